@@ -1,0 +1,302 @@
+"""Checks who imports whom, and that no file names a place outside the repository.
+
+Run by ``make lint``; exits with 1 and one line a fault. The rules are the table `ROOMS` and the two
+below it; `docs/architecture.md` says why the rooms are cut so. A fault here is a question of design:
+change the table only together with that document.
+
+The check reads the source, it imports nothing, and it looks at every import statement, those inside
+functions included.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+from typing import Final
+
+PACKAGE: Final = "amqp10broker"
+# `import amqp10broker` and `from amqp10broker import Config` ask the package's own __init__.
+PUBLIC_NAMES: Final = frozenset({"", "Broker", "Config", "__version__"})
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One folder or file directly under the package."""
+
+    may_import: frozenset[str]
+    """Rooms, or single modules of a room: "queues" or "queues.commands"."""
+    why: str
+    pure: bool = True
+    """Pure: standard library only, and of that nothing that reads a clock, a socket or chance."""
+
+
+def _room(*may_import: str, why: str, pure: bool = True) -> Room:
+    return Room(frozenset(may_import), why, pure)
+
+
+ROOMS: Final[Mapping[str, Room]] = {
+    "errors": _room(why="protocol-neutral; everybody raises them, so they know nobody"),
+    "config": _room("errors", why="limits and their parsing; given the environment, does not read it"),
+    "greeting": _room(why="eight bytes that say which protocol speaks"),
+    "amqp10": _room("errors", why="the engine serves broker and client: no broker, queue or role in it"),
+    "message": _room("amqp10", "errors", why="the container that protocols publish into"),
+    "routing": _room("message", "errors", why="addresses to queue names; no protocol, no queue state"),
+    "queues": _room("message", "errors", why="state machines that a simulation can run alone"),
+    "catalog": _room("routing", "queues", "errors", why="what is declared, names to queues"),
+    "service": _room(
+        "amqp10", "message", "routing", "queues", "catalog", "config", "errors",
+        why="the broker's side of AMQP 1.0 sessions and links, decided without being alive",
+    ),
+    "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
+    "tasks": _room(
+        "service", "catalog", "queues", "routing", "message", "amqp10", "greeting", "adminpath", "config",
+        "errors", "__init__",
+        why="the only living room: every nursery, socket, timer and thread",
+        pure=False,
+    ),
+    "client": _room("amqp10", "greeting", "errors", why="the engine with a socket, no broker", pure=False),
+    "cli": _room(
+        "tasks", "client", "adminpath", "config", "errors", "__init__",
+        why="commands; the version is in the package itself",
+        pure=False,
+    ),
+    "testing": _room("tasks", "client", "config", "errors", why="a broker in memory for tests", pure=False),
+    "__init__": _room("tasks", "config", why="public names, loaded when first used", pure=False),
+    "__main__": _room("cli", why="python -m amqp10broker", pure=False),
+}  # fmt: skip
+
+# Packages from outside the standard library, and the files and folders that may import them.
+THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
+    "trio": ("tasks/", "client/trio.py", "testing.py", "cli/serve.py"),
+    "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
+}
+
+# What a pure room may not import: time comes in as `now`, bytes come in as bytes, and a run with the
+# same input has the same output.
+IMPURE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("socket", "ssl", "select", "selectors", "socketserver", "http"), "no sockets"),
+    **dict.fromkeys(("time", "sched"), "time comes in as `now`"),
+    **dict.fromkeys(("random", "secrets"), "chance comes in as an argument"),
+    **dict.fromkeys(("threading", "_thread", "multiprocessing", "concurrent", "queue"), "no threads"),
+    **dict.fromkeys(("asyncio", "signal", "subprocess"), "only tasks/ is alive"),
+    **dict.fromkeys(("os", "platform", "tempfile", "shutil"), "the machine comes in as arguments"),
+    "logging": "report an event, the shell logs it",
+}  # fmt: skip
+
+# Names out of a forbidden module that do no harm, and names out of a permitted one that do.
+HARMLESS: Final = frozenset({"os.PathLike", "os.fspath"})
+HARMFUL: Final = frozenset(
+    {"uuid.uuid1", "uuid.uuid4", "uuid.getnode", "datetime.datetime.now", "datetime.datetime.utcnow"}
+    | {"datetime.datetime.today", "datetime.date.today"}
+)
+
+# Spelled so that these patterns do not match themselves.
+_OUTSIDE: Final = re.compile(
+    r"\.\./shared"
+    r"|(?<![\w.~$}/-])/(?:home|Users|root|work|workspace|builds)/[\w.-]+"
+    r"|[A-Z]:\\+Users\\"
+)
+_TEXT_BYTES_MAX: Final = 2_000_000
+_GENERATED: Final = frozenset(
+    {".git", ".venv", "__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".hypothesis"}
+)
+
+
+def check_source(source: str, path: str) -> list[str]:
+    """The faults of one file's imports.
+
+    Args:
+        source: its text.
+        path: relative to the package: ``queues/classic.py``.
+    """
+    room_name = path.split("/")[0].removesuffix(".py")
+    room = ROOMS.get(room_name)
+    if room is None:
+        return [f"{path}: the room {room_name!r} is not in the table of .ci/check_imports.py; add it there"]
+    faults: list[str] = []
+    tree = ast.parse(source, path)
+    for line, name in imported_names(tree):
+        fault = _fault(name, path, room_name, room)
+        if fault:
+            faults.append(f"{path}:{line}: {fault}")
+    if room.pure:
+        for line, name in _used_names(tree):
+            if name in HARMFUL:
+                faults.append(f"{path}:{line}: {name} in a pure room; pass its value in")
+    return faults
+
+
+def imported_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of all that a file imports; ``from a import b`` is ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = "." * node.level + (node.module or "")
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def _used_names(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of all uses, with the aliases of imports resolved."""
+    known: dict[str, str] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                first = alias.name.split(".")[0]
+                known[alias.asname or first] = alias.name if alias.asname else first
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            for alias in node.names:
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name):
+            parts: list[str] = []
+            inner: ast.expr = node
+            while isinstance(inner, ast.Attribute):
+                parts.append(inner.attr)
+                inner = inner.value
+            if isinstance(inner, ast.Name) and inner.id in known:
+                yield node.lineno, ".".join([known[inner.id], *reversed(parts)])
+
+
+def _fault(name: str, path: str, room_name: str, room: Room) -> str | None:
+    top, _, rest = name.partition(".")
+    if not top:
+        return "relative import; write the whole name"
+    if top == PACKAGE:
+        target = rest.split(".")[0]
+        if target in PUBLIC_NAMES:
+            target = "__init__"
+        if target not in ROOMS:
+            return f"imports {target!r}, which is no room in the table of .ci/check_imports.py"
+        if target == room_name or target in room.may_import:
+            return None
+        if any(
+            rest == module or rest.startswith(f"{module}.") for module in room.may_import if "." in module
+        ):
+            return None
+        allowed = ", ".join(sorted(room.may_import)) or "no other room"
+        return f"{room_name} may not import {target} (it may import: {allowed}; {room.why})"
+    if top not in sys.stdlib_module_names:
+        places = THIRD_PARTY.get(top, ())
+        if any(path == place or (place.endswith("/") and path.startswith(place)) for place in places):
+            return None
+        return f"{top} may be imported by {', '.join(places) or 'no file'} only"
+    if room.pure and top in IMPURE and name not in HARMLESS:
+        return f"{name} in a pure room; {IMPURE[top]}"
+    return None
+
+
+def module_cycles(sources: Mapping[str, str]) -> list[str]:
+    """Cycles of modules that import each other while they are loaded.
+
+    Imports inside functions and under ``if TYPE_CHECKING`` do not count: they run later, or never.
+
+    Args:
+        sources: text by path relative to the package.
+    """
+    names = {_module(path): path for path in sources}
+    graph: dict[str, set[str]] = {}
+    for path, source in sources.items():
+        wanted = graph.setdefault(_module(path), set())
+        for _, name in imported_names(_loaded_part(ast.parse(source, path))):
+            if name.partition(".")[0] != PACKAGE:
+                continue
+            target = name if name in names else name.rpartition(".")[0]
+            if target in names and target != PACKAGE and target != _module(path):
+                wanted.add(target)
+    return _cycle(graph, "modules import each other while loading")
+
+
+def table_cycles(rooms: Mapping[str, Room] = ROOMS) -> list[str]:
+    """A cycle in the table itself. The package's `__init__` imports lazily and is left out."""
+    graph = {
+        name: {other.split(".")[0] for other in room.may_import} - {"__init__"}
+        for name, room in rooms.items()
+        if name != "__init__"
+    }
+    return _cycle(graph, "the table of rooms has a cycle")
+
+
+def _cycle(graph: Mapping[str, Iterable[str]], what: str) -> list[str]:
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return [f"{what}: {' -> '.join(reversed(error.args[1]))}"]
+    return []
+
+
+def _module(path: str) -> str:
+    parts = path.removesuffix(".py").split("/")
+    if parts[-1] == "__init__":
+        parts.pop()
+    return ".".join([PACKAGE, *parts])
+
+
+def _loaded_part(tree: ast.Module) -> ast.Module:
+    """The statements that run on import, without function bodies and type-checking blocks."""
+
+    class Strip(ast.NodeTransformer):
+        def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
+            return None
+
+        def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
+            return None
+
+        def visit_If(self, node: ast.If) -> ast.AST | None:
+            return None if "TYPE_CHECKING" in ast.unparse(node.test) else self.generic_visit(node)
+
+    stripped: ast.Module = Strip().visit(tree)
+    return stripped
+
+
+def outside_mentions(text: str, path: str) -> list[str]:
+    """Lines that name a place which another machine does not have."""
+    return [
+        f"{path}:{number}: names {found[0]!r}, a place outside the repository"
+        for number, line in enumerate(text.splitlines(), 1)
+        if (found := _OUTSIDE.search(line))
+    ]
+
+
+def repository_files(root: Path) -> list[Path]:
+    """The files that are or may be committed; without git, all that are not generated."""
+    command = ["git", "-C", str(root), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    try:
+        listed = subprocess.run(command, capture_output=True, check=True).stdout.decode()
+    except (OSError, subprocess.CalledProcessError):
+        parts = ((path, path.relative_to(root).parts) for path in root.rglob("*") if path.is_file())
+        return sorted(path for path, names in parts if not _GENERATED & set(names))
+    return sorted(path for name in set(listed.split("\0")) - {""} if (path := root / name).is_file())
+
+
+def main() -> int:
+    """Check the repository that this file is in."""
+    root = Path(__file__).resolve().parent.parent
+    package = root / PACKAGE
+    sources = {
+        path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
+        for path in sorted(package.rglob("*.py"))
+    }
+    faults = table_cycles() + module_cycles(sources)
+    for path, source in sources.items():
+        faults += check_source(source, path)
+    files = repository_files(root)
+    for file in files:
+        if file.stat().st_size > _TEXT_BYTES_MAX:
+            continue
+        faults += outside_mentions(file.read_text("utf-8", "replace"), file.relative_to(root).as_posix())
+    for fault in faults:
+        print(fault)
+    if not faults:
+        print(f"imports: {len(sources)} modules keep the table, {len(files)} files name no place outside")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

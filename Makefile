@@ -1,0 +1,80 @@
+# Everything runs in a virtual environment of its own, made on first use. `make help` lists the targets.
+#
+#   PYTHON=/path/to/python3.12   which Python to make it with (default: the first 3.11+ on the path)
+#   VENV=.venv                   where it is
+#   ARGS="..."                   handed on to the command of the target
+
+PYTHON ?=
+VENV ?= .venv
+ARGS ?=
+
+IN_VENV := $(VENV)/bin
+PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.DELETE_ON_ERROR:
+.PHONY: help run-broker test lint format bench clean
+
+help:
+	@echo 'make run-broker   start the broker on port 5672     ARGS="--port 5673 --log-level debug"'
+	@echo 'make test         run the tests (a C compiler is needed once)   ARGS="-k flow -x"'
+	@echo 'make lint         ruff, mypy, import rules'
+	@echo 'make format       let ruff rewrite the sources'
+	@echo 'make bench        run the benchmarks                ARGS="--help"'
+	@echo 'make clean        remove the virtual environment and caches'
+	@echo
+	@echo 'Each makes $(VENV) when it is missing. PYTHON=python3.12 chooses the Python for it.'
+
+run-broker: $(VENV)/.runtime
+	@exec $(IN_VENV)/amqp10broker serve $(ARGS)
+
+test: $(VENV)/.test
+	$(IN_VENV)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.lint
+	$(IN_VENV)/ruff check .
+	$(IN_VENV)/ruff format --check .
+	$(IN_VENV)/mypy
+	$(IN_VENV)/python .ci/check_imports.py
+
+format: $(VENV)/.lint
+	$(IN_VENV)/ruff check --fix .
+	$(IN_VENV)/ruff format .
+
+bench: $(VENV)/.bench
+	$(IN_VENV)/python -m benchmarks $(ARGS)
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+# The empty files below are stamps: what they are named for has been installed from this pyproject.toml.
+
+$(VENV)/.made:
+	@python=$$(sh .ci/find_python.sh '$(PYTHON)') || exit 1; \
+	echo "Making $(VENV) with $$python"; \
+	rm -rf '$(VENV)'; \
+	"$$python" -m venv '$(VENV)' || { echo "The virtual environment could not be made." >&2; rm -rf '$(VENV)'; exit 1; }
+	@touch $@
+
+$(VENV)/.runtime: $(VENV)/.made pyproject.toml
+	@echo 'Installing the broker (trio and structlog; nothing is compiled)'
+	@$(PIP_INSTALL) --editable . || { \
+		echo "The broker could not be installed. pip needs a package index: check the network and pip's settings." >&2; \
+		exit 1; }
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	@echo 'Installing the test tools (python-qpid-proton is compiled: a minute or two, once)'
+	@$(PIP_INSTALL) --editable '.[test]' || { sh .ci/explain_test_install.sh $(IN_VENV)/python >&2; exit 1; }
+	@touch $@
+
+$(VENV)/.lint: $(VENV)/.runtime
+	@echo 'Installing ruff and mypy'
+	@$(PIP_INSTALL) --editable '.[lint]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.runtime
+	@echo 'Installing what the benchmarks need'
+	@$(PIP_INSTALL) --editable '.[bench]'
+	@touch $@

@@ -1,0 +1,239 @@
+"""Where the broker's administration socket lives, and how both sides make sure that it is ours.
+
+The socket lets whoever can open it read and change the broker, so on a shared machine it must be
+out of reach of other users. Its default place is ``<port>.sock`` in a directory that only we can
+enter: ``$XDG_RUNTIME_DIR/amqp10broker``, or ``<temporary directory>/amqp10broker-<uid>``. Anybody
+may create names in a temporary directory, so the broker and the command line both check, without
+following links, that the directory is a real one, owned by us and closed to others; otherwise they
+refuse. The command line also asks the kernel who is at the other end.
+
+Standard library only: the command line starts without Trio.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+from collections.abc import Mapping
+from typing import Final
+
+from amqp10broker.errors import AdminSocketError
+
+DIRECTORY_MODE: Final = 0o700
+SOCKET_MODE: Final = 0o600
+# sun_path holds 108 bytes on Linux and 104 on macOS and the BSDs, the last one a NUL.
+PATH_BYTES_MAX: Final = 103
+_BACKLOG: Final = 8
+_PEER_CREDENTIALS: Final = struct.Struct("3i")  # struct ucred: pid, uid, gid
+
+
+def directories(environ: Mapping[str, str] | None = None) -> tuple[str, ...]:
+    """The directories in which a socket may be by default, the preferred one first.
+
+    The broker uses the first. The command line looks into all: the broker may have been started
+    where ``XDG_RUNTIME_DIR`` is not set, by cron or by a service manager.
+    """
+    if environ is None:
+        environ = os.environ
+    temporary = environ.get("TMPDIR", "")
+    if not os.path.isabs(temporary):
+        temporary = "/tmp"
+    places = [os.path.join(temporary, f"amqp10broker-{os.getuid()}")]
+    runtime = environ.get("XDG_RUNTIME_DIR", "")
+    # After su the variable may still name the directory of the other user, which is not for us.
+    if os.path.isabs(runtime) and _owned_by_us(runtime):
+        places.insert(0, os.path.join(runtime, "amqp10broker"))
+    return tuple(places)
+
+
+def default_path(port: int, environ: Mapping[str, str] | None = None) -> str:
+    """The path on which a broker that listens on `port` serves by default."""
+    return os.path.join(directories(environ)[0], f"{port}.sock")
+
+
+def find(port: int, environ: Mapping[str, str] | None = None) -> str | None:
+    """The path of the socket of a broker on `port`, or None if no default place has one."""
+    for directory in directories(environ):
+        path = os.path.join(directory, f"{port}.sock")
+        if os.path.lexists(path):
+            return path
+    return None
+
+
+def found_ports(environ: Mapping[str, str] | None = None) -> tuple[int, ...]:
+    """The ports of the brokers that have a socket in a default place, for a helpful message."""
+    ports: set[int] = set()
+    for directory in directories(environ):
+        try:
+            names = os.listdir(directory)
+        except OSError:
+            continue
+        ports |= {int(stem) for stem, dot, end in (n.partition(".") for n in names) if _is_port(stem, end)}
+    return tuple(sorted(ports))
+
+
+def prepare_directory(directory: str) -> None:
+    """Create the private directory if it is not there, and check it.
+
+    Raises:
+        AdminSocketError: it cannot be created, or is not private to us.
+    """
+    try:
+        os.mkdir(directory, DIRECTORY_MODE)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise AdminSocketError(
+            f"cannot create {directory} for the administration socket: {error.strerror}; "
+            "give another place with --admin-socket PATH"
+        ) from error
+    check_directory(directory)
+
+
+def check_directory(directory: str) -> None:
+    """Refuse a directory that somebody else could have prepared or could enter.
+
+    Raises:
+        AdminSocketError: it is a link, no directory, not ours, or open to others.
+    """
+    try:
+        found = os.lstat(directory)
+    except OSError as error:
+        raise AdminSocketError(f"cannot look at {directory}: {error.strerror}") from error
+    problem = None
+    if stat.S_ISLNK(found.st_mode):
+        problem = "is a symbolic link"
+    elif not stat.S_ISDIR(found.st_mode):
+        problem = "is not a directory"
+    elif found.st_uid != os.getuid():
+        problem = f"belongs to user {found.st_uid}, not to you ({os.getuid()})"
+    elif found.st_mode & 0o077:
+        problem = f"may be used by others (mode {stat.S_IMODE(found.st_mode):04o}, must be 0700)"
+    if problem:
+        raise AdminSocketError(
+            f"{directory} {problem}, so the administration socket in it cannot be trusted; "
+            "remove it or mend it, or give another place with --admin-socket PATH"
+        )
+
+
+def listen(path: str) -> socket.socket:
+    """Open the broker's end: a bound, listening, non-blocking Unix socket that only we can open.
+
+    A socket that a dead broker left behind is replaced. If the path is in a default directory, that
+    is created and checked; any other directory is the user's choice and must exist.
+
+    Raises:
+        AdminSocketError: the place is unsafe, or a living broker listens there.
+    """
+    _check_length(path)
+    directory = os.path.dirname(path)
+    if directory in directories():
+        prepare_directory(directory)
+    _remove_stale(path)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        # The mask, not a chmod afterwards: there is no moment at which others could connect.
+        before = os.umask(0o777 & ~SOCKET_MODE)
+        try:
+            listener.bind(path)
+        finally:
+            os.umask(before)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise AdminSocketError(
+            f"cannot open the administration socket {path}: {error.strerror}; "
+            "give another place with --admin-socket PATH, or turn it off with --admin-socket ''"
+        ) from error
+    return listener
+
+
+def remove(path: str) -> None:
+    """Take the broker's socket away on shutdown. Does nothing if it is gone."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def connect(path: str, *, timeout_s: float) -> socket.socket:
+    """Open the command line's end, after checking whose it is.
+
+    Raises:
+        AdminSocketError: the place is unsafe, or the process at the other end is not ours.
+        OSError: nobody listens there.
+    """
+    _check_length(path)
+    directory = os.path.dirname(path)
+    if directory in directories():
+        check_directory(directory)
+    if not stat.S_ISSOCK(os.lstat(path).st_mode):
+        raise AdminSocketError(f"{path} is not a socket; give the broker's with --admin-socket PATH")
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        stream.settimeout(timeout_s)
+        stream.connect(path)
+        owner = peer_uid(stream)
+        if owner is not None and owner not in (os.getuid(), 0) and os.getuid() != 0:
+            raise AdminSocketError(f"the process behind {path} belongs to user {owner}, not to you")
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def peer_uid(stream: socket.socket) -> int | None:
+    """The user at the other end of a Unix socket, or None where the system does not tell."""
+    option = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    answer = stream.getsockopt(socket.SOL_SOCKET, option, _PEER_CREDENTIALS.size)
+    uid: int = _PEER_CREDENTIALS.unpack(answer)[1]
+    return uid
+
+
+def _remove_stale(path: str) -> None:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise AdminSocketError(f"cannot look at {path}: {error.strerror}") from error
+    if not stat.S_ISSOCK(mode):
+        raise AdminSocketError(f"{path} is there and is not a socket; it is left alone, give another path")
+    probe = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    with probe:
+        probe.setblocking(False)
+        try:
+            probe.connect(path)
+        except (ConnectionRefusedError, FileNotFoundError):
+            remove(path)
+            return
+        except BlockingIOError:
+            pass  # its backlog is full: it lives
+        except OSError as error:
+            raise AdminSocketError(f"cannot tell whether {path} is in use: {error.strerror}") from error
+    raise AdminSocketError(f"another broker serves {path}; stop it, or give another --admin-socket PATH")
+
+
+def _check_length(path: str) -> None:
+    size = len(os.fsencode(path))
+    if size > PATH_BYTES_MAX:
+        raise AdminSocketError(
+            f"the path of the administration socket is {size} bytes long and the system allows "
+            f"{PATH_BYTES_MAX}: {path}; give a shorter one with --admin-socket PATH"
+        )
+
+
+def _owned_by_us(directory: str) -> bool:
+    try:
+        return os.stat(directory).st_uid == os.getuid()
+    except OSError:
+        return False
+
+
+def _is_port(stem: str, end: str) -> bool:
+    return end == "sock" and stem.isascii() and stem.isdigit()

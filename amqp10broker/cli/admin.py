@@ -1,0 +1,109 @@
+"""Talking to a running broker over its administration socket: one JSON line out, one JSON line back.
+
+The protocol::
+
+    {"op": "status"}                                        -> {"ok": true, "result": {...}}
+    {"op": "set", "name": "max_link_credit", "value": 50}   -> {"ok": true, "result": {...}}
+    {"op": "alarm", "name": "memory", "on": true}           -> {"ok": true, "result": {...}}
+    anything that cannot be done                            -> {"ok": false, "error": "a sentence"}
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker import adminpath
+from amqp10broker.config.records import SETTINGS
+from amqp10broker.errors import AdminSocketError
+
+TIMEOUT_S: Final = 10.0
+"""A broker that does not answer for so long is reported as stuck."""
+_READ_BYTES: Final = 65_536
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to look for the broker: a path if one was given, else the default ones for a port."""
+
+    port: int
+    path: str | None
+
+
+def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> Place:
+    """Where the options or, without them, the broker's own environment variables say.
+
+    Raises:
+        ConfigError: the port is no port number.
+    """
+    setting = SETTINGS["port"]
+    if port is None and path is None:
+        path = environ.get(SETTINGS["admin_socket"].variable) or None
+        port = environ.get(setting.variable)
+        source = f"variable {setting.variable}"
+    else:
+        source = "flag --port"
+    number = setting.parse(port if port is not None else "5672", source)
+    assert isinstance(number, int)
+    return Place(number, path)
+
+
+def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> Any:
+    """Send one request to the broker and return its result.
+
+    Raises:
+        AdminSocketError: no broker is there, it does not answer, or it refuses; says what to do.
+    """
+    path = place.path or adminpath.find(place.port)
+    if path is None:
+        raise AdminSocketError(_nobody(place))
+    try:
+        with adminpath.connect(path, timeout_s=timeout_s) as stream:
+            stream.sendall(json.dumps(request).encode() + b"\n")
+            received = bytearray()
+            while not received.endswith(b"\n"):
+                more = stream.recv(_READ_BYTES)
+                if not more:
+                    break
+                received += more
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise AdminSocketError(_nobody(place)) from error
+    except TimeoutError as error:
+        raise AdminSocketError(
+            f"the broker at {path} has not answered for {timeout_s:g} s; it may be stuck or overloaded"
+        ) from error
+    except OSError as error:
+        raise AdminSocketError(f"cannot talk to the broker at {path}: {error.strerror or error}") from error
+    return _result(path, bytes(received))
+
+
+def _result(path: str, line: bytes) -> Any:
+    if not line.endswith(b"\n"):
+        raise AdminSocketError(f"the broker at {path} hung up before it had answered; see its log")
+    try:
+        answer = json.loads(line)
+        good = answer["ok"]
+        return answer["result"] if good else _refused(answer["error"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise AdminSocketError(f"what answers at {path} is no amqp10broker of this version") from error
+
+
+def _refused(reason: object) -> None:
+    raise AdminSocketError(f"the broker refuses: {reason}")
+
+
+def _nobody(place: Place) -> str:
+    if place.path:
+        return (
+            f"no broker serves {place.path}; start one with 'amqp10broker serve --admin-socket {place.path}'"
+        )
+    others = [port for port in adminpath.found_ports() if port != place.port]
+    if others:
+        hint = " or ".join(f"--port {port}" for port in others)
+        return f"no broker of yours runs on port {place.port}; there are signs of others, try {hint}"
+    return (
+        f"no broker of yours runs on port {place.port}; start one with 'amqp10broker serve', "
+        "or say where it is with --port or --admin-socket"
+    )

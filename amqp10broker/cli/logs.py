@@ -1,0 +1,65 @@
+"""The broker's log: structlog to standard error, for people or as one JSON object a line.
+
+An entry below the level costs one call of an empty method. Texts that clients choose (container-ids,
+addresses, descriptions) are escaped, so that they can neither forge a line nor move a terminal's
+cursor.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import MutableMapping
+from typing import Any, Final, TextIO
+
+import structlog
+
+LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40, "critical": 50}
+
+
+def configure(level: str, form: str, *, stream: TextIO | None = None) -> None:
+    """Set up structlog for the whole process, before the first entry is written.
+
+    Args:
+        level: a key of `LEVELS`, as `Config.log_level`.
+        form: ``console`` or ``json``, as `Config.log_format`.
+        stream: where entries go; None is standard error.
+    """
+    stream = stream if stream is not None else sys.stderr
+    processors: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+    ]
+    if form == "json":
+        processors += [
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            # Text, not structured frames: those would carry local variables, passwords among them.
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ]
+    else:
+        processors += [
+            structlog.processors.TimeStamper(fmt="%H:%M:%S.%f", utc=False),
+            escape_control_characters,
+            structlog.dev.ConsoleRenderer(
+                colors=stream.isatty() and "NO_COLOR" not in os.environ,
+                exception_formatter=structlog.dev.plain_traceback,
+                pad_event_to=24,
+            ),
+        ]
+    structlog.configure(
+        processors=processors,
+        wrapper_class=structlog.make_filtering_bound_logger(LEVELS[level]),
+        logger_factory=structlog.WriteLoggerFactory(file=stream),
+        cache_logger_on_first_use=True,
+    )
+
+
+def escape_control_characters(
+    _logger: object, _method: str, entry: MutableMapping[str, Any]
+) -> MutableMapping[str, Any]:
+    """A processor: make every text printable, newlines included."""
+    for key, value in entry.items():
+        if isinstance(value, str) and not value.isprintable():
+            entry[key] = value.encode("unicode_escape").decode("ascii")
+    return entry

@@ -1,0 +1,128 @@
+"""``amqp10broker serve``: set up the process, run the broker, turn its end into an exit code.
+
+What belongs to the process and not to the broker is here: log, garbage collector, exit code. Signals
+and the order of shutdown are the broker's (`amqp10broker.tasks.broker`).
+"""
+
+from __future__ import annotations
+
+import errno
+import gc
+import sys
+from collections.abc import Iterator
+from functools import partial
+from typing import Final
+
+import structlog
+import trio
+
+from amqp10broker.cli import logs
+from amqp10broker.config import Config
+from amqp10broker.errors import BrokerError
+from amqp10broker.tasks.broker import run_broker
+
+EXIT_OK: Final = 0
+EXIT_FAILED: Final = 1
+EXIT_INTERRUPTED: Final = 130
+"""Ctrl-C before the broker was up; afterwards ctrl-C is an orderly shutdown."""
+
+# Messages in flight are many, live briefly and form no cycles. With the default thresholds (700, 10,
+# 10) the collector walks them again and again: 0.3 to 0.6 µs a message.
+GC_THRESHOLDS: Final = (50_000, 50, 1_000)
+
+
+class _Progress:
+    """Whether the broker has come up: an error before that is one of the place, not of the program."""
+
+    up = False
+
+
+def run(config: Config) -> int:
+    """Run the broker until it is told to stop.
+
+    Returns:
+        The exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged.
+    """
+    logs.configure(config.log_level, config.log_format)
+    gc.set_threshold(*GC_THRESHOLDS)
+    log = structlog.get_logger("amqp10broker")
+    progress = _Progress()
+    try:
+        trio.run(_serve, config, progress)
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BaseExceptionGroup as group:
+        failures = list(leaves(group))
+        if failures and all(isinstance(each, KeyboardInterrupt) for each in failures):
+            return EXIT_INTERRUPTED
+        _report(log, group, failures, config, progress)
+    except Exception as error:
+        _report(log, error, [error], config, progress)
+    else:
+        log.info("stopped")
+        return EXIT_OK
+    return EXIT_FAILED
+
+
+async def _serve(config: Config, progress: _Progress) -> None:
+    async with trio.open_nursery() as nursery:
+        addresses: list[tuple[str, int]] = await nursery.start(partial(run_broker, config))
+        progress.up = True
+        # What the imports made stays for good; the collector need not look at it again.
+        gc.freeze()
+        structlog.get_logger("amqp10broker").info(
+            "listening", addresses=", ".join(address_text(*address) for address in addresses)
+        )
+
+
+def _report(
+    log: structlog.typing.FilteringBoundLogger,
+    error: BaseException,
+    failures: list[BaseException],
+    config: Config,
+    progress: _Progress,
+) -> None:
+    sentence = None
+    if len(failures) == 1:
+        sentence = plain_sentence(failures[0], config, up=progress.up)
+    if sentence is None:
+        log.critical("failed by a fault in the broker; please report it", exc_info=error)
+    elif progress.up or config.log_format == "json":
+        log.critical("failed" if progress.up else "cannot start", reason=sentence)
+    else:
+        print(f"amqp10broker: {sentence}", file=sys.stderr)
+
+
+def plain_sentence(error: BaseException, config: Config, *, up: bool) -> str | None:
+    """What went wrong and what to do, for a failure that a user can mend; None for any other."""
+    if isinstance(error, BrokerError):
+        return str(error)
+    if up or not isinstance(error, OSError):
+        return None
+    address = address_text(config.host, config.port)
+    if error.errno == errno.EADDRINUSE:
+        return (
+            f"another program listens on {address}; stop it ('ss -ltnp' names it), "
+            "or choose another port with --port, 0 for any free one"
+        )
+    if error.errno == errno.EACCES:
+        return f"this user may not listen on {address}; choose a port from 1024 on with --port"
+    if error.errno == errno.EADDRNOTAVAIL:
+        return f"this machine has no address {config.host}; choose another with --host, 0.0.0.0 for all"
+    if error.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many files are open; raise the limit with 'ulimit -n'"
+    return f"cannot listen on {address}: {error.strerror or error}; choose with --host and --port"
+
+
+def address_text(host: str, port: int) -> str:
+    """``host:port``, with an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def leaves(error: BaseException) -> Iterator[BaseException]:
+    """The exceptions in a group of groups."""
+    if isinstance(error, BaseExceptionGroup):
+        for each in error.exceptions:
+            yield from leaves(each)
+    else:
+        yield error

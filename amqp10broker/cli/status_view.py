@@ -1,0 +1,231 @@
+"""The status document as text: tables that fit 100 columns.
+
+Takes the document of the administration socket's `status` operation and returns lines; prints
+nothing. Roles are the client's: a *sender* is a link on which the client sends. A number that makes
+no sense for a link (queue credit of a publisher) is shown as ``-``.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+WIDTH: Final = 100
+_TEXT_WIDTH_MIN: Final = 6
+_GAP: Final = "  "
+_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
+
+# (heading, key of the document, aligned right)
+_LINK_COLUMNS: Final = (
+    ("LINK", "name", False),
+    ("CLIENT", "role", False),
+    ("QUEUE", "queue", False),
+    ("CREDIT", "credit", True),
+    ("COUNT", "delivery_count", True),
+    ("UNSETTLED", "unsettled", True),
+    ("AVAILABLE", "available", True),
+    ("Q-CREDIT", "queue_credit", True),
+)
+_QUEUE_COLUMNS: Final = (
+    ("QUEUE", "name", False),
+    ("TYPE", "type", False),
+    ("DURABLE", "durable", False),
+    ("READY", "messages_ready", True),
+    ("UNSETTLED", "messages_unsettled", True),
+    ("CONSUMERS", "consumers", True),
+    ("PUBLISHERS WAITING", "publishers_waiting", True),
+)
+
+Document = Mapping[str, Any]
+
+
+def render(document: Document, *, width: int = WIDTH) -> list[str]:
+    """The whole document as lines of at most `width` columns."""
+    lines = _broker(document.get("broker", {}), width)
+    connections = document.get("connections", [])
+    lines.append("")
+    if not connections:
+        lines.append("No connections.")
+    for at, connection in enumerate(connections):
+        if at:
+            lines.append("")
+        lines += _connection(connection, width)
+    lines.append("")
+    queues = document.get("queues", [])
+    if queues:
+        lines += table(_QUEUE_COLUMNS, queues, width)
+    else:
+        lines.append("No queues.")
+    return [line.rstrip() for line in lines]
+
+
+def _broker(broker: Document, width: int) -> list[str]:
+    listeners = ", ".join(clean(each) for each in broker.get("listeners", []))
+    facts = [
+        f"amqp10broker {clean(broker.get('version'))}",
+        clean(broker.get("container_id")),
+        f"pid {clean(broker.get('pid'))}",
+        f"up {duration(broker.get('uptime_s'))}",
+        f"on {listeners or 'no port'}",
+        f"memory {size(broker.get('rss_bytes'))}",
+    ]
+    lines = _wrapped(facts, width, "")
+    flow = broker.get("flow", {})
+    lines += _wrapped([f"{name} {clean(value)}" for name, value in flow.items()], width, "")
+    alarms = broker.get("alarms", [])
+    if alarms:
+        lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
+    return lines
+
+
+def _connection(connection: Document, width: int) -> list[str]:
+    facts = [
+        f"Connection {clean(connection.get('id'))}",
+        f"from {clean(connection.get('peer'))}",
+        f"user {clean(connection.get('user'))}",
+        f"container {clean(connection.get('container_id'))}",
+        clean(connection.get("state")),
+        f"in {size(connection.get('bytes_in'))}",
+        f"out {size(connection.get('bytes_out'))}",
+        f"writer holds {size(connection.get('writer_waiting_bytes'))}",
+        f"frame-max {clean(connection.get('frame_max'))}",
+        f"channel-max {clean(connection.get('channel_max'))}",
+        f"idle time-out {clean(connection.get('idle_timeout_ms'))} ms",
+    ]
+    lines = _wrapped(facts, width, "", hanging="  ")
+    sessions = connection.get("sessions", [])
+    if not sessions:
+        lines.append("  no sessions")
+    for session in sessions:
+        lines += _session(session, width)
+    return lines
+
+
+def _session(session: Document, width: int) -> list[str]:
+    facts = [
+        f"Session {clean(session.get('channel'))}",
+        f"incoming-window {clean(session.get('incoming_window'))}",
+        f"client's window {clean(session.get('remote_incoming_window'))}",
+        f"next-incoming-id {clean(session.get('next_incoming_id'))}",
+        f"next-outgoing-id {clean(session.get('next_outgoing_id'))}",
+        f"unsettled in {clean(session.get('unsettled_in'))} out {clean(session.get('unsettled_out'))}",
+        f"pending out {clean(session.get('pending_out'))}",
+    ]
+    lines = _wrapped(facts, width, "  ", hanging="    ")
+    links = session.get("links", [])
+    if not links:
+        return [*lines, "    no links"]
+    heading, *rows = table(_LINK_COLUMNS, links, width - 4)
+    lines.append(f"    {heading}")
+    for link, row in zip(links, rows, strict=True):
+        lines.append(f"    {row}")
+        lines += _below_link(link, width)
+    return lines
+
+
+def _below_link(link: Document, width: int) -> list[str]:
+    """What is worth a line of its own only when there is something to say."""
+    lines: list[str] = []
+    facts: list[str] = []
+    queue = link.get("queue")
+    if link.get("address") not in (queue, f"/queues/{queue}"):
+        facts.append(f"address {clean(link.get('address'))}")
+    if link.get("drain"):
+        facts.append("draining")
+    if link.get("pending"):
+        facts.append(f"pending {clean(link['pending'])}")
+    if link.get("queue_delivery_count") not in (None, link.get("delivery_count")):
+        facts.append(f"queue's count {clean(link['queue_delivery_count'])}")
+    properties = link.get("properties")
+    if properties:
+        pairs = properties.items() if isinstance(properties, Mapping) else [("", properties)]
+        facts.append("properties " + " ".join(f"{clean(key)}={clean(value)}" for key, value in pairs))
+    if facts:
+        lines += _wrapped(facts, width, "      ")
+    if link.get("waits"):
+        why = clean(link.get("waits_why") or "")
+        sentence = f"waits: {clean(link['waits'])}" + (f" ({why})" if why else "")
+        lines += textwrap.wrap(sentence, width, initial_indent="      ", subsequent_indent="        ")
+    return lines
+
+
+def table(columns: Sequence[tuple[str, str, bool]], rows: Sequence[Document], width: int) -> list[str]:
+    """A heading and one line a row. Numbers are shown whole; texts share what room is left."""
+    headings = [heading for heading, _, _ in columns]
+    cells = [[clean(row.get(key)) for _, key, _ in columns] for row in rows]
+    widths = [max(len(cell) for cell in column) for column in zip(headings, *cells, strict=True)]
+    shrinkable = [at for at, (_, _, right) in enumerate(columns) if not right]
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - width
+    while excess > 0:
+        widest = max(shrinkable, key=lambda at: widths[at])
+        if widths[widest] <= _TEXT_WIDTH_MIN:
+            break
+        widths[widest] -= 1
+        excess -= 1
+    aligned = list(zip(widths, (right for _, _, right in columns), strict=True))
+    return [_row(each, aligned) for each in [headings, *cells]]
+
+
+def _row(cells: Iterable[str], aligned: Iterable[tuple[int, bool]]) -> str:
+    parts = [
+        cell.rjust(room) if right else fit(cell, room).ljust(room)
+        for cell, (room, right) in zip(cells, aligned, strict=True)
+    ]
+    return _GAP.join(parts).rstrip()
+
+
+def _wrapped(facts: Iterable[str], width: int, indent: str, *, hanging: str | None = None) -> list[str]:
+    """Facts side by side; a line is broken between two of them, not within."""
+    hanging = indent if hanging is None else hanging
+    lines: list[str] = []
+    line = indent
+    for fact in facts:
+        if line.strip() and len(line) + len(_GAP) + len(fact) > width:
+            lines.append(line)
+            line = hanging
+        line += fact if not line.strip() else _GAP + fact
+    if line.strip():
+        lines.append(line)
+    return [fit(line, width) for line in lines]
+
+
+def fit(text: str, width: int) -> str:
+    """The text, cut with three dots if it is too long."""
+    return text if len(text) <= width else text[: max(width - 3, 0)] + "..."[: min(width, 3)]
+
+
+def clean(value: object) -> str:
+    """A value as a cell. Clients choose names: what could steer a terminal is escaped."""
+    if value is None:
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = value if isinstance(value, str) else str(value)
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def size(count: object) -> str:
+    """Bytes with a unit: 1.5 MiB."""
+    if not isinstance(count, int | float):
+        return "-"
+    amount = float(count)
+    for unit in _UNITS:
+        if amount < 1024 or unit == _UNITS[-1]:
+            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
+        amount /= 1024
+    raise AssertionError("the last unit takes everything")
+
+
+def duration(seconds: object) -> str:
+    """Seconds in the two biggest units: 3 h 12 min."""
+    if not isinstance(seconds, int | float):
+        return "-"
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    days, hours = divmod(hours, 24)
+    if days:
+        return f"{days} d {hours} h"
+    if hours:
+        return f"{hours} h {minutes} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

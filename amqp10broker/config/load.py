@@ -1,0 +1,276 @@
+"""Merging the sources of settings: command line before environment before file before default.
+
+Each source is read into `Given` values, which remember where they came from, so that an error can
+name the key, variable or flag to mend. Reading the one TOML file is the only thing here that
+touches the machine.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from os import PathLike, fspath
+from typing import Any, Final, TypeVar
+
+from amqp10broker.config.records import (
+    CONFIRM_DELAY,
+    FLOW_SETTINGS,
+    OVERRIDE_SETTINGS,
+    QUEUE_PATTERN,
+    SETTINGS,
+    Config,
+    FaultInjection,
+    FlowOverride,
+    FlowSettings,
+    QueueDeclaration,
+    User,
+)
+from amqp10broker.config.settings import describe
+from amqp10broker.errors import ConfigError
+
+T = TypeVar("T")
+
+VARIABLE_PREFIX: Final = "AMQP10BROKER_"
+CONFIG_VARIABLE: Final = "AMQP10BROKER_CONFIG"
+_LINE: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A value and the place where somebody wrote it."""
+
+    value: Any
+    source: str
+
+
+def load(
+    *, file: str | PathLike[str] | None, environ: Mapping[str, str], flags: Mapping[str, object]
+) -> Config:
+    """See `Config.load`."""
+    path = fspath(file) if file is not None else environ.get(CONFIG_VARIABLE)
+    given = read_file(path) if path else {}
+    given |= read_environment(environ)
+    given |= read_flags(flags)
+    return build(given)
+
+
+def build(given: Mapping[str, Given]) -> Config:
+    """Make the record from values that were checked one by one; check what spans several."""
+    values: dict[str, Any] = {name: each.value for name, each in given.items()}
+    values["flow"] = FlowSettings(**{name: values.pop(name) for name in FLOW_SETTINGS if name in values})
+
+    users = values.get("users", (User("guest", "guest"),))
+    names = [user.name for user in users]
+    anonymous = given.get("anonymous_login_user")
+    if anonymous is None:
+        # The default names guest, who is gone as soon as somebody lists other users.
+        values["anonymous_login_user"] = "guest" if "guest" in names else ""
+    elif anonymous.value and anonymous.value not in names:
+        raise ConfigError(
+            anonymous.source,
+            f"is {describe(anonymous.value)}, and there is no such user",
+            f"must be one of the users ({', '.join(names)}), or empty to turn SASL ANONYMOUS off",
+        )
+    faults = given.get("fault_injection")
+    if faults is not None and faults.value and not values.get("test_mode", False):
+        raise ConfigError(faults.source, "is given", "is allowed only together with test_mode (--test-mode)")
+    return Config(**values)
+
+
+def read_flags(flags: Mapping[str, object]) -> dict[str, Given]:
+    """Command line options. `user` and `confirm_delay` are lists of text, the rest scalars."""
+    given: dict[str, Given] = {}
+    for name, value in flags.items():
+        if value is None:
+            continue
+        if name == "user":
+            given["users"] = Given(tuple(_user_of(each) for each in _texts(value)), "flag --user")
+            _check_unique(given["users"], [user.name for user in given["users"].value])
+        elif name == "confirm_delay":
+            delays = tuple(_confirm_delay_of(each) for each in _texts(value))
+            given["fault_injection"] = Given(FaultInjection(delays), "flag --confirm-delay")
+        elif name in SETTINGS:
+            setting = SETTINGS[name]
+            source = f"flag {setting.flag}"
+            if isinstance(value, str):
+                value = setting.parse(value, source)
+            setting.check(value, source)
+            given[name] = Given(value, source)
+        else:
+            flag = f"--{name.replace('_', '-')}"
+            raise _unknown(f"flag {flag}", flag, [setting.flag for setting in SETTINGS.values()])
+    return given
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
+    """Variables that begin with ``AMQP10BROKER_``; any that is not a setting's is refused."""
+    given: dict[str, Given] = {}
+    known = {setting.variable: name for name, setting in SETTINGS.items()}
+    for variable, written in environ.items():
+        if not variable.startswith(VARIABLE_PREFIX) or variable == CONFIG_VARIABLE:
+            continue
+        source = f"variable {variable}"
+        name = known.get(variable)
+        if name is None:
+            raise _unknown(source, variable, [*known, CONFIG_VARIABLE])
+        given[name] = Given(SETTINGS[name].parse(written, source), source)
+    return given
+
+
+def read_file(path: str) -> dict[str, Given]:
+    """Read a TOML file.
+
+    Raises:
+        ConfigError: the file cannot be read or is not TOML (with the line), or as `parse_file`.
+    """
+    import tomllib
+
+    try:
+        with open(path, "rb") as stream:
+            document = tomllib.load(stream)
+    except OSError as error:
+        raise ConfigError(
+            path, f"cannot be read: {error.strerror}", "give a TOML file that you may read"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(path, f"is not UTF-8 at byte {error.start}", "TOML files are UTF-8") from error
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        place = _LINE.search(message)
+        where = f"{path}:{place[1]}:{place[2]}" if place else path
+        raise ConfigError(where, f"is not TOML: {_LINE.sub('', message)}", "see https://toml.io") from error
+    return parse_file(document, path)
+
+
+def parse_file(document: Mapping[str, Any], path: str) -> dict[str, Given]:
+    """Check a parsed TOML document key by key."""
+    given: dict[str, Given] = {}
+    for key, value in document.items():
+        source = f"{path}: {key}"
+        if key in SETTINGS:
+            SETTINGS[key].check(value, source)
+            given[key] = Given(value, source)
+        elif key == "loopback_users":
+            given[key] = Given(_strings(value, source), source)
+        elif key == "fault":
+            given["fault_injection"] = Given(_faults(value, path), source)
+        elif key in _TABLES:
+            field, read = _TABLES[key]
+            rows = _tables(value, source)
+            made = tuple(read(row, f"{path}: [[{key}]] number {at}") for at, row in enumerate(rows, 1))
+            given[field] = Given(made, source)
+            if key in ("user", "queue"):
+                _check_unique(given[field], [each.name for each in made])
+        else:
+            raise _unknown(source, key, [*SETTINGS, "loopback_users", "fault", *_TABLES])
+    return given
+
+
+def _override(row: Mapping[str, Any], source: str) -> FlowOverride:
+    _check_keys(row, source, OVERRIDE_SETTINGS)
+    for key, value in row.items():
+        OVERRIDE_SETTINGS[key].check(value, f"{source}, {key}")
+    return _made(source, lambda: FlowOverride(**row))
+
+
+def _user(row: Mapping[str, Any], source: str) -> User:
+    _check_keys(row, source, ("name", "password"), required=("name", "password"))
+    return _made(source, lambda: User(**row))
+
+
+def _queue(row: Mapping[str, Any], source: str) -> QueueDeclaration:
+    _check_keys(row, source, ("name", "durable", "arguments"), required=("name",))
+    return _made(source, lambda: QueueDeclaration(**row))
+
+
+# TOML array of tables -> (field of Config, what reads one row)
+_TABLES: Final[dict[str, tuple[str, Callable[[Mapping[str, Any], str], Any]]]] = {
+    "override": ("overrides", _override),
+    "user": ("users", _user),
+    "queue": ("queues", _queue),
+}
+
+
+def _faults(value: object, path: str) -> FaultInjection:
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{path}: fault", f"is {describe(value)}", "must be a table: [[fault.confirm_delay]]"
+        )
+    _check_keys(value, f"{path}: fault", ("confirm_delay",))
+    delays: list[tuple[str, int]] = []
+    for at, row in enumerate(_tables(value.get("confirm_delay", []), f"{path}: fault.confirm_delay"), 1):
+        source = f"{path}: [[fault.confirm_delay]] number {at}"
+        _check_keys(row, source, ("queue", "ms"), required=("queue", "ms"))
+        QUEUE_PATTERN.check(row["queue"], f"{source}, queue")
+        CONFIRM_DELAY.check(row["ms"], f"{source}, ms")
+        delays.append((row["queue"], row["ms"]))
+    return FaultInjection(tuple(delays))
+
+
+def _made(source: str, make: Callable[[], T]) -> T:
+    """Make a record; its complaint then names the place in the file instead of the class."""
+    try:
+        return make()
+    except ConfigError as error:
+        _, _, key = error.source.partition(".")
+        raise ConfigError(f"{source}, {key}" if key else source, error.problem, error.allowed) from None
+
+
+def _check_keys(row: Mapping[str, Any], source: str, known: Any, *, required: tuple[str, ...] = ()) -> None:
+    for key in row:
+        if key not in known:
+            raise _unknown(f"{source}, {key}", key, list(known))
+    for key in required:
+        if key not in row:
+            raise ConfigError(f"{source}, {key}", "is missing", "must be given")
+
+
+def _check_unique(given: Given, names: list[str]) -> None:
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(given.source, f"has {describe(name)} twice", "must give each name once")
+
+
+def _tables(value: object, source: str) -> list[dict[str, Any]]:
+    if isinstance(value, list) and all(isinstance(row, dict) for row in value):
+        return value
+    key = source.rpartition(": ")[2]
+    raise ConfigError(source, f"is {describe(value)}", f"must be an array of tables: [[{key}]]")
+
+
+def _strings(value: object, source: str) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(each, str) for each in value):
+        return tuple(value)
+    raise ConfigError(source, f"is {describe(value)}", "must be a list of strings")
+
+
+def _texts(value: object) -> list[str]:
+    assert isinstance(value, list | tuple), value
+    return [str(each) for each in value]
+
+
+def _user_of(written: str) -> User:
+    name, colon, password = written.partition(":")
+    if not colon or not name or not password:
+        # The text may hold a password: it is not repeated.
+        raise ConfigError("flag --user", "is not NAME:PASSWORD", "must give both, separated by a colon")
+    return _made("flag --user", lambda: User(name, password))
+
+
+def _confirm_delay_of(written: str) -> tuple[str, int]:
+    source = "flag --confirm-delay"
+    pattern, equals, delay = written.rpartition("=")
+    if not equals or not pattern:
+        raise ConfigError(source, f"is {describe(written)}", "must be QUEUE-PATTERN=MILLISECONDS")
+    delay_ms = CONFIRM_DELAY.parse(delay, source)
+    assert isinstance(delay_ms, int)
+    return pattern, delay_ms
+
+
+def _unknown(source: str, name: str, known: list[str]) -> ConfigError:
+    from difflib import get_close_matches
+
+    close = get_close_matches(name, known, n=1)
+    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
+    return ConfigError(source, "is not a setting", hint)

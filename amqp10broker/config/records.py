@@ -1,0 +1,347 @@
+"""The frozen records that the rest of the broker reads.
+
+Every record checks itself when it is made, so one that exists is valid. A value given by a program
+is named ``Config.port`` in the error; `load` checks first and names file, variable or flag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.config.settings import UINT_MAX, Setting, describe, number, settings_of, switch, text
+from amqp10broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+QUEUE_NAME_BYTES_MAX: Final = 255
+CONFIRM_DELAY_MS_MAX: Final = 3_600_000
+_MIB: Final = 1024 * 1024
+_HOUR_MS: Final = 3_600_000
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSettings:
+    """The three settings of flow control. Replaced as one value while the broker runs.
+
+    One link alone should not exhaust a session or a queue's patience: keep `max_link_credit` and
+    half of it below `max_queue_credit`, and twice `max_link_credit` below `max_incoming_window`.
+    """
+
+    # 170, because a link is topped up at half: at most 85 + 170 = 255 are then unconfirmed, one under 256.
+    max_link_credit: int = number(
+        170, 1, UINT_MAX, "messages a publisher may send on one link before it is granted more"
+    )
+    max_incoming_window: int = number(
+        400, 1, UINT_MAX, "transfer frames a client may send on one session before the window is re-opened"
+    )
+    max_queue_credit: int = number(
+        256, 1, UINT_MAX, "messages a session asks of a queue at one time for one consumer"
+    )
+
+    def __post_init__(self) -> None:
+        _check_scalars(self, FLOW_SETTINGS, "FlowSettings")
+
+    def changed(self, name: str, value: object, *, source: str) -> FlowSettings:
+        """A copy with one setting replaced.
+
+        Args:
+            name: one of the three field names.
+            value: the new value, of any type; it is checked.
+            source: who asked, for the error: ``set max_link_credit``.
+
+        Raises:
+            ConfigError: there is no such setting, or the value is not allowed; nothing changes.
+        """
+        setting = FLOW_SETTINGS.get(name)
+        if setting is None:
+            raise ConfigError(
+                source,
+                f"names {describe(name)}, which cannot be changed while running",
+                f"must name one of {', '.join(FLOW_SETTINGS)}",
+            )
+        setting.check(value, source)
+        changes: dict[str, Any] = {name: value}
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class FlowOverride:
+    """Other flow settings for some clients or addresses.
+
+    A pattern is a shell pattern (``*``, ``?``, ``[ab]``), case-sensitive, on the whole text. Both
+    given: both must match. `max_incoming_window` is a matter of sessions; with an address pattern it
+    applies to a session from the attach of such a link on.
+    """
+
+    address: str | None = text(None, "pattern for the address as the client attached it")
+    container: str | None = text(None, "pattern for the client's container-id")
+    max_link_credit: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
+    max_incoming_window: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
+    max_queue_credit: int | None = number(None, 1, UINT_MAX, "as the setting of that name")
+
+    def __post_init__(self) -> None:
+        _check_scalars(self, OVERRIDE_SETTINGS, "FlowOverride")
+        if not self.changes():
+            raise ConfigError(
+                "FlowOverride", "changes nothing", f"must give at least one of {', '.join(FLOW_SETTINGS)}"
+            )
+
+    def matches(self, container_id: str, address: str | None) -> bool:
+        """Whether this link's settings are changed; `address` None asks for a session without links."""
+        if self.container is not None and not fnmatchcase(container_id, self.container):
+            return False
+        if self.address is None:
+            return True
+        return address is not None and fnmatchcase(address, self.address)
+
+    def changes(self) -> dict[str, int]:
+        """The settings that this override gives."""
+        given: dict[str, int] = {}
+        for name in FLOW_SETTINGS:
+            value: int | None = getattr(self, name)
+            if value is not None:
+                given[name] = value
+        return given
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Who may log in. The password does not appear in the repr, so not in logs either."""
+
+    name: str
+    password: str = field(repr=False)
+
+    def __post_init__(self) -> None:
+        # SASL PLAIN separates the two by a NUL (RFC 4616), so neither can hold one.
+        for what, value in (("name", self.name), ("password", self.password)):
+            if not isinstance(value, str) or not value or "\0" in value:
+                shown = describe(value) if what == "name" else "empty, not a string, or holds a NUL"
+                raise ConfigError(f"User.{what}", f"is {shown}", "must be a string, not empty, without NUL")
+
+
+@dataclass(frozen=True, slots=True)
+class QueueDeclaration:
+    """A queue that exists from the start."""
+
+    name: str
+    durable: bool = True
+    arguments: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """x-arguments by name. The queue's kind says which it knows. Not to be changed."""
+
+    def __post_init__(self) -> None:
+        size = len(self.name.encode()) if isinstance(self.name, str) else 0
+        if not 1 <= size <= QUEUE_NAME_BYTES_MAX:
+            raise ConfigError(
+                "QueueDeclaration.name",
+                f"is {describe(self.name)}",
+                f"must be a string of 1 to {QUEUE_NAME_BYTES_MAX} bytes in UTF-8",
+            )
+        if type(self.durable) is not bool:
+            raise ConfigError(
+                "QueueDeclaration.durable", f"is {describe(self.durable)}", "must be true or false"
+            )
+        if not isinstance(self.arguments, Mapping):
+            raise ConfigError(
+                "QueueDeclaration.arguments", f"is {describe(self.arguments)}", "must be a table"
+            )
+        for name, value in self.arguments.items():
+            if not isinstance(value, str | int | float | list):
+                raise ConfigError(
+                    f"QueueDeclaration.arguments {name}",
+                    f"is {describe(value)}",
+                    "must be a string, a number, true or false, or a list",
+                )
+        object.__setattr__(self, "arguments", dict(self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class FaultInjection:
+    """Faults on purpose, for tests and benchmarks. Allowed with `Config.test_mode` only."""
+
+    confirm_delay_ms: tuple[tuple[str, int], ...] = ()
+    """(queue name pattern, milliseconds) by which confirms of that queue come late."""
+
+    def __post_init__(self) -> None:
+        for pattern, delay_ms in self.confirm_delay_ms:
+            QUEUE_PATTERN.check(pattern, "FaultInjection.confirm_delay_ms")
+            CONFIRM_DELAY.check(delay_ms, "FaultInjection.confirm_delay_ms")
+
+    def __bool__(self) -> bool:
+        return bool(self.confirm_delay_ms)
+
+    def confirm_delay_ms_for(self, queue: str) -> int:
+        """How late the confirms of a queue come; 0 if in time. The last pattern that matches counts."""
+        for pattern, delay_ms in reversed(self.confirm_delay_ms):
+            if fnmatchcase(queue, pattern):
+                return delay_ms
+        return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """All settings of a broker. ``Config()`` is RabbitMQ's behaviour on the usual port.
+
+    Raises:
+        ConfigError: a value is not allowed; the message says what is.
+    """
+
+    host: str = text("127.0.0.1", "address or name to listen on")
+    port: int = number(5672, 0, 65_535, "TCP port to listen on; 0 takes any free port")
+
+    flow: FlowSettings = field(default_factory=FlowSettings)
+    overrides: tuple[FlowOverride, ...] = ()
+    """Later ones win, setting by setting."""
+
+    max_message_size_bytes: int = number(
+        16 * _MIB, 1, 512 * _MIB, "biggest message that is accepted, in bytes"
+    )
+    max_frame_size_bytes: int = number(
+        131_072,
+        512,
+        UINT_MAX,
+        "biggest frame that is accepted, in bytes",
+        zero_means=f"the biggest there is, {UINT_MAX}",
+    )
+    session_max_per_connection: int = number(64, 1, 65_536, "sessions that one connection may have")
+    link_max_per_session: int = number(256, 1, UINT_MAX, "links that one session may have")
+    connection_max: int = number(10_000, 1, 1_000_000, "connections at one time; further ones are closed")
+    idle_timeout_ms: int = number(
+        60_000,
+        1_000,
+        UINT_MAX,
+        "silence after which a client is taken for dead, in ms",
+        zero_means="never",
+    )
+    handshake_timeout_ms: int = number(
+        10_000, 1, _HOUR_MS, "time from accepting a connection to its open frame, in ms"
+    )
+    auth_failure_delay_ms: int = number(1_000, 0, 60_000, "wait before a failed login is answered, in ms")
+    shutdown_timeout_ms: int = number(
+        10_000, 0, _HOUR_MS, "time that clients have to end in order when the broker stops, in ms"
+    )
+    writer_buffer_bytes: int = number(
+        65_536, 1, 1024 * _MIB, "transfer bytes of one session that may wait in the connection's writer"
+    )
+
+    users: tuple[User, ...] = (User("guest", "guest"),)
+    loopback_users: tuple[str, ...] = ("guest",)
+    """Names that may log in from this machine only."""
+    anonymous_login_user: str = text(
+        "guest", "user that SASL ANONYMOUS logs in as; empty turns ANONYMOUS off", may_be_empty=True
+    )
+
+    queues: tuple[QueueDeclaration, ...] = ()
+    declare_on_attach: bool = switch(
+        True, "a bare queue name as address declares a durable classic queue, as in RabbitMQ 4.0"
+    )
+
+    container_id: str = text(
+        "", "name that the broker gives itself; empty: amqp10broker@ and the host name", may_be_empty=True
+    )
+    log_level: str = text(
+        "info",
+        "least serious log entry to write",
+        choices=("debug", "info", "warning", "error", "critical"),
+    )
+    log_format: str = text("console", "log for people or for programs", choices=("console", "json"))
+    trace_frames: bool = switch(False, "write every frame that is received and sent to the log")
+    admin_socket: str | None = text(
+        None,
+        "path of the Unix socket for status and set; empty: none; default: a private directory",
+        may_be_empty=True,
+    )
+
+    test_mode: bool = switch(False, "allow fault injection; never in production")
+    fault_injection: FaultInjection = field(default_factory=FaultInjection)
+
+    def __post_init__(self) -> None:
+        _check_scalars(self, CONFIG_SETTINGS, "Config")
+        if self.max_frame_size_bytes == 0:
+            object.__setattr__(self, "max_frame_size_bytes", UINT_MAX)
+        _check_unique("Config.users", [user.name for user in self.users])
+        _check_unique("Config.queues", [queue.name for queue in self.queues])
+        names = [user.name for user in self.users]
+        if self.anonymous_login_user and self.anonymous_login_user not in names:
+            raise ConfigError(
+                "Config.anonymous_login_user",
+                f"is {describe(self.anonymous_login_user)}, and there is no such user",
+                "must be the name of a user, or empty to turn SASL ANONYMOUS off",
+            )
+        if self.fault_injection and not self.test_mode:
+            raise ConfigError(
+                "Config.fault_injection", "is given", "is allowed only together with test_mode (--test-mode)"
+            )
+
+    @classmethod
+    def load(
+        cls,
+        *,
+        file: str | PathLike[str] | None = None,
+        environ: Mapping[str, str] | None = None,
+        flags: Mapping[str, object] | None = None,
+    ) -> Config:
+        """Merge the sources: flags before environment before file before default.
+
+        Args:
+            file: path of a TOML file; None reads the one that ``AMQP10BROKER_CONFIG`` names, if any.
+            environ: usually `os.environ`; None leaves the environment aside.
+            flags: command line options by setting name; text is parsed. None values are left out.
+
+        Raises:
+            ConfigError: the file cannot be read, or a source has an unknown name or a bad value.
+        """
+        from amqp10broker.config.load import load
+
+        return load(file=file, environ=environ or {}, flags=flags or {})
+
+    def flow_for(self, container_id: str, address: str | None) -> FlowSettings:
+        """The flow settings of one link, or with `address` None of a session.
+
+        Args:
+            container_id: the client's, from its open frame.
+            address: as the client attached it: the source's for a consumer, the target's for a publisher.
+        """
+        changes: dict[str, int] = {}
+        for override in self.overrides:
+            if override.matches(container_id, address):
+                changes |= override.changes()
+        return replace(self.flow, **changes) if changes else self.flow
+
+    def with_flow(self, flow: FlowSettings) -> Config:
+        """A copy with other flow settings; the overrides stay."""
+        return replace(self, flow=flow)
+
+    def container_id_on(self, hostname: str) -> str:
+        """The container-id to announce on a machine of that name."""
+        return self.container_id or f"amqp10broker@{hostname}"
+
+    def user(self, name: str) -> User | None:
+        """The user of that name, if there is one."""
+        return next((user for user in self.users if user.name == name), None)
+
+
+def _check_scalars(record: object, settings: Mapping[str, Setting], source: str) -> None:
+    for name, setting in settings.items():
+        setting.check(getattr(record, name), f"{source}.{name}")
+
+
+def _check_unique(source: str, names: list[str]) -> None:
+    if len(set(names)) == len(names):
+        return
+    repeated = next(name for name in names if names.count(name) > 1)
+    raise ConfigError(source, f"has {describe(repeated)} twice", "must give each name once")
+
+
+FLOW_SETTINGS: Final = settings_of(FlowSettings)
+"""The settings that may be changed while running."""
+OVERRIDE_SETTINGS: Final = settings_of(FlowOverride)
+CONFIG_SETTINGS: Final = settings_of(Config)
+SETTINGS: Final = {**CONFIG_SETTINGS, **FLOW_SETTINGS}
+"""Every scalar setting, each with its own key, variable and flag."""
+
+CONFIRM_DELAY: Final = Setting("ms", int, "delay of confirms in ms", minimum=0, maximum=CONFIRM_DELAY_MS_MAX)
+QUEUE_PATTERN: Final = Setting("queue", str, "pattern for the queue's name")

@@ -1,0 +1,155 @@
+"""One scalar setting: its type, range, meaning, and how a value is checked against them.
+
+`number`, `text` and `switch` are used as dataclass field defaults, so that a setting is written
+down once: the field's name, default, range and help are read from there by the file loader, the
+environment and the command line alike.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+from amqp10broker.errors import ConfigError
+
+UINT_MAX: Final = 2**32 - 1
+
+_METADATA_KEY: Final = "setting"
+_TRUE: Final = frozenset({"true", "yes", "on", "1"})
+_FALSE: Final = frozenset({"false", "no", "off", "0"})
+# Ten digits hold every limit here; a cap keeps absurd input out of int() and out of the message.
+_INTEGER: Final = re.compile(r"-?[0-9]{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What one scalar setting may be."""
+
+    name: str
+    kind: type[int] | type[str] | type[bool]
+    help: str
+    minimum: int = 0
+    maximum: int = 0
+    zero_means: str | None = None
+    """Set when 0 is allowed although it lies below `minimum`: what it does."""
+    choices: tuple[str, ...] = ()
+    may_be_empty: bool = False
+    may_be_none: bool = False
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that sets it."""
+        return f"AMQP10BROKER_{self.name.upper()}"
+
+    @property
+    def flag(self) -> str:
+        """The command line option that sets it."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def allowed(self) -> str:
+        """What is accepted, as a clause: "must be an integer from 1 to 10"."""
+        if self.kind is bool:
+            return "must be true or false"
+        if self.kind is int:
+            zero = f", or 0 ({self.zero_means})" if self.zero_means is not None else ""
+            return f"must be an integer from {self.minimum} to {self.maximum}{zero}"
+        if self.choices:
+            return f"must be one of {', '.join(self.choices)}"
+        return "must be a string" if self.may_be_empty else "must be a string that is not empty"
+
+    def check(self, value: object, source: str) -> None:
+        """Refuse a value of the wrong type or out of range.
+
+        Raises:
+            ConfigError: names `source`, the value and what is allowed.
+        """
+        if value is None and self.may_be_none:
+            return
+        # Exact types: True is an int to Python, but no port number to a reader.
+        if type(value) is not self.kind:
+            raise ConfigError(source, f"is {describe(value)}", self.allowed)
+        if isinstance(value, bool):
+            return
+        if isinstance(value, int):
+            good = self.minimum <= value <= self.maximum or (value == 0 and self.zero_means is not None)
+        elif isinstance(value, str) and self.choices:
+            good = value in self.choices
+        else:
+            good = self.may_be_empty or bool(value)
+        if not good:
+            raise ConfigError(source, f"is {describe(value)}", self.allowed)
+
+    def parse(self, written: str, source: str) -> int | str | bool:
+        """Read a value from text, as environment and command line give it.
+
+        Raises:
+            ConfigError: as `check`.
+        """
+        value: int | str | bool = written
+        if self.kind is bool:
+            lowered = written.strip().lower()
+            if lowered in _TRUE:
+                value = True
+            elif lowered in _FALSE:
+                value = False
+        elif self.kind is int and _INTEGER.fullmatch(written.strip()):
+            value = int(written)
+        self.check(value, source)
+        return value
+
+
+def describe(value: object) -> str:
+    """The value as an error message shows it, kept short."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    shown = repr(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."
+
+
+def number(
+    default: int | None, minimum: int, maximum: int, meaning: str, *, zero_means: str | None = None
+) -> Any:
+    """An integer field. A default of None makes the field optional."""
+    return _field(
+        default,
+        kind=int,
+        help=meaning,
+        minimum=minimum,
+        maximum=maximum,
+        zero_means=zero_means,
+        may_be_none=default is None,
+    )
+
+
+def text(
+    default: str | None, meaning: str, *, choices: tuple[str, ...] = (), may_be_empty: bool = False
+) -> Any:
+    """A string field. A default of None makes the field optional."""
+    return _field(
+        default,
+        kind=str,
+        help=meaning,
+        choices=choices,
+        may_be_empty=may_be_empty,
+        may_be_none=default is None,
+    )
+
+
+def switch(default: bool, meaning: str) -> Any:
+    """A field that is true or false."""
+    return _field(default, kind=bool, help=meaning)
+
+
+def _field(default: object, **description: Any) -> Any:
+    return field(default=default, metadata={_METADATA_KEY: description})
+
+
+def settings_of(record: type) -> dict[str, Setting]:
+    """The scalar settings of a dataclass, by name, in the order of its fields."""
+    return {
+        each.name: Setting(name=each.name, **each.metadata[_METADATA_KEY])
+        for each in fields(record)
+        if _METADATA_KEY in each.metadata
+    }

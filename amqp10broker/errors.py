@@ -1,0 +1,77 @@
+"""Errors that know no protocol.
+
+Every one is written to be read by the person who can mend it: it names what was refused and what
+to do instead. A protocol room translates those that a peer can cause into its own conditions
+(`NotFound` is ``amqp:not-found`` in AMQP 1.0)::
+
+    BrokerError
+    |-- ConfigError             a setting is unknown, of the wrong type or out of range
+    |-- AdminSocketError        the local socket for `amqp10broker status` is unsafe or not there
+    `-- RefusedError            a request of a client is refused; says which resource
+        |-- NotFound
+        |-- AccessRefused
+        |-- PreconditionFailed  it exists, but not as asked for
+        |-- ResourceLocked      somebody else holds it exclusively
+        `-- LimitExceeded
+"""
+
+from __future__ import annotations
+
+
+class BrokerError(Exception):
+    """Any error of amqp10broker that is not a fault in its own code."""
+
+
+class ConfigError(BrokerError):
+    """A setting cannot be used; nothing was started or changed.
+
+    Args:
+        source: where the value came from: ``broker.toml: max_link_credit``,
+            ``variable AMQP10BROKER_PORT``, ``flag --port``, or ``Config.port`` if a program gave it.
+        problem: what was given, as a clause: "is 0".
+        allowed: what would be accepted, as a clause: "must be an integer from 1 to 4294967295".
+    """
+
+    def __init__(self, source: str, problem: str, allowed: str) -> None:
+        super().__init__(f"{source} {problem}; {allowed}")
+        self.source = source
+        self.problem = problem
+        self.allowed = allowed
+
+
+class AdminSocketError(BrokerError):
+    """The local administration socket cannot be used; the message says what to do."""
+
+
+class RefusedError(BrokerError):
+    """A client's request is refused and the broker's state is unchanged.
+
+    Args:
+        resource: what the request was about: ``queue 'orders'``.
+        description: a sentence for the client's log that says what to do.
+    """
+
+    def __init__(self, resource: str, description: str) -> None:
+        super().__init__(description)
+        self.resource = resource
+        self.description = description
+
+
+class NotFound(RefusedError):
+    """The resource does not exist."""
+
+
+class AccessRefused(RefusedError):
+    """The user may not do this to the resource."""
+
+
+class PreconditionFailed(RefusedError):
+    """The resource exists, but not as the request says, or the request contradicts itself."""
+
+
+class ResourceLocked(RefusedError):
+    """Somebody else holds the resource exclusively."""
+
+
+class LimitExceeded(RefusedError):
+    """A limit of the configuration would be passed."""

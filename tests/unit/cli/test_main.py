@@ -1,0 +1,191 @@
+"""The command line: what it accepts, how it refuses, and that it starts quickly."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import amqp10broker
+from amqp10broker.cli import admin, main
+from amqp10broker.config import Config, FaultInjection, User
+from amqp10broker.config.records import SETTINGS
+from amqp10broker.errors import AdminSocketError
+
+
+@pytest.fixture(autouse=True)
+def _no_broker_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+
+
+def config_of(*argv: str) -> Config:
+    return main.config_of(main.build_parser().parse_args(["serve", *argv]))
+
+
+def test_serve_without_options_is_the_default_configuration() -> None:
+    assert config_of() == Config()
+
+
+def test_serve_takes_all_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "b.toml"
+    file.write_text("port = 1\nmax_link_credit = 1\nmax_queue_credit = 1\nlog_level = 'debug'")
+    monkeypatch.setenv("AMQP10BROKER_MAX_LINK_CREDIT", "2")
+    monkeypatch.setenv("AMQP10BROKER_MAX_QUEUE_CREDIT", "2")
+    config = config_of("--config", str(file), "--max-queue-credit", "3")
+    assert (config.port, config.flow.max_link_credit, config.flow.max_queue_credit) == (1, 2, 3)
+    assert config.log_level == "debug"
+
+
+def test_serve_options_of_every_kind() -> None:
+    config = config_of(
+        *("--user", "a:b", "--user", "c:d", "--host", "::1", "--port", "0", "--trace-frames", "--test-mode"),
+        *("--confirm-delay", "slow*=5", "--admin-socket", "", "--no-declare-on-attach"),
+    )
+    assert config.users == (User("a", "b"), User("c", "d"))
+    assert (config.host, config.port, config.admin_socket) == ("::1", 0, "")
+    assert config.trace_frames
+    assert not config.declare_on_attach
+    assert config.fault_injection == FaultInjection((("slow*", 5),))
+
+
+def test_every_scalar_setting_is_an_option_of_serve(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["serve", "--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    assert [setting.flag for setting in SETTINGS.values() if setting.flag not in shown] == []
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (["serve", "--port", "x"], "amqp10broker: flag --port is 'x'; must be an integer from 0 to 65535"),
+        (["serve", "--max-link-credit", "0"], "flag --max-link-credit is 0; must be an integer from 1 to"),
+        (["serve", "--config", "nonexistent.toml"], "nonexistent.toml cannot be read"),
+        (["serve", "--confirm-delay", "q=1"], "only together with test_mode (--test-mode)"),
+        (["set", "max_link_credit", "0"], "set max_link_credit is 0; must be an integer from 1 to"),
+        (["status", "--port", "x"], "flag --port is 'x'"),
+    ],
+)
+def test_bad_values_exit_with_2_and_one_sentence(
+    argv: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.main(argv) == 2
+    complaint = capsys.readouterr().err
+    assert message in complaint
+    assert complaint.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        [],
+        ["nonsense"],
+        ["serve", "--prot", "1"],
+        ["serve", "--max-link", "5"],
+        ["set", "port", "1"],
+        ["set", "max_link_credit"],
+        ["alarm", "memory", "maybe"],
+        ["status", "--watch", "0"],
+        ["status", "--watch", "often"],
+        ["status", "--format", "xml"],
+        ["status", "--port", "1", "--admin-socket", "x"],
+    ],
+    ids=" ".join,
+)
+def test_bad_usage_exits_with_2(argv: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(argv)
+    assert ended.value.code == 2
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"amqp10broker {amqp10broker.__version__}\n"
+
+
+def test_watch_has_a_default_interval() -> None:
+    parse = main.build_parser().parse_args
+    assert parse(["status"]).watch is None
+    assert parse(["status", "--watch"]).watch == 1.0
+    assert parse(["status", "--watch", "0.5"]).watch == 0.5
+
+
+class TestTalkingToTheBroker:
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[tuple[admin.Place, Any]]:
+        requests: list[tuple[admin.Place, Any]] = []
+
+        def ask(place: admin.Place, request: Any) -> dict[str, Any]:
+            requests.append((place, request))
+            return {}
+
+        monkeypatch.setattr(admin, "ask", ask)
+        return requests
+
+    def test_set(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main.main(["set", "max_link_credit", "50", "--port", "5673"]) == 0
+        request = {"op": "set", "name": "max_link_credit", "value": 50}
+        assert asked == [(admin.Place(5673, None), request)]
+        assert capsys.readouterr().out == "max_link_credit is now 50\n"
+
+    def test_alarm(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main.main(["alarm", "memory", "on", "--admin-socket", "/run/x"]) == 0
+        assert main.main(["alarm", "disk", "off"]) == 0
+        assert asked == [
+            (admin.Place(5672, "/run/x"), {"op": "alarm", "name": "memory", "on": True}),
+            (admin.Place(5672, None), {"op": "alarm", "name": "disk", "on": False}),
+        ]
+        assert capsys.readouterr().out == "the memory alarm is on\nthe disk alarm is off\n"
+
+    def test_status_as_json(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+        assert main.main(["status", "--format", "json"]) == 0
+        assert json.loads(capsys.readouterr().out) == {}
+
+    @pytest.mark.parametrize("argv", [["status"], ["status", "--watch"], ["set", "max_link_credit", "5"]])
+    def test_without_a_broker_exits_with_1_and_says_how_to_start_one(
+        self, argv: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main.main(argv) == 1
+        complaint = capsys.readouterr().err
+        assert "no broker of yours runs on port 5672; start one with 'amqp10broker serve'" in complaint
+
+    def test_a_refusal_of_the_broker_exits_with_1(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        def refuse(place: admin.Place, request: Any) -> None:
+            raise AdminSocketError("the broker refuses: no")
+
+        monkeypatch.setattr(admin, "ask", refuse)
+        assert main.main(["alarm", "disk", "on"]) == 1
+        assert capsys.readouterr().err == "amqp10broker: the broker refuses: no\n"
+
+
+def test_the_command_line_starts_without_trio_and_structlog() -> None:
+    """Importing Trio takes longer than all that ``--help`` and ``status`` do."""
+    code = (
+        "import sys, amqp10broker.cli.main, amqp10broker.cli.status;"
+        "print({'trio', 'structlog'} & set(sys.modules))"
+    )
+    shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert shown == "set()\n"
+
+
+def test_it_runs_as_a_module() -> None:
+    command = [sys.executable, "-m", "amqp10broker", "--version"]
+    shown = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert shown == f"amqp10broker {amqp10broker.__version__}\n"
+
+
+def test_unknown_public_names_are_ordinary_attribute_errors() -> None:
+    assert amqp10broker.Config is Config
+    with pytest.raises(AttributeError, match="no attribute 'Borker'"):
+        _ = amqp10broker.Borker
+    assert dir(amqp10broker) == ["Broker", "Config", "__version__"]

@@ -1,0 +1,112 @@
+"""How the broker's end becomes an exit code, and a sentence that a user can act on."""
+
+from __future__ import annotations
+
+import errno
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import structlog
+import trio
+
+from amqp10broker.cli import serve
+from amqp10broker.config import Config
+from amqp10broker.errors import AdminSocketError
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    yield
+    gc.set_threshold(*thresholds)
+    gc.unfreeze()
+    structlog.reset_defaults()
+
+
+def run(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    before: BaseException | None = None,
+    after: BaseException | None = None,
+    **settings: Any,
+) -> int:
+    """Run `serve` with a broker that fails before or after it has come up, or not at all."""
+
+    async def run_broker(config: Config, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+        if before is not None:
+            raise before
+        task_status.started([("127.0.0.1", 5672), ("::1", 5672)])
+        await trio.lowlevel.checkpoint()
+        if after is not None:
+            raise after
+
+    monkeypatch.setattr(serve, "run_broker", run_broker)
+    return serve.run(Config(**settings))
+
+
+def test_an_orderly_end_exits_with_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch) == 0
+    shown = capsys.readouterr().err
+    assert "127.0.0.1:5672, [::1]:5672" in shown
+    assert "stopped" in shown
+    assert gc.get_threshold() == serve.GC_THRESHOLDS
+    assert gc.get_freeze_count() > 0
+
+
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(errno.EADDRINUSE, "x"), "another program listens on 127.0.0.1:5672; stop it"),
+        (OSError(errno.EACCES, "x"), "choose a port from 1024 on with --port"),
+        (OSError(errno.EADDRNOTAVAIL, "x"), "this machine has no address 127.0.0.1"),
+        (OSError(errno.EMFILE, "x"), "ulimit -n"),
+        (OSError(-2, "Name or service not known"), "cannot listen on 127.0.0.1:5672: Name or service"),
+        (AdminSocketError("the directory is not yours"), "the directory is not yours"),
+        (ExceptionGroup("g", [ExceptionGroup("h", [OSError(errno.EADDRINUSE, "x")])]), "another program"),
+    ],
+)
+def test_what_a_user_can_mend_is_one_sentence(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    error: BaseException,
+    sentence: str,
+) -> None:
+    assert run(monkeypatch, before=error) == 1
+    shown = capsys.readouterr().err
+    assert sentence in shown
+    assert shown.startswith("amqp10broker: ")
+    assert shown.count("\n") == 1
+
+
+def test_for_programs_the_sentence_is_a_log_entry(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, before=OSError(errno.EADDRINUSE, "x"), log_format="json") == 1
+    assert '"reason": "another program listens' in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_fault_of_the_broker_is_logged_whole(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], when: str
+) -> None:
+    faults: dict[str, Any] = {when: ExceptionGroup("both", [ValueError("one"), KeyError("two")])}
+    assert run(monkeypatch, **faults) == 1
+    shown = capsys.readouterr().err
+    assert "ValueError: one" in shown
+    assert "KeyError: 'two'" in shown
+
+
+def test_an_os_error_of_a_running_broker_keeps_its_traceback(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(monkeypatch, after=OSError(errno.EADDRINUSE, "strange")) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), BaseExceptionGroup("g", [KeyboardInterrupt()])])
+def test_ctrl_c_while_starting_is_no_fault(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    assert run(monkeypatch, before=error) == 130

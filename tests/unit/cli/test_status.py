@@ -1,0 +1,268 @@
+"""The status tables: complete, within 100 columns, and safe to show in a terminal."""
+
+from __future__ import annotations
+
+import io
+import json
+from copy import deepcopy
+from typing import Any
+
+import pytest
+
+from amqp10broker.cli import status, status_view
+from amqp10broker.cli.admin import Place
+from amqp10broker.errors import AdminSocketError
+
+DOCUMENT: dict[str, Any] = {
+    "broker": {
+        "container_id": "amqp10broker@box",
+        "version": "0.1.0",
+        "pid": 4711,
+        "uptime_s": 3725.5,
+        "listeners": ["127.0.0.1:5672"],
+        "flow": {"max_link_credit": 170, "max_incoming_window": 400, "max_queue_credit": 256},
+        "alarms": ["memory"],
+        "rss_bytes": 43_000_000,
+    },
+    "connections": [
+        {
+            "id": 1,
+            "peer": "127.0.0.1:53312",
+            "user": "guest",
+            "container_id": "orders-service",
+            "state": "opened",
+            "channel_max": 63,
+            "frame_max": 131_072,
+            "idle_timeout_ms": 60_000,
+            "bytes_in": 1_500_000,
+            "bytes_out": 900,
+            "writer_waiting_bytes": 0,
+            "sessions": [
+                {
+                    "channel": 0,
+                    "incoming_window": 0,
+                    "remote_incoming_window": 2_147_483_647,
+                    "next_incoming_id": 12,
+                    "next_outgoing_id": 4_294_967_295,
+                    "unsettled_in": 1,
+                    "unsettled_out": 2,
+                    "pending_out": 3,
+                    "links": [
+                        {
+                            "name": "out-1",
+                            "handle": 0,
+                            "role": "sender",
+                            "address": "/queues/orders",
+                            "queue": "orders",
+                            "credit": 85,
+                            "delivery_count": 340,
+                            "unsettled": 171,
+                            "available": None,
+                            "drain": False,
+                            "queue_credit": None,
+                            "queue_delivery_count": None,
+                            "pending": 0,
+                            "properties": None,
+                            "waits": "our window closed by an alarm",
+                            "waits_why": "the memory alarm is on; incoming-window is 0 since 12 s",
+                        },
+                        {
+                            "name": "in-1",
+                            "handle": 1,
+                            "role": "receiver",
+                            "address": "orders-alias",
+                            "queue": "orders",
+                            "credit": 4_294_967_295,
+                            "delivery_count": 7,
+                            "unsettled": 0,
+                            "available": 12,
+                            "drain": True,
+                            "queue_credit": 256,
+                            "queue_delivery_count": 9,
+                            "pending": 4,
+                            "properties": {"x-trace": "on"},
+                            "waits": None,
+                            "waits_why": None,
+                        },
+                    ],
+                },
+                {"channel": 1, "links": []},
+            ],
+        },
+        {"id": 2, "peer": "[::1]:1", "user": None, "container_id": None, "state": "opening", "sessions": []},
+    ],
+    "queues": [
+        {
+            "name": "orders",
+            "type": "classic",
+            "durable": True,
+            "messages_ready": 12,
+            "messages_unsettled": 0,
+            "consumers": 1,
+            "publishers_waiting": 1,
+        }
+    ],
+}
+
+EXPECTED = """\
+amqp10broker 0.1.0  amqp10broker@box  pid 4711  up 1 h 2 min  on 127.0.0.1:5672  memory 41.0 MiB
+max_link_credit 170  max_incoming_window 400  max_queue_credit 256
+ALARM: memory (publishers are held)
+
+Connection 1  from 127.0.0.1:53312  user guest  container orders-service  opened  in 1.4 MiB
+  out 900 B  writer holds 0 B  frame-max 131072  channel-max 63  idle time-out 60000 ms
+  Session 0  incoming-window 0  client's window 2147483647  next-incoming-id 12
+    next-outgoing-id 4294967295  unsettled in 1 out 2  pending out 3
+    LINK   CLIENT    QUEUE       CREDIT  COUNT  UNSETTLED  AVAILABLE  Q-CREDIT
+    out-1  sender    orders          85    340        171          -         -
+      waits: our window closed by an alarm (the memory alarm is on; incoming-window is 0 since 12 s)
+    in-1   receiver  orders  4294967295      7          0         12       256
+      address orders-alias  draining  pending 4  queue's count 9  properties x-trace=on
+  Session 1  incoming-window -  client's window -  next-incoming-id -  next-outgoing-id -
+    unsettled in - out -  pending out -
+    no links
+
+Connection 2  from [::1]:1  user -  container -  opening  in -  out -  writer holds -  frame-max -
+  channel-max -  idle time-out - ms
+  no sessions
+
+QUEUE   TYPE     DURABLE  READY  UNSETTLED  CONSUMERS  PUBLISHERS WAITING
+orders  classic  yes         12          0          1                   1
+"""
+
+
+def test_the_whole_picture() -> None:
+    assert "\n".join(status_view.render(DOCUMENT)) + "\n" == EXPECTED
+
+
+def test_an_empty_broker() -> None:
+    lines = status_view.render({"broker": {}, "connections": [], "queues": []})
+    assert lines[-3:] == ["No connections.", "", "No queues."]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 132])
+def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> None:
+    document = deepcopy(DOCUMENT)
+    link = document["connections"][0]["sessions"][0]["links"][1]
+    link |= {"name": "n" * 300, "queue": "q" * 300, "address": "a" * 300, "credit": 85}
+    link |= {"waits": "queue empty", "waits_why": "evidence " * 40}
+    document["connections"][0]["container_id"] = "c" * 300
+    document["queues"][0]["name"] = "q" * 300
+    lines = status_view.render(document, width=width)
+    tables = 90 if width < 90 else width  # numbers are never cut, so a narrow table may stick out
+    assert max(map(len, lines)) <= tables
+    assert sum("evidence" in line for line in lines) > 1
+
+
+def test_numbers_are_shown_whole_and_names_are_cut() -> None:
+    columns = (("NAME", "name", False), ("CREDIT", "credit", True))
+    rows = [{"name": "a-long-name-of-a-link", "credit": 4_294_967_295}]
+    assert status_view.table(columns, rows, 22) == ["NAME            CREDIT", "a-long-...  4294967295"]
+
+
+def test_names_of_clients_cannot_steer_the_terminal() -> None:
+    document = deepcopy(DOCUMENT)
+    document["connections"][0]["container_id"] = "\x1b[2J\nforged"
+    link = document["connections"][0]["sessions"][0]["links"][0]
+    link |= {"name": "a\rb", "waits_why": "peer said \x07", "properties": {"\x1b": "\x00"}}
+    text = "\n".join(status_view.render(document))
+    assert all(character == "\n" or character.isprintable() for character in text)
+    assert "\\x1b[2J\\nforged" in text
+
+
+@pytest.mark.parametrize(
+    ("count", "shown"), [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (2**50, "1024.0 TiB"), (None, "-")]
+)
+def test_sizes(count: int | None, shown: str) -> None:
+    assert status_view.size(count) == shown
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0 s"), (59.9, "59 s"), (61, "1 min 1 s"), (3600, "1 h 0 min"), (90_000, "1 d 1 h"), (None, "-")],
+)
+def test_durations(seconds: float | None, shown: str) -> None:
+    assert status_view.duration(seconds) == shown
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Interrupt:
+    """A sleep that counts, and is interrupted by ctrl-C after some rounds."""
+
+    def __init__(self, rounds: int) -> None:
+        self.left = rounds
+        self.slept: list[float] = []
+
+    def __call__(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.left -= 1
+        if not self.left:
+            raise KeyboardInterrupt
+
+
+def show(stream: io.StringIO, **options: Any) -> str:
+    options = {"watch_s": None, "as_json": False, "fetch": lambda: DOCUMENT, **options}
+    assert status.run(Place(5672, None), stream=stream, **options) == 0
+    return stream.getvalue()
+
+
+def test_once() -> None:
+    assert show(io.StringIO()) == EXPECTED
+
+
+def test_once_as_json() -> None:
+    assert json.loads(show(io.StringIO(), as_json=True)) == DOCUMENT
+
+
+def test_watching_as_json_is_one_line_each_time() -> None:
+    shown = show(io.StringIO(), as_json=True, watch_s=2.0, sleep=Interrupt(3))
+    assert [json.loads(line) for line in shown.splitlines()] == [DOCUMENT] * 3
+
+
+def test_watching_into_a_pipe_repeats_the_tables() -> None:
+    assert show(io.StringIO(), watch_s=2.0, sleep=Interrupt(2)) == f"{EXPECTED}\n" * 2
+
+
+def test_watching_redraws_in_place_and_gives_the_screen_back() -> None:
+    sleep = Interrupt(3)
+    shown = show(Terminal(), watch_s=0.5, sleep=sleep)
+    assert sleep.slept == [0.5] * 3
+    assert shown.startswith("\x1b[?1049h\x1b[?25l")
+    assert shown.endswith("\x1b[?25h\x1b[?1049l")
+    assert shown.count("\x1b[H") == 3
+    assert shown.count("\x1b[2J") == 1, "clearing before each picture would flicker"
+
+
+def test_a_picture_never_scrolls_the_screen() -> None:
+    picture = status.frame([f"line {n}" for n in range(10)], 4)
+    assert picture.count("\n") == 3
+    assert "... 7 more lines" in picture
+
+
+def test_a_broker_that_goes_away_while_watched_gives_the_screen_back() -> None:
+    documents = iter([DOCUMENT])
+
+    def fetch() -> Any:
+        try:
+            return next(documents)
+        except StopIteration:
+            raise AdminSocketError("gone") from None
+
+    stream = Terminal()
+    with pytest.raises(AdminSocketError, match="gone"):
+        status.run(Place(1, None), watch_s=1.0, as_json=False, stream=stream, fetch=fetch, sleep=Interrupt(9))
+    assert stream.getvalue().endswith("\x1b[?1049l")
+
+
+def test_without_a_broker_the_screen_is_not_touched() -> None:
+    def fetch() -> Any:
+        raise AdminSocketError("no broker")
+
+    stream = Terminal()
+    with pytest.raises(AdminSocketError):
+        status.run(Place(1, None), watch_s=1.0, as_json=False, stream=stream, fetch=fetch)
+    assert stream.getvalue() == ""

@@ -1,0 +1,246 @@
+"""Command line before environment before file before default, and errors that name the source."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.config import Config, ConfigError, FaultInjection, FlowOverride, QueueDeclaration, User
+from amqp10broker.config.records import SETTINGS
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "broker.toml"
+
+
+def load_text(file: Path, text: str, **sources: Any) -> Config:
+    file.write_text(text, encoding="utf-8")
+    return Config.load(file=file, **sources)
+
+
+def test_nothing_given_is_the_default() -> None:
+    assert Config.load() == Config()
+
+
+class TestPrecedence:
+    NAME = "max_link_credit"
+
+    def test_the_file_is_before_the_default(self, file: Path) -> None:
+        assert load_text(file, "max_link_credit = 1").flow.max_link_credit == 1
+
+    def test_the_environment_is_before_the_file(self, file: Path) -> None:
+        environ = {"AMQP10BROKER_MAX_LINK_CREDIT": "2"}
+        assert load_text(file, "max_link_credit = 1", environ=environ).flow.max_link_credit == 2
+
+    def test_the_command_line_is_before_the_environment(self, file: Path) -> None:
+        environ = {"AMQP10BROKER_MAX_LINK_CREDIT": "2"}
+        config = load_text(file, "max_link_credit = 1", environ=environ, flags={self.NAME: "3"})
+        assert config.flow.max_link_credit == 3
+
+    def test_a_flag_that_was_not_given_changes_nothing(self, file: Path) -> None:
+        config = load_text(file, "max_link_credit = 1", flags={self.NAME: None, "trace_frames": None})
+        assert config.flow.max_link_credit == 1
+
+    def test_a_switch_can_be_turned_off_again(self, file: Path) -> None:
+        assert load_text(file, "trace_frames = true").trace_frames
+        assert not load_text(file, "trace_frames = true", flags={"trace_frames": False}).trace_frames
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_every_scalar_can_be_set_from_file_variable_and_flag(name: str, file: Path) -> None:
+    setting = SETTINGS[name]
+    value: Any = {int: setting.maximum, str: "guest", bool: True}[setting.kind]
+    if setting.choices:
+        value = setting.choices[-1]
+    written = "true" if value is True else repr(value)
+    expected = load_text(file, f"{name} = {written}".replace("'", '"'))
+    assert getattr(expected.flow if hasattr(expected.flow, name) else expected, name) == value
+    as_text = written.strip("'")
+    assert Config.load(environ={setting.variable: as_text}) == expected
+    assert Config.load(flags={name: as_text}) == expected
+
+
+def test_the_environment_names_the_file(file: Path) -> None:
+    file.write_text("port = 1")
+    assert Config.load(environ={"AMQP10BROKER_CONFIG": str(file)}).port == 1
+
+
+def test_other_variables_are_left_alone() -> None:
+    assert Config.load(environ={"PATH": "/bin", "AMQP10": "x"}) == Config()
+
+
+@pytest.mark.parametrize(("text", "value"), [("true", True), ("ON", True), ("1", True), ("no", False)])
+def test_switches_in_the_environment(text: str, value: bool) -> None:
+    assert Config.load(environ={"AMQP10BROKER_TRACE_FRAMES": text}).trace_frames is value
+
+
+COMPLETE = """
+host = "0.0.0.0"
+loopback_users = []
+anonymous_login_user = ""
+test_mode = true
+
+[[user]]
+name = "app"
+password = "s:e=cret"
+
+[[queue]]
+name = "orders"
+
+[[queue]]
+name = "scratch"
+durable = false
+arguments = { x-max-length = 10 }
+
+[[override]]
+address = "/queues/slow*"
+max_link_credit = 20
+
+[[override]]
+container = "batch-*"
+max_incoming_window = 800
+
+[[fault.confirm_delay]]
+queue = "slow*"
+ms = 5
+"""
+
+
+def test_a_complete_file(file: Path) -> None:
+    assert load_text(file, COMPLETE) == Config(
+        host="0.0.0.0",
+        loopback_users=(),
+        anonymous_login_user="",
+        test_mode=True,
+        users=(User("app", "s:e=cret"),),
+        queues=(
+            QueueDeclaration("orders"),
+            QueueDeclaration("scratch", durable=False, arguments={"x-max-length": 10}),
+        ),
+        overrides=(
+            FlowOverride(address="/queues/slow*", max_link_credit=20),
+            FlowOverride(container="batch-*", max_incoming_window=800),
+        ),
+        fault_injection=FaultInjection((("slow*", 5),)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("max_link_credit = 0", ": max_link_credit is 0; must be an integer from 1 to 4294967295"),
+        ("max_link_credit = '5'", ": max_link_credit is '5'; must be an integer"),
+        ("port = true", ": port is true; must be an integer"),
+        ("port = 1.0", ": port is 1.0; must be an integer"),
+        ("host = 5", ": host is 5; must be a string"),
+        ("trace_frames = 1", ": trace_frames is 1; must be true or false"),
+        ("max_link_credits = 5", ": max_link_credits is not a setting; did you mean max_link_credit?"),
+        ("zzz = 5", ": zzz is not a setting; known are "),
+        ("[flow]\nmax_link_credit = 5", ": flow is not a setting"),
+        ("loopback_users = 'guest'", ": loopback_users is 'guest'; must be a list of strings"),
+        ("loopback_users = [1]", ": loopback_users is [1]; must be a list of strings"),
+        ("queue = 5", ": queue is 5; must be an array of tables: [[queue]]"),
+        ("[queue]\nname = 'a'", "must be an array of tables: [[queue]]"),
+        ("[[queue]]\ndurable = true", ": [[queue]] number 1, name is missing; must be given"),
+        ("[[queue]]\nname = ''", ": [[queue]] number 1, name is ''; must be a string of 1 to 255 bytes"),
+        ("[[queue]]\nname = 'a'\n[[queue]]\nname = 5", ": [[queue]] number 2, name is 5"),
+        ("[[queue]]\nname = 'a'\n[[queue]]\nname = 'a'", ": queue has 'a' twice"),
+        ("[[queue]]\nname = 'a'\ndurable = 1", ": [[queue]] number 1, durable is 1; must be true or false"),
+        ("[[queue]]\nname = 'a'\ntype = 'x'", ": [[queue]] number 1, type is not a setting"),
+        ("[[queue]]\nname = 'a'\narguments = 5", ": [[queue]] number 1, arguments is 5"),
+        ("[[user]]\nname = 'a'", ": [[user]] number 1, password is missing"),
+        ("[[user]]\nname = 'a'\npassword = ''", ": [[user]] number 1, password is empty"),
+        ("[[override]]\naddress = 'a'", ": [[override]] number 1 changes nothing"),
+        ("[[override]]\nmax_link_credit = 0", ": [[override]] number 1, max_link_credit is 0"),
+        ("[[override]]\nadress = 'a'", "did you mean address?"),
+        ("fault = 5", ": fault is 5; must be a table"),
+        ("[fault]\nconfirm = 5", ": fault, confirm is not a setting"),
+        ("[fault]\nconfirm_delay = 5", "must be an array of tables: [[fault.confirm_delay]]"),
+        ("[[fault.confirm_delay]]\nms = 5", ": [[fault.confirm_delay]] number 1, queue is missing"),
+        ("[[fault.confirm_delay]]\nqueue = 'a'\nms = -1", ": [[fault.confirm_delay]] number 1, ms is -1"),
+        ("[[fault.confirm_delay]]\nqueue = 5\nms = 1", ": [[fault.confirm_delay]] number 1, queue is 5"),
+        ("[[fault.confirm_delay]]\nqueue = 'a'\nms = 1", ": fault is given; is allowed only"),
+        ("anonymous_login_user = 'x'", ": anonymous_login_user is 'x', and there is no such user"),
+    ],
+)
+def test_an_error_in_the_file_names_file_and_key(file: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_text(file, text)
+    assert f"{file}" in str(caught.value)
+    assert message in str(caught.value)
+
+
+def test_what_is_not_toml_is_told_with_its_line(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"broker\.toml:2:\d+ is not TOML: "):
+        load_text(file, "port = 1\nhost = = 2\n")
+
+
+def test_a_file_that_is_not_there(file: Path) -> None:
+    with pytest.raises(ConfigError, match=r"broker\.toml cannot be read: No such file"):
+        Config.load(file=file)
+
+
+def test_a_file_that_is_not_utf_8(file: Path) -> None:
+    file.write_bytes(b'host = "\xff"')
+    with pytest.raises(ConfigError, match="is not UTF-8"):
+        Config.load(file=file)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("AMQP10BROKER_PORT", "abc", "variable AMQP10BROKER_PORT is 'abc'; must be an integer from 0 to"),
+        ("AMQP10BROKER_PORT", "", "variable AMQP10BROKER_PORT is ''"),
+        ("AMQP10BROKER_PORT", "9" * 5000, "variable AMQP10BROKER_PORT is '999"),
+        ("AMQP10BROKER_PORT", "\u0665", "variable AMQP10BROKER_PORT is "),
+        ("AMQP10BROKER_MAX_LINK_CREDIT", "0", "must be an integer from 1 to 4294967295"),
+        ("AMQP10BROKER_TRACE_FRAMES", "maybe", "must be true or false"),
+        ("AMQP10BROKER_LOG_LEVEL", "loud", "must be one of debug"),
+        ("AMQP10BROKER_MAX_CREDIT", "5", "variable AMQP10BROKER_MAX_CREDIT is not a setting"),
+        ("AMQP10BROKER_ANONYMOUS_LOGIN_USER", "x", "must be one of the users (guest)"),
+    ],
+)
+def test_an_error_in_the_environment_names_the_variable(variable: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(environ={variable: value})
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"max_link_credit": "0"}, "flag --max-link-credit is 0"),
+        ({"port": "x"}, "flag --port is 'x'"),
+        ({"user": ["nocolon"]}, "flag --user is not NAME:PASSWORD"),
+        ({"user": [":x"]}, "flag --user is not NAME:PASSWORD"),
+        ({"user": ["a:b", "a:c"]}, "flag --user has 'a' twice"),
+        ({"confirm_delay": ["slow"], "test_mode": True}, "must be QUEUE-PATTERN=MILLISECONDS"),
+        ({"confirm_delay": ["slow=x"], "test_mode": True}, "flag --confirm-delay is 'x'"),
+        ({"confirm_delay": ["slow=5"]}, "flag --confirm-delay is given; is allowed only together with"),
+        ({"prot": "5"}, "flag --prot is not a setting; did you mean --port?"),
+    ],
+)
+def test_an_error_on_the_command_line_names_the_flag(flags: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(flags=flags)
+    assert message in str(caught.value)
+
+
+def test_the_password_of_a_malformed_user_is_not_repeated() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Config.load(flags={"user": [":hunter2"]})
+    assert "hunter2" not in str(caught.value)
+
+
+def test_users_on_the_command_line_replace_the_others_and_take_anonymous_away(file: Path) -> None:
+    config = load_text(file, "[[user]]\nname='x'\npassword='y'", flags={"user": ["a:b:c"]})
+    assert config.users == (User("a", "b:c"),)
+    assert config.anonymous_login_user == ""
+
+
+def test_confirm_delays_on_the_command_line() -> None:
+    config = Config.load(flags={"test_mode": True, "confirm_delay": ["slow*=5", "a=b=0"]})
+    assert config.fault_injection == FaultInjection((("slow*", 5), ("a=b", 0)))

@@ -1,0 +1,183 @@
+"""The administration socket is out of reach of other users, or it is refused."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from amqp10broker import adminpath
+from amqp10broker.errors import AdminSocketError
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The default directory, moved to a temporary place; not created yet."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.delenv("XDG_RUNTIME_DIR", raising=False)
+    return tmp_path / f"amqp10broker-{os.getuid()}"
+
+
+@contextmanager
+def listening(path: str) -> Iterator[socket.socket]:
+    with adminpath.listen(path) as listener:
+        yield listener
+
+
+class TestDefaultPlace:
+    def test_is_named_by_port_in_the_runtime_directory(self, tmp_path: Path) -> None:
+        environ = {"XDG_RUNTIME_DIR": str(tmp_path)}
+        assert adminpath.default_path(5672, environ) == f"{tmp_path}/amqp10broker/5672.sock"
+
+    def test_is_named_by_user_in_the_temporary_directory(self) -> None:
+        assert adminpath.default_path(1, {}) == f"/tmp/amqp10broker-{os.getuid()}/1.sock"
+        assert adminpath.default_path(1, {"TMPDIR": "/t"}) == f"/t/amqp10broker-{os.getuid()}/1.sock"
+
+    @pytest.mark.parametrize("runtime", ["", "relative", "/nonexistent-runtime"])
+    def test_an_unusable_runtime_directory_is_passed_over(self, runtime: str) -> None:
+        assert adminpath.directories({"XDG_RUNTIME_DIR": runtime, "TMPDIR": "/t"}) == (
+            f"/t/amqp10broker-{os.getuid()}",
+        )
+
+    def test_a_runtime_directory_of_another_user_is_passed_over(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(os, "getuid", lambda: tmp_path.stat().st_uid + 1)
+        assert len(adminpath.directories({"XDG_RUNTIME_DIR": str(tmp_path)})) == 1
+
+    def test_a_relative_temporary_directory_is_passed_over(self) -> None:
+        assert adminpath.directories({"TMPDIR": "t"})[0].startswith("/tmp/")
+
+    def test_the_socket_is_found_though_the_broker_had_no_runtime_directory(
+        self, tmp_path: Path, place: Path
+    ) -> None:
+        path = adminpath.default_path(7)
+        with listening(path):
+            runtime = tmp_path / "run"
+            runtime.mkdir()
+            environ = {"TMPDIR": str(tmp_path), "XDG_RUNTIME_DIR": str(runtime)}
+            assert adminpath.find(7, environ) == path
+            assert adminpath.find(8, environ) is None
+            assert adminpath.found_ports(environ) == (7,)
+
+
+class TestDirectory:
+    def test_is_made_for_us_alone(self, place: Path) -> None:
+        with listening(adminpath.default_path(1)):
+            assert stat.S_IMODE(place.stat().st_mode) == 0o700
+
+    def test_an_existing_good_one_is_used(self, place: Path) -> None:
+        place.mkdir(0o700)
+        adminpath.prepare_directory(str(place))
+
+    @pytest.mark.parametrize("mode", [0o755, 0o777, 0o710, 0o701])
+    def test_one_open_to_others_is_refused(self, place: Path, mode: int) -> None:
+        place.mkdir()
+        place.chmod(mode)
+        with pytest.raises(AdminSocketError, match=rf"may be used by others \(mode 0{mode:o}"):
+            adminpath.listen(adminpath.default_path(1))
+
+    def test_a_link_is_refused(self, place: Path, tmp_path: Path) -> None:
+        (tmp_path / "elsewhere").mkdir(0o700)
+        place.symlink_to(tmp_path / "elsewhere")
+        with pytest.raises(AdminSocketError, match="is a symbolic link"):
+            adminpath.listen(adminpath.default_path(1))
+
+    def test_a_dangling_link_is_refused(self, place: Path) -> None:
+        place.symlink_to("/nonexistent")
+        with pytest.raises(AdminSocketError, match="is a symbolic link"):
+            adminpath.prepare_directory(str(place))
+
+    def test_a_file_is_refused(self, place: Path) -> None:
+        place.touch()
+        with pytest.raises(AdminSocketError, match="is not a directory"):
+            adminpath.listen(adminpath.default_path(1))
+
+    def test_one_of_another_user_is_refused(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        place.mkdir(0o700)
+        owner = place.stat().st_uid
+        monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+        with pytest.raises(AdminSocketError, match=f"belongs to user {owner}, not to you"):
+            adminpath.check_directory(str(place))
+
+    def test_the_command_line_refuses_too(self, place: Path) -> None:
+        path = adminpath.default_path(1)
+        with listening(path):
+            place.chmod(0o755)
+            with pytest.raises(AdminSocketError, match="may be used by others"):
+                adminpath.connect(path, timeout_s=1)
+
+    def test_one_that_cannot_be_made(self) -> None:
+        with pytest.raises(AdminSocketError, match="--admin-socket PATH"):
+            adminpath.prepare_directory("/nonexistent/amqp10broker")
+
+
+class TestSocket:
+    def test_only_we_may_open_it(self, tmp_path: Path) -> None:
+        path = tmp_path / "s"
+        with listening(str(path)) as listener:
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert listener.getblocking() is False
+
+    def test_the_two_ends_meet(self, place: Path) -> None:
+        path = adminpath.default_path(1)
+        with listening(path) as listener, adminpath.connect(path, timeout_s=1) as client:
+            server, _ = listener.accept()
+            with server:
+                client.sendall(b"x")
+                assert server.recv(1) == b"x"
+                assert adminpath.peer_uid(server) in (os.getuid(), None)
+
+    def test_the_command_line_refuses_a_broker_of_another_user(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = adminpath.default_path(1)
+        with listening(path):
+            ours = os.getuid()
+            monkeypatch.setattr(adminpath, "peer_uid", lambda stream: ours + 5)
+            monkeypatch.setattr(os, "getuid", lambda: ours or 1)
+            monkeypatch.setattr(adminpath, "directories", lambda environ=None: ())
+            with pytest.raises(AdminSocketError, match="belongs to user"):
+                adminpath.connect(path, timeout_s=1)
+
+    def test_one_left_by_a_dead_broker_is_replaced(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "s")
+        adminpath.listen(path).close()
+        with listening(path), adminpath.connect(path, timeout_s=1):
+            pass
+
+    def test_one_of_a_living_broker_is_not_taken(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "s")
+        with listening(path), pytest.raises(AdminSocketError, match="another broker serves"):
+            adminpath.listen(path)
+
+    def test_a_file_in_its_place_is_left_alone(self, tmp_path: Path) -> None:
+        path = tmp_path / "s"
+        path.write_text("precious")
+        with pytest.raises(AdminSocketError, match="is not a socket; it is left alone"):
+            adminpath.listen(str(path))
+        with pytest.raises(AdminSocketError, match="is not a socket"):
+            adminpath.connect(str(path), timeout_s=1)
+        assert path.read_text() == "precious"
+
+    def test_a_path_too_long_for_the_system_is_told_in_words(self, tmp_path: Path) -> None:
+        path = str(tmp_path / ("x" * 120))
+        for use in (adminpath.listen, lambda path: adminpath.connect(path, timeout_s=1)):
+            with pytest.raises(AdminSocketError, match="the system allows 103"):
+                use(path)
+
+    def test_a_directory_that_is_not_there(self) -> None:
+        with pytest.raises(AdminSocketError, match="cannot open the administration socket"):
+            adminpath.listen("/nonexistent/s")
+
+    def test_removing_it_twice_is_harmless(self, tmp_path: Path) -> None:
+        path = str(tmp_path / "s")
+        adminpath.listen(path).close()
+        adminpath.remove(path)
+        adminpath.remove(path)
+        assert not os.path.lexists(path)

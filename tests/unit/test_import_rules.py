@@ -1,0 +1,153 @@
+"""The checker of the import rules catches what it is for."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def _load() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("check_imports", ROOT / ".ci" / "check_imports.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their module up there
+    spec.loader.exec_module(module)
+    return module
+
+
+rules = _load()
+
+
+@pytest.mark.parametrize(
+    ("path", "source", "fault"),
+    [
+        ("queues/classic.py", "import trio", "trio may be imported by tasks/"),
+        ("amqp10/session.py", "def f():\n    import trio", "amqp10/session.py:2: trio may be imported by"),
+        ("tasks/reader.py", "import requests", "requests may be imported by no file only"),
+        ("cli/main.py", "import structlog", "structlog may be imported by"),
+        ("amqp10/link.py", "from amqp10broker.queues import queue", "amqp10 may not import queues"),
+        ("amqp10/link.py", "import amqp10broker.tasks.reader", "amqp10 may not import tasks"),
+        ("queues/queue.py", "from amqp10broker.service import x", "queues may not import service"),
+        ("service/publisher.py", "from amqp10broker.tasks import mail", "service may not import tasks"),
+        ("routing/router.py", "from amqp10broker import Config", "routing may not import __init__"),
+        ("amqp10/link.py", "from .. import queues", "relative import"),
+        ("amqp10/session.py", "import time", "time in a pure room; time comes in as `now`"),
+        ("amqp10/session.py", "from time import monotonic", "time.monotonic in a pure room"),
+        ("service/links.py", "import random", "chance comes in"),
+        ("config/load.py", "from os import environ", "os.environ in a pure room"),
+        ("queues/queue.py", "import os\nos.urandom(4)", "os in a pure room"),
+        ("message/message.py", "import socket", "socket in a pure room"),
+        ("queues/queue.py", "import threading", "threading in a pure room"),
+        ("amqp10/types.py", "import uuid\nuuid.uuid4()", "amqp10/types.py:2: uuid.uuid4 in a pure room"),
+        ("amqp10/types.py", "from uuid import uuid4 as u\nu()", "uuid.uuid4 in a pure room"),
+        ("queues/queue.py", "from datetime import datetime\ndatetime.now()", "datetime.datetime.now in"),
+        ("shed/tools.py", "", "the room 'shed' is not in the table"),
+    ],
+)
+def test_a_violation_is_caught(path: str, source: str, fault: str) -> None:
+    assert any(fault in each for each in rules.check_source(source, path)), rules.check_source(source, path)
+
+
+@pytest.mark.parametrize(
+    ("path", "source"),
+    [
+        (
+            "tasks/reader.py",
+            "import trio, structlog, time\nfrom amqp10broker.service import publisher",
+        ),
+        ("cli/serve.py", "import trio\nfrom amqp10broker.tasks.broker import run_broker"),
+        ("cli/main.py", "import amqp10broker\nfrom amqp10broker import __version__"),
+        ("client/trio.py", "import trio\nfrom amqp10broker.amqp10 import session"),
+        (
+            "service/links.py",
+            "import amqp10broker.amqp10.link\nfrom amqp10broker.config import Config",
+        ),
+        ("amqp10/types.py", "from uuid import UUID\nfrom datetime import datetime\ndatetime(1970, 1, 1)"),
+        ("config/load.py", "from os import PathLike, fspath"),
+        ("__init__.py", "def __getattr__(name):\n    from amqp10broker.tasks.broker import Broker"),
+    ],
+)
+def test_what_is_allowed_is_let_through(path: str, source: str) -> None:
+    assert rules.check_source(source, path) == []
+
+
+def test_every_rule_gives_its_reason() -> None:
+    assert all(room.why for room in rules.ROOMS.values())
+
+
+def test_the_table_has_no_cycle_and_a_cycle_would_be_found() -> None:
+    assert rules.table_cycles() == []
+    room = rules.Room
+    bad = {"a": room(frozenset({"b"}), "x"), "b": room(frozenset({"a"}), "x")}
+    assert "the table of rooms has a cycle: " in rules.table_cycles(bad)[0]
+
+
+def test_pure_rooms_import_pure_rooms_only() -> None:
+    for name, room in rules.ROOMS.items():
+        if room.pure:
+            assert all(rules.ROOMS[other.split(".")[0]].pure for other in room.may_import), name
+
+
+def test_a_single_module_of_a_room_can_be_allowed() -> None:
+    room = rules.Room(frozenset({"amqp10.serial"}), "sequence numbers")
+    assert rules._fault("amqp10broker.amqp10.serial.add", "queues/q.py", "queues", room) is None
+    assert "may not import amqp10" in rules._fault("amqp10broker.amqp10.link", "queues/q.py", "queues", room)
+
+
+def test_modules_that_import_each_other_while_loading_are_found() -> None:
+    sources = {
+        "queues/a.py": "from amqp10broker.queues import b",
+        "queues/b.py": "from amqp10broker.queues.a import X",
+    }
+    assert "amqp10broker.queues.a" in rules.module_cycles(sources)[0]
+
+
+@pytest.mark.parametrize(
+    "late",
+    [
+        "def f():\n    from amqp10broker.queues.a import X",
+        "class C:\n    def f(self):\n        from amqp10broker.queues.a import X",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from amqp10broker.queues.a import X",
+    ],
+)
+def test_late_imports_make_no_cycle(late: str) -> None:
+    assert (
+        rules.module_cycles({"queues/a.py": "from amqp10broker.queues import b", "queues/b.py": late}) == []
+    )
+
+
+# Put together here, so that the check does not find them in this file.
+OUTSIDE = [
+    "see .." + "/shared/spec",
+    "/home" + "/ann/broker",
+    "cd /root" + "/x",
+    "C:\\" + "Users\\ann",
+    "`/work" + "/main`",
+]
+
+
+@pytest.mark.parametrize("line", OUTSIDE)
+def test_places_outside_the_repository_are_found(line: str) -> None:
+    assert rules.outside_mentions(f"fine\n{line}\n", "a.md")[0].startswith("a.md:2: names ")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "$HOME/x",
+        "https://example.org/home/page",
+        "/usr/bin/python3",
+        "/queues/work",
+        "tests/support/home/x",
+        "~/x",
+    ],
+)
+def test_ordinary_paths_are_let_through(line: str) -> None:
+    assert rules.outside_mentions(line, "a.md") == []
