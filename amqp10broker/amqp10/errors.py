@@ -1,0 +1,92 @@
+"""Error conditions of AMQP 1.0 and the exceptions that carry them (part 2, section 2.8.14-18).
+
+The class of an exception says what ends; the fields say what the peer is told::
+
+    AmqpError
+    |-- AmqpConnectionError        the connection is closed with the condition (close.error)
+    |   `-- DecodeError            bytes that are no AMQP 1.0
+    |-- AmqpSessionError           one session is ended (end.error)
+    |-- AmqpLinkError              one link is detached (detach.error)
+    `-- AmqpDeliveryError          one delivery is rejected (rejected.error)
+    EncodeError                    our own fault: a value that the wire cannot carry
+
+Raise the narrowest one; the engine translates each at the one door where frames come in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+
+class Condition:
+    """Names of the error conditions, spelled as they travel."""
+
+    INTERNAL_ERROR: Final = "amqp:internal-error"
+    NOT_FOUND: Final = "amqp:not-found"
+    UNAUTHORIZED_ACCESS: Final = "amqp:unauthorized-access"
+    DECODE_ERROR: Final = "amqp:decode-error"
+    RESOURCE_LIMIT_EXCEEDED: Final = "amqp:resource-limit-exceeded"
+    NOT_ALLOWED: Final = "amqp:not-allowed"
+    INVALID_FIELD: Final = "amqp:invalid-field"
+    NOT_IMPLEMENTED: Final = "amqp:not-implemented"
+    RESOURCE_LOCKED: Final = "amqp:resource-locked"
+    PRECONDITION_FAILED: Final = "amqp:precondition-failed"
+    RESOURCE_DELETED: Final = "amqp:resource-deleted"
+    ILLEGAL_STATE: Final = "amqp:illegal-state"
+    FRAME_SIZE_TOO_SMALL: Final = "amqp:frame-size-too-small"
+    CONNECTION_FORCED: Final = "amqp:connection:forced"
+    FRAMING_ERROR: Final = "amqp:connection:framing-error"
+    CONNECTION_REDIRECT: Final = "amqp:connection:redirect"
+    WINDOW_VIOLATION: Final = "amqp:session:window-violation"
+    ERRANT_LINK: Final = "amqp:session:errant-link"
+    HANDLE_IN_USE: Final = "amqp:session:handle-in-use"
+    UNATTACHED_HANDLE: Final = "amqp:session:unattached-handle"
+    DETACH_FORCED: Final = "amqp:link:detach-forced"
+    TRANSFER_LIMIT_EXCEEDED: Final = "amqp:link:transfer-limit-exceeded"
+    MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
+    LINK_REDIRECT: Final = "amqp:link:redirect"
+    STOLEN: Final = "amqp:link:stolen"
+
+
+class AmqpError(Exception):
+    """A fault to report to the peer.
+
+    Args:
+        condition: one of `Condition`.
+        description: a sentence for the person who reads the peer's log.
+        info: further fields for the peer's program, symbol -> value.
+    """
+
+    def __init__(self, condition: str, description: str = "", info: Mapping[str, Any] | None = None) -> None:
+        super().__init__(f"{condition}: {description}" if description else condition)
+        self.condition = condition
+        self.description = description
+        self.info = info
+
+
+class AmqpConnectionError(AmqpError):
+    """Ends the connection."""
+
+
+class DecodeError(AmqpConnectionError):
+    """The bytes cannot be read as AMQP 1.0 (types, performatives or frames)."""
+
+    def __init__(self, description: str, condition: str = Condition.DECODE_ERROR) -> None:
+        super().__init__(condition, description)
+
+
+class AmqpSessionError(AmqpError):
+    """Ends the session."""
+
+
+class AmqpLinkError(AmqpError):
+    """Detaches (closes) the link."""
+
+
+class AmqpDeliveryError(AmqpError):
+    """Rejects one delivery; the link stays."""
+
+
+class EncodeError(ValueError):
+    """A Python value has no AMQP 1.0 encoding, or does not fit the type asked for."""
