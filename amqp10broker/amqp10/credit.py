@@ -1,0 +1,139 @@
+"""Link credit: part 2, section 2.6.7.
+
+Credit is what the receiver of a link says it can take: *set*, never added, and always counted from
+a delivery-count, so that grants and deliveries that cross on the wire cannot be counted twice. The
+sender computes ``link-credit(snd) := delivery-count(rcv) + link-credit(rcv) - delivery-count(snd)``.
+
+Two ends, two classes. Neither knows whether a broker or a client holds it.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.amqp10.serial import MASK, limit_left
+
+# "not a count but a sequence number initialized at an arbitrary point by the sender" (2.6.7). We
+# start at 0: proton 0.40 sends a flow counted from 0 before it has seen our attach, and with any
+# other start that flow would be read as a grant of another size.
+INITIAL_DELIVERY_COUNT: Final = 0
+
+
+class SenderCredit:
+    """The sending end: how many deliveries we may start.
+
+    Attributes:
+        delivery_count: sequence number, +1 for each delivery started or given up by drain.
+        link_credit: deliveries we may start now.
+        drain: the receiver asked to use or forfeit the credit at once.
+    """
+
+    __slots__ = ("delivery_count", "drain", "link_credit")
+
+    def __init__(self, delivery_count: int = INITIAL_DELIVERY_COUNT) -> None:
+        self.delivery_count = delivery_count
+        self.link_credit = 0
+        self.drain = False
+
+    def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
+        """Take over what a flow says.
+
+        Args:
+            delivery_count: the receiver's; None when it has not seen our attach yet, which stands
+                for our initial value (2.7.4).
+            link_credit: 0 .. 2**32 - 1, counted from `delivery_count`.
+            drain: as in the flow.
+        """
+        base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
+        self.link_credit = limit_left(base, link_credit, self.delivery_count)
+        self.drain = drain
+
+    def spend(self, deliveries: int) -> None:
+        """Count deliveries started; the caller has kept within `link_credit`."""
+        assert deliveries <= self.link_credit, "a delivery without credit must never be started"
+        self.delivery_count = (self.delivery_count + deliveries) & MASK
+        self.link_credit -= deliveries
+
+    def forfeit(self) -> None:
+        """End a drain: advance the delivery-count by the credit that is left, which becomes 0."""
+        self.delivery_count = (self.delivery_count + self.link_credit) & MASK
+        self.link_credit = 0
+
+
+class ReceiverCredit:
+    """The receiving end: what we granted, and when to grant more.
+
+    The top-up rule is the broker's (and a good one for clients): grant again up to `limit` when no
+    more than half of it is left and fewer than `limit` deliveries are outstanding, that is received
+    and not finished with. A target that does not finish deliveries so withholds credit from the
+    links that feed it, and from no others.
+
+    Attributes:
+        delivery_count: as far as we have received.
+        link_credit: what the peer may still send, as of the last grant.
+        limit: grants are topped up to this; 0 leaves granting to the application.
+        outstanding: deliveries received and not finished.
+        granted: ``(delivery_count, link_credit)`` of a grant not yet told to the peer, or None.
+    """
+
+    __slots__ = ("delivery_count", "granted", "limit", "link_credit", "outstanding")
+
+    def __init__(self, delivery_count: int, limit: int) -> None:
+        self.delivery_count = delivery_count
+        self.limit = limit
+        self.link_credit = 0
+        self.outstanding = 0
+        self.granted: tuple[int, int] | None = None
+
+    @property
+    def withheld(self) -> bool:
+        """Whether credit is due by its level but held back because too much is outstanding."""
+        return self.link_credit <= self.limit // 2 and self.outstanding >= self.limit > 0
+
+    def grant(self, link_credit: int) -> None:
+        """Set the credit, counted from the present delivery-count."""
+        self.link_credit = link_credit
+        self.granted = (self.delivery_count, link_credit)
+
+    def receive(self, deliveries: int) -> int:
+        """Count deliveries in, topping up on the way as if they came one by one.
+
+        Batches must not change what is granted: the rule is looked at after each delivery, so a
+        batch that crosses the half-way mark is granted at the mark, and the rest counts against the
+        new grant. Where no grant can follow, whole stretches are counted at once.
+
+        Returns:
+            How many deliveries the credit covered. Fewer than given means that the peer has sent
+            without credit.
+        """
+        left = deliveries
+        limit = self.limit
+        half = limit // 2
+        while left:
+            credit = self.link_credit
+            if credit <= 0:
+                return deliveries - left
+            # The first delivery after which at most half of the limit is left:
+            to_mark = credit - half if credit > half else 1
+            if to_mark > left or self.outstanding + to_mark >= limit:
+                step = left if left < credit else credit
+                self.link_credit = credit - step
+            else:
+                step = to_mark
+                self.link_credit = limit
+                self.granted = ((self.delivery_count + step) & MASK, limit)
+            self.delivery_count = (self.delivery_count + step) & MASK
+            self.outstanding += step
+            left -= step
+        return deliveries
+
+    def finish(self, deliveries: int) -> None:
+        """Count deliveries as finished and top up if the rule now allows it."""
+        self.outstanding -= deliveries
+        assert self.outstanding >= 0, "more deliveries finished than received"
+        self.top_up()
+
+    def top_up(self) -> None:
+        """Grant if the rule allows it now; called after the limit was changed, too."""
+        if self.link_credit <= self.limit // 2 and self.outstanding < self.limit:
+            self.grant(self.limit)

@@ -1,0 +1,133 @@
+"""Deliveries: part 2, sections 2.6.12 to 2.6.14. Assembling and cutting multi-frame messages.
+
+A message larger than a frame travels as several transfers: all but the last have `more`, the first
+names delivery-id and tag, and nothing else of the same link comes between them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.amqp10.performatives import Transfer
+
+DELIVERY_TAG_BYTES_MAX: Final = 32
+"""Section 2.8.7: "a delivery-tag can be up to 32 octets of binary data"."""
+
+Parts = tuple[bytes, bytes]
+"""A message on its way out: what the sender writes anew (header, annotations), what it must not touch."""
+
+
+class PartialDelivery:
+    """A multi-frame delivery of the peer that has begun and not ended."""
+
+    __slots__ = ("chunks", "delivery_id", "message_format", "settled", "size_bytes", "tag")
+
+    def __init__(self, first: Transfer) -> None:
+        assert first.delivery_id is not None
+        self.delivery_id = first.delivery_id
+        self.tag = first.delivery_tag or b""
+        self.message_format = first.message_format
+        self.settled = bool(first.settled)
+        self.chunks: list[bytes] = []
+        self.size_bytes = 0
+
+    def check_continuation(self, transfer: Transfer) -> None:
+        """Refuse a continuation that contradicts the first frame (2.7.5).
+
+        Raises:
+            AmqpLinkError: delivery-id, delivery-tag, message-format or settled differ.
+        """
+        if transfer.delivery_id is not None and transfer.delivery_id != self.delivery_id:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"delivery-id of continuation transfer ({transfer.delivery_id}) differs from "
+                f"delivery-id on first transfer ({self.delivery_id})",
+            )
+        if transfer.delivery_tag is not None and transfer.delivery_tag != self.tag:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"delivery-tag of continuation transfer ({transfer.delivery_tag.hex()}) differs from "
+                f"delivery-tag on first transfer ({self.tag.hex()})",
+            )
+        if transfer.message_format is not None and transfer.message_format != (self.message_format or 0):
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"message-format of continuation transfer ({transfer.message_format}) differs from "
+                f"message-format on first transfer ({self.message_format or 0})",
+            )
+        if transfer.settled is not None and transfer.settled != self.settled:
+            raise AmqpLinkError(
+                Condition.INVALID_FIELD,
+                f"field 'settled' of continuation transfer ({str(transfer.settled).lower()}) differs from "
+                f"(interpreted) field 'settled' on first transfer ({str(self.settled).lower()})",
+            )
+
+    def add(self, payload: bytes) -> None:
+        """Append one frame's payload."""
+        self.chunks.append(payload)
+        self.size_bytes += len(payload)
+
+
+def check_first(transfer: Transfer) -> None:
+    """Refuse a delivery whose first transfer lacks what only the first can say.
+
+    Raises:
+        AmqpSessionError: delivery-id is absent; without it the session cannot account for the rest.
+        AmqpLinkError: delivery-tag is absent or longer than 32 bytes.
+    """
+    if transfer.delivery_id is None:
+        raise AmqpSessionError(Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery")
+    if transfer.delivery_tag is None:
+        raise AmqpLinkError(Condition.INVALID_FIELD, "delivery-tag is not set on the first transfer of a delivery")
+    if len(transfer.delivery_tag) > DELIVERY_TAG_BYTES_MAX:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"delivery-tag of {len(transfer.delivery_tag)} bytes exceeds {DELIVERY_TAG_BYTES_MAX} bytes",
+        )
+
+
+class DeliveryBatch:
+    """Deliveries handed to a sender link that were not sent yet.
+
+    Attributes:
+        keys: one number for each, by which the application knows it; ascending is not required.
+        messages: the parts of each.
+        position: how many were sent.
+    """
+
+    __slots__ = ("keys", "messages", "position")
+
+    def __init__(self, keys: Sequence[int], messages: Sequence[Parts]) -> None:
+        self.keys = keys
+        self.messages = messages
+        self.position = 0
+
+    def left(self) -> int:
+        """Deliveries not sent."""
+        return len(self.messages) - self.position
+
+    def cut(self, keep: int) -> tuple[Sequence[int], Sequence[Parts]]:
+        """Keep the next `keep` deliveries, give back the keys and messages behind them."""
+        at = self.position + keep
+        keys, messages = self.keys[at:], self.messages[at:]
+        self.keys, self.messages = self.keys[:at], self.messages[:at]
+        return keys, messages
+
+
+class OutgoingDelivery:
+    """A multi-frame delivery of ours that has begun and not ended."""
+
+    __slots__ = ("delivery_id", "first", "key", "payload", "position")
+
+    def __init__(self, delivery_id: int, key: int, message: Parts) -> None:
+        self.delivery_id = delivery_id
+        self.key = key
+        self.payload = memoryview(b"".join(message))
+        self.position = 0
+
+
+Pending = deque[object]
+"""What waits on a sender link, in order: `DeliveryBatch` objects and markers of the application."""

@@ -1,0 +1,270 @@
+"""Everything the engine reports to its owner.
+
+Session events come from `session.Session.receive` and `session.Session.pump`, connection events
+from `connection.Connection.receive`. All of them are made once per batch or more rarely, except that
+a message of many frames makes one `DeliveriesReceived` of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from amqp10broker.amqp10.delivery import Parts
+from amqp10broker.amqp10.errors import AmqpError
+from amqp10broker.amqp10.link import Link, ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import Attach, Begin, Error, Flow, Open
+from amqp10broker.amqp10.transfer import TransferRun
+
+# --- session -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAttaching:
+    """The peer wants a link: answer with `Session.accept_link` or `Session.refuse_link` (2.6.3)."""
+
+    link: SenderLink | ReceiverLink
+    attach: Attach
+
+
+@dataclass(frozen=True, slots=True)
+class LinkAttached:
+    """The peer answered our attach."""
+
+    link: SenderLink | ReceiverLink
+    attach: Attach
+
+
+@dataclass(frozen=True, slots=True)
+class LinkDetached:
+    """A link has ended: by the peer, or by ourselves because the peer broke a rule of the link.
+
+    When the peer detached, answer with `Session.detach`. When `fault` is set the engine has sent
+    the detach already, and `unsent` has key and message of each delivery that was never begun.
+    """
+
+    link: SenderLink | ReceiverLink
+    closed: bool
+    error: Error | None
+    fault: AmqpError | None
+    unsent: Sequence[tuple[int, Parts]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LinkFlowed:
+    """The peer sent its link state. Session fields and credit have been taken over already.
+
+    On a sender link the owner answers `echo` and `drain` (`Session.send_flow`, `Session.drained`),
+    since only it knows what is available; on a receiver link the engine has answered.
+    """
+
+    link: SenderLink | ReceiverLink
+    flow: Flow
+
+
+class DeliveriesReceived:
+    """Whole deliveries on a receiver link, in order. One per run: a plain slotted class."""
+
+    __slots__ = ("delivery_ids", "link", "message_format", "payloads", "settled", "tags")
+
+    def __init__(
+        self,
+        link: ReceiverLink,
+        delivery_ids: Sequence[int],
+        tags: Sequence[bytes],
+        payloads: Sequence[bytes],
+        settled: bool,
+        message_format: int,
+    ) -> None:
+        self.link = link
+        self.delivery_ids = delivery_ids
+        self.tags = tags
+        self.payloads = payloads
+        self.settled = settled
+        self.message_format = message_format
+
+
+class DeliveriesUpdated:
+    """The peer's disposition reached deliveries that we sent.
+
+    Attributes:
+        link: the sender link they went out on.
+        keys: the application's numbers, ascending by delivery-id.
+        delivery_ids: for the answer when `settled` is false.
+        state: the delivery state; None for none.
+        settled: the peer has settled; the deliveries are gone from the unsettled map.
+    """
+
+    __slots__ = ("delivery_ids", "keys", "link", "settled", "state")
+
+    def __init__(self, link: SenderLink, keys: list[int], delivery_ids: list[int], state: Any, settled: bool) -> None:
+        self.link = link
+        self.keys = keys
+        self.delivery_ids = delivery_ids
+        self.state = state
+        self.settled = settled
+
+
+class DeliveriesSettled:
+    """The peer's disposition reached deliveries that we received.
+
+    Attributes:
+        link: the receiver link they came in on.
+        delivery_ids: which of them.
+        state: the delivery state; None for none.
+        settled: the peer has settled them.
+    """
+
+    __slots__ = ("delivery_ids", "link", "settled", "state")
+
+    def __init__(self, link: ReceiverLink, delivery_ids: list[int], state: Any, settled: bool) -> None:
+        self.link = link
+        self.delivery_ids = delivery_ids
+        self.state = state
+        self.settled = settled
+
+
+@dataclass(frozen=True, slots=True)
+class SessionEnded:
+    """The session is over: by the peer's end, or by ourselves because the peer broke a rule.
+
+    When the peer ended, answer with `Session.end`. When `fault` is set the engine has sent the end.
+    """
+
+    error: Error | None
+    fault: AmqpError | None
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveriesSent:
+    """Deliveries of a sender link have been written whole, or begun if they take several frames."""
+
+    link: SenderLink
+    deliveries: int
+
+
+@dataclass(frozen=True, slots=True)
+class MarkerReached:
+    """All deliveries that were handed over before this marker have been written."""
+
+    link: SenderLink
+    marker: Any
+
+
+SessionEvent = (
+    LinkAttaching
+    | LinkAttached
+    | LinkDetached
+    | LinkFlowed
+    | DeliveriesReceived
+    | DeliveriesUpdated
+    | DeliveriesSettled
+    | SessionEnded
+)
+PumpEvent = DeliveriesSent | MarkerReached | LinkDetached
+
+# --- connection ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SaslInitReceived:
+    """The client chose a mechanism: answer with `Connection.sasl_outcome` or `sasl_challenge`."""
+
+    mechanism: str
+    initial_response: bytes | None
+    hostname: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SaslResponseReceived:
+    """The client answered a challenge."""
+
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class SaslFinished:
+    """The server told the outcome of SASL to us, the client. `code` 0 is success."""
+
+    code: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReceived:
+    """The peer's open; answer with `Connection.open` unless ours went first."""
+
+    performative: Open
+
+
+@dataclass(frozen=True, slots=True)
+class BeginReceived:
+    """The peer begins a session on its channel; `remote_channel` in it names ours if it answers."""
+
+    channel: int
+    performative: Begin
+
+
+class FramesReceived:
+    """Bodies of frames for one session, in order; `ended` when an end is the last of them."""
+
+    __slots__ = ("channel", "ended", "items")
+
+    def __init__(self, channel: int, items: list[object], ended: bool) -> None:
+        self.channel = channel
+        self.items = items
+        self.ended = ended
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReceived:
+    """The peer closes; answer with `Connection.close` unless ours went first."""
+
+    error: Error | None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """The peer broke a rule of the connection; the engine has written what can still be told.
+
+    Write what `take_output` gives, then close the socket.
+    """
+
+    fault: AmqpError
+
+
+ConnectionEvent = (
+    SaslInitReceived
+    | SaslResponseReceived
+    | SaslFinished
+    | OpenReceived
+    | BeginReceived
+    | FramesReceived
+    | CloseReceived
+    | ConnectionFailed
+)
+__all__ = [
+    "BeginReceived",
+    "CloseReceived",
+    "ConnectionEvent",
+    "ConnectionFailed",
+    "DeliveriesReceived",
+    "DeliveriesSent",
+    "DeliveriesSettled",
+    "DeliveriesUpdated",
+    "FramesReceived",
+    "Link",
+    "LinkAttached",
+    "LinkAttaching",
+    "LinkDetached",
+    "LinkFlowed",
+    "MarkerReached",
+    "OpenReceived",
+    "PumpEvent",
+    "SaslFinished",
+    "SaslInitReceived",
+    "SaslResponseReceived",
+    "SessionEnded",
+    "SessionEvent",
+    "TransferRun",
+]

@@ -1,0 +1,210 @@
+"""Frames: part 2, section 2.3. Bytes from a socket become frame bodies, grouped by channel.
+
+`FrameReader` is the first half of the hot path. A publisher repeats one transfer layout over and
+over: same channel, handle, settled flag and tag length; only delivery-id and tag change. The reader
+learns each layout (see `transfer.TransferLayout`) and reads later frames of it with one struct, and
+it joins neighbours of one layout into a `TransferRun`, so that what follows works on batches.
+Everything that is not such a transfer is decoded by the generated tables.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from amqp10broker.amqp10.errors import Condition, DecodeError
+from amqp10broker.amqp10 import disposition as dispositions
+from amqp10broker.amqp10.disposition import DispositionLayout, DispositionRun
+from amqp10broker.amqp10.performatives import Begin, Close, Disposition, End, Open, Transfer, decode_composite
+from amqp10broker.amqp10.transfer import LIST32, TransferFrame, TransferLayout, TransferRun, learn
+
+FRAME_HEADER: Final = Struct(">IBBH")
+"""size in bytes (header included), doff in 4-byte words, type, channel (section 2.3.1)."""
+FRAME_HEADER_BYTES: Final = 8
+TYPE_AMQP: Final = 0
+TYPE_SASL: Final = 1
+
+PRE_OPEN_FRAME_SIZE_MAX: Final = 8192
+"""Largest frame before open is exchanged. Section 2.4.1 asks that open itself fits 512 bytes; real
+clients put more properties into it, and RabbitMQ reads 8192."""
+
+_LAYOUTS_MAX: Final = 4096
+"""Layouts kept per connection; a client with more shapes than this is not repeating itself."""
+
+HEARTBEAT: Final = FRAME_HEADER.pack(FRAME_HEADER_BYTES, 2, TYPE_AMQP, 0)
+
+_STRUCTURAL: Final = (Open, Begin, End, Close)
+
+
+def encode_frame(channel: int, body: bytes, frame_type: int = TYPE_AMQP) -> bytes:
+    """One whole frame without extended header."""
+    return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body), 2, frame_type, channel) + body
+
+
+class FrameReader:
+    """Cuts a byte stream into frames and decodes their performatives.
+
+    Attributes:
+        frame_size_max: bytes; a longer frame is a framing error.
+        frame_type: the type expected now, `TYPE_SASL` or `TYPE_AMQP`.
+        frames: how many frames were read, heartbeats included.
+    """
+
+    __slots__ = ("_layouts", "_rest", "frame_size_max", "frame_type", "frames")
+
+    def __init__(self) -> None:
+        self.frame_size_max = PRE_OPEN_FRAME_SIZE_MAX
+        self.frame_type = TYPE_AMQP
+        self.frames = 0
+        self._rest = b""
+        self._layouts: dict[bytes, TransferLayout | DispositionLayout] = {}
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes of a frame that has not arrived whole."""
+        return len(self._rest)
+
+    def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
+        """Take bytes in, give the bodies of all frames that are now whole.
+
+        Args:
+            data: what the socket gave, any cut.
+            stop_after_first: return after one frame and keep the rest unread; for the phases in
+                which the meaning of the next byte depends on this frame (SASL outcome, open).
+
+        Returns:
+            ``(channel, items)`` groups. Items of one channel are in order; frames of different
+            channels may be regrouped, but never across open, begin, end or close, each of which
+            stands in a group of its own.
+
+        Raises:
+            DecodeError: the bytes are no frames; the connection must be closed with its condition.
+        """
+        buf = self._rest + data if self._rest else data
+        end = len(buf)
+        pos = 0
+        layouts = self._layouts
+        get_layout = layouts.get
+        groups: list[tuple[int, list[object]]] = []
+        open_groups: dict[int, list[object]] = {}
+        last_layout: TransferLayout | DispositionLayout | None = None
+        frames = 0
+        while end - pos >= FRAME_HEADER_BYTES:
+            layout = get_layout(buf[pos + 4 : pos + 17])
+            if layout is LIST32:
+                layout = get_layout(buf[pos + 4 : pos + 23])
+            if layout is None or end - pos < layout.head_bytes:
+                pass
+            elif type(layout) is DispositionLayout:
+                span = layout.read(buf, pos)
+                if span is not None:
+                    if layout is not last_layout:
+                        channel = layout.channel
+                        items = open_groups.get(channel)
+                        if items is None:
+                            items = open_groups[channel] = []
+                            groups.append((channel, items))
+                        spans: list[tuple[int, int]] = []
+                        items.append(DispositionRun(layout.role, layout.settled, layout.state, spans))
+                        last_layout = layout
+                    spans.append(span)
+                    frames += 1
+                    pos += layout.frame_bytes
+                    continue
+            else:
+                size, delivery_id, tag_code, tag, suffix = layout.unpack_from(buf, pos)
+                stop = pos + size
+                if stop > end and size <= self.frame_size_max:
+                    break
+                if (
+                    tag_code == layout.tag_code
+                    and suffix == layout.suffix
+                    and layout.head_bytes <= size <= self.frame_size_max
+                ):
+                    if layout is not last_layout:
+                        channel = layout.channel
+                        items = open_groups.get(channel)
+                        if items is None:
+                            items = open_groups[channel] = []
+                            groups.append((channel, items))
+                        run = TransferRun(layout.handle, layout.message_format, layout.settled)
+                        items.append(run)
+                        last_layout = layout
+                        add_id = run.delivery_ids.append
+                        add_tag = run.tags.append
+                        add_payload = run.payloads.append
+                    add_id(delivery_id)
+                    add_tag(tag)
+                    add_payload(buf[pos + layout.head_bytes : stop])
+                    frames += 1
+                    pos = stop
+                    continue
+            size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
+            self._check_header(size, doff, frame_type)
+            stop = pos + size
+            if stop > end:
+                break
+            frames += 1
+            body = pos + doff * 4
+            if body == stop:  # an empty frame only says that the peer is alive (section 2.4.5)
+                pos = stop
+                if frame_type == TYPE_SASL:
+                    raise DecodeError("a SASL frame has no body", Condition.FRAMING_ERROR)
+                continue
+            item, body_end = decode_composite(buf, body, stop)
+            if type(item) is Transfer:
+                learned = learn(buf, pos, item, body_end) if doff == 2 else None
+                if learned is not None:
+                    if len(layouts) >= _LAYOUTS_MAX:
+                        layouts.clear()
+                    layouts.update(learned)
+                item = TransferFrame(item, buf[body_end:stop])
+            elif type(item) is Disposition and doff == 2 and body_end == stop:
+                learned_too = dispositions.learn(buf, pos, item, stop)
+                if learned_too is not None:
+                    layouts.update(learned_too)
+            elif body_end != stop:
+                raise DecodeError(
+                    f"{stop - body_end} bytes follow the {type(item).__name__.lower()} performative in its frame"
+                )
+            last_layout = None
+            pos = stop
+            structural = isinstance(item, _STRUCTURAL)
+            if structural:
+                open_groups.clear()
+                groups.append((channel, [item]))
+            else:
+                items = open_groups.get(channel)
+                if items is None:
+                    items = open_groups[channel] = []
+                    groups.append((channel, items))
+                items.append(item)
+            if stop_after_first:
+                break
+        self.frames += frames
+        self._rest = buf[pos:] if pos else buf
+        return groups
+
+    def take_rest(self) -> bytes:
+        """Hand over the bytes not read yet, for a phase that does not speak in frames."""
+        rest, self._rest = self._rest, b""
+        return rest
+
+    def _check_header(self, size: int, doff: int, frame_type: int) -> None:
+        if size < FRAME_HEADER_BYTES:
+            raise DecodeError(
+                f"frame size {size} is less than the frame header of 8 bytes", Condition.FRAMING_ERROR
+            )
+        if size > self.frame_size_max:
+            raise DecodeError(
+                f"frame size {size} exceeds the maximum frame size {self.frame_size_max}",
+                Condition.FRAMING_ERROR,
+            )
+        if doff < 2 or doff * 4 > size:
+            raise DecodeError(
+                f"data offset {doff} does not fit a frame of {size} bytes", Condition.FRAMING_ERROR
+            )
+        if frame_type != self.frame_type:
+            raise DecodeError(
+                f"frame type {frame_type} where type {self.frame_type} is expected", Condition.FRAMING_ERROR
+            )

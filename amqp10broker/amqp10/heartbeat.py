@@ -1,0 +1,58 @@
+"""Idle time-outs both ways: part 2, section 2.4.5.
+
+Each peer names in its open the time after which it gives a silent connection up; the other must
+send something, if only an empty frame, before that. Time is looked at from outside at intervals, so
+that a busy connection pays nothing per frame.
+"""
+
+from __future__ import annotations
+
+
+class IdleTimer:
+    """Says when to send an empty frame and when the peer has been silent for too long.
+
+    Attributes:
+        interval: seconds between two calls of `tick`; None when neither side has a time-out.
+    """
+
+    __slots__ = ("_local", "_received", "_received_at", "_remote", "_sent", "_sent_at", "interval")
+
+    def __init__(self, local_ms: int, remote_ms: int | None, now: float) -> None:
+        """Start both clocks.
+
+        Args:
+            local_ms: silence of the peer that we bear, milliseconds; 0 for any.
+            remote_ms: idle-time-out of the peer's open; None or 0 for none.
+            now: seconds, any origin.
+        """
+        self._local = local_ms / 1000
+        self._remote = (remote_ms or 0) / 1000
+        self._received = -1
+        self._sent = -1
+        self._received_at = now
+        self._sent_at = now
+        # A quarter of the peer's time-out: something is sent when nothing was for a quarter, seen
+        # at most a quarter late, so that no silence of ours lasts longer than half of it.
+        choices = [part for part in (self._local / 4, self._remote / 4) if part > 0]
+        self.interval = min(choices) if choices else None
+
+    def tick(self, now: float, received: int, sent: int) -> tuple[bool, bool]:
+        """Look at the traffic.
+
+        Args:
+            now: seconds, same origin as at construction.
+            received: bytes received so far.
+            sent: bytes sent so far.
+
+        Returns:
+            Whether to send an empty frame now, and whether the peer's silence has lasted too long.
+        """
+        if received != self._received:
+            self._received = received
+            self._received_at = now
+        if sent != self._sent:
+            self._sent = sent
+            self._sent_at = now
+        heartbeat = self._remote > 0 and now - self._sent_at >= self._remote / 4
+        expired = self._local > 0 and now - self._received_at >= self._local
+        return heartbeat, expired

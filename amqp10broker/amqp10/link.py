@@ -1,0 +1,158 @@
+"""Links: part 2, section 2.6. The state of one link end, and the table by which it moves.
+
+A link is a one-way route between two nodes; each peer holds one end. `SenderLink` is the end from
+which deliveries leave, `ReceiverLink` the end at which they arrive; which of the two the broker
+holds depends on what the client asked for. Conducted by `session.Session`.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum, auto
+from typing import Any, Final
+
+from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
+from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, PartialDelivery, Pending
+from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
+from amqp10broker.amqp10.transfer import TransferTemplate
+
+
+class LinkState(Enum):
+    """Where one link end stands."""
+
+    DETACHED = auto()
+    ATTACH_SENT = auto()
+    ATTACH_RECEIVED = auto()
+    ATTACHED = auto()
+    DETACH_SENT = auto()
+    """We detached; frames for the handle are discarded until the peer's detach."""
+    DETACH_RECEIVED = auto()
+
+
+class LinkInput(Enum):
+    """What moves a link end."""
+
+    SEND_ATTACH = auto()
+    RECEIVE_ATTACH = auto()
+    SEND_DETACH = auto()
+    RECEIVE_DETACH = auto()
+
+
+# Sections 2.6.3 to 2.6.6. A pair that is absent is refused: from the peer it is an error of the
+# session (a handle used as it must not be), from ourselves a broken invariant. The table does not
+# know which role this end plays, and does not say what happens to deliveries: that is the session's.
+LINK_TRANSITIONS: Final[dict[tuple[LinkState, LinkInput], LinkState]] = {
+    (LinkState.DETACHED, LinkInput.SEND_ATTACH): LinkState.ATTACH_SENT,
+    (LinkState.DETACHED, LinkInput.RECEIVE_ATTACH): LinkState.ATTACH_RECEIVED,
+    (LinkState.ATTACH_SENT, LinkInput.RECEIVE_ATTACH): LinkState.ATTACHED,
+    (LinkState.ATTACH_RECEIVED, LinkInput.SEND_ATTACH): LinkState.ATTACHED,
+    (LinkState.ATTACHED, LinkInput.SEND_DETACH): LinkState.DETACH_SENT,
+    (LinkState.ATTACHED, LinkInput.RECEIVE_DETACH): LinkState.DETACH_RECEIVED,
+    (LinkState.DETACH_SENT, LinkInput.RECEIVE_DETACH): LinkState.DETACHED,
+    (LinkState.DETACH_RECEIVED, LinkInput.SEND_DETACH): LinkState.DETACHED,
+    # A pipelined detach crosses the peer's attach, which then changes nothing.
+    (LinkState.ATTACH_SENT, LinkInput.SEND_DETACH): LinkState.DETACH_SENT,
+    (LinkState.DETACH_SENT, LinkInput.RECEIVE_ATTACH): LinkState.DETACH_SENT,
+}
+
+
+class Link:
+    """What both kinds of end have.
+
+    Attributes:
+        name: chosen by the end that attached first.
+        handle: our number for the link in frames we send.
+        remote_handle: the peer's number in frames it sends; None until its attach arrived.
+        state: see `LinkState`.
+        snd_settle_mode: what the two ends agreed on.
+        rcv_settle_mode: what the two ends agreed on.
+        remote_attach: the peer's attach as received, None before it.
+        peer_max_message_size: bytes the peer takes; 0 for no limit.
+        peer_available: `available` of the peer's last flow, None if it never said.
+        peer_properties: `properties` of the peer's last flow that had any.
+        app: what the owner of the session keeps with the link.
+    """
+
+    __slots__ = (
+        "app",
+        "handle",
+        "name",
+        "peer_available",
+        "peer_max_message_size",
+        "peer_properties",
+        "rcv_settle_mode",
+        "remote_attach",
+        "remote_handle",
+        "snd_settle_mode",
+        "state",
+    )
+
+    def __init__(self, name: str, handle: int) -> None:
+        self.name = name
+        self.handle = handle
+        self.remote_handle: int | None = None
+        self.state = LinkState.DETACHED
+        self.snd_settle_mode = int(SenderSettleMode.MIXED)
+        self.rcv_settle_mode = 0
+        self.remote_attach: Attach | None = None
+        self.peer_max_message_size = 0
+        self.peer_available: int | None = None
+        self.peer_properties: Any = None
+        self.app: Any = None
+
+    def move(self, step: LinkInput) -> None:
+        """Follow the table; the caller has made sure that the step is in it."""
+        self.state = LINK_TRANSITIONS[self.state, step]
+
+    @property
+    def attached(self) -> bool:
+        """Whether frames may pass."""
+        return self.state is LinkState.ATTACHED
+
+
+class SenderLink(Link):
+    """The end from which deliveries leave.
+
+    Attributes:
+        credit: see `credit.SenderCredit`.
+        pending: deliveries and markers not sent yet, in order.
+        partial: a multi-frame delivery under way.
+        template: frame heads of single-frame deliveries; None until attached.
+        settled: deliveries are sent settled.
+        queued: whether the session has the link in its round.
+    """
+
+    __slots__ = ("credit", "partial", "pending", "queued", "settled", "template")
+
+    def __init__(self, name: str, handle: int) -> None:
+        super().__init__(name, handle)
+        self.credit = SenderCredit()
+        self.pending: Pending = deque()
+        self.partial: OutgoingDelivery | None = None
+        self.template: TransferTemplate | None = None
+        self.settled = False
+        self.queued = False
+
+    def pending_deliveries(self) -> int:
+        """Deliveries handed over and not begun."""
+        return sum(entry.left() for entry in self.pending if type(entry) is DeliveryBatch)
+
+
+class ReceiverLink(Link):
+    """The end at which deliveries arrive.
+
+    Attributes:
+        credit: see `credit.ReceiverCredit`; replaced when the sender's attach tells its count.
+        max_message_size: bytes we take; 0 for no limit.
+        partial: a multi-frame delivery under way.
+        drain: we asked the peer to drain.
+    """
+
+    __slots__ = ("credit", "drain", "max_message_size", "partial")
+
+    def __init__(self, name: str, handle: int) -> None:
+        super().__init__(name, handle)
+        self.credit = ReceiverCredit(0, 0)
+        self.max_message_size = 0
+        self.partial: PartialDelivery | None = None
+        self.drain = False

@@ -1,0 +1,135 @@
+"""Message sections: part 3, section 3.2. Where each begins and ends, without decoding the body.
+
+A message is header, delivery-annotations, message-annotations (the annotated part, which nodes may
+rewrite), then properties, application-properties, body (the bare message, which nobody may), then
+footer. What matters here is order, count and well-formedness.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.amqp10.codec import decode, skip
+from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.amqp10.performatives import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+)
+
+SECTIONS_MAX: Final = 10_000
+"""RabbitMQ's limit; only data and amqp-sequence may be repeated at all."""
+
+_LIST: Final = frozenset((0x45, 0xC0, 0xD0))
+_MAP: Final = frozenset((0xC1, 0xD1))
+_BINARY: Final = frozenset((0xA0, 0xB0))
+
+_CONSTRUCTORS: Final = {
+    HEADER: _LIST,
+    DELIVERY_ANNOTATIONS: _MAP,
+    MESSAGE_ANNOTATIONS: _MAP,
+    PROPERTIES: _LIST,
+    APPLICATION_PROPERTIES: _MAP,
+    DATA: _BINARY,
+    AMQP_SEQUENCE: _LIST,
+    AMQP_VALUE: None,
+    FOOTER: _MAP,
+}
+
+_BY_NAME: Final = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
+    "amqp:amqp-value:*": AMQP_VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+_BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
+
+
+class Sections:
+    """Byte ranges within one message; a section that is absent is None.
+
+    Attributes:
+        header: the whole section, descriptor included, as are all others.
+        message_annotations: kept by the broker and merged with its own.
+        properties: part of the bare message.
+        bare: where the bare message and the footer begin; they run to the end.
+    """
+
+    __slots__ = ("bare", "header", "message_annotations", "properties")
+
+    def __init__(self) -> None:
+        self.header: tuple[int, int] | None = None
+        self.message_annotations: tuple[int, int] | None = None
+        self.properties: tuple[int, int] | None = None
+        self.bare = 0
+
+
+def locate(payload: bytes) -> Sections:
+    """Find the sections of a message and check their order and form.
+
+    Raises:
+        DecodeError: out of order, repeated, unknown, of a wrong type, cut off, or without a body.
+    """
+    found = Sections()
+    end = len(payload)
+    pos = 0
+    previous = 0
+    body = 0
+    count = 0
+    bare: int | None = None
+    while pos < end:
+        start = pos
+        code, pos = _descriptor(payload, pos, end)
+        count += 1
+        if count > SECTIONS_MAX:
+            raise DecodeError(f"failed to parse message: more than {SECTIONS_MAX} sections")
+        if code in _BODY:
+            if body and (code != body or code == AMQP_VALUE):
+                raise DecodeError(f"failed to parse message: section 0x{code:02x} after body section 0x{body:02x}")
+            body = code
+        if code < previous or (code == previous and code not in (DATA, AMQP_SEQUENCE)):
+            raise DecodeError(f"failed to parse message: section 0x{code:02x} after section 0x{previous:02x}")
+        allowed = _CONSTRUCTORS[code]
+        if pos >= end or (allowed is not None and payload[pos] not in allowed):
+            raise DecodeError(f"failed to parse message: section 0x{code:02x} has a value of a wrong type")
+        pos = skip(payload, pos, end)
+        if code == HEADER:
+            found.header = (start, pos)
+        elif code == MESSAGE_ANNOTATIONS:
+            found.message_annotations = (start, pos)
+        elif code == PROPERTIES:
+            found.properties = (start, pos)
+        if bare is None and code >= PROPERTIES:
+            bare = start
+        previous = code
+    if not body or bare is None:
+        raise DecodeError("failed to parse message: it has no body section")
+    found.bare = bare
+    return found
+
+
+def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
+    """The section's code, and where its value begins."""
+    if payload[pos : pos + 2] == b"\x00\x53" and pos + 2 < end:
+        code: object = payload[pos + 2]
+        pos += 3
+    elif payload[pos] == 0:
+        code, pos = decode(payload, pos + 1, end)
+        code = _BY_NAME.get(code, code) if isinstance(code, str) else code
+    else:
+        raise DecodeError(f"failed to parse message: no section begins at byte {pos}")
+    if not isinstance(code, int) or code not in _CONSTRUCTORS:
+        raise DecodeError(f"failed to parse message: unknown section {code!r}")
+    return int(code), pos

@@ -1,0 +1,196 @@
+"""The transfer performative at speed (part 2, section 2.7.5), both ways.
+
+Reading: a `TransferLayout` is what two transfers of one sender have in common, learned from the
+first and checked, byte for byte, on every later one; what differs is delivery-id, delivery-tag and
+payload. Writing: a `TransferTemplate` is one sender link's frame head with the same two gaps.
+
+Measured on CPython 3.11 (see docs/adr/0003): decoding by the generated tables costs about 4 us a
+frame, by a learned layout 0.5 us; encoding by the generated class 3 us, by a template 0.2 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final
+
+from amqp10broker.amqp10.performatives import Transfer
+
+_LIST8: Final = 0xC0
+_LIST32_CODE: Final = 0xD0
+_UINT0: Final = 0x43
+_SMALLUINT: Final = 0x52
+_UINT: Final = 0x70
+_VBIN8: Final = 0xA0
+_KEY8_BYTES: Final = 13
+"""Bytes 4..16 of the frame: doff, type, channel, descriptor, list8 head, handle, delivery-id code."""
+_KEY32_BYTES: Final = 19
+"""The same for a list32, whose head is six bytes longer."""
+
+
+class TransferRun:
+    """Neighbouring single-frame transfers of one layout: one channel, link, format, settled flag.
+
+    A plain slotted class that is filled while parsing: one per run, and the three lists cost 0.1 us
+    a transfer, against 0.3 us for a record of each transfer.
+    """
+
+    __slots__ = ("delivery_ids", "handle", "message_format", "payloads", "settled", "tags")
+
+    def __init__(self, handle: int, message_format: int | None, settled: bool | None) -> None:
+        self.handle = handle
+        self.message_format = message_format
+        self.settled = settled
+        self.delivery_ids: list[int] = []
+        self.tags: list[bytes] = []
+        self.payloads: list[bytes] = []
+
+
+class TransferFrame:
+    """One transfer that is not of a learned layout, with its payload."""
+
+    __slots__ = ("payload", "performative")
+
+    def __init__(self, performative: Transfer, payload: bytes) -> None:
+        self.performative = performative
+        self.payload = payload
+
+
+class TransferLayout:
+    """What the transfers of one sender share; see the module's head.
+
+    Attributes:
+        unpack_from: gives size, delivery-id, constructor and length of the tag, tag, suffix.
+        tag_code: expected constructor and length byte of the tag.
+        suffix: expected bytes of the fields after the tag.
+        head_bytes: from the start of the frame to its payload.
+    """
+
+    __slots__ = ("channel", "handle", "head_bytes", "message_format", "settled", "suffix", "tag_code", "unpack_from")
+
+    def __init__(
+        self,
+        unpack_from: Callable[..., tuple[Any, ...]],
+        tag_code: bytes,
+        suffix: bytes,
+        head_bytes: int,
+        channel: int,
+        transfer: Transfer,
+    ) -> None:
+        self.unpack_from = unpack_from
+        self.tag_code = tag_code
+        self.suffix = suffix
+        self.head_bytes = head_bytes
+        self.channel = channel
+        self.handle = transfer.handle
+        self.message_format = transfer.message_format
+        self.settled = transfer.settled
+
+
+LIST32: Final = TransferLayout(Struct(">I").unpack_from, b"", b"", 1 << 62, 0, Transfer(handle=0))
+"""Stands at a short key whose frames use a list32: the reader looks again with the longer key."""
+
+
+def learn(buf: bytes, pos: int, transfer: Transfer, payload_pos: int) -> dict[bytes, TransferLayout] | None:
+    """The layout of a transfer frame just decoded, under the keys by which the reader finds it.
+
+    Only a complete, ordinary delivery is worth a layout: with delivery-id and tag, `more` false,
+    and none of state, resume, aborted, rcv-settle-mode.
+
+    Args:
+        buf: the bytes that hold the frame.
+        pos: where the frame begins; its extended header is empty.
+        transfer: the performative decoded from it.
+        payload_pos: where its payload begins.
+    """
+    if (
+        transfer.more
+        or transfer.aborted
+        or transfer.resume
+        or transfer.state is not None
+        or transfer.rcv_settle_mode is not None
+        or transfer.delivery_id is None
+        or transfer.delivery_tag is None
+        or len(transfer.delivery_tag) > 32
+        or buf[pos + 8 : pos + 11] != b"\x00\x53\x14"
+    ):
+        return None
+    code = buf[pos + 11]
+    if code == _LIST8:
+        at, key_bytes = pos + 14, _KEY8_BYTES
+    elif code == _LIST32_CODE:
+        at, key_bytes = pos + 20, _KEY32_BYTES
+    else:
+        return None
+    if buf[at] == _UINT0:
+        at += 1
+    elif buf[at] == _SMALLUINT:
+        at += 2
+    else:
+        return None
+    id_code = buf[at]
+    if id_code not in (_UINT, _SMALLUINT):
+        return None
+    at += 1
+    # Everything before the delivery-id's value must be in the key, or the key would not prove it.
+    if at > pos + 4 + key_bytes:
+        return None
+    id_format = "I" if id_code == _UINT else "B"
+    tag_pos = at + (4 if id_code == _UINT else 1)
+    if buf[tag_pos] != _VBIN8:
+        return None
+    tag_bytes = buf[tag_pos + 1]
+    suffix_pos = tag_pos + 2 + tag_bytes
+    layout = TransferLayout(
+        Struct(f">I{at - pos - 4}x{id_format}2s{tag_bytes}s{payload_pos - suffix_pos}s").unpack_from,
+        buf[tag_pos : tag_pos + 2],
+        buf[suffix_pos:payload_pos],
+        payload_pos - pos,
+        int.from_bytes(buf[pos + 6 : pos + 8], "big"),
+        transfer,
+    )
+    learned = {buf[pos + 4 : pos + 4 + key_bytes]: layout}
+    if code == _LIST32_CODE:
+        learned[buf[pos + 4 : pos + 4 + _KEY8_BYTES]] = LIST32
+    return learned
+
+
+def encode_uint(value: int) -> bytes:
+    """Smallest encoding of a uint."""
+    if value == 0:
+        return b"\x43"
+    if value < 256:
+        return bytes((_SMALLUINT, value))
+    return b"\x70" + value.to_bytes(4, "big")
+
+
+class TransferTemplate:
+    """Frame heads for the single-frame deliveries of one sender link.
+
+    ``pack(size, before, delivery_id, between, tag, after)`` gives the whole head; `size` is
+    `head_bytes` plus the payload's length. The tag is the 4-byte big-endian delivery key.
+    """
+
+    __slots__ = ("after", "before", "between", "head_bytes", "pack")
+
+    def __init__(self, channel: int, handle: int, *, settled: bool, tag_bytes: int = 4) -> None:
+        encoded_handle = encode_uint(handle)
+        # Five fields: handle, delivery-id, delivery-tag, message-format 0, settled.
+        fields_bytes = len(encoded_handle) + 5 + 2 + tag_bytes + 1 + 1
+        self.before = (
+            b"\x02\x00"
+            + channel.to_bytes(2, "big")
+            + bytes((0x00, 0x53, 0x14, _LIST8, fields_bytes + 1, 5))
+            + encoded_handle
+            + b"\x70"
+        )
+        self.between = bytes((_VBIN8, tag_bytes))
+        self.after = b"\x43\x41" if settled else b"\x43\x42"
+        packer = Struct(f">I{len(self.before)}sI2s{'I' if tag_bytes == 4 else 'Q'}2s")
+        self.pack = packer.pack
+        self.head_bytes = packer.size
+
+
+def delivery_tag(key: int) -> bytes:
+    """The tag that stands for a delivery key: 4 bytes big-endian, 8 above 2**32 - 1."""
+    return key.to_bytes(4 if key <= 0xFFFF_FFFF else 8, "big")

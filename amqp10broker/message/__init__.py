@@ -1,0 +1,1 @@
+"""The message container: what a queue keeps and a session delivers."""

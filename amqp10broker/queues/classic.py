@@ -1,0 +1,331 @@
+"""The classic queue: first in, first out, in memory.
+
+Every message has a position, a number that only grows. `fresh` holds messages nobody has had, in
+order of position; `returned` those that came back, always of lower position than any fresh one, so
+that a requeued message is delivered again exactly where it was. What consumers hold and have not
+settled is in their own maps, by position.
+
+Consumers with credit take turns. Credit is never what settlement gives back: only `Credit` moves it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final, assert_never
+
+from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.message.message import Message, acquired
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Command,
+    ConsumerRef,
+    Credit,
+    Delete,
+    DetachPublisher,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, QueueDeleted, Unconfirmed, Unsubscribed
+
+TURN_MAX: Final = 32
+"""Deliveries one consumer gets before the next has its turn, when the backlog is long. Long turns
+make batches, and batches make deliveries cheap; a short backlog is shared out one by one."""
+
+
+class Consumer:
+    """One consumer's part of the queue.
+
+    Attributes:
+        credit: deliveries it may have now.
+        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
+        handed_out: deliveries it had, all of them.
+        unsettled: position -> message as delivered.
+        settled: nothing is kept for it in `unsettled`.
+    """
+
+    __slots__ = ("credit", "delivery_count", "handed_out", "queued", "ref", "settled", "unsettled")
+
+    def __init__(self, ref: ConsumerRef, *, settled: bool) -> None:
+        self.ref = ref
+        self.settled = settled
+        self.credit = 0
+        self.delivery_count = 0
+        self.handed_out = 0
+        self.unsettled: dict[int, Message] = {}
+        self.queued = False
+
+
+class ClassicQueue:
+    """A classic queue's state. `apply` is the only way to change it.
+
+    Attributes:
+        name: the queue's name.
+        durable: declared durable; memory is all there is here.
+        deleted: `Delete` was applied; nothing is accepted any more.
+    """
+
+    def __init__(self, name: str, *, durable: bool) -> None:
+        self.name = name
+        self.durable = durable
+        self.deleted = False
+        self._fresh: deque[Message] = deque()
+        self._fresh_position = 0
+        self._returned: list[tuple[int, Message]] = []
+        self._consumers: dict[ConsumerRef, Consumer] = {}
+        self._publishers: dict[PublisherRef, None] = {}
+        self._turns: deque[Consumer] = deque()
+        self._effects: dict[ReplyTo, list[Effect]] = {}
+        self._delivering: dict[Consumer, tuple[list[int], list[Message]]] = {}
+
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer."""
+        return len(self._fresh) + len(self._returned)
+
+    @property
+    def unsettled(self) -> int:
+        """Messages handed out and not settled."""
+        return sum(len(consumer.unsettled) for consumer in self._consumers.values())
+
+    @property
+    def consumers(self) -> int:
+        """Links that consume."""
+        return len(self._consumers)
+
+    @property
+    def publishers(self) -> int:
+        """Links whose fixed target this queue is."""
+        return len(self._publishers)
+
+    def apply(self, command: Command) -> None:
+        """Change the state; effects wait in `take_effects`."""
+        match command:
+            case Publish():
+                self._publish(command)
+            case Settle():
+                self._settle(command)
+            case Credit():
+                self._credit(command)
+            case GiveBack():
+                self._give_back(command)
+            case Subscribe():
+                if self.deleted:
+                    self._tell(command.consumer.reply_to, QueueDeleted(command.consumer, self.name))
+                else:
+                    self._consumers[command.consumer] = Consumer(command.consumer, settled=command.settled)
+            case Unsubscribe():
+                self._unsubscribe(command)
+            case AttachPublisher():
+                if self.deleted:
+                    self._tell(command.publisher.reply_to, QueueDeleted(command.publisher, self.name))
+                else:
+                    self._publishers[command.publisher] = None
+            case DetachPublisher():
+                self._publishers.pop(command.publisher, None)
+            case Delete():
+                self._delete()
+            case _:
+                assert_never(command)
+
+    def take_effects(self) -> dict[ReplyTo, list[Effect]]:
+        """Effects since the last call, in order for each who asked."""
+        if self._delivering:
+            for consumer in list(self._delivering):
+                self._flush(consumer)
+        effects, self._effects = self._effects, {}
+        return effects
+
+    def undeliverable(self, deliver: Deliver) -> None:
+        """The session of this effect is gone: the deliveries back to their places, as never made.
+
+        `Unsubscribe` from that session may or may not have been applied already.
+        """
+        consumer = self._consumers.get(deliver.consumer)
+        if consumer is not None and not consumer.settled:
+            self._take_back(consumer, deliver.keys)
+            consumer.handed_out -= len(deliver.keys)
+        elif not self.deleted and (consumer is None or consumer.settled):
+            self._returned.extend(zip(deliver.keys, deliver.messages, strict=True))
+            heapify(self._returned)
+        self._serve()
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def _publish(self, command: Publish) -> None:
+        if self.deleted:
+            self._tell(
+                command.publisher.reply_to, Unconfirmed(command.publisher, command.ids, command.settled)
+            )
+            return
+        self._fresh.extend(command.messages)
+        self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
+        if self._turns:
+            self._serve()
+
+    def _settle(self, command: Settle) -> None:
+        consumer = self._consumers.get(command.consumer)
+        if consumer is None:
+            return
+        pop = consumer.unsettled.pop
+        if command.verdict is Verdict.ACCEPT or command.verdict is Verdict.DISCARD:
+            for key in command.keys:
+                pop(key, None)
+            return
+        failed = command.verdict is Verdict.REQUEUE_FAILED
+        for key in command.keys:
+            message = pop(key, None)
+            if message is not None:
+                heappush(self._returned, (key, acquired(message, failed=failed)))
+        self._serve()
+
+    def _give_back(self, command: GiveBack) -> None:
+        if self.deleted:
+            return
+        if command.settled:
+            self._returned.extend(zip(command.keys, command.messages, strict=True))
+            heapify(self._returned)
+        else:
+            consumer = self._consumers.get(command.consumer)
+            if consumer is None:
+                return
+            self._take_back(consumer, command.keys)
+        self._serve()
+
+    def _take_back(self, consumer: Consumer, keys: Sequence[int]) -> None:
+        """Requeue unsettled deliveries that never reached the client, as they are."""
+        for key in keys:
+            message = consumer.unsettled.pop(key, None)
+            if message is not None:
+                heappush(self._returned, (key, message))
+
+    def _unsubscribe(self, command: Unsubscribe) -> None:
+        consumer = self._consumers.get(command.consumer)
+        if consumer is None:
+            self._tell(command.consumer.reply_to, Unsubscribed(command.consumer))
+            return
+        if consumer.settled:
+            # What is on its way comes back by `GiveBack`: the only copy is in the letter.
+            self._flush(consumer)
+            for key, message in zip(command.unsent, command.unsent_messages, strict=True):
+                heappush(self._returned, (key, message))
+        else:
+            self._delivering.pop(consumer, None)
+            on_its_way = consumer.handed_out - command.seen
+            if on_its_way:
+                self._take_back(consumer, list(consumer.unsettled)[-on_its_way:])
+            self._take_back(consumer, command.unsent)
+        del self._consumers[command.consumer]
+        self._tell(command.consumer.reply_to, Unsubscribed(command.consumer))
+        if consumer.queued:
+            self._turns.remove(consumer)
+        if command.verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
+            failed = command.verdict is Verdict.REQUEUE_FAILED
+            for key, message in consumer.unsettled.items():
+                heappush(self._returned, (key, acquired(message, failed=failed)))
+        self._serve()
+
+    def _credit(self, command: Credit) -> None:
+        consumer = self._consumers.get(command.consumer)
+        if consumer is None:
+            return
+        consumer.credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        if consumer.credit and not consumer.queued:
+            consumer.queued = True
+            self._turns.append(consumer)
+        elif not consumer.credit and consumer.queued:
+            consumer.queued = False
+            self._turns.remove(consumer)
+        self._serve()
+        if command.drain and consumer.credit:
+            consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
+            consumer.credit = 0
+            consumer.queued = False
+            self._turns.remove(consumer)
+        self._flush(consumer)
+        self._tell(
+            command.consumer.reply_to,
+            CreditReply(
+                command.consumer, consumer.delivery_count, consumer.credit, self.ready, command.drain
+            ),
+        )
+
+    def _delete(self) -> None:
+        self.deleted = True
+        for consumer in self._consumers.values():
+            self._flush(consumer)
+            self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))
+        for publisher in self._publishers:
+            self._tell(publisher.reply_to, QueueDeleted(publisher, self.name))
+        self._consumers.clear()
+        self._publishers.clear()
+        self._turns.clear()
+        self._fresh.clear()
+        self._returned.clear()
+
+    # --- delivering -------------------------------------------------------------------------------
+
+    def _serve(self) -> None:
+        """Hand out ready messages while any consumer has credit."""
+        turns = self._turns
+        ready = self.ready
+        while turns and ready:
+            consumer = turns[0]
+            if len(turns) == 1:
+                count = min(consumer.credit, ready)
+            else:
+                turn = min(TURN_MAX, ready // (4 * len(turns))) or 1
+                count = min(consumer.credit, turn)
+            self._hand_out(consumer, count)
+            ready -= count
+            if consumer.credit:
+                turns.rotate(-1)
+            else:
+                turns.popleft()
+                consumer.queued = False
+
+    def _hand_out(self, consumer: Consumer, count: int) -> None:
+        delivering = self._delivering.get(consumer)
+        if delivering is None:
+            delivering = self._delivering[consumer] = ([], [])
+        keys, messages = delivering
+        consumer.credit -= count
+        consumer.handed_out += count
+        consumer.delivery_count = (consumer.delivery_count + count) & MASK
+        left = count
+        while left and self._returned:
+            position, message = heappop(self._returned)
+            keys.append(position)
+            messages.append(message)
+            if not consumer.settled:
+                consumer.unsettled[position] = message
+            left -= 1
+        if left:
+            take = self._fresh.popleft
+            taken = [take() for _ in range(left)]
+            first = self._fresh_position
+            self._fresh_position = first + left
+            positions = range(first, first + left)
+            keys.extend(positions)
+            messages.extend(taken)
+            if not consumer.settled:
+                consumer.unsettled.update(zip(positions, taken, strict=True))
+
+    def _flush(self, consumer: Consumer) -> None:
+        delivering = self._delivering.pop(consumer, None)
+        if delivering is not None:
+            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering))
+
+    def _tell(self, reply_to: ReplyTo, effect: Effect) -> None:
+        effects = self._effects.get(reply_to)
+        if effects is None:
+            self._effects[reply_to] = [effect]
+        else:
+            effects.append(effect)

@@ -1,0 +1,174 @@
+"""What a session may ask of a queue.
+
+Whoever asks gives a `ReplyTo`; the queue gives its effects back under it. `PublisherRef` and
+`ConsumerRef` are identities: a queue holds and returns them, and never looks inside. Publish,
+Settle and Credit are made once per batch, the others once per link, so plain frozen records do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final
+
+from amqp10broker.message.message import Message
+
+
+class ReplyTo:
+    """One session, as queues see it."""
+
+    __slots__ = ("label",)
+
+    def __init__(self, label: str) -> None:
+        self.label = label
+
+    def __repr__(self) -> str:
+        return f"<ReplyTo {self.label}>"
+
+
+class PublisherRef:
+    """One link that publishes."""
+
+    __slots__ = ("reply_to",)
+
+    def __init__(self, reply_to: ReplyTo) -> None:
+        self.reply_to = reply_to
+
+
+class ConsumerRef:
+    """One link that consumes."""
+
+    __slots__ = ("reply_to",)
+
+    def __init__(self, reply_to: ReplyTo) -> None:
+        self.reply_to = reply_to
+
+
+class Verdict(Enum):
+    """What becomes of a delivery, in words of no protocol."""
+
+    ACCEPT = auto()
+    """Done with: remove it."""
+    DISCARD = auto()
+    """Not wanted: dead-letter or drop it."""
+    REQUEUE = auto()
+    """Back to its place."""
+    REQUEUE_FAILED = auto()
+    """Back to its place, and the attempt counts as failed."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttachPublisher:
+    """A link has this queue as its fixed target and wants to hear of its end."""
+
+    publisher: PublisherRef
+
+
+@dataclass(frozen=True, slots=True)
+class DetachPublisher:
+    """The link is gone. Publishes in flight are still confirmed."""
+
+    publisher: PublisherRef
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Messages of one link, in order.
+
+    Attributes:
+        publisher: to whom the confirmation goes.
+        ids: one number a message, given back when it is confirmed.
+        messages: as many.
+        settled: the client wants no outcome; given back as it is.
+    """
+
+    publisher: PublisherRef
+    ids: Sequence[int]
+    messages: Sequence[Message]
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """A link consumes from now on, with no credit yet.
+
+    Attributes:
+        consumer: to whom deliveries go.
+        settled: deliveries count as accepted when they are handed over.
+    """
+
+    consumer: ConsumerRef
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """The link is gone: what it holds gets the verdict, and what was never sent is in `unsent`.
+
+    Attributes:
+        consumer: which link.
+        unsent: keys that did not reach the client: requeued as if never delivered.
+        unsent_messages: their messages, for a settled consumer whose queue holds them no more.
+        seen: deliveries that reached the session so far. What the queue handed out beyond them is
+            still on its way, never reached the client either, and is requeued in the same manner.
+        verdict: for everything else that is unsettled.
+    """
+
+    consumer: ConsumerRef
+    unsent: Sequence[int]
+    unsent_messages: Sequence[Message]
+    seen: int
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Credit:
+    """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
+
+    Always answered with one `CreditReply`.
+    """
+
+    consumer: ConsumerRef
+    delivery_count: int
+    credit: int
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Settle:
+    """The client has decided on deliveries. Unknown keys are ignored."""
+
+    consumer: ConsumerRef
+    keys: Sequence[int]
+    verdict: Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class GiveBack:
+    """Deliveries that the session could not send: requeued as if they had never been delivered.
+
+    Attributes:
+        consumer: which link; it may be gone.
+        keys: which deliveries.
+        messages: as many.
+        settled: the consumer is a settled one, for which the queue kept no copy: these are the only
+            ones, and they are requeued even when the consumer is gone.
+    """
+
+    consumer: ConsumerRef
+    keys: Sequence[int]
+    messages: Sequence[Message]
+    settled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Delete the queue with its messages; everybody attached is told."""
+
+
+Command = (
+    AttachPublisher | DetachPublisher | Publish | Subscribe | Unsubscribe | Credit | Settle | GiveBack | Delete
+)
+
+DELETE: Final = Delete()

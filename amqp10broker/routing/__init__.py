@@ -1,0 +1,1 @@
+"""Addresses and, later, exchanges: from what a client names to queues."""

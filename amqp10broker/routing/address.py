@@ -1,0 +1,111 @@
+"""Addresses of AMQP 1.0 termini, version 2 of RabbitMQ's format, and bare queue names.
+
+=================================  =================================================
+``/queues/:queue``                 the queue, as source or target
+``/exchanges/:exchange/:key``      target: exchange and routing key
+``/exchanges/:exchange``           target: exchange and the empty routing key
+null                               target: each message names one of the above in `to`
+``name`` (no leading slash)        the queue of that name, declared if it is not there
+=================================  =================================================
+
+Segments of the first three are percent-encoded (RFC 3986).
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote, unquote_to_bytes
+
+NAME_BYTES_MAX: Final = 255
+_BAD_PERCENT: Final = re.compile("%(?![0-9A-Fa-f]{2})")
+
+
+class BadAddress(ValueError):
+    """The string is no address; the message says what is wrong and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAddress:
+    """A queue by name.
+
+    Attributes:
+        queue: the decoded name.
+        declare: written as a bare name, which declares the queue if it is not there.
+    """
+
+    queue: str
+    declare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeAddress:
+    """An exchange and a routing key."""
+
+    exchange: str
+    routing_key: str
+
+
+Address = QueueAddress | ExchangeAddress
+
+
+def parse(address: str) -> Address:
+    """Read an address.
+
+    Raises:
+        BadAddress: empty, malformed, or with segments that make no sense.
+    """
+    if not address.startswith("/"):
+        if not address:
+            raise BadAddress("the address is empty: name a queue, as in /queues/my-queue")
+        _check_length(address, address)
+        return QueueAddress(address, declare=True)
+    if "?" in address or "#" in address:
+        raise BadAddress(
+            f"address '{address}' has a query or fragment part: percent-encode '?' as %3F and '#' as %23 in names"
+        )
+    kind, *segments = address[1:].split("/")
+    names = [_decode(segment, address) for segment in segments]
+    match kind, names:
+        case "queues", [queue] if queue:
+            return QueueAddress(queue)
+        case "queues", [] | [""]:
+            raise BadAddress(f"address '{address}' names no queue: write /queues/:queue")
+        case "queues", _:
+            raise BadAddress(f"address '{address}' has too many segments: percent-encode '/' in a queue name as %2F")
+        case "exchanges", ["" | "amq.default", *_]:
+            raise BadAddress(
+                f"address '{address}' names the default exchange: publish to /queues/:queue instead"
+            )
+        case "exchanges", [exchange]:
+            return ExchangeAddress(exchange, "")
+        case "exchanges", [exchange, routing_key]:
+            return ExchangeAddress(exchange, routing_key)
+        case "exchanges", _:
+            raise BadAddress(f"address '{address}' must be /exchanges/:exchange/:routing-key")
+        case _:
+            raise BadAddress(
+                f"address '{address}' must begin with /queues/ or /exchanges/, or be a queue name without a slash in front"
+            )
+
+
+def _decode(segment: str, address: str) -> str:
+    if _BAD_PERCENT.search(segment):
+        raise BadAddress(f"address '{address}' has a bad percent sequence: write a literal '%' as %25")
+    try:
+        name = unquote_to_bytes(segment).decode()
+    except UnicodeDecodeError:
+        raise BadAddress(f"address '{address}' is not UTF-8 after percent-decoding") from None
+    _check_length(name, address)
+    return name
+
+
+def _check_length(name: str, address: str) -> None:
+    if len(name.encode()) > NAME_BYTES_MAX:
+        raise BadAddress(f"a name in address '{address[:64]}...' is longer than {NAME_BYTES_MAX} bytes")
+
+
+def queue_address(queue: str) -> str:
+    """The address of a queue: ``/queues/`` and its percent-encoded name."""
+    return "/queues/" + quote(queue, safe="")

@@ -1,0 +1,45 @@
+"""What a session may know of the broker around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from amqp10broker.catalog.catalog import Catalog, QueueHandle
+from amqp10broker.config import Config, FlowSettings
+from amqp10broker.queues.commands import Command, ReplyTo
+
+
+@dataclass(slots=True)
+class SessionContext:
+    """One session's surroundings.
+
+    Attributes:
+        catalog: declared queues.
+        config: the present configuration; replaced as a whole when a setting changes.
+        reply_to: under which queues answer this session.
+        user: authenticated name.
+        container_id: the client's.
+        connection: identity of the connection, the owner of exclusive queues.
+        new_id: gives a fresh unguessable token for generated names.
+    """
+
+    catalog: Catalog
+    config: Config
+    reply_to: ReplyTo
+    user: str
+    container_id: str
+    connection: object
+    new_id: Callable[[], str]
+
+    def flow_for(self, address: str | None) -> FlowSettings:
+        """The flow settings for a link of this client with this address."""
+        return self.config.flow_for(self.container_id, address)
+
+
+class Post(Protocol):
+    """How a link end puts a letter to a queue into the session's outgoing mail."""
+
+    def __call__(self, handle: QueueHandle, command: Command) -> None:
+        """Put one letter."""

@@ -1,0 +1,41 @@
+"""What the broker says and checks when a connection is opened."""
+
+from __future__ import annotations
+
+import platform
+from typing import Any
+
+from amqp10broker import __version__
+from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
+from amqp10broker.amqp10.performatives import Open
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.catalog import VHOST
+
+_VHOST_PREFIX = "vhost:"
+
+
+def check_open(performative: Open) -> AmqpConnectionError | None:
+    """Why a client may not open the connection as it asks; None if it may.
+
+    A hostname ``vhost:NAME`` chooses a virtual host; any other hostname means the default one.
+    """
+    hostname = performative.hostname or ""
+    if hostname.startswith(_VHOST_PREFIX):
+        name = hostname.removeprefix(_VHOST_PREFIX)
+        if name != VHOST:
+            return AmqpConnectionError(
+                Condition.UNAUTHORIZED_ACCESS,
+                f"AMQP 1.0 connection failed: virtual host '{name}' does not exist",
+            )
+    return None
+
+
+def open_properties(container_id: str) -> dict[Any, Any]:
+    """Properties of our open."""
+    return {
+        Symbol("product"): "amqp10broker",
+        Symbol("version"): __version__,
+        Symbol("platform"): f"Python {platform.python_version()}",
+        Symbol("cluster_name"): container_id,
+        Symbol("node"): container_id,
+    }

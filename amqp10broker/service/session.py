@@ -1,0 +1,419 @@
+"""The broker's side of one AMQP 1.0 session. Pure: letters in, frames and letters out.
+
+Conducts the engine (`amqp10.session.Session`) and the links' two kinds of owner, `Publisher` and
+`Consumer`. A wake of the session's task is: hand in everything that waits (`receive`, `on_effects`,
+...), then `pump`, then take `output` and `mail`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, assert_never
+
+from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.amqp10.events import (
+    DeliveriesReceived,
+    DeliveriesSent,
+    DeliveriesSettled,
+    DeliveriesUpdated,
+    LinkAttached,
+    LinkAttaching,
+    LinkDetached,
+    LinkFlowed,
+    MarkerReached,
+    PumpEvent,
+    SessionEnded,
+    SessionEvent,
+)
+from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import Begin, SenderSettleMode
+from amqp10broker.amqp10.session import Session
+from amqp10broker.catalog.catalog import QueueHandle
+from amqp10broker.config import Config
+from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, GiveBack, PublisherRef, Subscribe
+from amqp10broker.queues.effects import (
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Unconfirmed,
+    Unsubscribed,
+)
+from amqp10broker.service.attach import plan_source, plan_target, rcv_settle_mode, to_verdict
+from amqp10broker.service.consumer import Consumer
+from amqp10broker.service.context import SessionContext
+from amqp10broker.service.publisher import Publisher
+
+
+class BrokerSession:
+    """One session of one client.
+
+    Attributes:
+        session: the engine.
+        mail: letters to queues since the last `take_mail`, in order.
+    """
+
+    def __init__(
+        self,
+        channel: int,
+        begin: Begin,
+        context: SessionContext,
+        *,
+        frame_size_max: int,
+        alarm: bool,
+    ) -> None:
+        """Answer a client's begin.
+
+        Args:
+            channel: the client's channel; ours is the same number.
+            begin: the client's performative.
+            context: the broker around this session.
+            frame_size_max: bytes, the largest frame the client takes.
+            alarm: an alarm is on, publishers are to be held back.
+        """
+        self._context = context
+        flow = context.flow_for(None)
+        self.session = Session(
+            channel,
+            incoming_window=flow.max_incoming_window,
+            handle_max=context.config.link_max_per_session - 1,
+            frame_size_max=frame_size_max,
+            window_closed=alarm,
+        )
+        self.session.receive_begin(channel, begin)
+        self.session.begin()
+        self.mail: list[tuple[QueueHandle, Command]] = []
+        self._consumers: dict[ConsumerRef, Consumer] = {}
+        self._publishers: dict[PublisherRef, Publisher] = {}
+        # Settled consumers that have gone, until the queue says that nothing more is on its way:
+        # the queue keeps no copy of what it gave them.
+        self._left: dict[ConsumerRef, QueueHandle] = {}
+
+    # --- letters in -------------------------------------------------------------------------------
+
+    def receive(self, items: Sequence[object]) -> None:
+        """Frames of the client.
+
+        Raises:
+            AmqpConnectionError: the connection must be closed with it.
+        """
+        session = self.session
+        for item in items:
+            # One item at a time, so that what a frame causes is done before the next is looked at:
+            # an attach must be answered before a flow on its handle means anything.
+            for event in session.receive((item,)):
+                self._on_event(event)
+            if session.ended:
+                break
+
+    def on_effects(self, effects: Sequence[Effect]) -> None:
+        """What queues did."""
+        for effect in effects:
+            match effect:
+                case Confirmed():
+                    publisher = self._publishers.get(effect.publisher)
+                    if publisher is not None:
+                        publisher.on_confirmed(effect.ids, settled=effect.settled)
+                case Deliver():
+                    consumer = self._consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_deliver(effect.keys, effect.messages)
+                    else:
+                        self._return_stray(effect)
+                case CreditReply():
+                    consumer = self._consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_reply(effect)
+                case Unconfirmed():
+                    publisher = self._publishers.get(effect.publisher)
+                    if publisher is not None:
+                        publisher.on_unconfirmed(effect.ids, settled=effect.settled)
+                case QueueDeleted():
+                    self._on_queue_deleted(effect)
+                case Unsubscribed():
+                    self._left.pop(effect.consumer, None)
+                case _:
+                    assert_never(effect)
+
+    def on_config(self, config: Config) -> None:
+        """The configuration was replaced: grants from now on follow it."""
+        self._context.config = config
+        size = self._window_size()
+        if size != self.session.incoming.size:
+            self.session.incoming.resize(size)
+        for publisher in self._publishers.values():
+            publisher.settings = self._context.flow_for(publisher.address)
+            publisher.link.credit.limit = publisher.settings.max_link_credit
+            if publisher.link.attached:
+                self.session.top_up(publisher.link)
+        for consumer in self._consumers.values():
+            consumer.settings = self._context.flow_for(consumer.address)
+
+    def on_alarm(self, *, on: bool) -> None:
+        """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
+        if self.session.ended:
+            return
+        if on:
+            self.session.incoming.close()
+        else:
+            self.session.incoming.reopen()
+
+    # --- what comes out ---------------------------------------------------------------------------
+
+    def pump(self, budget_bytes: int) -> int:
+        """Write deliveries as credit, window and the given budget allow; returns their bytes."""
+        written = 0
+        session = self.session
+        while session.has_pending:
+            spent, events = session.pump(budget_bytes - written)
+            written += spent
+            if not events:
+                break
+            for event in events:
+                self._on_pump_event(event)
+        return written
+
+    @property
+    def consumers(self) -> Iterable[Consumer]:
+        """Links of clients that consume."""
+        return self._consumers.values()
+
+    @property
+    def publishers(self) -> Iterable[Publisher]:
+        """Links of clients that publish."""
+        return self._publishers.values()
+
+    def end(self, error: AmqpError | None = None) -> None:
+        """End the session from our side, because the broker stops or the connection closes."""
+        self.close()
+        if not self.session.ended:
+            self.session.end(error)
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        """Letters to queues, in order."""
+        mail, self.mail = self.mail, []
+        return mail
+
+    def close(self) -> None:
+        """The session is over, whatever the reason: give everything back. May be called twice."""
+        for consumer in list(self._consumers.values()):
+            self._drop_consumer(consumer, self.session.drop(consumer.link))
+        for publisher in list(self._publishers.values()):
+            self._drop_publisher(publisher)
+
+    def undelivered(self, effects: Sequence[Effect]) -> None:
+        """Effects that reach a session that is over: deliveries go back to their queues."""
+        for effect in effects:
+            if isinstance(effect, Deliver):
+                self._return_stray(effect)
+
+    # --- engine events ----------------------------------------------------------------------------
+
+    def _on_event(self, event: SessionEvent) -> None:
+        match event:
+            case DeliveriesReceived():
+                self._on_deliveries(event)
+            case DeliveriesUpdated():
+                self._on_updated(event)
+            case LinkFlowed():
+                if isinstance(event.link, SenderLink) and event.link.app is not None:
+                    if event.flow.link_credit is not None or event.flow.echo:
+                        event.link.app.on_flow(echo=event.flow.echo)
+            case LinkAttaching():
+                self._on_attaching(event)
+            case LinkDetached():
+                self._on_detached(event)
+            case DeliveriesSettled():
+                # The client settles what we answered (rcv-settle-mode second), or what we have not:
+                # the engine has forgotten it, and there is nothing more to do.
+                return
+            case LinkAttached():
+                raise AssertionError("the broker attaches no links of its own")
+            case SessionEnded():
+                self.close()
+                if event.fault is None:
+                    self.session.end()
+            case _:
+                assert_never(event)
+
+    def _on_pump_event(self, event: PumpEvent) -> None:
+        match event:
+            case DeliveriesSent():
+                event.link.app.on_sent(event.deliveries)
+            case MarkerReached():
+                event.link.app.act_on(event.marker)
+            case LinkDetached():
+                self._on_detached(event)
+            case _:
+                assert_never(event)
+
+    def _on_deliveries(self, event: DeliveriesReceived) -> None:
+        publisher: Publisher | None = event.link.app
+        if publisher is None:
+            return
+        try:
+            publisher.on_deliveries(event)
+        except AmqpLinkError as error:
+            self._drop_publisher(publisher)
+            self.session.detach(event.link, error)
+
+    def _on_updated(self, event: DeliveriesUpdated) -> None:
+        consumer: Consumer | None = event.link.app
+        if consumer is None:
+            return
+        if event.state is None:
+            if not event.settled:
+                return  # nothing was said about them
+            verdict = consumer.default_verdict
+        else:
+            known = to_verdict(event.state)
+            if known is None:
+                fault = AmqpSessionError(
+                    Condition.INVALID_FIELD,
+                    f"Unrecognised state: {type(event.state).__name__.lower()} in DISPOSITION",
+                )
+                self.close()
+                self.session.end(fault)
+                return
+            verdict = known
+        consumer.on_settled(event.keys, verdict)
+        if not event.settled:
+            self.session.settle_sent(event.delivery_ids, event.state)
+
+    def _on_attaching(self, event: LinkAttaching) -> None:
+        try:
+            if isinstance(event.link, SenderLink):
+                self._attach_consumer(event.link, event)
+            else:
+                self._attach_publisher(event.link, event)
+        except AmqpLinkError as error:
+            self.session.refuse_link(event.link, error)
+
+    def _attach_consumer(self, link: SenderLink, event: LinkAttaching) -> None:
+        attach = event.attach
+        plan = plan_source(attach, self._context)
+        ref = ConsumerRef(self._context.reply_to)
+        address = plan.source.address
+        self.session.accept_link(
+            link,
+            source=plan.source,
+            target=attach.target,
+            # "The sender SHOULD respect the receiver's desired settlement mode" (2.6.3). On a mixed
+            # link we choose to send everything unsettled.
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode(attach),
+            max_message_size=attach.max_message_size or 0,
+        )
+        settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
+        consumer = Consumer(
+            self.session,
+            link,
+            plan.queue,
+            ref,
+            address,
+            self._context.flow_for(address),
+            self._post,
+            default_verdict=plan.default_verdict,
+            exclusive_queue=plan.dynamic,
+        )
+        link.app = consumer
+        self._consumers[ref] = consumer
+        self._post(plan.queue.handle, Subscribe(ref, settled))
+
+    def _attach_publisher(self, link: ReceiverLink, event: LinkAttaching) -> None:
+        attach = event.attach
+        plan = plan_target(attach, self._context)
+        ref = PublisherRef(self._context.reply_to)
+        address = plan.target.address
+        settings = self._context.flow_for(address)
+        publisher = Publisher(
+            self.session,
+            link,
+            plan.queue,
+            ref,
+            address,
+            settings,
+            self._post,
+            catalog=self._context.catalog,
+            user=self._context.user,
+            exclusive_queue=plan.dynamic,
+        )
+        self.session.accept_link(
+            link,
+            source=attach.source,
+            target=plan.target,
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode(attach),
+            credit_limit=settings.max_link_credit,
+            max_message_size=self._context.config.max_message_size_bytes,
+        )
+        link.app = publisher
+        self._publishers[ref] = publisher
+        size = self._window_size()
+        if size != self.session.incoming.size:
+            self.session.incoming.resize(size)
+
+    def _on_detached(self, event: LinkDetached) -> None:
+        link = event.link
+        app = link.app
+        unsent: Sequence[tuple[int, Any]] = ()
+        if event.fault is None:
+            unsent = self.session.detach(link, closed=event.closed)
+        else:
+            unsent = event.unsent
+        if isinstance(app, Consumer):
+            self._drop_consumer(app, unsent)
+        elif isinstance(app, Publisher):
+            self._drop_publisher(app)
+
+    def _on_queue_deleted(self, effect: QueueDeleted) -> None:
+        ref = effect.ref
+        app: Consumer | Publisher | None
+        app = self._consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self._publishers.pop(ref, None)
+        if app is None:
+            return
+        app.link.app = None
+        if app.link.state is LinkState.ATTACHED:
+            self.session.detach(
+                app.link,
+                AmqpLinkError(Condition.RESOURCE_DELETED, f"queue '{effect.queue}' in vhost '/' was deleted"),
+            )
+
+    # --- helpers ----------------------------------------------------------------------------------
+
+    def _window_size(self) -> int:
+        """The smallest window that this session's settings, and those of its links, ask for."""
+        sizes = [publisher.settings.max_incoming_window for publisher in self._publishers.values()]
+        return min([self._context.flow_for(None).max_incoming_window, *sizes])
+
+    def _post(self, handle: QueueHandle, command: Command) -> None:
+        self.mail.append((handle, command))
+
+    def _drop_consumer(self, consumer: Consumer, unsent: Sequence[tuple[int, Any]]) -> None:
+        if self._consumers.pop(consumer.ref, None) is None:
+            return
+        consumer.link.app = None
+        if consumer.link.settled:
+            self._left[consumer.ref] = consumer.queue.handle
+        consumer.leave(unsent)
+        if consumer.exclusive_queue:
+            self._delete_queue(consumer.queue.name, consumer.queue.handle)
+
+    def _drop_publisher(self, publisher: Publisher) -> None:
+        if self._publishers.pop(publisher.ref, None) is None:
+            return
+        publisher.link.app = None
+        publisher.leave()
+        if publisher.exclusive_queue and publisher.queue is not None:
+            self._delete_queue(publisher.queue.name, publisher.queue.handle)
+
+    def _delete_queue(self, name: str, handle: QueueHandle) -> None:
+        if self._context.catalog.remove(name) is not None:
+            self._post(handle, DELETE)
+
+    def _return_stray(self, effect: Deliver) -> None:
+        handle = self._left.get(effect.consumer)
+        if handle is not None:
+            self._post(handle, GiveBack(effect.consumer, effect.keys, effect.messages, settled=True))
+

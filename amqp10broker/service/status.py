@@ -1,0 +1,158 @@
+"""What a session's links are doing, and why each one waits, in words from a closed set."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+from amqp10broker.amqp10.performatives import SenderSettleMode
+from amqp10broker.service.consumer import Consumer
+from amqp10broker.service.publisher import Publisher
+from amqp10broker.service.session import BrokerSession
+
+
+class Wait(Enum):
+    """Why no delivery moves on a link right now."""
+
+    NO_CREDIT = "no credit from the peer"
+    CREDIT_WITHHELD = "our credit withheld because unconfirmed >= max"
+    PEER_WINDOW_CLOSED = "peer's window closed"
+    WINDOW_CLOSED_BY_ALARM = "our window closed by an alarm"
+    QUEUE_EMPTY = "queue empty"
+    QUEUE_CREDIT_IN_FLIGHT = "queue credit in flight"
+    WRITER_BLOCKED = "writer blocked by TCP"
+    DRAINING = "draining"
+
+
+def session_status(broker_session: BrokerSession, *, writer_blocked: bool) -> dict[str, Any]:
+    """One session as `amqp10broker status` shows it.
+
+    Args:
+        broker_session: the session; it is only read.
+        writer_blocked: its transfers wait for the connection's writer.
+    """
+    session = broker_session.session
+    consumers = list(broker_session.consumers)
+    links = [_consumer_status(broker_session, consumer, writer_blocked) for consumer in consumers]
+    links += [_publisher_status(broker_session, publisher) for publisher in broker_session.publishers]
+    return {
+        "channel": session.channel,
+        "incoming_window": session.incoming.advertised,
+        "remote_incoming_window": session.outgoing.remote_incoming_window,
+        "next_incoming_id": session.incoming.next_incoming_id,
+        "next_outgoing_id": session.outgoing.next_outgoing_id,
+        "unsettled_in": len(session.unsettled_in),
+        "unsettled_out": len(session.unsettled_out),
+        "pending_out": sum(consumer.unsent for consumer in consumers),
+        "links": sorted(links, key=lambda link: int(link["handle"])),
+    }
+
+
+def _consumer_status(broker_session: BrokerSession, consumer: Consumer, writer_blocked: bool) -> dict[str, Any]:
+    link = consumer.link
+    wait, evidence = why_consumer_waits(broker_session, consumer, writer_blocked=writer_blocked)
+    unsettled = sum(1 for owner, _ in broker_session.session.unsettled_out.values() if owner is link)
+    return {
+        "name": link.name,
+        "handle": link.remote_handle,
+        "role": "receiver",
+        "address": consumer.address,
+        "queue": consumer.queue.name,
+        "credit": link.credit.link_credit,
+        "delivery_count": link.credit.delivery_count,
+        "unsettled": unsettled,
+        "available": consumer.available,
+        "drain": link.credit.drain,
+        "queue_credit": consumer.queue_credit,
+        "queue_delivery_count": consumer.queue_delivery_count,
+        "pending": consumer.unsent,
+        "properties": _plain(link.peer_properties),
+        "waits": wait.value if wait else None,
+        "waits_why": evidence,
+    }
+
+
+def _publisher_status(broker_session: BrokerSession, publisher: Publisher) -> dict[str, Any]:
+    link = publisher.link
+    wait, evidence = why_publisher_waits(broker_session, publisher)
+    return {
+        "name": link.name,
+        "handle": link.remote_handle,
+        "role": "sender",
+        "address": publisher.address,
+        "queue": publisher.queue.name if publisher.queue else None,
+        "credit": link.credit.link_credit,
+        "delivery_count": link.credit.delivery_count,
+        "unsettled": link.credit.outstanding,
+        "available": link.peer_available,
+        "drain": False,
+        "queue_credit": None,
+        "queue_delivery_count": None,
+        "pending": None,
+        "properties": _plain(link.peer_properties),
+        "waits": wait.value if wait else None,
+        "waits_why": evidence,
+    }
+
+
+def why_consumer_waits(
+    broker_session: BrokerSession, consumer: Consumer, *, writer_blocked: bool
+) -> tuple[Wait | None, str]:
+    """The nearest cause first: what is already handed over can only wait for window or writer."""
+    link = consumer.link
+    credit = link.credit
+    unsent = consumer.unsent or link.partial is not None
+    if unsent and broker_session.session.outgoing.remote_incoming_window == 0:
+        return Wait.PEER_WINDOW_CLOSED, (
+            f"{consumer.unsent} deliveries wait; the client's incoming-window is 0 and it has sent no flow to open it"
+        )
+    if unsent and writer_blocked:
+        return Wait.WRITER_BLOCKED, (
+            f"{consumer.unsent} deliveries wait; the client does not read its socket fast enough"
+        )
+    if credit.drain and (credit.link_credit or consumer.in_flight):
+        return Wait.DRAINING, f"the client asked to drain {credit.link_credit} credits"
+    if credit.link_credit == 0:
+        return Wait.NO_CREDIT, _no_credit_evidence(consumer)
+    if consumer.in_flight:
+        return Wait.QUEUE_CREDIT_IN_FLIGHT, (
+            f"{consumer.queue_credit} credits were asked of queue '{consumer.queue.name}', its answer is awaited"
+        )
+    if not unsent and consumer.queue.handle.counts()["messages_ready"] == 0:
+        return Wait.QUEUE_EMPTY, f"queue '{consumer.queue.name}' has no ready message"
+    return None, ""
+
+
+def _no_credit_evidence(consumer: Consumer) -> str:
+    link = consumer.link
+    count = link.credit.delivery_count
+    if count == 0:
+        return "the client has granted no credit yet: it must send a flow with link-credit"
+    text = f"the client's credit was used up at delivery-count {count} and it has sent no flow since"
+    if link.snd_settle_mode != SenderSettleMode.SETTLED:
+        text += " (settling gives no credit)"
+    return text
+
+
+def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher) -> tuple[Wait | None, str]:
+    """Only our own limits hold a publisher back; with credit and window open it is its own turn."""
+    incoming = broker_session.session.incoming
+    if incoming.closed:
+        return Wait.WINDOW_CLOSED_BY_ALARM, "a memory or disk alarm is on: consume, or raise the limit"
+    credit = publisher.link.credit
+    if credit.withheld and credit.link_credit == 0:
+        where = f"queue '{publisher.queue.name}'" if publisher.queue else "its queues"
+        return Wait.CREDIT_WITHHELD, (
+            f"{credit.outstanding} deliveries are not confirmed by {where}, max_link_credit is {credit.limit}"
+        )
+    return None, ""
+
+
+def _plain(properties: Any) -> Any:
+    """Link state properties as JSON can carry them."""
+    if properties is None:
+        return None
+    pairs = properties.items() if hasattr(properties, "items") else properties
+    return {
+        str(key): value if isinstance(value, (bool, int, float, str)) else repr(value) for key, value in pairs
+    }

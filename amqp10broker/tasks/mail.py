@@ -1,0 +1,75 @@
+"""Every record one task may send another.
+
+To a session: `Frames` from the reader, lists of queue effects from queues, and the rest from the
+connection, its writer and the broker. To a queue: lists of `queues.commands`. To a writer: `Write`.
+What crosses is not changed by either side afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from amqp10broker.amqp10.errors import AmqpError
+from amqp10broker.config import Config
+from amqp10broker.queues.commands import Command
+from amqp10broker.queues.effects import Effect
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.writer import Lane
+
+
+class Frames:
+    """Frame bodies of one socket read, for one session."""
+
+    __slots__ = ("items",)
+
+    def __init__(self, items: list[object]) -> None:
+        self.items = items
+
+
+@dataclass(frozen=True, slots=True)
+class WriterReady:
+    """The writer has room again for transfers of this session. At most one is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChanged:
+    """A setting was changed."""
+
+    config: Config
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmChanged:
+    """Publishers are to be held back, or let go."""
+
+    on: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Settle what is decided, give everything back, and end. `error` goes into an end frame.
+
+    Without `tell` no end frame is written: the connection is closing, or lost.
+    """
+
+    tell: bool = False
+    error: AmqpError | None = None
+
+
+class Write:
+    """Bytes for the socket, in pieces."""
+
+    __slots__ = ("lane", "pieces", "transfer_bytes")
+
+    def __init__(self, lane: Lane, pieces: list[bytes], transfer_bytes: int) -> None:
+        self.lane = lane
+        self.pieces = pieces
+        self.transfer_bytes = transfer_bytes
+
+
+WRITER_READY = WriterReady()
+
+SessionLetter = Frames | list[Effect] | WriterReady | ConfigChanged | AlarmChanged | Stop
+QueueLetter = list[Command]

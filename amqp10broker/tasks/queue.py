@@ -1,0 +1,89 @@
+"""One queue's task: letters in, the state machine applied, effects to the sessions they concern."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import trio
+
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import Command, Publish, ReplyTo
+from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.tasks.mail import QueueLetter, SessionLetter
+from amqp10broker.tasks.mailbox import Mailbox
+
+
+class SessionAddress(ReplyTo):
+    """A session as queues answer it: its label, and where its letters go."""
+
+    __slots__ = ("mailbox",)
+
+    def __init__(self, label: str, mailbox: Mailbox[SessionLetter]) -> None:
+        super().__init__(label)
+        self.mailbox = mailbox
+
+
+class RunningQueue:
+    """A queue and its task; also the `QueueHandle` by which sessions reach it.
+
+    Attributes:
+        queue: the state machine; only this task applies commands, others read counts.
+    """
+
+    __slots__ = ("_delay_s", "_mailbox", "queue")
+
+    def __init__(self, queue: ClassicQueue, *, confirm_delay_ms: int = 0) -> None:
+        """Make a queue ready to run.
+
+        Args:
+            queue: its state.
+            confirm_delay_ms: fault injection: every batch takes this long to commit, as if each
+                waited for a disk.
+        """
+        self.queue = queue
+        self._mailbox: Mailbox[QueueLetter] = Mailbox()
+        self._delay_s = confirm_delay_ms / 1000
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self._mailbox.put([command])
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """Put several commands of one sender as one letter."""
+        self._mailbox.put(commands)
+
+    def counts(self) -> dict[str, Any]:
+        """What `status` shows. Reading between two awaits of a single-threaded program is exact."""
+        queue = self.queue
+        return {
+            "messages_ready": queue.ready,
+            "messages_unsettled": queue.unsettled,
+            "consumers": queue.consumers,
+            "publishers_waiting": self._mailbox.waiting,
+        }
+
+    async def run(self) -> None:
+        """Work until the queue is deleted and nobody is left to answer, or cancelled."""
+        queue = self.queue
+        mailbox = self._mailbox
+        while True:
+            letters = await mailbox.take_all()
+            published = False
+            for commands in letters:
+                for command in commands:
+                    queue.apply(command)
+                    published = published or type(command) is Publish
+            if published and self._delay_s:
+                await trio.sleep(self._delay_s)
+            effects = queue.take_effects()
+            while effects:
+                for reply_to, batch in effects.items():
+                    assert isinstance(reply_to, SessionAddress)
+                    if not reply_to.mailbox.put(batch):
+                        self._take_back(batch)
+                effects = queue.take_effects()
+
+    def _take_back(self, batch: list[Effect]) -> None:
+        for effect in batch:
+            if type(effect) is Deliver:
+                self.queue.undeliverable(effect)

@@ -1,0 +1,122 @@
+"""One AMQP 1.0 session's task. Moves mail; what it means is decided in `service` and `amqp10`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from amqp10broker.amqp10.errors import AmqpError
+from amqp10broker.amqp10.session import SessionState
+from amqp10broker.queues.commands import Command
+from amqp10broker.service.session import BrokerSession
+from amqp10broker.tasks.mail import (
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    SessionLetter,
+    Stop,
+    WriterReady,
+)
+from amqp10broker.tasks.mailbox import Bound, Mailbox
+from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.writer import Lane
+
+READS_MAX = 4
+"""Socket reads (64 KiB each at most) whose frames may wait for one session before the reader waits."""
+
+
+class RunningSession:
+    """A session and its task.
+
+    Attributes:
+        service: what the session does.
+        inbox: its letters.
+        reads: the reader's share of the inbox.
+        lane: its way to the writer.
+    """
+
+    __slots__ = ("_stopping", "inbox", "lane", "reads", "service")
+
+    def __init__(self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane) -> None:
+        self.service = service
+        self.inbox = inbox
+        self.reads = Bound(READS_MAX)
+        self.lane = lane
+        self._stopping = False
+
+    async def run(self, fail: Callable[[AmqpError], None]) -> None:
+        """Work until the session is over.
+
+        Args:
+            fail: closes the connection with an error of its scope.
+        """
+        service = self.service
+        session = service.session
+        lane = self.lane
+        try:
+            self._send(0)  # the begin that answers the client's
+            while not self._stopping and session.state is not SessionState.UNMAPPED:
+                letters = await self.inbox.take_all()
+                try:
+                    for letter in letters:
+                        self._handle(letter)
+                except AmqpError as fault:
+                    fail(fault)
+                    return
+                spent = service.pump(lane.room)
+                if session.has_pending and lane.room - spent <= 0:
+                    lane.want()
+                self._send(spent)
+                self._post()
+                if lane.overfull:
+                    await lane.wait_drained()
+        finally:
+            # No await from here: whatever ended the session, its deliveries go back now.
+            service.close()
+            for letter in self.inbox.close():
+                if isinstance(letter, list):
+                    service.undelivered(letter)
+                elif isinstance(letter, Frames):
+                    self.reads.done()
+            self._post()
+
+    def _handle(self, letter: SessionLetter) -> None:
+        match letter:
+            case Frames():
+                self.reads.done()
+                self.service.receive(letter.items)
+            case list():
+                self.service.on_effects(letter)
+            case WriterReady():
+                return
+            case AlarmChanged():
+                self.service.on_alarm(on=letter.on)
+            case ConfigChanged():
+                self.service.on_config(letter.config)
+            case Stop():
+                if letter.tell:
+                    self.service.end(letter.error)
+                self._stopping = True
+
+    def _send(self, transfer_bytes: int) -> None:
+        pieces = self.service.session.take_output()
+        if pieces:
+            self.lane.put(pieces, transfer_bytes)
+
+    def _post(self) -> None:
+        mail = self.service.take_mail()
+        if not mail:
+            return
+        if len(mail) == 1:
+            handle, command = mail[0]
+            handle.post(command)
+            return
+        by_queue: dict[RunningQueue, list[Command]] = {}
+        for handle, command in mail:
+            assert isinstance(handle, RunningQueue)
+            commands = by_queue.get(handle)
+            if commands is None:
+                by_queue[handle] = [command]
+            else:
+                commands.append(command)
+        for queue, commands in by_queue.items():
+            queue.post_all(commands)
