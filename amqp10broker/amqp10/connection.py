@@ -194,7 +194,8 @@ class Connection:
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
         while self.state in _READING_HEADER:
-            self._head += data
+            # A client that does not wait has sent its header behind the frame we answered.
+            self._head += self.frames.take_rest() + data
             data = b""
             if len(self._head) < len(HEADER_AMQP):
                 self._refuse_hopeless(self._head)
@@ -214,7 +215,7 @@ class Connection:
                 for item in items:
                     self._on_early(channel, item, events)
             if self.state in _READING_HEADER:
-                self._receive(self.frames.take_rest(), events)
+                self._receive(b"", events)
                 return
             if self._owner_must_answer():
                 return

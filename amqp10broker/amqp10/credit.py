@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.amqp10.serial import MASK, diff, limit_left
 
 # "not a count but a sequence number initialized at an arbitrary point by the sender" (2.6.7). We
 # start at 0: proton 0.40 sends a flow counted from 0 before it has seen our attach, and with any
 # other start that flow would be read as a grant of another size.
 INITIAL_DELIVERY_COUNT: Final = 0
+
+_INT32_MAX: Final = 0x7FFF_FFFF
 
 
 class SenderCredit:
@@ -28,9 +30,10 @@ class SenderCredit:
         drain: the receiver asked to use or forfeit the credit at once.
     """
 
-    __slots__ = ("delivery_count", "drain", "link_credit")
+    __slots__ = ("_limit", "delivery_count", "drain", "link_credit")
 
     def __init__(self, delivery_count: int = INITIAL_DELIVERY_COUNT) -> None:
+        self._limit: int | None = None
         self.delivery_count = delivery_count
         self.link_credit = 0
         self.drain = False
@@ -45,7 +48,16 @@ class SenderCredit:
             drain: as in the flow.
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
-        self.link_credit = limit_left(base, link_credit, self.delivery_count)
+        limit = (base + link_credit) & MASK
+        if link_credit > _INT32_MAX and limit == self._limit:
+            # Every uint is a legal grant. But proton writes a credit that it counts below 0 (it
+            # lowered the limit while deliveries were under way) as 2**32 - n, from a delivery-count
+            # n beyond its limit: the same limit as in its flow before. No peer that keeps within its
+            # own grants can mean a new one by that.
+            self.link_credit = max(0, diff(limit, self.delivery_count))
+        else:
+            self.link_credit = limit_left(base, link_credit, self.delivery_count)
+        self._limit = limit
         self.drain = drain
 
     def spend(self, deliveries: int) -> None:

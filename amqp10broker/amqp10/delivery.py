@@ -120,11 +120,12 @@ class DeliveryBatch:
 class OutgoingDelivery:
     """A multi-frame delivery of ours that has begun and not ended."""
 
-    __slots__ = ("delivery_id", "first", "key", "payload", "position")
+    __slots__ = ("delivery_id", "key", "message", "payload", "position")
 
     def __init__(self, delivery_id: int, key: int, message: Parts) -> None:
         self.delivery_id = delivery_id
         self.key = key
+        self.message = message
         self.payload = memoryview(b"".join(message))
         self.position = 0
 

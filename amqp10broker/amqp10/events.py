@@ -136,7 +136,7 @@ class SessionEnded:
     fault: AmqpError | None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class DeliveriesSent:
     """Deliveries of a sender link have been written whole, or begun if they take several frames."""
 
@@ -144,7 +144,7 @@ class DeliveriesSent:
     deliveries: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class MarkerReached:
     """All deliveries that were handed over before this marker have been written."""
 

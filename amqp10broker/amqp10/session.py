@@ -78,6 +78,9 @@ _TRANSFER_HEAD_BYTES_MAX: Final = 8 + 64
 """Frame header and performative of one piece of a multi-frame message, rounded up: a fixed room for
 it makes every frame but the last equally long. The largest has a 5-byte handle, a 10-byte tag."""
 
+_LARGE_KEY: Final = MASK - 0x1000_0000
+"""Keys of one batch lie closer together than this: only behind it need their largest be looked for."""
+
 _QUANTUM_FRAMES: Final = 128
 """Deliveries that one link sends before the next link of the session has its turn."""
 
@@ -768,7 +771,8 @@ class Session:
         """Take a link out of sending and settling, without a frame; its deliveries are no longer known.
 
         Returns:
-            Key and message of each delivery that was handed over and not begun.
+            Key and message of each delivery that was handed over and not begun, and of one that was
+            begun settled and not finished: its receiver discards it, and no outcome will come.
         """
         if type(link) is ReceiverLink:
             link.partial = None
@@ -781,6 +785,8 @@ class Session:
         for number in gone:
             del self.unsettled_out[number]
         unsent: list[tuple[int, Parts]] = []
+        if link.settled and link.partial is not None:
+            unsent.append((link.partial.key, link.partial.message))
         for entry in link.pending:
             if type(entry) is DeliveryBatch:
                 unsent.extend(
@@ -979,10 +985,10 @@ class Session:
                 link.queued = False
             else:
                 turns.rotate(-1)
+                blocked = 0 if spent else blocked + 1
             if marker is not None:
                 events.append(MarkerReached(link, marker))
                 return written, events
-            blocked = 0 if spent else blocked + 1
         return written, events
 
     def _turn(self, link: SenderLink, budget: int) -> tuple[int, int, object | None]:
@@ -1019,7 +1025,7 @@ class Session:
         assert template is not None
         position = batch.position
         keys = batch.keys[position : position + limit]
-        if max(keys) > MASK:
+        if keys[-1] > _LARGE_KEY and max(keys) > MASK:
             template = TransferTemplate(self.channel, link.handle, settled=link.settled, tag_bytes=8)
         pack = template.pack
         head_bytes = template.head_bytes

@@ -36,8 +36,15 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, QueueDeleted, Unconfirmed, Unsubscribed
 
 TURN_MAX: Final = 32
-"""Deliveries one consumer gets before the next has its turn, when the backlog is long. Long turns
-make batches, and batches make deliveries cheap; a short backlog is shared out one by one."""
+"""Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and
+batches make deliveries cheap."""
+
+_TURNS_PER_GRANT: Final = 8
+"""A consumer's turn is an eighth of what it was granted: who asks for few at a time gets them one by
+one in rotation with the others, who asks for hundreds gets them in batches."""
+
+_SHARED_OUT_MAX: Final = 8
+"""With so few consumers, a backlog shorter than their turns is shared out evenly."""
 
 
 class Consumer:
@@ -47,11 +54,12 @@ class Consumer:
         credit: deliveries it may have now.
         delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
         handed_out: deliveries it had, all of them.
+        turn: deliveries it gets before the next consumer.
         unsettled: position -> message as delivered.
         settled: nothing is kept for it in `unsettled`.
     """
 
-    __slots__ = ("credit", "delivery_count", "handed_out", "queued", "ref", "settled", "unsettled")
+    __slots__ = ("credit", "delivery_count", "handed_out", "queued", "ref", "settled", "turn", "unsettled")
 
     def __init__(self, ref: ConsumerRef, *, settled: bool) -> None:
         self.ref = ref
@@ -59,6 +67,7 @@ class Consumer:
         self.credit = 0
         self.delivery_count = 0
         self.handed_out = 0
+        self.turn = 1
         self.unsettled: dict[int, Message] = {}
         self.queued = False
 
@@ -148,11 +157,13 @@ class ClassicQueue:
 
         `Unsubscribe` from that session may or may not have been applied already.
         """
+        if self.deleted:
+            return
         consumer = self._consumers.get(deliver.consumer)
-        if consumer is not None and not consumer.settled:
+        if consumer is not None and not deliver.settled:
             self._take_back(consumer, deliver.keys)
             consumer.handed_out -= len(deliver.keys)
-        elif not self.deleted and (consumer is None or consumer.settled):
+        elif deliver.settled:
             self._returned.extend(zip(deliver.keys, deliver.messages, strict=True))
             heapify(self._returned)
         self._serve()
@@ -237,6 +248,7 @@ class ClassicQueue:
         if consumer is None:
             return
         consumer.credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        consumer.turn = min(TURN_MAX, consumer.credit // _TURNS_PER_GRANT) or 1
         if consumer.credit and not consumer.queued:
             consumer.queued = True
             self._turns.append(consumer)
@@ -281,8 +293,9 @@ class ClassicQueue:
             if len(turns) == 1:
                 count = min(consumer.credit, ready)
             else:
-                turn = min(TURN_MAX, ready // (4 * len(turns))) or 1
-                count = min(consumer.credit, turn)
+                count = min(consumer.credit, consumer.turn, ready)
+                if len(turns) <= _SHARED_OUT_MAX:
+                    count = min(count, -(-ready // len(turns)))
             self._hand_out(consumer, count)
             ready -= count
             if consumer.credit:
@@ -321,7 +334,7 @@ class ClassicQueue:
     def _flush(self, consumer: Consumer) -> None:
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
-            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering))
+            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.settled))
 
     def _tell(self, reply_to: ReplyTo, effect: Effect) -> None:
         effects = self._effects.get(reply_to)

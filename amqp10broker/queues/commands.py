@@ -1,8 +1,9 @@
 """What a session may ask of a queue.
 
 Whoever asks gives a `ReplyTo`; the queue gives its effects back under it. `PublisherRef` and
-`ConsumerRef` are identities: a queue holds and returns them, and never looks inside. Publish,
-Settle and Credit are made once per batch, the others once per link, so plain frozen records do.
+`ConsumerRef` are identities: a queue holds and returns them, and never looks inside. Nobody changes
+a record after it was put; the four that are made per batch are not *declared* frozen, because that
+costs 0.3 us instead of 0.1 each, which counts when every message goes to another queue.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ class DetachPublisher:
     publisher: PublisherRef
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Publish:
     """Messages of one link, in order.
 
@@ -122,7 +123,7 @@ class Unsubscribe:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Credit:
     """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
 
@@ -135,7 +136,7 @@ class Credit:
     drain: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Settle:
     """The client has decided on deliveries. Unknown keys are ignored."""
 
@@ -144,7 +145,7 @@ class Settle:
     verdict: Verdict
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class GiveBack:
     """Deliveries that the session could not send: requeued as if they had never been delivered.
 

@@ -9,7 +9,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, PublisherRef
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Confirmed:
     """The queue has taken responsibility for published messages."""
 
@@ -27,7 +27,7 @@ class Unconfirmed:
     settled: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Deliver:
     """Messages for a consumer, within the credit it was given, in queue order.
 
@@ -35,14 +35,16 @@ class Deliver:
         consumer: which link.
         keys: the queue's number for each delivery, for `Settle`.
         messages: as many.
+        settled: the queue keeps no copy, these are the only ones.
     """
 
     consumer: ConsumerRef
     keys: Sequence[int]
     messages: Sequence[Message]
+    settled: bool
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class CreditReply:
     """The answer to one `Credit`, after the deliveries it caused.
 

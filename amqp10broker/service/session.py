@@ -8,8 +8,9 @@ Conducts the engine (`amqp10.session.Session`) and the links' two kinds of owner
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
+from amqp10broker.amqp10.disposition import DispositionRun
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import (
     DeliveriesReceived,
@@ -26,8 +27,9 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin, SenderSettleMode
+from amqp10broker.amqp10.performatives import Begin, Disposition, SenderSettleMode
 from amqp10broker.amqp10.session import Session
+from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.catalog.catalog import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, GiveBack, PublisherRef, Subscribe
@@ -44,6 +46,9 @@ from amqp10broker.service.attach import plan_source, plan_target, rcv_settle_mod
 from amqp10broker.service.consumer import Consumer
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.publisher import Publisher
+
+_INDEPENDENT: Final = frozenset((TransferRun, TransferFrame, DispositionRun, Disposition))
+"""Frames whose consequences do not change what the next frame means."""
 
 
 class BrokerSession:
@@ -99,13 +104,24 @@ class BrokerSession:
             AmqpConnectionError: the connection must be closed with it.
         """
         session = self.session
-        for item in items:
-            # One item at a time, so that what a frame causes is done before the next is looked at:
-            # an attach must be answered before a flow on its handle means anything.
-            for event in session.receive((item,)):
-                self._on_event(event)
+        begin = 0
+        for at, item in enumerate(items):
+            if type(item) in _INDEPENDENT:
+                continue
+            # What such a frame causes must be done before the next is looked at: an attach must be
+            # answered before a flow on its handle means anything.
+            if begin < at:
+                self._receive(items[begin:at])
+            self._receive((item,))
+            begin = at + 1
             if session.ended:
-                break
+                return
+        if begin < len(items):
+            self._receive(items[begin:] if begin else items)
+
+    def _receive(self, items: Sequence[object]) -> None:
+        for event in self.session.receive(items):
+            self._on_event(event)
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
         """What queues did."""
@@ -414,6 +430,6 @@ class BrokerSession:
 
     def _return_stray(self, effect: Deliver) -> None:
         handle = self._left.get(effect.consumer)
-        if handle is not None:
+        if handle is not None and effect.settled:
             self._post(handle, GiveBack(effect.consumer, effect.keys, effect.messages, settled=True))
 

@@ -28,7 +28,6 @@ import structlog
 import trio
 
 from amqp10broker import __version__, adminpath
-from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.config import Config
@@ -36,7 +35,7 @@ from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.security.login import Mechanism
 from amqp10broker.service.status import session_status
 from amqp10broker.tasks.admin import serve_admin
-from amqp10broker.tasks.connection import ConnectionTask
+from amqp10broker.tasks.connection import ConnectionTask, shutting_down
 from amqp10broker.tasks.listener import accept_forever, open_sockets, serve_stream
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged
 from amqp10broker.tasks.queue import RunningQueue
@@ -61,6 +60,7 @@ class Broker:
         catalog: declared queues.
         connections: by number.
         alarms: names of the alarms that are on.
+        stopping: no new connection is served.
     """
 
     def __init__(self, config: Config | None = None) -> None:
@@ -75,6 +75,7 @@ class Broker:
         self.catalog = Catalog(self)
         self.connections: dict[int, ConnectionTask] = {}
         self.alarms: set[str] = set()
+        self.stopping = False
         self.mechanisms = tuple(
             mechanism
             for mechanism in Mechanism
@@ -106,6 +107,7 @@ class Broker:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         sockets = await open_sockets(self.config.host, self.config.port)
+        failure: Exception | None = None
         try:
             self.addresses = [sock.getsockname()[:2] for sock in sockets]
             self._started_at = trio.current_time()
@@ -123,6 +125,10 @@ class Broker:
                         await listeners.start(serve_admin, self)
                         try:
                             yield
+                        except Exception as error:
+                            # Out of the block at once it would cancel the connections; they are
+                            # stopped in order first.
+                            failure = error
                         finally:
                             listeners.cancel_scope.cancel()
                             for sock in sockets:
@@ -133,10 +139,13 @@ class Broker:
         finally:
             for sock in sockets:
                 sock.close()
+        if failure is not None:
+            raise failure
 
     def _stop_connections(self, nursery: trio.Nursery) -> None:
         nursery.cancel_scope.deadline = trio.current_time() + self.config.shutdown_timeout_ms / 1000
-        fault = AmqpConnectionError(Condition.CONNECTION_FORCED, "the broker is shutting down")
+        self.stopping = True
+        fault = shutting_down()
         for connection in list(self.connections.values()):
             connection.shut_down(fault)
 

@@ -54,6 +54,12 @@ READ_BYTES: Final = 65_536
 CLOSE_WAIT_S: Final = 2.0
 """How long a connection that we closed waits for the peer's close before the socket goes."""
 
+
+def shutting_down() -> AmqpConnectionError:
+    """The error with which connections are closed when the broker stops."""
+    return AmqpConnectionError(Condition.CONNECTION_FORCED, "the broker is shutting down")
+
+
 _log = structlog.get_logger("amqp10broker.connection")
 
 
@@ -129,6 +135,7 @@ class ConnectionTask:
                 await self._read()
             for session in list(self._sessions.values()):
                 session.inbox.put(Stop())
+                session.lane.abandon()
 
     async def _read(self) -> None:
         """The reader: bytes to the engine, frames to sessions, until the connection is over."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import structlog
 import trio
 
-from amqp10broker.tasks.connection import ConnectionTask
+from amqp10broker.tasks.connection import ConnectionTask, shutting_down
 from amqp10broker.tasks.stream import SocketTransport
 
 if TYPE_CHECKING:
@@ -90,6 +90,8 @@ async def serve_stream(broker: Broker, stream: object, peer: str, *, loopback: b
     """Serve any stream as a client's connection; a fault in it ends only it."""
     connection = ConnectionTask(broker, stream, broker.next_number(), peer, loopback=loopback)  # type: ignore[arg-type]
     broker.connections[connection.number] = connection
+    if broker.stopping:  # accepted a moment before the end
+        connection.shut_down(shutting_down())
     try:
         await connection.run()
     except* Exception as group:

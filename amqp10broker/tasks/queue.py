@@ -46,11 +46,16 @@ class RunningQueue:
 
     def post(self, command: Command) -> None:
         """Put one letter."""
-        self._mailbox.put([command])
+        self.post_all([command])
 
     def post_all(self, commands: QueueLetter) -> None:
         """Put several commands of one sender as one letter."""
-        self._mailbox.put(commands)
+        if not self._mailbox.put(commands):
+            # A deleted queue has no task any more. What was on its way is answered here, so that
+            # a publisher that found the queue a moment ago hears that it is gone.
+            for command in commands:
+                self.queue.apply(command)
+            self._send_effects()
 
     def counts(self) -> dict[str, Any]:
         """What `status` shows. Reading between two awaits of a single-threaded program is exact."""
@@ -63,10 +68,10 @@ class RunningQueue:
         }
 
     async def run(self) -> None:
-        """Work until the queue is deleted and nobody is left to answer, or cancelled."""
+        """Work until the queue is deleted, or cancelled."""
         queue = self.queue
         mailbox = self._mailbox
-        while True:
+        while not queue.deleted:
             letters = await mailbox.take_all()
             published = False
             for commands in letters:
@@ -75,13 +80,18 @@ class RunningQueue:
                     published = published or type(command) is Publish
             if published and self._delay_s:
                 await trio.sleep(self._delay_s)
-            effects = queue.take_effects()
-            while effects:
-                for reply_to, batch in effects.items():
-                    assert isinstance(reply_to, SessionAddress)
-                    if not reply_to.mailbox.put(batch):
-                        self._take_back(batch)
-                effects = queue.take_effects()
+            self._send_effects()
+        for commands in mailbox.close():
+            self.post_all(commands)
+
+    def _send_effects(self) -> None:
+        effects = self.queue.take_effects()
+        while effects:
+            for reply_to, batch in effects.items():
+                assert isinstance(reply_to, SessionAddress)
+                if not reply_to.mailbox.put(batch):
+                    self._take_back(batch)
+            effects = self.queue.take_effects()
 
     def _take_back(self, batch: list[Effect]) -> None:
         for effect in batch:

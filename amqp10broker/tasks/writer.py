@@ -28,13 +28,23 @@ class Lane:
         waiting_bytes: bytes of transfers put and not sent.
     """
 
-    __slots__ = ("_control_bytes", "_drained", "_inbox", "_wanted", "_writer", "budget_bytes", "waiting_bytes")
+    __slots__ = (
+        "_abandoned",
+        "_control_bytes",
+        "_drained",
+        "_inbox",
+        "_wanted",
+        "_writer",
+        "budget_bytes",
+        "waiting_bytes",
+    )
 
     def __init__(self, writer: Writer, inbox: Mailbox[SessionLetter] | None, budget_bytes: int) -> None:
         self._writer = writer
         self._inbox = inbox
         self._wanted = False
         self._drained: trio.Event | None = None
+        self._abandoned = False
         self._control_bytes = 0
         self.budget_bytes = budget_bytes
         self.waiting_bytes = 0
@@ -56,6 +66,13 @@ class Lane:
     def put(self, pieces: list[bytes], transfer_bytes: int = 0) -> None:
         """Give bytes to the writer, in order; sent at once when nothing is before them."""
         self._writer.put(Write(self, pieces, transfer_bytes))
+        self._tell_if_wanted()
+
+    def _tell_if_wanted(self) -> None:
+        # By letter even when the bytes have gone out at once: the other tasks get their turn between.
+        if self._wanted and self.room > 0 and self._inbox is not None:
+            self._wanted = False
+            self._inbox.put(WRITER_READY)
 
     def count(self, letter: Write, total_bytes: int) -> None:
         """The writer keeps a letter."""
@@ -66,9 +83,7 @@ class Lane:
         """The writer has sent a letter it kept."""
         self.waiting_bytes -= letter.transfer_bytes
         self._control_bytes -= total_bytes - letter.transfer_bytes
-        if self._wanted and self.room > 0 and self._inbox is not None:
-            self._wanted = False
-            self._inbox.put(WRITER_READY)
+        self._tell_if_wanted()
         if self._drained is not None and self._control_bytes <= CONTROL_BYTES_MAX:
             self._drained.set()
             self._drained = None
@@ -80,12 +95,13 @@ class Lane:
 
     async def wait_drained(self) -> None:
         """Wait until the lane is not overfull."""
-        while self.overfull and not self._writer.broken:
+        while self.overfull and not self._abandoned:
             self._drained = trio.Event()
             await self._drained.wait()
 
     def abandon(self) -> None:
-        """The writer is gone: nobody must wait for it."""
+        """The writer is gone, or the session is to stop: nobody must wait from now on."""
+        self._abandoned = True
         if self._drained is not None:
             self._drained.set()
             self._drained = None
