@@ -47,7 +47,11 @@ ROOMS: Final[Mapping[str, Room]] = {
     "amqp10": _room("errors", why="the engine serves broker and client: no broker, queue or role in it"),
     "message": _room("amqp10", "errors", why="the container that protocols publish into"),
     "routing": _room("message", "errors", why="addresses to queue names; no protocol, no queue state"),
-    "queues": _room("message", "errors", why="state machines that a simulation can run alone"),
+    "queues": _room(
+        "message", "amqp10.serial", "errors",
+        why="state machines that a simulation can run alone; delivery-counts are RFC 1982 numbers there too",
+    ),
+    "security": _room("errors", why="who may connect"),
     "catalog": _room("routing", "queues", "errors", why="what is declared, names to queues"),
     "service": _room(
         "amqp10", "message", "routing", "queues", "catalog", "config", "errors",
@@ -55,8 +59,8 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
-        "service", "catalog", "queues", "routing", "message", "amqp10", "greeting", "adminpath", "config",
-        "errors", "__init__",
+        "service", "security", "catalog", "queues", "routing", "message", "amqp10", "greeting", "adminpath",
+        "config", "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),

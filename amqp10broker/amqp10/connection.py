@@ -22,6 +22,7 @@ from amqp10broker.amqp10.events import (
     SaslInitReceived,
     SaslResponseReceived,
 )
+from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.frames import (
     PRE_OPEN_FRAME_SIZE_MAX,
     TYPE_AMQP,
@@ -41,7 +42,6 @@ from amqp10broker.amqp10.performatives import (
     SaslOutcome,
     SaslResponse,
 )
-from amqp10broker.amqp10.session import to_error
 from amqp10broker.amqp10.types import Symbol
 
 HEADER_AMQP: Final = b"AMQP\x00\x01\x00\x00"
@@ -193,7 +193,7 @@ class Connection:
         return events
 
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
-        while self.state in _READING_HEADER:
+        while self._reading_header():
             # A client that does not wait has sent its header behind the frame we answered.
             self._head += self.frames.take_rest() + data
             data = b""
@@ -214,13 +214,16 @@ class Connection:
             for channel, items in groups:
                 for item in items:
                     self._on_early(channel, item, events)
-            if self.state in _READING_HEADER:
+            if self._reading_header():
                 self._receive(b"", events)
                 return
             if self._owner_must_answer():
                 return
         for channel, items in self.frames.read(data):
             self._dispatch(channel, items, events)
+
+    def _reading_header(self) -> bool:
+        return self.state in _READING_HEADER
 
     def _owner_must_answer(self) -> bool:
         return self.state in (ConnectionState.SASL_NEGOTIATING, ConnectionState.OPEN_RECEIVED) and self.server
@@ -293,7 +296,7 @@ class Connection:
         if performative.max_frame_size < MIN_MAX_FRAME_SIZE:
             self._fail_open(
                 Condition.FRAME_SIZE_TOO_SMALL,
-                f"max-frame-size {performative.max_frame_size} is less than the minimum of {MIN_MAX_FRAME_SIZE}",
+                f"max-frame-size {performative.max_frame_size} is below the minimum of {MIN_MAX_FRAME_SIZE}",
             )
         idle = performative.idle_time_out
         if idle is not None and 0 < idle < IDLE_TIMEOUT_MS_MIN:
@@ -328,7 +331,7 @@ class Connection:
         elif channel not in self._channels:
             raise AmqpConnectionError(
                 Condition.ILLEGAL_STATE,
-                f"{type(first).__name__.lower()} on channel {channel}, which has no session: send begin first",
+                f"{type(first).__name__.lower()} on channel {channel} without a session: send begin first",
             )
         else:
             ended = isinstance(first, End)
@@ -367,7 +370,7 @@ class Connection:
         if mechanism not in offered.sasl_server_mechanisms:
             raise AmqpConnectionError(
                 Condition.UNAUTHORIZED_ACCESS,
-                f"the server does not offer SASL {mechanism}, only {', '.join(offered.sasl_server_mechanisms)}",
+                f"SASL {mechanism} is not offered, only {', '.join(offered.sasl_server_mechanisms)}",
             )
         self._write_sasl(
             SaslInit(mechanism=Symbol(mechanism), initial_response=initial_response, hostname=hostname)

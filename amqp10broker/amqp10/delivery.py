@@ -79,9 +79,13 @@ def check_first(transfer: Transfer) -> None:
         AmqpLinkError: delivery-tag is absent or longer than 32 bytes.
     """
     if transfer.delivery_id is None:
-        raise AmqpSessionError(Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery")
+        raise AmqpSessionError(
+            Condition.INVALID_FIELD, "delivery-id is not set on the first transfer of a delivery"
+        )
     if transfer.delivery_tag is None:
-        raise AmqpLinkError(Condition.INVALID_FIELD, "delivery-tag is not set on the first transfer of a delivery")
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD, "delivery-tag is not set on the first transfer of a delivery"
+        )
     if len(transfer.delivery_tag) > DELIVERY_TAG_BYTES_MAX:
         raise AmqpLinkError(
             Condition.INVALID_FIELD,

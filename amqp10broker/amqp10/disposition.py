@@ -55,7 +55,17 @@ class DispositionLayout:
         last_code: expected constructor of `last`, or None where it is absent or null.
     """
 
-    __slots__ = ("channel", "frame_bytes", "head_bytes", "last_code", "role", "settled", "state", "suffix", "unpack_from")
+    __slots__ = (
+        "channel",
+        "frame_bytes",
+        "head_bytes",
+        "last_code",
+        "role",
+        "settled",
+        "state",
+        "suffix",
+        "unpack_from",
+    )
 
     def __init__(
         self,

@@ -98,7 +98,9 @@ class DeliveriesUpdated:
 
     __slots__ = ("delivery_ids", "keys", "link", "settled", "state")
 
-    def __init__(self, link: SenderLink, keys: list[int], delivery_ids: list[int], state: Any, settled: bool) -> None:
+    def __init__(
+        self, link: SenderLink, keys: list[int], delivery_ids: list[int], state: Any, settled: bool
+    ) -> None:
         self.link = link
         self.keys = keys
         self.delivery_ids = delivery_ids

@@ -9,14 +9,16 @@ Everything that is not such a transfer is decoded by the generated tables.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from struct import Struct
 from typing import Final
 
-from amqp10broker.amqp10.errors import Condition, DecodeError
 from amqp10broker.amqp10 import disposition as dispositions
+from amqp10broker.amqp10 import transfer as transfers
 from amqp10broker.amqp10.disposition import DispositionLayout, DispositionRun
+from amqp10broker.amqp10.errors import Condition, DecodeError
 from amqp10broker.amqp10.performatives import Begin, Close, Disposition, End, Open, Transfer, decode_composite
-from amqp10broker.amqp10.transfer import LIST32, TransferFrame, TransferLayout, TransferRun, learn
+from amqp10broker.amqp10.transfer import LIST32, TransferFrame, TransferLayout, TransferRun
 
 FRAME_HEADER: Final = Struct(">IBBH")
 """size in bytes (header included), doff in 4-byte words, type, channel (section 2.3.1)."""
@@ -87,7 +89,19 @@ class FrameReader:
         get_layout = layouts.get
         groups: list[tuple[int, list[object]]] = []
         open_groups: dict[int, list[object]] = {}
+
+        def add(channel: int, item: object) -> None:
+            items = open_groups.get(channel)
+            if items is None:
+                items = open_groups[channel] = []
+                groups.append((channel, items))
+            items.append(item)
+
         last_layout: TransferLayout | DispositionLayout | None = None
+        ids: list[int] = []
+        tags: list[bytes] = []
+        payloads: list[bytes] = []
+        spans: list[tuple[int, int]] = []
         frames = 0
         while end - pos >= FRAME_HEADER_BYTES:
             layout = get_layout(buf[pos + 4 : pos + 17])
@@ -95,23 +109,7 @@ class FrameReader:
                 layout = get_layout(buf[pos + 4 : pos + 23])
             if layout is None or end - pos < layout.head_bytes:
                 pass
-            elif type(layout) is DispositionLayout:
-                span = layout.read(buf, pos)
-                if span is not None:
-                    if layout is not last_layout:
-                        channel = layout.channel
-                        items = open_groups.get(channel)
-                        if items is None:
-                            items = open_groups[channel] = []
-                            groups.append((channel, items))
-                        spans: list[tuple[int, int]] = []
-                        items.append(DispositionRun(layout.role, layout.settled, layout.state, spans))
-                        last_layout = layout
-                    spans.append(span)
-                    frames += 1
-                    pos += layout.frame_bytes
-                    continue
-            else:
+            elif isinstance(layout, TransferLayout):
                 size, delivery_id, tag_code, tag, suffix = layout.unpack_from(buf, pos)
                 stop = pos + size
                 if stop > end and size <= self.frame_size_max:
@@ -122,22 +120,29 @@ class FrameReader:
                     and layout.head_bytes <= size <= self.frame_size_max
                 ):
                     if layout is not last_layout:
-                        channel = layout.channel
-                        items = open_groups.get(channel)
-                        if items is None:
-                            items = open_groups[channel] = []
-                            groups.append((channel, items))
                         run = TransferRun(layout.handle, layout.message_format, layout.settled)
-                        items.append(run)
+                        add(layout.channel, run)
                         last_layout = layout
-                        add_id = run.delivery_ids.append
-                        add_tag = run.tags.append
-                        add_payload = run.payloads.append
-                    add_id(delivery_id)
-                    add_tag(tag)
-                    add_payload(buf[pos + layout.head_bytes : stop])
+                        ids, tags, payloads = run.delivery_ids, run.tags, run.payloads
+                    ids.append(delivery_id)
+                    tags.append(tag)
+                    payloads.append(buf[pos + layout.head_bytes : stop])
                     frames += 1
                     pos = stop
+                    continue
+            else:
+                span = layout.read(buf, pos)
+                if span is not None:
+                    if layout is not last_layout:
+                        spans = []
+                        add(
+                            layout.channel,
+                            DispositionRun(layout.role, layout.settled, layout.state, spans),
+                        )
+                        last_layout = layout
+                    spans.append(span)
+                    frames += 1
+                    pos += layout.frame_bytes
                     continue
             size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
             self._check_header(size, doff, frame_type)
@@ -152,38 +157,33 @@ class FrameReader:
                     raise DecodeError("a SASL frame has no body", Condition.FRAMING_ERROR)
                 continue
             item, body_end = decode_composite(buf, body, stop)
-            if type(item) is Transfer:
-                learned = learn(buf, pos, item, body_end) if doff == 2 else None
-                if learned is not None:
-                    if len(layouts) >= _LAYOUTS_MAX:
-                        layouts.clear()
-                    layouts.update(learned)
-                item = TransferFrame(item, buf[body_end:stop])
-            elif type(item) is Disposition and doff == 2 and body_end == stop:
-                learned_too = dispositions.learn(buf, pos, item, stop)
-                if learned_too is not None:
-                    layouts.update(learned_too)
+            if isinstance(item, Transfer):
+                if doff == 2:
+                    self._learn(transfers.learn(buf, pos, item, body_end))
+                add(channel, TransferFrame(item, buf[body_end:stop]))
             elif body_end != stop:
-                raise DecodeError(
-                    f"{stop - body_end} bytes follow the {type(item).__name__.lower()} performative in its frame"
-                )
-            last_layout = None
-            pos = stop
-            structural = isinstance(item, _STRUCTURAL)
-            if structural:
+                name = type(item).__name__.lower()
+                raise DecodeError(f"{stop - body_end} bytes follow the {name} performative in its frame")
+            elif isinstance(item, _STRUCTURAL):
                 open_groups.clear()
                 groups.append((channel, [item]))
             else:
-                items = open_groups.get(channel)
-                if items is None:
-                    items = open_groups[channel] = []
-                    groups.append((channel, items))
-                items.append(item)
+                if isinstance(item, Disposition) and doff == 2:
+                    self._learn(dispositions.learn(buf, pos, item, stop))
+                add(channel, item)
+            last_layout = None
+            pos = stop
             if stop_after_first:
                 break
         self.frames += frames
         self._rest = buf[pos:] if pos else buf
         return groups
+
+    def _learn(self, layouts: Mapping[bytes, TransferLayout | DispositionLayout] | None) -> None:
+        if layouts is not None:
+            if len(self._layouts) >= _LAYOUTS_MAX:
+                self._layouts.clear()
+            self._layouts.update(layouts)
 
     def take_rest(self) -> bytes:
         """Hand over the bytes not read yet, for a phase that does not speak in frames."""

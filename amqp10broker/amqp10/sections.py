@@ -97,7 +97,9 @@ def locate(payload: bytes) -> Sections:
             raise DecodeError(f"failed to parse message: more than {SECTIONS_MAX} sections")
         if code in _BODY:
             if body and (code != body or code == AMQP_VALUE):
-                raise DecodeError(f"failed to parse message: section 0x{code:02x} after body section 0x{body:02x}")
+                raise DecodeError(
+                    f"failed to parse message: section 0x{code:02x} after body section 0x{body:02x}"
+                )
             body = code
         if code < previous or (code == previous and code not in (DATA, AMQP_SEQUENCE)):
             raise DecodeError(f"failed to parse message: section 0x{code:02x} after section 0x{previous:02x}")

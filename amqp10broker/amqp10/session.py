@@ -14,17 +14,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from enum import Enum, auto
-from itertools import repeat
 from typing import Any, Final
 
-from amqp10broker.amqp10.delivery import (
-    DeliveryBatch,
-    OutgoingDelivery,
-    PartialDelivery,
-    Parts,
-    check_first,
-)
+from amqp10broker.amqp10.delivery import DeliveryBatch, Parts
 from amqp10broker.amqp10.disposition import DispositionRun, Outcome, Settlements
 from amqp10broker.amqp10.errors import (
     AmqpConnectionError,
@@ -34,7 +26,6 @@ from amqp10broker.amqp10.errors import (
     Condition,
 )
 from amqp10broker.amqp10.events import (
-    DeliveriesReceived,
     DeliveriesSent,
     DeliveriesSettled,
     DeliveriesUpdated,
@@ -47,6 +38,7 @@ from amqp10broker.amqp10.events import (
     SessionEnded,
     SessionEvent,
 )
+from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import (
     LINK_TRANSITIONS,
     LinkInput,
@@ -54,73 +46,27 @@ from amqp10broker.amqp10.link import (
     ReceiverLink,
     SenderLink,
 )
+from amqp10broker.amqp10.output import Output
 from amqp10broker.amqp10.performatives import (
     Attach,
     Begin,
     Detach,
     Disposition,
     End,
-    Error,
     Flow,
     ReceiverSettleMode,
     SenderSettleMode,
-    Transfer,
 )
+from amqp10broker.amqp10.receiving import Inbound, head_of_run
+from amqp10broker.amqp10.sending import Outbound, withdraw
 from amqp10broker.amqp10.serial import MASK, diff, limit_left
-from amqp10broker.amqp10.transfer import TransferFrame, TransferRun, TransferTemplate, delivery_tag
+from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
+from amqp10broker.amqp10.transfer import TransferFrame, TransferRun, TransferTemplate
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
 
 ROLE_SENDER: Final = False
 ROLE_RECEIVER: Final = True
-
-_TRANSFER_HEAD_BYTES_MAX: Final = 8 + 64
-"""Frame header and performative of one piece of a multi-frame message, rounded up: a fixed room for
-it makes every frame but the last equally long. The largest has a 5-byte handle, a 10-byte tag."""
-
-_LARGE_KEY: Final = MASK - 0x1000_0000
-"""Keys of one batch lie closer together than this: only behind it need their largest be looked for."""
-
-_QUANTUM_FRAMES: Final = 128
-"""Deliveries that one link sends before the next link of the session has its turn."""
-
-
-class SessionState(Enum):
-    """Section 2.5.5."""
-
-    UNMAPPED = auto()
-    BEGIN_SENT = auto()
-    BEGIN_RECEIVED = auto()
-    MAPPED = auto()
-    END_SENT = auto()
-    END_RECEIVED = auto()
-    DISCARDING = auto()
-    """We ended with an error; everything but the peer's end is thrown away."""
-
-
-class SessionInput(Enum):
-    """What moves a session end."""
-
-    SEND_BEGIN = auto()
-    RECEIVE_BEGIN = auto()
-    SEND_END = auto()
-    SEND_END_ERROR = auto()
-    RECEIVE_END = auto()
-
-
-# Section 2.5.5. A pair that is absent is refused. The role that begins first is not in the table.
-SESSION_TRANSITIONS: Final[dict[tuple[SessionState, SessionInput], SessionState]] = {
-    (SessionState.UNMAPPED, SessionInput.SEND_BEGIN): SessionState.BEGIN_SENT,
-    (SessionState.UNMAPPED, SessionInput.RECEIVE_BEGIN): SessionState.BEGIN_RECEIVED,
-    (SessionState.BEGIN_SENT, SessionInput.RECEIVE_BEGIN): SessionState.MAPPED,
-    (SessionState.BEGIN_RECEIVED, SessionInput.SEND_BEGIN): SessionState.MAPPED,
-    (SessionState.MAPPED, SessionInput.SEND_END): SessionState.END_SENT,
-    (SessionState.MAPPED, SessionInput.SEND_END_ERROR): SessionState.DISCARDING,
-    (SessionState.MAPPED, SessionInput.RECEIVE_END): SessionState.END_RECEIVED,
-    (SessionState.END_RECEIVED, SessionInput.SEND_END): SessionState.UNMAPPED,
-    (SessionState.END_SENT, SessionInput.RECEIVE_END): SessionState.UNMAPPED,
-    (SessionState.DISCARDING, SessionInput.RECEIVE_END): SessionState.UNMAPPED,
-}
 
 
 class Session:
@@ -160,20 +106,19 @@ class Session:
         self.incoming = IncomingWindow(incoming_window, closed=window_closed)
         self.outgoing = OutgoingWindow()
         self.handle_max = handle_max
-        self.unsettled_in: dict[int, ReceiverLink] = {}
-        self.unsettled_out: dict[int, tuple[SenderLink, int]] = {}
         self.remote_begin: Begin | None = None
         self._remote_channel = channel
-        self._frame_size_max = frame_size_max
-        self._next_delivery_id = 0
         self._links_by_remote: dict[int, SenderLink | ReceiverLink] = {}
         self._links: dict[int, SenderLink | ReceiverLink] = {}
         self._settlements_in = Settlements(channel, ROLE_RECEIVER)
         self._settlements_out = Settlements(channel, ROLE_SENDER)
         self._round: deque[SenderLink] = deque()
-        self._grants: dict[ReceiverLink, None] = {}
-        self._out: list[bytes] = []
-        self._frame_tail = b"\x02\x00" + channel.to_bytes(2, "big")
+        self._output = Output(channel)
+        self._write = self._output.write
+        self._in = Inbound(self.incoming)
+        self._out = Outbound(self.outgoing, self._output, channel, frame_size_max)
+        self.unsettled_in = self._in.unsettled
+        self.unsettled_out = self._out.unsettled
 
     # --- what the owner asks ----------------------------------------------------------------------
 
@@ -197,14 +142,13 @@ class Session:
         """Whether any link has deliveries or markers that are not written."""
         return bool(self._round)
 
-    def take_output(self) -> list[bytes]:
+    def take_output(self) -> list[bytes | memoryview]:
         """The bytes to write now, in pieces to be joined: dispositions first, then the rest.
 
         Dispositions are collected until this call, so call it once per batch.
         """
         self._flush()
-        out, self._out = self._out, []
-        return out
+        return self._output.take()
 
     # --- begin and end ----------------------------------------------------------------------------
 
@@ -282,147 +226,31 @@ class Session:
         return events
 
     def _on_run(self, run: TransferRun, events: list[SessionEvent]) -> None:
-        ids = run.delivery_ids
-        count = len(ids)
-        violation = self._count_incoming(count)
+        count = len(run.delivery_ids)
+        violation = self._in.count(count)
         if violation is not None:
             count = violation
-            run = _head_of_run(run, count)
-            ids = run.delivery_ids
+            run = head_of_run(run, count)
         link = self._receiver(run.handle)
         if link is not None and count:
             try:
-                if link.partial is not None:
-                    self._on_run_within_partial(link, run, events)
-                else:
-                    self._take_deliveries(link, run, events)
+                self._in.take_run(link, run, events)
             except AmqpLinkError as fault:
                 self._fail_link(link, fault, events)
         if violation is not None:
             raise self.incoming.violation()
 
-    def _take_deliveries(self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]) -> None:
-        settled = bool(run.settled)
-        check_settled(link, settled)
-        ids = run.delivery_ids
-        tags = run.tags
-        payloads = run.payloads
-        credit = link.credit
-        covered = credit.receive(len(ids))
-        if credit.granted is not None:
-            self._grants[link] = None
-        over_credit = covered < len(ids)
-        if over_credit:
-            ids, tags, payloads = ids[:covered], tags[:covered], payloads[:covered]
-        if link.max_message_size and payloads and max(map(len, payloads)) > link.max_message_size:
-            largest = max(map(len, payloads))
-            raise message_too_large(largest, link.max_message_size)
-        if not settled:
-            self._note_unsettled(ids, link)
-        if ids:
-            events.append(DeliveriesReceived(link, ids, tags, payloads, settled, run.message_format or 0))
-        if over_credit:
-            raise over_limit()
-
-    def _note_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> None:
-        unsettled = self.unsettled_in
-        expected = len(unsettled) + len(ids)
-        unsettled.update(zip(ids, repeat(link)))
-        if len(unsettled) != expected:
-            raise AmqpSessionError(
-                Condition.INVALID_FIELD,
-                f"delivery-id among {ids[0]}..{ids[-1]} is still in flight: settle a delivery before its id is used again",
-            )
-
-    def _on_run_within_partial(self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]) -> None:
-        for delivery_id, tag, payload in zip(run.delivery_ids, run.tags, run.payloads, strict=True):
-            transfer = Transfer(
-                handle=run.handle,
-                delivery_id=delivery_id,
-                delivery_tag=tag,
-                message_format=run.message_format,
-                settled=run.settled,
-            )
-            self._take_transfer(link, transfer, payload, events)
-
     def _on_transfer(self, frame: TransferFrame, events: list[SessionEvent]) -> None:
-        violation = self._count_incoming(1)
+        violation = self._in.count(1)
         if violation is not None:
             raise self.incoming.violation()
         link = self._receiver(frame.performative.handle)
         if link is None:
             return
         try:
-            self._take_transfer(link, frame.performative, frame.payload, events)
+            self._in.take_transfer(link, frame.performative, frame.payload, events)
         except AmqpLinkError as fault:
             self._fail_link(link, fault, events)
-
-    def _take_transfer(
-        self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
-    ) -> None:
-        partial = link.partial
-        if partial is None:
-            check_first(transfer)
-            if link.credit.link_credit <= 0:
-                raise over_limit()
-            if transfer.rcv_settle_mode == ReceiverSettleMode.SECOND and link.rcv_settle_mode == ReceiverSettleMode.FIRST:
-                raise AmqpLinkError(
-                    Condition.INVALID_FIELD,
-                    "rcv-settle-mode second on a transfer of a link whose rcv-settle-mode is first",
-                )
-            partial = PartialDelivery(transfer)
-            check_settled(link, partial.settled)
-            if not partial.settled and not transfer.resume:
-                self._note_unsettled((partial.delivery_id,), link)
-        else:
-            partial.check_continuation(transfer)
-        if transfer.aborted:
-            # "Aborted messages SHOULD be discarded by the recipient ... An aborted message is
-            # implicitly settled" (2.7.5). It used its credit all the same.
-            link.partial = None
-            self._drop_delivery(link, partial)
-            return
-        partial.add(payload)
-        if link.max_message_size and partial.size_bytes > link.max_message_size:
-            raise message_too_large(partial.size_bytes, link.max_message_size)
-        if transfer.more:
-            link.partial = partial
-            return
-        link.partial = None
-        if transfer.resume:
-            # "The receiver MUST ignore resumed deliveries that are not in its local unsettled map"
-            # (2.7.5), and we keep none across a detach.
-            self._drop_delivery(link, partial)
-            return
-        if not link.credit.receive(1):
-            raise over_limit()
-        self._grants[link] = None
-        events.append(
-            DeliveriesReceived(
-                link,
-                [partial.delivery_id],
-                [partial.tag],
-                [b"".join(partial.chunks)],
-                partial.settled,
-                partial.message_format or 0,
-            )
-        )
-
-    def _drop_delivery(self, link: ReceiverLink, partial: PartialDelivery) -> None:
-        link.credit.receive(1)
-        self.finish_received(link, 1)
-        self.unsettled_in.pop(partial.delivery_id, None)
-
-    def _count_incoming(self, frames: int) -> int | None:
-        """Count frames; None when all fit, else how many did before the window was violated."""
-        incoming = self.incoming
-        if incoming.closed:
-            allowance = incoming.allowance()
-            if frames > allowance:
-                incoming.count(allowance)
-                return allowance
-        incoming.count(frames)
-        return None
 
     def _receiver(self, handle: int) -> ReceiverLink | None:
         """The receiver link for a transfer; None when its frames are to be discarded."""
@@ -471,7 +299,7 @@ class Session:
         if diff(delivery_count, credit.delivery_count) > 0:
             credit.link_credit = limit_left(credit.delivery_count, credit.link_credit, delivery_count)
             credit.delivery_count = delivery_count
-            self.top_up(link)
+            self._in.top_up(link)
 
     def _on_disposition(self, performative: Disposition, events: list[SessionEvent]) -> None:
         last = performative.first if performative.last is None else performative.last
@@ -518,7 +346,8 @@ class Session:
 
     def _on_begin(self, performative: Begin, events: list[SessionEvent]) -> None:
         raise AmqpSessionError(
-            Condition.ILLEGAL_STATE, f"Unexpected frame: begin on channel {self._remote_channel}, which is in use"
+            Condition.ILLEGAL_STATE,
+            f"Unexpected frame: begin on channel {self._remote_channel}, which is in use",
         )
 
     def _on_end(self, performative: End, events: list[SessionEvent]) -> None:
@@ -616,7 +445,8 @@ class Session:
             self.refuse_link(
                 link,
                 AmqpLinkError(
-                    Condition.INVALID_FIELD, "initial-delivery-count must be set when the role of attach is sender"
+                    Condition.INVALID_FIELD,
+                    "initial-delivery-count must be set when the role of attach is sender",
                 ),
             )
             return
@@ -650,7 +480,7 @@ class Session:
             link.template = TransferTemplate(self.channel, link.handle, settled=link.settled)
         else:
             assert type(link) is ReceiverLink
-            self.top_up(link)
+            self._in.top_up(link)
 
     def accept_link(
         self,
@@ -775,29 +605,13 @@ class Session:
             begun settled and not finished: its receiver discards it, and no outcome will come.
         """
         if type(link) is ReceiverLink:
-            link.partial = None
-            stale = [number for number, owner in self.unsettled_in.items() if owner is link]
-            for number in stale:
-                del self.unsettled_in[number]
+            self._in.drop(link)
             return []
         assert type(link) is SenderLink
-        gone = [number for number, (owner, _) in self.unsettled_out.items() if owner is link]
-        for number in gone:
-            del self.unsettled_out[number]
-        unsent: list[tuple[int, Parts]] = []
-        if link.settled and link.partial is not None:
-            unsent.append((link.partial.key, link.partial.message))
-        for entry in link.pending:
-            if type(entry) is DeliveryBatch:
-                unsent.extend(
-                    zip(entry.keys[entry.position :], entry.messages[entry.position :], strict=True)
-                )
-        link.pending.clear()
-        link.partial = None
         if link.queued:
             self._round.remove(link)
             link.queued = False
-        return unsent
+        return self._out.drop(link)
 
     def _forget_links(self) -> None:
         for link in list(self._links.values()):
@@ -868,19 +682,17 @@ class Session:
 
     def finish_received(self, link: ReceiverLink, deliveries: int) -> None:
         """Count deliveries as finished with, which may grant new credit."""
-        link.credit.finish(deliveries)
-        if link.credit.granted is not None:
-            self._grants[link] = None
+        self._in.finish(link, deliveries)
 
     def top_up(self, link: ReceiverLink) -> None:
         """Grant if the link's rule allows it now, as after a change of its limit."""
-        link.credit.top_up()
-        if link.credit.granted is not None:
-            self._grants[link] = None
+        self._in.top_up(link)
 
     # --- settlement -------------------------------------------------------------------------------
 
-    def settle_received(self, delivery_ids: Sequence[int], state: Outcome | None, *, settled: bool = True) -> None:
+    def settle_received(
+        self, delivery_ids: Sequence[int], state: Outcome | None, *, settled: bool = True
+    ) -> None:
         """Tell the peer the outcome of deliveries that we received."""
         if settled:
             pop = self.unsettled_in.pop
@@ -897,16 +709,16 @@ class Session:
 
     def _flush_settlements(self) -> None:
         if self._settlements_in:
-            self._out.extend(self._settlements_in.take())
+            self._output.pieces.extend(self._settlements_in.take())
         if self._settlements_out:
-            self._out.extend(self._settlements_out.take())
+            self._output.pieces.extend(self._settlements_out.take())
 
     def _flush(self) -> None:
         """Write what was collected: outcomes, then grants, then the session's own window."""
         self._flush_settlements()
         if self.state is not SessionState.MAPPED:
             return
-        for link in self._grants:
+        for link in self._in.grants:
             if link.credit.granted is None or not link.attached:
                 continue
             delivery_count, link_credit = link.credit.granted
@@ -917,7 +729,7 @@ class Session:
             link.credit.granted = None
             self._write(flow)
             self.incoming.flow_due = False
-        self._grants.clear()
+        self._in.grants.clear()
         if self.incoming.flow_due:
             self.send_session_flow()
 
@@ -935,18 +747,7 @@ class Session:
 
     def withdraw(self, link: SenderLink, keep: int) -> list[tuple[int, Parts]]:
         """Take back all but the first `keep` deliveries that have not begun."""
-        taken: list[tuple[int, Parts]] = []
-        for entry in link.pending:
-            if type(entry) is not DeliveryBatch:
-                continue
-            left = entry.left()
-            if left <= keep:
-                keep -= left
-                continue
-            keys, messages = entry.cut(keep)
-            taken.extend(zip(keys, messages, strict=True))
-            keep = 0
-        return taken
+        return withdraw(link, keep)
 
     def _enqueue(self, link: SenderLink) -> None:
         if not link.queued:
@@ -972,7 +773,7 @@ class Session:
         while turns and blocked < len(turns):
             link = turns[0]
             try:
-                spent, sent, marker = self._turn(link, budget_bytes - written)
+                spent, sent, marker = self._out.take_turn(link, budget_bytes - written)
             except AmqpLinkError as fault:
                 unsent = self.detach(link, fault)
                 events.append(LinkDetached(link, True, None, fault, unsent))
@@ -991,115 +792,6 @@ class Session:
                 return written, events
         return written, events
 
-    def _turn(self, link: SenderLink, budget: int) -> tuple[int, int, object | None]:
-        """One link's turn: bytes written, deliveries begun, marker reached or None."""
-        if link.partial is not None:
-            if budget <= 0 or self.outgoing.remote_incoming_window == 0:
-                return 0, 0, None
-            return self._send_piece(link), 0, None
-        while link.pending:
-            entry = link.pending[0]
-            if type(entry) is not DeliveryBatch:
-                link.pending.popleft()
-                return 0, 0, entry
-            if entry.left():
-                break
-            link.pending.popleft()
-        else:
-            return 0, 0, None
-        limit = min(
-            entry.left(), self.outgoing.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES
-        )
-        if limit <= 0 or budget <= 0:
-            return 0, 0, None
-        spent, sent = self._send_whole(link, entry, limit, budget)
-        if sent == 0:
-            spent, sent = self._send_large(link, entry), 1
-        if not entry.left():
-            link.pending.popleft()
-        return spent, sent, None
-
-    def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
-        """Write deliveries that fit one frame each, up to the first that does not."""
-        template = link.template
-        assert template is not None
-        position = batch.position
-        keys = batch.keys[position : position + limit]
-        if keys[-1] > _LARGE_KEY and max(keys) > MASK:
-            template = TransferTemplate(self.channel, link.handle, settled=link.settled, tag_bytes=8)
-        pack = template.pack
-        head_bytes = template.head_bytes
-        before, between, after = template.before, template.between, template.after
-        first_id = delivery_id = self._next_delivery_id
-        size_max = self._frame_size_max
-        peer_max = link.peer_max_message_size
-        if peer_max:
-            size_max = min(size_max, peer_max + head_bytes)
-        add = self._out.append
-        spent = 0
-        for key, (head, bare) in zip(keys, batch.messages[position : position + limit], strict=True):
-            size = head_bytes + len(head) + len(bare)
-            if size > size_max:
-                break
-            add(pack(size, before, delivery_id, between, key, after))
-            add(head)
-            add(bare)
-            delivery_id = (delivery_id + 1) & MASK
-            spent += size
-            if spent >= budget:
-                break
-        sent = (delivery_id - first_id) & MASK
-        if sent:
-            if not link.settled:
-                ids: Iterable[int] = range(first_id, first_id + sent)
-                if delivery_id < first_id:
-                    ids = [number & MASK for number in ids]
-                self.unsettled_out.update(zip(ids, zip(repeat(link), keys, strict=False), strict=False))
-            self._next_delivery_id = delivery_id
-            batch.position = position + sent
-            self.outgoing.spend(sent)
-            link.credit.spend(sent)
-        return spent, sent
-
-    def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
-        """Begin the next delivery of the batch, which takes more than one frame."""
-        key, message = batch.keys[batch.position], batch.messages[batch.position]
-        size = len(message[0]) + len(message[1])
-        if link.peer_max_message_size and size > link.peer_max_message_size:
-            raise message_too_large(size, link.peer_max_message_size)
-        delivery_id = self._next_delivery_id
-        self._next_delivery_id = (delivery_id + 1) & MASK
-        batch.position += 1
-        link.credit.spend(1)
-        if not link.settled:
-            self.unsettled_out[delivery_id] = (link, key)
-        link.partial = OutgoingDelivery(delivery_id, key, message)
-        return self._send_piece(link)
-
-    def _send_piece(self, link: SenderLink) -> int:
-        """Write one frame of the multi-frame delivery under way; returns its bytes."""
-        partial = link.partial
-        assert partial is not None
-        room = self._frame_size_max - _TRANSFER_HEAD_BYTES_MAX
-        piece = partial.payload[partial.position : partial.position + room]
-        partial.position += len(piece)
-        more = partial.position < len(partial.payload)
-        transfer = Transfer(
-            handle=link.handle,
-            delivery_id=partial.delivery_id,
-            delivery_tag=delivery_tag(partial.key),
-            message_format=0,
-            settled=link.settled,
-            more=more,
-        ).encode()
-        size = 8 + len(transfer) + len(piece)
-        self._out.append(size.to_bytes(4, "big") + self._frame_tail + transfer)
-        self._out.append(piece)  # type: ignore[arg-type]  # join and send take any buffer: no copy of large pieces
-        self.outgoing.spend(1)
-        if not more:
-            link.partial = None
-        return size
-
     # --- helpers ----------------------------------------------------------------------------------
 
     def _move(self, step: SessionInput) -> None:
@@ -1109,10 +801,6 @@ class Session:
                 Condition.ILLEGAL_STATE, f"{step.name.lower()} in session state {self.state.name.lower()}"
             )
         self.state = state
-
-    def _write(self, performative: Begin | Attach | Flow | Detach | End) -> None:
-        body = performative.encode()
-        self._out.append((8 + len(body)).to_bytes(4, "big") + self._frame_tail + body)
 
 
 _HANDLERS: Final[dict[type, Callable[[Session, Any, list[SessionEvent]], None]]] = {
@@ -1127,6 +815,7 @@ _HANDLERS: Final[dict[type, Callable[[Session, Any, list[SessionEvent]], None]]]
     End: Session._on_end,
 }
 
+
 def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:
     """Ids of `first` .. `last` worth looking up, ascending; never more than are in the map."""
     span = diff(last, first)
@@ -1139,49 +828,3 @@ def _known(unsettled: dict[int, Any], first: int, last: int) -> Iterable[int]:
     inside = [number for number in unsettled if 0 <= diff(number, first) <= span]
     inside.sort(key=lambda number: (number - first) & MASK)
     return inside
-
-
-def _head_of_run(run: TransferRun, count: int) -> TransferRun:
-    head = TransferRun(run.handle, run.message_format, run.settled)
-    head.delivery_ids = run.delivery_ids[:count]
-    head.tags = run.tags[:count]
-    head.payloads = run.payloads[:count]
-    return head
-
-
-def check_settled(link: ReceiverLink, settled: bool) -> None:
-    """Refuse a delivery whose settled flag contradicts the link's mode (2.8.2).
-
-    Raises:
-        AmqpLinkError: sent settled on an unsettled link, or the reverse.
-    """
-    mode = link.snd_settle_mode
-    if (mode == SenderSettleMode.UNSETTLED and settled) or (mode == SenderSettleMode.SETTLED and not settled):
-        raise AmqpLinkError(
-            Condition.INVALID_FIELD,
-            f"sender settle mode is '{SenderSettleMode(mode).name.lower()}' but transfer settled flag is "
-            f"interpreted as being '{str(settled).lower()}'",
-        )
-
-
-def message_too_large(size: int, limit: int) -> AmqpLinkError:
-    """The error for a message over a link's max-message-size (2.7.3)."""
-    return AmqpLinkError(
-        Condition.MESSAGE_SIZE_EXCEEDED, f"message size ({size} bytes) > maximum message size ({limit} bytes)"
-    )
-
-
-def over_limit() -> AmqpLinkError:
-    """The error for a transfer without credit (2.6.7)."""
-    return AmqpLinkError(Condition.TRANSFER_LIMIT_EXCEEDED, "transfer without link credit")
-
-
-def to_error(error: AmqpError | None) -> Error | None:
-    """An exception as it travels."""
-    if error is None:
-        return None
-    return Error(
-        condition=Symbol(error.condition),
-        description=error.description or None,
-        info=None if error.info is None else {Symbol(name): value for name, value in error.info.items()},
-    )

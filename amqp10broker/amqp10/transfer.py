@@ -66,7 +66,16 @@ class TransferLayout:
         head_bytes: from the start of the frame to its payload.
     """
 
-    __slots__ = ("channel", "handle", "head_bytes", "message_format", "settled", "suffix", "tag_code", "unpack_from")
+    __slots__ = (
+        "channel",
+        "handle",
+        "head_bytes",
+        "message_format",
+        "settled",
+        "suffix",
+        "tag_code",
+        "unpack_from",
+    )
 
     def __init__(
         self,

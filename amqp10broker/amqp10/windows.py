@@ -112,7 +112,12 @@ class OutgoingWindow:
         remote_outgoing_window: what the peer says it may still send; shown, never enforced.
     """
 
-    __slots__ = ("_initial_outgoing_id", "next_outgoing_id", "remote_incoming_window", "remote_outgoing_window")
+    __slots__ = (
+        "_initial_outgoing_id",
+        "next_outgoing_id",
+        "remote_incoming_window",
+        "remote_outgoing_window",
+    )
 
     def __init__(self, next_outgoing_id: int = INITIAL_OUTGOING_ID) -> None:
         self._initial_outgoing_id = next_outgoing_id

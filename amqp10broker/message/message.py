@@ -18,7 +18,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, Final
 
-from amqp10broker.amqp10.codec import encode, decode
+from amqp10broker.amqp10.codec import decode, encode
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
 from amqp10broker.amqp10.performatives import Header, Properties, decode_composite
 from amqp10broker.amqp10.sections import locate
@@ -124,7 +124,7 @@ class MessageReader:
             ):
                 raise AmqpLinkError(
                     Condition.INVALID_FIELD,
-                    "reserved_annotation_key: message-annotations of a client must have symbol keys that start with x-",
+                    "reserved_annotation_key: keys of message-annotations must be symbols that start with x-",
                 )
         return make_head(header, annotations, self._exchange, self._routing_key)
 

@@ -33,7 +33,15 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, QueueDeleted, Unconfirmed, Unsubscribed
+from amqp10broker.queues.effects import (
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Unconfirmed,
+    Unsubscribed,
+)
 
 TURN_MAX: Final = 32
 """Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and

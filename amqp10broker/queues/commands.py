@@ -169,7 +169,15 @@ class Delete:
 
 
 Command = (
-    AttachPublisher | DetachPublisher | Publish | Subscribe | Unsubscribe | Credit | Settle | GiveBack | Delete
+    AttachPublisher
+    | DetachPublisher
+    | Publish
+    | Subscribe
+    | Unsubscribe
+    | Credit
+    | Settle
+    | GiveBack
+    | Delete
 )
 
 DELETE: Final = Delete()

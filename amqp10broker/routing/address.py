@@ -63,7 +63,7 @@ def parse(address: str) -> Address:
         return QueueAddress(address, declare=True)
     if "?" in address or "#" in address:
         raise BadAddress(
-            f"address '{address}' has a query or fragment part: percent-encode '?' as %3F and '#' as %23 in names"
+            f"address '{address}' has a query or fragment part: in names write %3F for '?', %23 for '#'"
         )
     kind, *segments = address[1:].split("/")
     names = [_decode(segment, address) for segment in segments]
@@ -73,7 +73,9 @@ def parse(address: str) -> Address:
         case "queues", [] | [""]:
             raise BadAddress(f"address '{address}' names no queue: write /queues/:queue")
         case "queues", _:
-            raise BadAddress(f"address '{address}' has too many segments: percent-encode '/' in a queue name as %2F")
+            raise BadAddress(
+                f"address '{address}' has too many segments: percent-encode '/' in a queue name as %2F"
+            )
         case "exchanges", ["" | "amq.default", *_]:
             raise BadAddress(
                 f"address '{address}' names the default exchange: publish to /queues/:queue instead"
@@ -86,7 +88,7 @@ def parse(address: str) -> Address:
             raise BadAddress(f"address '{address}' must be /exchanges/:exchange/:routing-key")
         case _:
             raise BadAddress(
-                f"address '{address}' must begin with /queues/ or /exchanges/, or be a queue name without a slash in front"
+                f"address '{address}' must begin with /queues/ or /exchanges/, or be a bare queue name"
             )
 
 

@@ -154,9 +154,7 @@ def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
         return TargetPlan(None, target, dynamic=False)
     address = _address(target.address)
     if isinstance(address, ExchangeAddress):
-        raise AmqpLinkError(
-            Condition.NOT_FOUND, f"no exchange '{address.exchange}' in vhost '{VHOST}'"
-        )
+        raise AmqpLinkError(Condition.NOT_FOUND, f"no exchange '{address.exchange}' in vhost '{VHOST}'")
     return TargetPlan(_resolve(address, context), target, dynamic=False)
 
 
@@ -239,7 +237,7 @@ def _temporary_queue(
     if address is not None or (capabilities and TEMPORARY_QUEUE not in capabilities):
         raise AmqpLinkError(
             Condition.NOT_IMPLEMENTED,
-            f"Dynamic {end} not supported: leave the address unset and name no capability but temporary-queue",
+            f"Dynamic {end} not supported: set no address and no capability but temporary-queue",
         )
     name = f"amq.dyn-{context.container_id}-{attach.name}-{context.new_id()}"
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:

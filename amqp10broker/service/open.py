@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import platform
 from typing import Any
 
-from amqp10broker import __version__
 from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.amqp10.performatives import Open
 from amqp10broker.amqp10.types import Symbol
@@ -30,12 +28,18 @@ def check_open(performative: Open) -> AmqpConnectionError | None:
     return None
 
 
-def open_properties(container_id: str) -> dict[Any, Any]:
-    """Properties of our open."""
+def open_properties(container_id: str, version: str, platform: str) -> dict[Any, Any]:
+    """Properties of our open.
+
+    Args:
+        container_id: ours.
+        version: the broker's.
+        platform: what the broker runs on, for people.
+    """
     return {
         Symbol("product"): "amqp10broker",
-        Symbol("version"): __version__,
-        Symbol("platform"): f"Python {platform.python_version()}",
+        Symbol("version"): version,
+        Symbol("platform"): platform,
         Symbol("cluster_name"): container_id,
         Symbol("node"): container_id,
     }

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpError, AmqpLinkError, Condition
 from amqp10broker.amqp10.events import DeliveriesReceived
+from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import Properties, ReceiverSettleMode, Rejected
-from amqp10broker.amqp10.session import Session, to_error
+from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.catalog import VHOST, Catalog, DeclaredQueue
 from amqp10broker.config import FlowSettings
 from amqp10broker.message.message import Message, MessageReader
-from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, PublisherRef, Publish
+from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, parse
 from amqp10broker.service.context import Post
 
@@ -111,9 +112,7 @@ class Publisher:
         """An anonymous terminus: neighbours for one queue still travel together."""
         batch: tuple[DeclaredQueue, list[int], list[Message]] | None = None
         try:
-            for delivery_id, tag, payload in zip(
-                event.delivery_ids, event.tags, event.payloads, strict=True
-            ):
+            for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
                 queue, message = self._route(delivery_id, tag, payload, settled=event.settled)
                 if queue is None or message is None:
                     continue
@@ -130,14 +129,12 @@ class Publisher:
     def _route(
         self, delivery_id: int, tag: bytes, payload: bytes, *, settled: bool
     ) -> tuple[DeclaredQueue | None, Message | None]:
-        message, properties = self._reader.read_with_properties(payload)
+        _, properties = self._reader.read_with_properties(payload)
         try:
             name = self._target_of(properties)
         except AmqpDeliveryError as error:
             if settled:
-                raise AmqpLinkError(
-                    error.condition, error.description, {"delivery-tag": tag}
-                ) from error
+                raise AmqpLinkError(error.condition, error.description, {"delivery-tag": tag}) from error
             self._answer([delivery_id], Rejected(error=to_error(error)))
             return None, None
         queue = self._catalog.find(name)

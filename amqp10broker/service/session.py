@@ -233,9 +233,9 @@ class BrokerSession:
             case DeliveriesUpdated():
                 self._on_updated(event)
             case LinkFlowed():
-                if isinstance(event.link, SenderLink) and event.link.app is not None:
-                    if event.flow.link_credit is not None or event.flow.echo:
-                        event.link.app.on_flow(echo=event.flow.echo)
+                app = event.link.app
+                if isinstance(app, Consumer) and (event.flow.link_credit is not None or event.flow.echo):
+                    app.on_flow(echo=event.flow.echo)
             case LinkAttaching():
                 self._on_attaching(event)
             case LinkDetached():
@@ -386,7 +386,11 @@ class BrokerSession:
     def _on_queue_deleted(self, effect: QueueDeleted) -> None:
         ref = effect.ref
         app: Consumer | Publisher | None
-        app = self._consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self._publishers.pop(ref, None)
+        app = (
+            self._consumers.pop(ref, None)
+            if isinstance(ref, ConsumerRef)
+            else self._publishers.pop(ref, None)
+        )
         if app is None:
             return
         app.link.app = None
@@ -432,4 +436,3 @@ class BrokerSession:
         handle = self._left.get(effect.consumer)
         if handle is not None and effect.settled:
             self._post(handle, GiveBack(effect.consumer, effect.keys, effect.messages, settled=True))
-

@@ -48,7 +48,9 @@ def session_status(broker_session: BrokerSession, *, writer_blocked: bool) -> di
     }
 
 
-def _consumer_status(broker_session: BrokerSession, consumer: Consumer, writer_blocked: bool) -> dict[str, Any]:
+def _consumer_status(
+    broker_session: BrokerSession, consumer: Consumer, writer_blocked: bool
+) -> dict[str, Any]:
     link = consumer.link
     wait, evidence = why_consumer_waits(broker_session, consumer, writer_blocked=writer_blocked)
     unsettled = sum(1 for owner, _ in broker_session.session.unsettled_out.values() if owner is link)
@@ -104,7 +106,7 @@ def why_consumer_waits(
     unsent = consumer.unsent or link.partial is not None
     if unsent and broker_session.session.outgoing.remote_incoming_window == 0:
         return Wait.PEER_WINDOW_CLOSED, (
-            f"{consumer.unsent} deliveries wait; the client's incoming-window is 0 and it has sent no flow to open it"
+            f"{consumer.unsent} deliveries wait; the client's incoming-window is 0 and no flow has opened it"
         )
     if unsent and writer_blocked:
         return Wait.WRITER_BLOCKED, (
@@ -116,7 +118,7 @@ def why_consumer_waits(
         return Wait.NO_CREDIT, _no_credit_evidence(consumer)
     if consumer.in_flight:
         return Wait.QUEUE_CREDIT_IN_FLIGHT, (
-            f"{consumer.queue_credit} credits were asked of queue '{consumer.queue.name}', its answer is awaited"
+            f"{consumer.queue_credit} credits were asked of queue '{consumer.queue.name}': no answer yet"
         )
     if not unsent and consumer.queue.handle.counts()["messages_ready"] == 0:
         return Wait.QUEUE_EMPTY, f"queue '{consumer.queue.name}' has no ready message"

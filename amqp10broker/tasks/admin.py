@@ -27,7 +27,9 @@ CLIENTS_MAX: Final = 32
 IDLE_S: Final = 300.0
 
 
-async def serve_admin(broker: Broker, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+async def serve_admin(
+    broker: Broker, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
     """Serve the admin socket until cancelled; without one when it is switched off.
 
     Raises:

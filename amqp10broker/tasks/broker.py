@@ -168,9 +168,7 @@ class Broker:
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted."""
         assert self._connections_nursery is not None, "the broker is not running"
-        self._connections_nursery.start_soon(
-            _serve_stream, self, self.traced(stream, peer), peer, loopback
-        )
+        self._connections_nursery.start_soon(_serve_stream, self, self.traced(stream, peer), peer, loopback)
 
     def traced(self, stream: Stream, peer: str) -> Stream:
         """The stream, with a tracer around it if frames are traced."""
@@ -227,7 +225,9 @@ class Broker:
                 "version": __version__,
                 "pid": os.getpid(),
                 "uptime_s": round(trio.current_time() - self._started_at, 3),
-                "listeners": [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses],
+                "listeners": [
+                    f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses
+                ],
                 "flow": {
                     "max_link_credit": flow.max_link_credit,
                     "max_incoming_window": flow.max_incoming_window,

@@ -15,12 +15,14 @@ Then the sessions are told to stop, then the connection's own close is written, 
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 import trio
 
+from amqp10broker import __version__
 from amqp10broker.amqp10.connection import Connection, ConnectionState
 from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
 from amqp10broker.amqp10.events import (
@@ -112,7 +114,9 @@ class ConnectionTask:
                 outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
                 await self._await_peer_close()
         finally:
-            with trio.CancelScope(shield=True):  # a socket left open would be a leak; aclose never blocks long
+            with trio.CancelScope(
+                shield=True
+            ):  # a socket left open would be a leak; aclose never blocks long
                 await self._stream.aclose()
         if self._crash is not None:
             raise self._crash
@@ -144,7 +148,9 @@ class ConnectionTask:
             while self.engine.state is ConnectionState.OPENED:
                 data = await self._stream.receive_some(READ_BYTES)
                 if not data:
-                    _log.debug("connection closed by the client's socket", connection=self.number, peer=self.peer)
+                    _log.debug(
+                        "connection closed by the client's socket", connection=self.number, peer=self.peer
+                    )
                     return
                 self.bytes_received += len(data)
                 await self._dispatch(self.engine.receive(bytes(data)))
@@ -160,7 +166,11 @@ class ConnectionTask:
         """From the protocol header to open, within the time allowed."""
         engine = self.engine
         with trio.move_on_after(self._broker.config.handshake_timeout_ms / 1000) as limit:
-            while engine.state not in (ConnectionState.OPENED, ConnectionState.DISCARDING, ConnectionState.END):
+            while engine.state not in (
+                ConnectionState.OPENED,
+                ConnectionState.DISCARDING,
+                ConnectionState.END,
+            ):
                 data = await self._stream.receive_some(READ_BYTES)
                 if not data:
                     return
@@ -172,7 +182,9 @@ class ConnectionTask:
                     events = engine.receive(b"")
                 self._flush()
         if limit.cancelled_caught:
-            _log.warning("handshake timed out", connection=self.number, peer=self.peer, state=engine.state.name)
+            _log.warning(
+                "handshake timed out", connection=self.number, peer=self.peer, state=engine.state.name
+            )
             engine.state = ConnectionState.END
 
     async def _await_peer_close(self) -> None:
@@ -262,7 +274,9 @@ class ConnectionTask:
             self._broker.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
             offered_capabilities=self._broker.offered_capabilities,
-            properties=open_properties(self._broker.container_id),
+            properties=open_properties(
+                self._broker.container_id, __version__, f"Python {platform.python_version()}"
+            ),
         )
         self._flush()
         _log.info(
@@ -288,7 +302,8 @@ class ConnectionTask:
             if expired:
                 self.fail(
                     AmqpConnectionError(
-                        Condition.RESOURCE_LIMIT_EXCEEDED, "no frame received from client within idle timeout threshold"
+                        Condition.RESOURCE_LIMIT_EXCEEDED,
+                        "no frame received from client within idle timeout threshold",
                     )
                 )
                 return
@@ -344,7 +359,12 @@ class ConnectionTask:
 
     def crash(self, error: Exception) -> None:
         """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
-        _log.error("connection failed by a fault in the broker", connection=self.number, peer=self.peer, exc_info=error)
+        _log.error(
+            "connection failed by a fault in the broker",
+            connection=self.number,
+            peer=self.peer,
+            exc_info=error,
+        )
         self.fail(AmqpConnectionError(Condition.INTERNAL_ERROR, f"Session error: {type(error).__name__}"))
         self._reading.cancel()
 

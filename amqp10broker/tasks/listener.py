@@ -95,7 +95,12 @@ async def serve_stream(broker: Broker, stream: object, peer: str, *, loopback: b
     try:
         await connection.run()
     except* Exception as group:
-        _log.error("connection failed by a fault in the broker", connection=connection.number, peer=peer, exc_info=group)
+        _log.error(
+            "connection failed by a fault in the broker",
+            connection=connection.number,
+            peer=peer,
+            exc_info=group,
+        )
     finally:
         del broker.connections[connection.number]
 

@@ -63,7 +63,7 @@ class Write:
 
     __slots__ = ("lane", "pieces", "transfer_bytes")
 
-    def __init__(self, lane: Lane, pieces: list[bytes], transfer_bytes: int) -> None:
+    def __init__(self, lane: Lane, pieces: list[bytes | memoryview], transfer_bytes: int) -> None:
         self.lane = lane
         self.pieces = pieces
         self.transfer_bytes = transfer_bytes

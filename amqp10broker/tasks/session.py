@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from amqp10broker.amqp10.errors import AmqpError
-from amqp10broker.amqp10.session import SessionState
+from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.queues.commands import Command
 from amqp10broker.service.session import BrokerSession
 from amqp10broker.tasks.mail import (
@@ -59,7 +59,8 @@ class RunningSession:
             while not self._stopping and session.state is not SessionState.UNMAPPED:
                 letters, at = await self.inbox.take_all(), 0
                 try:
-                    for at, letter in enumerate(letters, 1):
+                    for letter in letters:
+                        at += 1
                         self._handle(letter)
                 except AmqpError as fault:
                     fail(fault)

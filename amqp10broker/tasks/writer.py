@@ -63,7 +63,7 @@ class Lane:
         """Ask for one `WriterReady` when there is room again."""
         self._wanted = True
 
-    def put(self, pieces: list[bytes], transfer_bytes: int = 0) -> None:
+    def put(self, pieces: list[bytes | memoryview], transfer_bytes: int = 0) -> None:
         """Give bytes to the writer, in order; sent at once when nothing is before them."""
         self._writer.put(Write(self, pieces, transfer_bytes))
         self._tell_if_wanted()

@@ -1,0 +1,30 @@
+"""Errors that several parts of the engine raise, in one wording; and how any of them travels."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, Condition
+from amqp10broker.amqp10.performatives import Error
+from amqp10broker.amqp10.types import Symbol
+
+
+def message_too_large(size: int, limit: int) -> AmqpLinkError:
+    """The error for a message over a link's max-message-size (2.7.3)."""
+    return AmqpLinkError(
+        Condition.MESSAGE_SIZE_EXCEEDED, f"message size ({size} bytes) > maximum message size ({limit} bytes)"
+    )
+
+
+def over_limit() -> AmqpLinkError:
+    """The error for a transfer without credit (2.6.7)."""
+    return AmqpLinkError(Condition.TRANSFER_LIMIT_EXCEEDED, "transfer without link credit")
+
+
+def to_error(error: AmqpError | None) -> Error | None:
+    """An exception as it travels."""
+    if error is None:
+        return None
+    return Error(
+        condition=Symbol(error.condition),
+        description=error.description or None,
+        info=None if error.info is None else {Symbol(name): value for name, value in error.info.items()},
+    )

@@ -1,0 +1,206 @@
+"""Deliveries coming in: part 2, sections 2.6.7 and 2.7.5, from transfer frames to whole messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import repeat
+
+from amqp10broker.amqp10.delivery import PartialDelivery, check_first
+from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.amqp10.events import DeliveriesReceived, SessionEvent
+from amqp10broker.amqp10.faults import message_too_large, over_limit
+from amqp10broker.amqp10.link import ReceiverLink
+from amqp10broker.amqp10.performatives import ReceiverSettleMode, SenderSettleMode, Transfer
+from amqp10broker.amqp10.transfer import TransferRun
+from amqp10broker.amqp10.windows import IncomingWindow
+
+
+class Inbound:
+    """The receiving half of a session.
+
+    Attributes:
+        unsettled: delivery-id -> link, deliveries received and not settled by us.
+        grants: links whose credit was topped up and whose peer has not been told.
+    """
+
+    __slots__ = ("_window", "grants", "unsettled")
+
+    def __init__(self, window: IncomingWindow) -> None:
+        self._window = window
+        self.unsettled: dict[int, ReceiverLink] = {}
+        self.grants: dict[ReceiverLink, None] = {}
+
+    def count(self, frames: int) -> int | None:
+        """Count frames; None when all fit, else how many did before the window was violated."""
+        incoming = self._window
+        if incoming.closed:
+            allowance = incoming.allowance()
+            if frames > allowance:
+                incoming.count(allowance)
+                return allowance
+        incoming.count(frames)
+        return None
+
+    def take_run(self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]) -> None:
+        """A run of whole deliveries, or, within a partial one, its end and what follows.
+
+        Raises:
+            AmqpLinkError: what came before the fault is in `events`.
+            AmqpSessionError: likewise.
+        """
+        if link.partial is not None:
+            self._take_run_within_partial(link, run, events)
+            return
+        settled = bool(run.settled)
+        check_settled(link, settled)
+        ids = run.delivery_ids
+        tags = run.tags
+        payloads = run.payloads
+        credit = link.credit
+        covered = credit.receive(len(ids))
+        if credit.granted is not None:
+            self.grants[link] = None
+        over_credit = covered < len(ids)
+        if over_credit:
+            ids, tags, payloads = ids[:covered], tags[:covered], payloads[:covered]
+        if link.max_message_size and payloads and max(map(len, payloads)) > link.max_message_size:
+            largest = max(map(len, payloads))
+            raise message_too_large(largest, link.max_message_size)
+        if not settled:
+            self._note_unsettled(ids, link)
+        if ids:
+            events.append(DeliveriesReceived(link, ids, tags, payloads, settled, run.message_format or 0))
+        if over_credit:
+            raise over_limit()
+
+    def _note_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> None:
+        unsettled = self.unsettled
+        expected = len(unsettled) + len(ids)
+        unsettled.update(zip(ids, repeat(link)))
+        if len(unsettled) != expected:
+            raise AmqpSessionError(
+                Condition.INVALID_FIELD,
+                f"a delivery-id of {ids[0]}..{ids[-1]} is still in flight: use it again when it is settled",
+            )
+
+    def _take_run_within_partial(
+        self, link: ReceiverLink, run: TransferRun, events: list[SessionEvent]
+    ) -> None:
+        for delivery_id, tag, payload in zip(run.delivery_ids, run.tags, run.payloads, strict=True):
+            transfer = Transfer(
+                handle=run.handle,
+                delivery_id=delivery_id,
+                delivery_tag=tag,
+                message_format=run.message_format,
+                settled=run.settled,
+            )
+            self.take_transfer(link, transfer, payload, events)
+
+    def take_transfer(
+        self, link: ReceiverLink, transfer: Transfer, payload: bytes, events: list[SessionEvent]
+    ) -> None:
+        """One transfer frame: a whole delivery, or a part of one.
+
+        Raises:
+            AmqpLinkError: the link must be detached with it.
+            AmqpSessionError: the session must be ended with it.
+        """
+        partial = link.partial
+        if partial is None:
+            check_first(transfer)
+            if link.credit.link_credit <= 0:
+                raise over_limit()
+            if (
+                transfer.rcv_settle_mode == ReceiverSettleMode.SECOND
+                and link.rcv_settle_mode == ReceiverSettleMode.FIRST
+            ):
+                raise AmqpLinkError(
+                    Condition.INVALID_FIELD,
+                    "rcv-settle-mode second on a transfer of a link whose rcv-settle-mode is first",
+                )
+            partial = PartialDelivery(transfer)
+            check_settled(link, partial.settled)
+            if not partial.settled and not transfer.resume:
+                self._note_unsettled((partial.delivery_id,), link)
+        else:
+            partial.check_continuation(transfer)
+        if transfer.aborted:
+            # "Aborted messages SHOULD be discarded by the recipient ... An aborted message is
+            # implicitly settled" (2.7.5). It used its credit all the same.
+            link.partial = None
+            self._drop_delivery(link, partial)
+            return
+        partial.add(payload)
+        if link.max_message_size and partial.size_bytes > link.max_message_size:
+            raise message_too_large(partial.size_bytes, link.max_message_size)
+        if transfer.more:
+            link.partial = partial
+            return
+        link.partial = None
+        if transfer.resume:
+            # "The receiver MUST ignore resumed deliveries that are not in its local unsettled map"
+            # (2.7.5), and we keep none across a detach.
+            self._drop_delivery(link, partial)
+            return
+        if not link.credit.receive(1):
+            raise over_limit()
+        self.grants[link] = None
+        events.append(
+            DeliveriesReceived(
+                link,
+                [partial.delivery_id],
+                [partial.tag],
+                [b"".join(partial.chunks)],
+                partial.settled,
+                partial.message_format or 0,
+            )
+        )
+
+    def _drop_delivery(self, link: ReceiverLink, partial: PartialDelivery) -> None:
+        link.credit.receive(1)
+        self.finish(link, 1)
+        self.unsettled.pop(partial.delivery_id, None)
+
+    def finish(self, link: ReceiverLink, deliveries: int) -> None:
+        """Count deliveries as finished with, which may grant new credit."""
+        link.credit.finish(deliveries)
+        if link.credit.granted is not None:
+            self.grants[link] = None
+
+    def top_up(self, link: ReceiverLink) -> None:
+        """Grant if the link's rule allows it now, as after a change of its limit."""
+        link.credit.top_up()
+        if link.credit.granted is not None:
+            self.grants[link] = None
+
+    def drop(self, link: ReceiverLink) -> None:
+        """The link is gone: forget what is unsettled on it."""
+        link.partial = None
+        unsettled = self.unsettled
+        for number in [number for number, owner in unsettled.items() if owner is link]:
+            del unsettled[number]
+        self.grants.pop(link, None)
+
+
+def head_of_run(run: TransferRun, count: int) -> TransferRun:
+    """The first `count` transfers of a run."""
+    head = TransferRun(run.handle, run.message_format, run.settled)
+    head.delivery_ids = run.delivery_ids[:count]
+    head.tags = run.tags[:count]
+    head.payloads = run.payloads[:count]
+    return head
+
+
+def check_settled(link: ReceiverLink, settled: bool) -> None:
+    """Refuse a delivery whose settled flag contradicts the link's mode (2.8.2).
+
+    Raises:
+        AmqpLinkError: sent settled on an unsettled link, or the reverse.
+    """
+    mode = link.snd_settle_mode
+    if (mode == SenderSettleMode.UNSETTLED and settled) or (mode == SenderSettleMode.SETTLED and not settled):
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"sender settle mode is '{SenderSettleMode(mode).name.lower()}' but transfer settled flag is "
+            f"interpreted as being '{str(settled).lower()}'",
+        )

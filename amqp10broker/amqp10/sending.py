@@ -1,0 +1,188 @@
+"""Deliveries going out: part 2, sections 2.5.6, 2.6.7 and 2.7.5, from messages to transfer frames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import repeat
+from typing import Final
+
+from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, Parts
+from amqp10broker.amqp10.faults import message_too_large
+from amqp10broker.amqp10.link import SenderLink
+from amqp10broker.amqp10.output import Output
+from amqp10broker.amqp10.performatives import Transfer
+from amqp10broker.amqp10.serial import MASK
+from amqp10broker.amqp10.transfer import TransferTemplate, delivery_tag
+from amqp10broker.amqp10.windows import OutgoingWindow
+
+_TRANSFER_HEAD_BYTES_MAX: Final = 8 + 64
+"""Frame header and performative of one piece of a multi-frame message, rounded up: a fixed room for
+it makes every frame but the last equally long. The largest has a 5-byte handle, a 10-byte tag."""
+
+_LARGE_KEY: Final = MASK - 0x1000_0000
+"""Keys of one batch lie closer together than this: only behind it need their largest be looked for."""
+
+_QUANTUM_FRAMES: Final = 128
+"""Deliveries that one link sends before the next link of the session has its turn."""
+
+
+class Outbound:
+    """The sending half of a session.
+
+    Attributes:
+        unsettled: delivery-id -> (link, key), deliveries sent and not settled by the peer.
+    """
+
+    __slots__ = ("_channel", "_frame_size_max", "_next_delivery_id", "_output", "_window", "unsettled")
+
+    def __init__(self, window: OutgoingWindow, output: Output, channel: int, frame_size_max: int) -> None:
+        self._window = window
+        self._output = output
+        self._channel = channel
+        self._frame_size_max = frame_size_max
+        self._next_delivery_id = 0
+        self.unsettled: dict[int, tuple[SenderLink, int]] = {}
+
+    def take_turn(self, link: SenderLink, budget: int) -> tuple[int, int, object | None]:
+        """One link's turn: bytes written, deliveries begun, marker reached or None."""
+        if link.partial is not None:
+            if budget <= 0 or self._window.remote_incoming_window == 0:
+                return 0, 0, None
+            return self._send_piece(link), 0, None
+        while link.pending:
+            entry = link.pending[0]
+            if not isinstance(entry, DeliveryBatch):
+                link.pending.popleft()
+                return 0, 0, entry
+            if entry.left():
+                return *self._send_next(link, entry, budget), None
+            link.pending.popleft()
+        return 0, 0, None
+
+    def _send_next(self, link: SenderLink, entry: DeliveryBatch, budget: int) -> tuple[int, int]:
+        """Bytes and deliveries of the next batch that go out in this turn."""
+        limit = min(
+            entry.left(), self._window.remote_incoming_window, link.credit.link_credit, _QUANTUM_FRAMES
+        )
+        if limit <= 0 or budget <= 0:
+            return 0, 0
+        spent, sent = self._send_whole(link, entry, limit, budget)
+        if sent == 0:
+            spent, sent = self._send_large(link, entry), 1
+        if not entry.left():
+            link.pending.popleft()
+        return spent, sent
+
+    def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
+        """Write deliveries that fit one frame each, up to the first that does not."""
+        template = link.template
+        assert template is not None
+        position = batch.position
+        keys = batch.keys[position : position + limit]
+        if keys[-1] > _LARGE_KEY and max(keys) > MASK:
+            template = TransferTemplate(self._channel, link.handle, settled=link.settled, tag_bytes=8)
+        pack = template.pack
+        head_bytes = template.head_bytes
+        before, between, after = template.before, template.between, template.after
+        first_id = delivery_id = self._next_delivery_id
+        size_max = self._frame_size_max
+        peer_max = link.peer_max_message_size
+        if peer_max:
+            size_max = min(size_max, peer_max + head_bytes)
+        add = self._output.pieces.append
+        spent = 0
+        for key, (head, bare) in zip(keys, batch.messages[position : position + limit], strict=True):
+            size = head_bytes + len(head) + len(bare)
+            if size > size_max:
+                break
+            add(pack(size, before, delivery_id, between, key, after))
+            add(head)
+            add(bare)
+            delivery_id = (delivery_id + 1) & MASK
+            spent += size
+            if spent >= budget:
+                break
+        sent = (delivery_id - first_id) & MASK
+        if sent:
+            if not link.settled:
+                ids: Iterable[int] = range(first_id, first_id + sent)
+                if delivery_id < first_id:
+                    ids = [number & MASK for number in ids]
+                self.unsettled.update(zip(ids, zip(repeat(link), keys, strict=False), strict=False))
+            self._next_delivery_id = delivery_id
+            batch.position = position + sent
+            self._window.spend(sent)
+            link.credit.spend(sent)
+        return spent, sent
+
+    def _send_large(self, link: SenderLink, batch: DeliveryBatch) -> int:
+        """Begin the next delivery of the batch, which takes more than one frame."""
+        key, message = batch.keys[batch.position], batch.messages[batch.position]
+        size = len(message[0]) + len(message[1])
+        if link.peer_max_message_size and size > link.peer_max_message_size:
+            raise message_too_large(size, link.peer_max_message_size)
+        delivery_id = self._next_delivery_id
+        self._next_delivery_id = (delivery_id + 1) & MASK
+        batch.position += 1
+        link.credit.spend(1)
+        if not link.settled:
+            self.unsettled[delivery_id] = (link, key)
+        link.partial = OutgoingDelivery(delivery_id, key, message)
+        return self._send_piece(link)
+
+    def _send_piece(self, link: SenderLink) -> int:
+        """Write one frame of the multi-frame delivery under way; returns its bytes."""
+        partial = link.partial
+        assert partial is not None
+        room = self._frame_size_max - _TRANSFER_HEAD_BYTES_MAX
+        piece = partial.payload[partial.position : partial.position + room]
+        partial.position += len(piece)
+        more = partial.position < len(partial.payload)
+        transfer = Transfer(
+            handle=link.handle,
+            delivery_id=partial.delivery_id,
+            delivery_tag=delivery_tag(partial.key),
+            message_format=0,
+            settled=link.settled,
+            more=more,
+        ).encode()
+        size = 8 + len(transfer) + len(piece)
+        self._output.pieces.append(size.to_bytes(4, "big") + self._output.frame_tail + transfer)
+        self._output.pieces.append(piece)
+        self._window.spend(1)
+        if not more:
+            link.partial = None
+        return size
+
+    def drop(self, link: SenderLink) -> list[tuple[int, Parts]]:
+        """The link is gone: forget what is unsettled on it, give back what was not begun."""
+        gone = [number for number, (owner, _) in self.unsettled.items() if owner is link]
+        for number in gone:
+            del self.unsettled[number]
+        unsent: list[tuple[int, Parts]] = []
+        if link.settled and link.partial is not None:
+            unsent.append((link.partial.key, link.partial.message))
+        for entry in link.pending:
+            if type(entry) is DeliveryBatch:
+                unsent.extend(
+                    zip(entry.keys[entry.position :], entry.messages[entry.position :], strict=True)
+                )
+        link.pending.clear()
+        link.partial = None
+        return unsent
+
+
+def withdraw(link: SenderLink, keep: int) -> list[tuple[int, Parts]]:
+    """Take back all but the first `keep` deliveries that have not begun."""
+    taken: list[tuple[int, Parts]] = []
+    for entry in link.pending:
+        if type(entry) is not DeliveryBatch:
+            continue
+        left = entry.left()
+        if left <= keep:
+            keep -= left
+            continue
+        keys, messages = entry.cut(keep)
+        taken.extend(zip(keys, messages, strict=True))
+        keep = 0
+    return taken
