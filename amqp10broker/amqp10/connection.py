@@ -183,7 +183,7 @@ class Connection:
         are kept, call `receive` with no bytes after giving it.
         """
         events: list[ConnectionEvent] = []
-        if self.state is ConnectionState.END:
+        if self.state is ConnectionState.END or (self.fault is not None and self.frames.fault is not None):
             return events
         try:
             self._receive(data, events)
@@ -209,6 +209,8 @@ class Connection:
             # One frame at a time: each may change what the bytes after it mean.
             groups = self.frames.read(data, stop_after_first=True)
             data = b""
+            if self.frames.fault is not None:
+                raise self.frames.fault
             if not groups:
                 return
             for channel, items in groups:
@@ -221,6 +223,8 @@ class Connection:
                 return
         for channel, items in self.frames.read(data):
             self._dispatch(channel, items, events)
+        if self.frames.fault is not None and self.state is ConnectionState.OPENED:
+            raise self.frames.fault
 
     def _reading_header(self) -> bool:
         return self.state in _READING_HEADER
@@ -321,6 +325,12 @@ class Connection:
                 raise AmqpConnectionError(
                     Condition.FRAMING_ERROR,
                     f"channel number ({channel}) exceeds maximum channel number ({self.channel_max})",
+                )
+            if self.server and first.remote_channel is not None:
+                # "If a session is locally initiated, the remote-channel MUST NOT be set" (2.7.2).
+                raise AmqpConnectionError(
+                    Condition.INVALID_FIELD,
+                    f"begin names remote-channel {first.remote_channel}, but no session was begun from there",
                 )
             self._channels.add(channel)
             events.append(BeginReceived(channel, first))

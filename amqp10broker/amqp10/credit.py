@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.amqp10.serial import MASK, diff, limit_left
+from amqp10broker.amqp10.serial import MASK, limit_left
 
 # "not a count but a sequence number initialized at an arbitrary point by the sender" (2.6.7). We
 # start at 0: proton 0.40 sends a flow counted from 0 before it has seen our attach, and with any
@@ -49,13 +49,10 @@ class SenderCredit:
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
         limit = (base + link_credit) & MASK
-        if link_credit > _INT32_MAX and limit == self._limit:
-            # Every uint is a legal grant. But proton writes a credit that it counts below 0 (it
-            # lowered the limit while deliveries were under way) as 2**32 - n, from a delivery-count
-            # n beyond its limit: the same limit as in its flow before. No peer that keeps within its
-            # own grants can mean a new one by that.
-            self.link_credit = max(0, diff(limit, self.delivery_count))
-        else:
+        # Every uint is a legal grant. But proton writes a credit that it counts below 0 (it lowered
+        # the limit while deliveries were under way) as 2**32 - n, from a delivery-count n beyond its
+        # limit: the same limit as in its flow before. A limit that is not new changes nothing.
+        if link_credit <= _INT32_MAX or limit != self._limit:
             self.link_credit = limit_left(base, link_credit, self.delivery_count)
         self._limit = limit
         self.drain = drain
@@ -88,13 +85,14 @@ class ReceiverCredit:
         granted: ``(delivery_count, link_credit)`` of a grant not yet told to the peer, or None.
     """
 
-    __slots__ = ("delivery_count", "granted", "limit", "link_credit", "outstanding")
+    __slots__ = ("_tolerated", "delivery_count", "granted", "limit", "link_credit", "outstanding")
 
     def __init__(self, delivery_count: int, limit: int) -> None:
         self.delivery_count = delivery_count
         self.limit = limit
         self.link_credit = 0
         self.outstanding = 0
+        self._tolerated = 0
         self.granted: tuple[int, int] | None = None
 
     @property
@@ -102,8 +100,17 @@ class ReceiverCredit:
         """Whether credit is due by its level but held back because too much is outstanding."""
         return self.link_credit <= self.limit // 2 and self.outstanding >= self.limit > 0
 
+    @property
+    def covers_one(self) -> bool:
+        """Whether one more delivery may begin."""
+        return self.link_credit > 0 or self._tolerated > 0
+
     def grant(self, link_credit: int) -> None:
-        """Set the credit, counted from the present delivery-count."""
+        """Set the credit, counted from the present delivery-count.
+
+        What a smaller credit takes back may be on the wire already, and is tolerated.
+        """
+        self._tolerated = max(0, self._tolerated + self.link_credit - link_credit)
         self.link_credit = link_credit
         self.granted = (self.delivery_count, link_credit)
 
@@ -124,7 +131,11 @@ class ReceiverCredit:
         while left:
             credit = self.link_credit
             if credit <= 0:
-                return deliveries - left
+                late = min(left, self._tolerated)
+                self._tolerated -= late
+                self.delivery_count = (self.delivery_count + late) & MASK
+                self.outstanding += late
+                return deliveries - left + late
             # The first delivery after which at most half of the limit is left:
             to_mark = credit - half if credit > half else 1
             if to_mark > left or self.outstanding + to_mark >= limit:
@@ -132,6 +143,7 @@ class ReceiverCredit:
                 self.link_credit = credit - step
             else:
                 step = to_mark
+                self._tolerated = 0
                 self.link_credit = limit
                 self.granted = ((self.delivery_count + step) & MASK, limit)
             self.delivery_count = (self.delivery_count + step) & MASK

@@ -155,6 +155,8 @@ class Settlements:
 
     def add(self, delivery_ids: Sequence[int], state: Outcome | None, *, settled: bool) -> None:
         """Note that these deliveries reached `state`; `settled` tells the peer to forget them."""
+        if not delivery_ids:
+            return
         key = (_rank(state), settled, b"\x40" if state is None else _encode_state(state))
         ids = self._waiting.get(key)
         if ids is None:

@@ -9,7 +9,7 @@ Everything that is not such a transfer is decoded by the generated tables.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Final
 
@@ -50,14 +50,16 @@ class FrameReader:
         frame_size_max: bytes; a longer frame is a framing error.
         frame_type: the type expected now, `TYPE_SASL` or `TYPE_AMQP`.
         frames: how many frames were read, heartbeats included.
+        fault: why no more can be read; the connection must be closed with its condition.
     """
 
-    __slots__ = ("_layouts", "_rest", "frame_size_max", "frame_type", "frames")
+    __slots__ = ("_layouts", "_rest", "fault", "frame_size_max", "frame_type", "frames")
 
     def __init__(self) -> None:
         self.frame_size_max = PRE_OPEN_FRAME_SIZE_MAX
         self.frame_type = TYPE_AMQP
         self.frames = 0
+        self.fault: DecodeError | None = None
         self._rest = b""
         self._layouts: dict[bytes, TransferLayout | DispositionLayout] = {}
 
@@ -81,7 +83,11 @@ class FrameReader:
 
         Raises:
             DecodeError: the bytes are no frames; the connection must be closed with its condition.
+                If good frames stand in front of them, those are returned, `fault` is set, and the
+                next call raises.
         """
+        if self.fault is not None:
+            raise self.fault
         buf = self._rest + data if self._rest else data
         end = len(buf)
         pos = 0
@@ -144,33 +150,16 @@ class FrameReader:
                     frames += 1
                     pos += layout.frame_bytes
                     continue
-            size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
-            self._check_header(size, doff, frame_type)
-            stop = pos + size
-            if stop > end:
+            try:
+                stop = self._read_other(buf, pos, end, add, groups, open_groups)
+            except DecodeError as fault:
+                self.fault = fault
+                if not groups:
+                    raise
+                break  # what stands in front of it must not depend on how the socket cut the bytes
+            if stop is None:
                 break
             frames += 1
-            body = pos + doff * 4
-            if body == stop:  # an empty frame only says that the peer is alive (section 2.4.5)
-                pos = stop
-                if frame_type == TYPE_SASL:
-                    raise DecodeError("a SASL frame has no body", Condition.FRAMING_ERROR)
-                continue
-            item, body_end = decode_composite(buf, body, stop)
-            if isinstance(item, Transfer):
-                if doff == 2:
-                    self._learn(transfers.learn(buf, pos, item, body_end))
-                add(channel, TransferFrame(item, buf[body_end:stop]))
-            elif body_end != stop:
-                name = type(item).__name__.lower()
-                raise DecodeError(f"{stop - body_end} bytes follow the {name} performative in its frame")
-            elif isinstance(item, _STRUCTURAL):
-                open_groups.clear()
-                groups.append((channel, [item]))
-            else:
-                if isinstance(item, Disposition) and doff == 2:
-                    self._learn(dispositions.learn(buf, pos, item, stop))
-                add(channel, item)
             last_layout = None
             pos = stop
             if stop_after_first:
@@ -178,6 +167,43 @@ class FrameReader:
         self.frames += frames
         self._rest = buf[pos:] if pos else buf
         return groups
+
+    def _read_other(
+        self,
+        buf: bytes,
+        pos: int,
+        end: int,
+        add: Callable[[int, object], None],
+        groups: list[tuple[int, list[object]]],
+        open_groups: dict[int, list[object]],
+    ) -> int | None:
+        """One frame that is of no learned layout: where it ends, None when it is not whole."""
+        size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
+        self._check_header(size, doff, frame_type)
+        stop: int = pos + size
+        if stop > end:
+            return None
+        body = pos + doff * 4
+        if body == stop:  # an empty frame only says that the peer is alive (section 2.4.5)
+            if frame_type == TYPE_SASL:
+                raise DecodeError("a SASL frame has no body", Condition.FRAMING_ERROR)
+            return stop
+        item, body_end = decode_composite(buf, body, stop)
+        if isinstance(item, Transfer):
+            if doff == 2:
+                self._learn(transfers.learn(buf, pos, item, body_end))
+            add(channel, TransferFrame(item, buf[body_end:stop]))
+        elif body_end != stop:
+            name = type(item).__name__.lower()
+            raise DecodeError(f"{stop - body_end} bytes follow the {name} performative in its frame")
+        elif isinstance(item, _STRUCTURAL):
+            open_groups.clear()
+            groups.append((channel, [item]))
+        else:
+            if isinstance(item, Disposition) and doff == 2:
+                self._learn(dispositions.learn(buf, pos, item, stop))
+            add(channel, item)
+        return stop
 
     def _learn(self, layouts: Mapping[bytes, TransferLayout | DispositionLayout] | None) -> None:
         if layouts is not None:

@@ -108,7 +108,7 @@ class Inbound:
         partial = link.partial
         if partial is None:
             check_first(transfer)
-            if link.credit.link_credit <= 0:
+            if not link.credit.covers_one:
                 raise over_limit()
             if (
                 transfer.rcv_settle_mode == ReceiverSettleMode.SECOND

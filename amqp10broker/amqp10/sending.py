@@ -15,10 +15,6 @@ from amqp10broker.amqp10.serial import MASK
 from amqp10broker.amqp10.transfer import TransferTemplate, delivery_tag
 from amqp10broker.amqp10.windows import OutgoingWindow
 
-_TRANSFER_HEAD_BYTES_MAX: Final = 8 + 64
-"""Frame header and performative of one piece of a multi-frame message, rounded up: a fixed room for
-it makes every frame but the last equally long. The largest has a 5-byte handle, a 10-byte tag."""
-
 _LARGE_KEY: Final = MASK - 0x1000_0000
 """Keys of one batch lie closer together than this: only behind it need their largest be looked for."""
 
@@ -134,18 +130,22 @@ class Outbound:
         """Write one frame of the multi-frame delivery under way; returns its bytes."""
         partial = link.partial
         assert partial is not None
-        room = self._frame_size_max - _TRANSFER_HEAD_BYTES_MAX
-        piece = partial.payload[partial.position : partial.position + room]
-        partial.position += len(piece)
-        more = partial.position < len(partial.payload)
-        transfer = Transfer(
+        performative = Transfer(
             handle=link.handle,
             delivery_id=partial.delivery_id,
             delivery_tag=delivery_tag(partial.key),
             message_format=0,
             settled=link.settled,
-            more=more,
-        ).encode()
+            more=True,
+        )
+        transfer = performative.encode()
+        room = self._frame_size_max - 8 - len(transfer)
+        piece = partial.payload[partial.position : partial.position + room]
+        partial.position += len(piece)
+        more = partial.position < len(partial.payload)
+        if not more:
+            performative.more = False
+            transfer = performative.encode()
         size = 8 + len(transfer) + len(piece)
         self._output.pieces.append(size.to_bytes(4, "big") + self._output.frame_tail + transfer)
         self._output.pieces.append(piece)

@@ -512,6 +512,9 @@ class Session:
         link.snd_settle_mode = snd_settle_mode
         link.rcv_settle_mode = rcv_settle_mode
         initial_delivery_count = None
+        asked = link.remote_attach
+        assert asked is not None
+        resuming = bool(asked.unsettled) or asked.incomplete_unsettled
         if type(link) is ReceiverLink:
             link.max_message_size = max_message_size
             link.credit.limit = credit_limit
@@ -526,6 +529,9 @@ class Session:
                 rcv_settle_mode=rcv_settle_mode,
                 source=source,
                 target=target,
+                # We keep nothing across a detach: of a peer's unsettled deliveries none is known here
+                # (2.6.13), which an empty map says and null would not.
+                unsettled={} if resuming else None,
                 initial_delivery_count=initial_delivery_count,
                 max_message_size=max_message_size or None,
                 offered_capabilities=offered_capabilities,

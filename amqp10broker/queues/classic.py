@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from heapq import heapify, heappop, heappush
+from heapq import heappop, heappush
 from typing import Final, assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
@@ -40,7 +40,6 @@ from amqp10broker.queues.effects import (
     Effect,
     QueueDeleted,
     Unconfirmed,
-    Unsubscribed,
 )
 
 TURN_MAX: Final = 32
@@ -63,11 +62,23 @@ class Consumer:
         delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
         handed_out: deliveries it had, all of them.
         turn: deliveries it gets before the next consumer.
-        unsettled: position -> message as delivered.
-        settled: nothing is kept for it in `unsettled`.
+        unsettled: position -> message as delivered; of a settled consumer only what may still be on
+            its way to the session.
+        settled: deliveries count as accepted when they have reached the session.
+        epoch: of its last `GiveBack`.
     """
 
-    __slots__ = ("credit", "delivery_count", "handed_out", "queued", "ref", "settled", "turn", "unsettled")
+    __slots__ = (
+        "credit",
+        "delivery_count",
+        "epoch",
+        "handed_out",
+        "queued",
+        "ref",
+        "settled",
+        "turn",
+        "unsettled",
+    )
 
     def __init__(self, ref: ConsumerRef, *, settled: bool) -> None:
         self.ref = ref
@@ -75,6 +86,7 @@ class Consumer:
         self.credit = 0
         self.delivery_count = 0
         self.handed_out = 0
+        self.epoch = 0
         self.turn = 1
         self.unsettled: dict[int, Message] = {}
         self.queued = False
@@ -110,7 +122,7 @@ class ClassicQueue:
     @property
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
-        return sum(len(consumer.unsettled) for consumer in self._consumers.values())
+        return sum(len(consumer.unsettled) for consumer in self._consumers.values() if not consumer.settled)
 
     @property
     def consumers(self) -> int:
@@ -160,22 +172,6 @@ class ClassicQueue:
         effects, self._effects = self._effects, {}
         return effects
 
-    def undeliverable(self, deliver: Deliver) -> None:
-        """The session of this effect is gone: the deliveries back to their places, as never made.
-
-        `Unsubscribe` from that session may or may not have been applied already.
-        """
-        if self.deleted:
-            return
-        consumer = self._consumers.get(deliver.consumer)
-        if consumer is not None and not deliver.settled:
-            self._take_back(consumer, deliver.keys)
-            consumer.handed_out -= len(deliver.keys)
-        elif deliver.settled:
-            self._returned.extend(zip(deliver.keys, deliver.messages, strict=True))
-            heapify(self._returned)
-        self._serve()
-
     # --- commands ---------------------------------------------------------------------------------
 
     def _publish(self, command: Publish) -> None:
@@ -206,46 +202,45 @@ class ClassicQueue:
         self._serve()
 
     def _give_back(self, command: GiveBack) -> None:
-        if self.deleted:
-            return
-        if command.settled:
-            self._returned.extend(zip(command.keys, command.messages, strict=True))
-            heapify(self._returned)
-        else:
-            consumer = self._consumers.get(command.consumer)
-            if consumer is None:
-                return
-            self._take_back(consumer, command.keys)
-        self._serve()
-
-    def _take_back(self, consumer: Consumer, keys: Sequence[int]) -> None:
-        """Requeue unsettled deliveries that never reached the client, as they are."""
-        for key in keys:
-            message = consumer.unsettled.pop(key, None)
-            if message is not None:
-                heappush(self._returned, (key, message))
-
-    def _unsubscribe(self, command: Unsubscribe) -> None:
         consumer = self._consumers.get(command.consumer)
         if consumer is None:
-            self._tell(command.consumer.reply_to, Unsubscribed(command.consumer))
             return
-        if consumer.settled:
-            # What is on its way comes back by `GiveBack`: the only copy is in the letter.
-            self._flush(consumer)
-            for key, message in zip(command.unsent, command.unsent_messages, strict=True):
+        self._take_back(consumer, command.keys, command.messages, command.seen)
+        consumer.delivery_count = command.delivery_count
+        consumer.epoch = command.epoch
+        self._set_credit(consumer, 0)
+        self._serve()
+
+    def _take_back(
+        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+    ) -> None:
+        """Requeue deliveries that never reached the client, as they are."""
+        self._delivering.pop(consumer, None)
+        unsettled = consumer.unsettled
+        on_its_way = consumer.handed_out - seen
+        if on_its_way:
+            for key in list(unsettled)[-on_its_way:]:
+                heappush(self._returned, (key, unsettled.pop(key)))
+        consumer.handed_out = seen
+        for key, message in zip(keys, messages, strict=True):
+            if unsettled.pop(key, None) is not None or consumer.settled:
                 heappush(self._returned, (key, message))
-        else:
-            self._delivering.pop(consumer, None)
-            on_its_way = consumer.handed_out - command.seen
-            if on_its_way:
-                self._take_back(consumer, list(consumer.unsettled)[-on_its_way:])
-            self._take_back(consumer, command.unsent)
-        del self._consumers[command.consumer]
-        self._tell(command.consumer.reply_to, Unsubscribed(command.consumer))
-        if consumer.queued:
-            self._turns.remove(consumer)
-        if command.verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
+
+    def _trim(self, consumer: Consumer, seen: int) -> None:
+        """A settled consumer's deliveries are final when they have reached the session."""
+        if consumer.settled:
+            unsettled = consumer.unsettled
+            on_its_way = consumer.handed_out - seen
+            for key in list(unsettled)[: len(unsettled) - on_its_way]:
+                del unsettled[key]
+
+    def _unsubscribe(self, command: Unsubscribe) -> None:
+        consumer = self._consumers.pop(command.consumer, None)
+        if consumer is None:
+            return
+        self._take_back(consumer, command.unsent, command.unsent_messages, command.seen)
+        self._set_credit(consumer, 0)
+        if not consumer.settled and command.verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
             failed = command.verdict is Verdict.REQUEUE_FAILED
             for key, message in consumer.unsettled.items():
                 heappush(self._returned, (key, acquired(message, failed=failed)))
@@ -255,27 +250,35 @@ class ClassicQueue:
         consumer = self._consumers.get(command.consumer)
         if consumer is None:
             return
-        consumer.credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
-        consumer.turn = min(TURN_MAX, consumer.credit // _TURNS_PER_GRANT) or 1
-        if consumer.credit and not consumer.queued:
-            consumer.queued = True
-            self._turns.append(consumer)
-        elif not consumer.credit and consumer.queued:
-            consumer.queued = False
-            self._turns.remove(consumer)
+        self._trim(consumer, command.seen)
+        credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        consumer.turn = min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
+        self._set_credit(consumer, credit)
         self._serve()
         if command.drain and consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
-            consumer.credit = 0
-            consumer.queued = False
-            self._turns.remove(consumer)
+            self._set_credit(consumer, 0)
         self._flush(consumer)
         self._tell(
             command.consumer.reply_to,
             CreditReply(
-                command.consumer, consumer.delivery_count, consumer.credit, self.ready, command.drain
+                command.consumer,
+                consumer.delivery_count,
+                consumer.credit,
+                self.ready,
+                command.drain,
+                consumer.epoch,
             ),
         )
+
+    def _set_credit(self, consumer: Consumer, credit: int) -> None:
+        consumer.credit = credit
+        if credit and not consumer.queued:
+            consumer.queued = True
+            self._turns.append(consumer)
+        elif not credit and consumer.queued:
+            consumer.queued = False
+            self._turns.remove(consumer)
 
     def _delete(self) -> None:
         self.deleted = True
@@ -325,8 +328,7 @@ class ClassicQueue:
             position, message = heappop(self._returned)
             keys.append(position)
             messages.append(message)
-            if not consumer.settled:
-                consumer.unsettled[position] = message
+            consumer.unsettled[position] = message
             left -= 1
         if left:
             take = self._fresh.popleft
@@ -336,13 +338,12 @@ class ClassicQueue:
             positions = range(first, first + left)
             keys.extend(positions)
             messages.extend(taken)
-            if not consumer.settled:
-                consumer.unsettled.update(zip(positions, taken, strict=True))
+            consumer.unsettled.update(zip(positions, taken, strict=True))
 
     def _flush(self, consumer: Consumer) -> None:
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
-            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.settled))
+            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.epoch))
 
     def _tell(self, reply_to: ReplyTo, effect: Effect) -> None:
         effects = self._effects.get(reply_to)

@@ -110,7 +110,7 @@ class Unsubscribe:
     Attributes:
         consumer: which link.
         unsent: keys that did not reach the client: requeued as if never delivered.
-        unsent_messages: their messages, for a settled consumer whose queue holds them no more.
+        unsent_messages: their messages; of a settled consumer's the queue may hold no copy.
         seen: deliveries that reached the session so far. What the queue handed out beyond them is
             still on its way, never reached the client either, and is requeued in the same manner.
         verdict: for everything else that is unsettled.
@@ -128,12 +128,20 @@ class Credit:
     """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
 
     Always answered with one `CreditReply`.
+
+    Attributes:
+        consumer: which link.
+        delivery_count: as far as the session has sent to the client.
+        credit: counted from there.
+        drain: what cannot be delivered at once is forfeited.
+        seen: deliveries that reached the session so far; see `Unsubscribe`.
     """
 
     consumer: ConsumerRef
     delivery_count: int
     credit: int
     drain: bool
+    seen: int
 
 
 @dataclass(slots=True, eq=False)
@@ -147,20 +155,27 @@ class Settle:
 
 @dataclass(slots=True, eq=False)
 class GiveBack:
-    """Deliveries that the session could not send: requeued as if they had never been delivered.
+    """The client has lowered its credit: deliveries that were not sent go back to their places.
+
+    What the queue handed out beyond `seen` is requeued with them, for the session will not take it any
+    more: accepted after a later raise of the credit it would overtake what was given back. There is no
+    credit until the next `Credit`.
 
     Attributes:
-        consumer: which link; it may be gone.
-        keys: which deliveries.
+        consumer: which link.
+        keys: deliveries that reached the session and were not sent, as if they had never been made.
         messages: as many.
-        settled: the consumer is a settled one, for which the queue kept no copy: these are the only
-            ones, and they are requeued even when the consumer is gone.
+        delivery_count: of the queue for this consumer from now on.
+        seen: deliveries that reached the session so far.
+        epoch: stands on every `Deliver` and `CreditReply` made from now on.
     """
 
     consumer: ConsumerRef
     keys: Sequence[int]
     messages: Sequence[Message]
-    settled: bool
+    delivery_count: int
+    seen: int
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,13 +35,13 @@ class Deliver:
         consumer: which link.
         keys: the queue's number for each delivery, for `Settle`.
         messages: as many.
-        settled: the queue keeps no copy, these are the only ones.
+        epoch: of the last `GiveBack`; a session does not take deliveries of an older one.
     """
 
     consumer: ConsumerRef
     keys: Sequence[int]
     messages: Sequence[Message]
-    settled: bool
+    epoch: int
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +54,7 @@ class CreditReply:
         credit: what is left; 0 after a drain.
         available: ready messages.
         drain: as asked.
+        epoch: of the last `GiveBack`; an answer of an older one has been overtaken.
     """
 
     consumer: ConsumerRef
@@ -61,6 +62,7 @@ class CreditReply:
     credit: int
     available: int
     drain: bool
+    epoch: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,11 +73,4 @@ class QueueDeleted:
     queue: str
 
 
-@dataclass(frozen=True, slots=True)
-class Unsubscribed:
-    """Nothing more comes for this consumer."""
-
-    consumer: ConsumerRef
-
-
-Effect = Confirmed | Unconfirmed | Deliver | CreditReply | QueueDeleted | Unsubscribed
+Effect = Confirmed | Unconfirmed | Deliver | CreditReply | QueueDeleted

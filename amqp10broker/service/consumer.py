@@ -50,6 +50,7 @@ class Consumer:
     __slots__ = (
         "_echoes",
         "_echoes_asked",
+        "_epoch",
         "_post",
         "_session",
         "_stale",
@@ -96,6 +97,7 @@ class Consumer:
         self.in_flight = False
         self.seen = 0
         self._unsent = 0
+        self._epoch = 0
         self._stale = False
         self._echoes = 0
         self._echoes_asked = 0
@@ -111,13 +113,8 @@ class Consumer:
         """The client's flow was taken over by the engine: pass it on to the queue."""
         if echo:
             self._echoes = min(self._echoes + 1, ECHOES_OWED_MAX)
-        excess = self._unsent - self.link.credit.link_credit
-        if excess > 0:
-            # "link-credit is 0 or less: MUST NOT send" (2.6.7): what the queue gave under an older,
-            # larger credit goes back to its place.
-            taken = self._session.withdraw(self.link, self.link.credit.link_credit)
-            self._give_back([key for key, _ in taken], [message for _, message in taken])
-            self._unsent -= len(taken)
+        if self._unsent > self.link.credit.link_credit:
+            self._give_back()
         if self.in_flight:
             self._stale = True
         else:
@@ -135,17 +132,18 @@ class Consumer:
 
     # --- from the queue ---------------------------------------------------------------------------
 
-    def on_deliver(self, keys: Sequence[int], messages: Sequence[Message]) -> None:
-        """The queue delivers: hand over what the client still has credit for."""
+    def on_deliver(self, keys: Sequence[int], messages: Sequence[Message], epoch: int) -> None:
+        """The queue delivers, within the credit that it was given."""
+        if epoch != self._epoch:
+            return  # handed out before our `GiveBack` reached the queue, which has taken it back
         self.seen += len(keys)
-        room = self.link.credit.link_credit - self._unsent
-        if len(keys) > room:
+        self._unsent += len(keys)
+        self._session.queue_deliveries(self.link, keys, messages)
+        if self._unsent > self.link.credit.link_credit:
             # The client has lowered its credit while these were on their way.
-            self._give_back(keys[room:], messages[room:])
-            keys, messages = keys[:room], messages[:room]
-        if keys:
-            self._unsent += len(keys)
-            self._session.queue_deliveries(self.link, keys, messages)
+            self._give_back()
+            if not self.in_flight:
+                self._request()
 
     def on_reply(self, reply: CreditReply) -> None:
         """The queue answered: act when everything before the answer has been written."""
@@ -158,6 +156,9 @@ class Consumer:
         """The answer's turn has come."""
         self.available = reply.available
         self.in_flight = False
+        if reply.epoch != self._epoch:
+            self._request()  # overtaken by our `GiveBack`: ask again, from there
+            return
         if reply.drain:
             self._act_on_drain(reply)
         else:
@@ -165,7 +166,6 @@ class Consumer:
         if self.in_flight:
             return
         if self._stale:
-            self._stale = False
             self._request()
         else:
             self._request_next()
@@ -199,20 +199,40 @@ class Consumer:
         credit = self.link.credit
         self.queue_credit = min(credit.link_credit, self.settings.max_queue_credit)
         self.in_flight = True
+        self._stale = False
         self._echoes_asked += self._echoes
         self._echoes = 0
         self._post(
             self.queue.handle,
-            Credit(self.ref, self.queue_delivery_count, self.queue_credit, credit.drain),
+            Credit(self.ref, self.queue_delivery_count, self.queue_credit, credit.drain, self.seen),
         )
 
     def _request_next(self) -> None:
         if self.queue_credit == 0 and self.link.credit.link_credit > 0 and not self.in_flight:
             self._request()
 
-    def _give_back(self, keys: Sequence[int], messages: Sequence[Message]) -> None:
-        self._spend(len(keys))
-        self._post(self.queue.handle, GiveBack(self.ref, keys, messages, self.link.settled))
+    def _give_back(self) -> None:
+        """The client allows less than waits here: what is too much goes back to its place.
+
+        "If the link-credit is less than or equal to zero ... the sender MUST NOT send more messages"
+        (2.6.7). What is on its way from the queue is not taken any more either: taken after a later
+        raise of the credit, it would overtake what goes back now.
+        """
+        taken = self._session.withdraw(self.link, self.link.credit.link_credit)
+        self._unsent -= len(taken)
+        self._spend(len(taken))
+        self._epoch += 1
+        self._post(
+            self.queue.handle,
+            GiveBack(
+                self.ref,
+                [key for key, _ in taken],
+                [message for _, message in taken],
+                (self.queue_delivery_count + self._unsent) & MASK,
+                self.seen,
+                self._epoch,
+            ),
+        )
 
     def _spend(self, deliveries: int) -> None:
         self.queue_delivery_count = (self.queue_delivery_count + deliveries) & MASK

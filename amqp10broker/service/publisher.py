@@ -178,6 +178,13 @@ class Publisher:
         """A queue was deleted before it could: nobody has the messages."""
         self._answer(ids, None if settled else RELEASED)
 
+    def release_unsettled(self) -> None:
+        """The queue is gone: what it had not confirmed by then, it never will."""
+        unsettled = self._session.unsettled_in
+        self._session.settle_received(
+            [delivery_id for delivery_id, link in unsettled.items() if link is self.link], RELEASED
+        )
+
     def _answer(self, ids: Sequence[int], outcome: Outcome | None) -> None:
         """Tell the client, unless it sent the delivery settled, and count it as finished."""
         if outcome is not None:

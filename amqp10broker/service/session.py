@@ -32,7 +32,7 @@ from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.catalog.catalog import QueueHandle
 from amqp10broker.config import Config
-from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, GiveBack, PublisherRef, Subscribe
+from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, PublisherRef, Subscribe
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
@@ -40,7 +40,6 @@ from amqp10broker.queues.effects import (
     Effect,
     QueueDeleted,
     Unconfirmed,
-    Unsubscribed,
 )
 from amqp10broker.service.attach import plan_source, plan_target, rcv_settle_mode, to_verdict
 from amqp10broker.service.consumer import Consumer
@@ -91,9 +90,6 @@ class BrokerSession:
         self.mail: list[tuple[QueueHandle, Command]] = []
         self._consumers: dict[ConsumerRef, Consumer] = {}
         self._publishers: dict[PublisherRef, Publisher] = {}
-        # Settled consumers that have gone, until the queue says that nothing more is on its way:
-        # the queue keeps no copy of what it gave them.
-        self._left: dict[ConsumerRef, QueueHandle] = {}
 
     # --- letters in -------------------------------------------------------------------------------
 
@@ -134,9 +130,7 @@ class BrokerSession:
                 case Deliver():
                     consumer = self._consumers.get(effect.consumer)
                     if consumer is not None:
-                        consumer.on_deliver(effect.keys, effect.messages)
-                    else:
-                        self._return_stray(effect)
+                        consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
                 case CreditReply():
                     consumer = self._consumers.get(effect.consumer)
                     if consumer is not None:
@@ -147,17 +141,12 @@ class BrokerSession:
                         publisher.on_unconfirmed(effect.ids, settled=effect.settled)
                 case QueueDeleted():
                     self._on_queue_deleted(effect)
-                case Unsubscribed():
-                    self._left.pop(effect.consumer, None)
                 case _:
                     assert_never(effect)
 
     def on_config(self, config: Config) -> None:
         """The configuration was replaced: grants from now on follow it."""
         self._context.config = config
-        size = self._window_size()
-        if size != self.session.incoming.size:
-            self.session.incoming.resize(size)
         for publisher in self._publishers.values():
             publisher.settings = self._context.flow_for(publisher.address)
             publisher.link.credit.limit = publisher.settings.max_link_credit
@@ -165,6 +154,7 @@ class BrokerSession:
                 self.session.top_up(publisher.link)
         for consumer in self._consumers.values():
             consumer.settings = self._context.flow_for(consumer.address)
+        self._resize_window()
 
     def on_alarm(self, *, on: bool) -> None:
         """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
@@ -217,12 +207,6 @@ class BrokerSession:
             self._drop_consumer(consumer, self.session.drop(consumer.link))
         for publisher in list(self._publishers.values()):
             self._drop_publisher(publisher)
-
-    def undelivered(self, effects: Sequence[Effect]) -> None:
-        """Effects that reach a session that is over: deliveries go back to their queues."""
-        for effect in effects:
-            if isinstance(effect, Deliver):
-                self._return_stray(effect)
 
     # --- engine events ----------------------------------------------------------------------------
 
@@ -366,9 +350,7 @@ class BrokerSession:
         )
         link.app = publisher
         self._publishers[ref] = publisher
-        size = self._window_size()
-        if size != self.session.incoming.size:
-            self.session.incoming.resize(size)
+        self._resize_window()
 
     def _on_detached(self, event: LinkDetached) -> None:
         link = event.link
@@ -394,6 +376,8 @@ class BrokerSession:
         if app is None:
             return
         app.link.app = None
+        if isinstance(app, Publisher):
+            app.release_unsettled()
         if app.link.state is LinkState.ATTACHED:
             self.session.detach(
                 app.link,
@@ -402,10 +386,12 @@ class BrokerSession:
 
     # --- helpers ----------------------------------------------------------------------------------
 
-    def _window_size(self) -> int:
+    def _resize_window(self) -> None:
         """The smallest window that this session's settings, and those of its links, ask for."""
         sizes = [publisher.settings.max_incoming_window for publisher in self._publishers.values()]
-        return min([self._context.flow_for(None).max_incoming_window, *sizes])
+        size = min([self._context.flow_for(None).max_incoming_window, *sizes])
+        if size != self.session.incoming.size:
+            self.session.incoming.resize(size)
 
     def _post(self, handle: QueueHandle, command: Command) -> None:
         self.mail.append((handle, command))
@@ -414,8 +400,6 @@ class BrokerSession:
         if self._consumers.pop(consumer.ref, None) is None:
             return
         consumer.link.app = None
-        if consumer.link.settled:
-            self._left[consumer.ref] = consumer.queue.handle
         consumer.leave(unsent)
         if consumer.exclusive_queue:
             self._delete_queue(consumer.queue.name, consumer.queue.handle)
@@ -431,8 +415,3 @@ class BrokerSession:
     def _delete_queue(self, name: str, handle: QueueHandle) -> None:
         if self._context.catalog.remove(name) is not None:
             self._post(handle, DELETE)
-
-    def _return_stray(self, effect: Deliver) -> None:
-        handle = self._left.get(effect.consumer)
-        if handle is not None and effect.settled:
-            self._post(handle, GiveBack(effect.consumer, effect.keys, effect.messages, settled=True))

@@ -8,7 +8,6 @@ import trio
 
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, ReplyTo
-from amqp10broker.queues.effects import Deliver, Effect
 from amqp10broker.tasks.mail import QueueLetter, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 
@@ -85,15 +84,8 @@ class RunningQueue:
             self.post_all(commands)
 
     def _send_effects(self) -> None:
-        effects = self.queue.take_effects()
-        while effects:
-            for reply_to, batch in effects.items():
-                assert isinstance(reply_to, SessionAddress)
-                if not reply_to.mailbox.put(batch):
-                    self._take_back(batch)
-            effects = self.queue.take_effects()
-
-    def _take_back(self, batch: list[Effect]) -> None:
-        for effect in batch:
-            if type(effect) is Deliver:
-                self.queue.undeliverable(effect)
+        # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,
+        # which says how much it has seen.
+        for reply_to, batch in self.queue.take_effects().items():
+            assert isinstance(reply_to, SessionAddress)
+            reply_to.mailbox.put(batch)

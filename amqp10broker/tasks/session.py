@@ -52,15 +52,12 @@ class RunningSession:
         service = self.service
         session = service.session
         lane = self.lane
-        letters: list[SessionLetter] = []
-        at = 0
         try:
             self._send(0)  # the begin that answers the client's
             while not self._stopping and session.state is not SessionState.UNMAPPED:
-                letters, at = await self.inbox.take_all(), 0
+                letters = await self.inbox.take_all()
                 try:
                     for letter in letters:
-                        at += 1
                         self._handle(letter)
                 except AmqpError as fault:
                     fail(fault)
@@ -75,11 +72,8 @@ class RunningSession:
         finally:
             # No await from here: whatever ended the session, its deliveries go back now.
             service.close()
-            # What came behind a letter that ended the session, and what nobody has taken yet.
-            for letter in (*letters[at:], *self.inbox.close()):
-                if isinstance(letter, list):
-                    service.undelivered(letter)
-                elif isinstance(letter, Frames):
+            for letter in self.inbox.close():
+                if isinstance(letter, Frames):
                     self.reads.done()
             self._post()
 
