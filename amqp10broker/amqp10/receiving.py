@@ -57,21 +57,24 @@ class Inbound:
         tags = run.tags
         payloads = run.payloads
         credit = link.credit
+        fault: AmqpLinkError | None = None
+        limit = link.max_message_size
+        if limit and max(map(len, payloads)) > limit:
+            at, size = next((at, len(each)) for at, each in enumerate(payloads) if len(each) > limit)
+            fault = message_too_large(size, limit)
+            ids, tags, payloads = ids[:at], tags[:at], payloads[:at]
         covered = credit.receive(len(ids))
         if credit.granted is not None:
             self.grants[link] = None
-        over_credit = covered < len(ids)
-        if over_credit:
+        if covered < len(ids):
+            fault = over_limit()
             ids, tags, payloads = ids[:covered], tags[:covered], payloads[:covered]
-        if link.max_message_size and payloads and max(map(len, payloads)) > link.max_message_size:
-            largest = max(map(len, payloads))
-            raise message_too_large(largest, link.max_message_size)
-        if not settled:
-            self._note_unsettled(ids, link)
         if ids:
+            if not settled:
+                self._note_unsettled(ids, link)
             events.append(DeliveriesReceived(link, ids, tags, payloads, settled, run.message_format or 0))
-        if over_credit:
-            raise over_limit()
+        if fault is not None:
+            raise fault
 
     def _note_unsettled(self, ids: Sequence[int], link: ReceiverLink) -> None:
         unsettled = self.unsettled

@@ -21,6 +21,8 @@ from amqp10broker.amqp10.performatives import (
     HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
+    Properties,
+    decode_composite,
 )
 
 SECTIONS_MAX: Final = 10_000
@@ -54,6 +56,7 @@ _BY_NAME: Final = {
     "amqp:footer:map": FOOTER,
 }
 
+_SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
 
 
@@ -63,7 +66,7 @@ class Sections:
     Attributes:
         header: the whole section, descriptor included, as are all others.
         message_annotations: kept by the broker and merged with its own.
-        properties: part of the bare message.
+        properties: decoded, for there are rules about its fields; None if absent.
         bare: where the bare message and the footer begin; they run to the end.
     """
 
@@ -72,7 +75,7 @@ class Sections:
     def __init__(self) -> None:
         self.header: tuple[int, int] | None = None
         self.message_annotations: tuple[int, int] | None = None
-        self.properties: tuple[int, int] | None = None
+        self.properties: Properties | None = None
         self.bare = 0
 
 
@@ -91,7 +94,11 @@ def locate(payload: bytes) -> Sections:
     bare: int | None = None
     while pos < end:
         start = pos
-        code, pos = _descriptor(payload, pos, end)
+        if payload.startswith(_SMALL_DESCRIPTOR, pos) and pos + 2 < end and payload[pos + 2] in _CONSTRUCTORS:
+            code = payload[pos + 2]
+            pos += 3
+        else:
+            code, pos = _descriptor(payload, pos, end)
         count += 1
         if count > SECTIONS_MAX:
             raise DecodeError(f"failed to parse message: more than {SECTIONS_MAX} sections")
@@ -106,13 +113,14 @@ def locate(payload: bytes) -> Sections:
         allowed = _CONSTRUCTORS[code]
         if pos >= end or (allowed is not None and payload[pos] not in allowed):
             raise DecodeError(f"failed to parse message: section 0x{code:02x} has a value of a wrong type")
-        pos = skip(payload, pos, end)
+        if code == PROPERTIES:
+            found.properties, pos = _properties(payload, start, end)
+        else:
+            pos = skip(payload, pos, end)
         if code == HEADER:
             found.header = (start, pos)
         elif code == MESSAGE_ANNOTATIONS:
             found.message_annotations = (start, pos)
-        elif code == PROPERTIES:
-            found.properties = (start, pos)
         if bare is None and code >= PROPERTIES:
             bare = start
         previous = code
@@ -122,12 +130,16 @@ def locate(payload: bytes) -> Sections:
     return found
 
 
+def _properties(payload: bytes, start: int, end: int) -> tuple[Properties, int]:
+    properties, pos = decode_composite(payload, start, end)
+    assert isinstance(properties, Properties)
+    return properties, pos
+
+
 def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     """The section's code, and where its value begins."""
-    if payload[pos : pos + 2] == b"\x00\x53" and pos + 2 < end:
-        code: object = payload[pos + 2]
-        pos += 3
-    elif payload[pos] == 0:
+    code: object
+    if payload[pos] == 0:
         code, pos = decode(payload, pos + 1, end)
         code = _BY_NAME.get(code, code) if isinstance(code, str) else code
     else:

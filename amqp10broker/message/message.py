@@ -31,8 +31,9 @@ X_ROUTING_KEY: Final = Symbol("x-routing-key")
 _MESSAGE_ANNOTATIONS: Final = ULong(0x72)
 _CACHE_ENTRIES: Final = 4096
 
-_PLAIN_DATA8: Final = b"\x00\x53\x75\xa0"
-_PLAIN_DATA32: Final = b"\x00\x53\x75\xb0"
+_HEADER8: Final = b"\x00\x53\x70\xc0"
+_DATA8: Final = b"\x00\x53\x75\xa0"
+_DATA32: Final = b"\x00\x53\x75\xb0"
 
 
 class MessageReader:
@@ -42,7 +43,7 @@ class MessageReader:
     decoded once.
     """
 
-    __slots__ = ("_exchange", "_heads", "_plain_head", "_routing_key", "_user")
+    __slots__ = ("_exchange", "_heads", "_routing_key", "_user")
 
     def __init__(self, exchange: str, routing_key: str, user: str) -> None:
         """Read for one route.
@@ -55,8 +56,7 @@ class MessageReader:
         self._exchange = exchange
         self._routing_key = routing_key
         self._user = user
-        self._plain_head = make_head(None, None, exchange, routing_key)
-        self._heads: dict[bytes, bytes] = {b"": self._plain_head}
+        self._heads: dict[bytes, bytes] = {b"": make_head(None, None, exchange, routing_key)}
 
     def read(self, payload: bytes) -> Message:
         """Check a message and make it ready for queue and consumer.
@@ -64,25 +64,21 @@ class MessageReader:
         Raises:
             AmqpLinkError: malformed, reserved annotations, or a user-id that is not the user's.
         """
-        # The commonest shape by far, one data section and nothing else, needs no search.
-        if payload.startswith(_PLAIN_DATA8) and len(payload) > 4 and payload[4] + 5 == len(payload):
-            return self._plain_head, payload
-        return self._read(payload)[0]
+        # The commonest shapes, a header seen before (or none) and one data section, need no search.
+        at = 5 + payload[4] if payload.startswith(_HEADER8) and len(payload) > 4 else 0
+        head = self._heads.get(payload[:at])
+        if head is not None and len(payload) > at + 8:
+            code = payload[at : at + 4]
+            if (code == _DATA8 and at + 5 + payload[at + 4] == len(payload)) or (
+                code == _DATA32 and at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big") == len(payload)
+            ):
+                return head, payload[at:] if at else payload
+        return self.read_with_properties(payload)[0]
 
     def read_with_properties(self, payload: bytes) -> tuple[Message, Properties | None]:
         """As `read`, and the decoded properties, which an anonymous terminus routes by."""
-        return self._read(payload)
-
-    def _read(self, payload: bytes) -> tuple[Message, Properties | None]:
-        if payload.startswith(_PLAIN_DATA32) and int.from_bytes(payload[4:8], "big") + 8 == len(payload):
-            return (self._plain_head, payload), None
-        properties: Properties | None = None
         try:
             sections = locate(payload)
-            if sections.properties is not None:
-                decoded, _ = decode_composite(payload, *sections.properties)
-                assert isinstance(decoded, Properties)
-                properties = decoded
             prefix = payload[: sections.bare]
             head = self._heads.get(prefix)
             if head is None:
@@ -95,6 +91,7 @@ class MessageReader:
             if not text.startswith("failed to parse message"):
                 text = f"failed to parse message: {text}"
             raise AmqpLinkError(Condition.DECODE_ERROR, text) from error
+        properties = sections.properties
         if properties is not None and properties.user_id is not None:
             self._check_user(properties.user_id)
         return (head, payload[sections.bare :] if sections.bare else payload), properties

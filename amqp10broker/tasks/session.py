@@ -23,6 +23,10 @@ from amqp10broker.tasks.writer import Lane
 READS_MAX = 4
 """Socket reads (64 KiB each at most) whose frames may wait for one session before the reader waits."""
 
+WRITES_MAX = 4
+"""Buffers of transfers that one session writes, while the socket takes them, before others have their
+turn."""
+
 
 class RunningSession:
     """A session and its task.
@@ -62,10 +66,7 @@ class RunningSession:
                 except AmqpError as fault:
                     fail(fault)
                     return
-                spent = service.pump(lane.room)
-                if session.has_pending and lane.room - spent <= 0:
-                    lane.want()
-                self._send(spent)
+                self._write()
                 self._post()
                 if lane.overfull:
                     await lane.wait_drained()
@@ -94,6 +95,18 @@ class RunningSession:
                 if letter.tell:
                     self.service.end(letter.error)
                 self._stopping = True
+
+    def _write(self) -> None:
+        """Write answers, and transfers as far as credit, window and the writer's buffer allow."""
+        lane = self.lane
+        spent = 0
+        for _ in range(WRITES_MAX):
+            spent = self.service.pump(lane.room)
+            self._send(spent)
+            if not spent or lane.room <= 0:
+                break
+        if self.service.session.has_pending and (spent or lane.room <= 0):
+            lane.want()
 
     def _send(self, transfer_bytes: int) -> None:
         pieces = self.service.session.take_output()

@@ -60,8 +60,9 @@ class Lane:
         return self._wanted
 
     def want(self) -> None:
-        """Ask for one `WriterReady` when there is room again."""
+        """Ask for one `WriterReady` as soon as there is room."""
         self._wanted = True
+        self._tell_if_wanted()
 
     def put(self, pieces: list[bytes | memoryview], transfer_bytes: int = 0) -> None:
         """Give bytes to the writer, in order; sent at once when nothing is before them."""
