@@ -19,6 +19,7 @@ from amqp10broker.amqp10.serial import MASK, limit_left
 INITIAL_DELIVERY_COUNT: Final = 0
 
 _INT32_MAX: Final = 0x7FFF_FFFF
+_MODULUS: Final = 0x1_0000_0000
 
 
 class SenderCredit:
@@ -30,10 +31,11 @@ class SenderCredit:
         drain: the receiver asked to use or forfeit the credit at once.
     """
 
-    __slots__ = ("_limit", "delivery_count", "drain", "link_credit")
+    __slots__ = ("_large", "_limit", "delivery_count", "drain", "link_credit")
 
     def __init__(self, delivery_count: int = INITIAL_DELIVERY_COUNT) -> None:
         self._limit: int | None = None
+        self._large = False
         self.delivery_count = delivery_count
         self.link_credit = 0
         self.drain = False
@@ -49,13 +51,26 @@ class SenderCredit:
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
         limit = (base + link_credit) & MASK
-        # Every uint is a legal grant. But proton writes a credit that it counts below 0 (it lowered
-        # the limit while deliveries were under way) as 2**32 - n, from a delivery-count n beyond its
-        # limit: the same limit as in its flow before. A limit that is not new changes nothing.
-        if link_credit <= _INT32_MAX or limit != self._limit:
+        if link_credit <= _INT32_MAX or self._is_large_grant(base, link_credit, limit):
             self.link_credit = limit_left(base, link_credit, self.delivery_count)
+        elif limit != self._limit:
+            self.link_credit = 0
         self._limit = limit
         self.drain = drain
+
+    def _is_large_grant(self, base: int, link_credit: int, limit: int) -> bool:
+        """Whether a credit of 2**31 and more is one, and not a negative number of a signed 32-bit client.
+
+        Every uint is a legal grant. But proton counts credit in a signed integer that goes below 0
+        when its user takes back more than is left (stop while deliveries are under way), and writes -n
+        as 2**32 - n. Then n is at most what it has received; a limit that was in its flow before says
+        nothing new; and 2**32 - 1 is the one large number that people write, read as what it says.
+        Who has once made a large grant beyond doubt is taken at his word from then on.
+        """
+        if not self._large:
+            below_zero = _MODULUS - link_credit
+            self._large = limit != self._limit and not 1 < below_zero <= base
+        return self._large
 
     def spend(self, deliveries: int) -> None:
         """Count deliveries started; the caller has kept within `link_credit`."""

@@ -27,9 +27,10 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin, Disposition, SenderSettleMode
+from amqp10broker.amqp10.performatives import Begin, Disposition, Modified, SenderSettleMode
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
+from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, PublisherRef, Subscribe
@@ -262,6 +263,19 @@ class BrokerSession:
         consumer: Consumer | None = event.link.app
         if consumer is None:
             return
+        if isinstance(event.state, Modified) and not _good_annotations(event.state):
+            self._drop_consumer(
+                consumer,
+                self.session.detach(
+                    event.link,
+                    AmqpLinkError(
+                        Condition.INVALID_FIELD,
+                        "reserved_annotation_key: message-annotations of modified must have symbol keys "
+                        "that start with x-",
+                    ),
+                ),
+            )
+            return
         if event.state is None:
             if not event.settled:
                 return  # nothing was said about them
@@ -415,3 +429,7 @@ class BrokerSession:
     def _delete_queue(self, name: str, handle: QueueHandle) -> None:
         if self._context.catalog.remove(name) is not None:
             self._post(handle, DELETE)
+
+
+def _good_annotations(state: Modified) -> bool:
+    return all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations or ())

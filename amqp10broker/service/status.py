@@ -63,7 +63,7 @@ def _consumer_status(
         "credit": link.credit.link_credit,
         "delivery_count": link.credit.delivery_count,
         "unsettled": unsettled,
-        "available": consumer.available,
+        "available": consumer.queue.handle.counts()["messages_ready"],
         "drain": link.credit.drain,
         "queue_credit": consumer.queue_credit,
         "queue_delivery_count": consumer.queue_delivery_count,
@@ -140,7 +140,9 @@ def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher) -> 
     """Only our own limits hold a publisher back; with credit and window open it is its own turn."""
     incoming = broker_session.session.incoming
     if incoming.closed:
-        return Wait.WINDOW_CLOSED_BY_ALARM, "a memory or disk alarm is on: consume, or raise the limit"
+        return Wait.WINDOW_CLOSED_BY_ALARM, (
+            "an alarm is on (status names it): consume, or clear it with 'amqp10broker alarm NAME off'"
+        )
     credit = publisher.link.credit
     if credit.withheld and credit.link_credit == 0:
         where = f"queue '{publisher.queue.name}'" if publisher.queue else "its queues"

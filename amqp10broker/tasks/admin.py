@@ -11,16 +11,16 @@ import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 import trio
 
 from amqp10broker import adminpath
 from amqp10broker.errors import AdminSocketError, BrokerError
+from amqp10broker.tasks.log import Log
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
 
-_log = structlog.get_logger("amqp10broker.admin")
+_log = Log("amqp10broker.admin")
 
 REQUEST_BYTES_MAX: Final = 65_536
 CLIENTS_MAX: Final = 32

@@ -24,7 +24,6 @@ from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, Final, Self
 
-import structlog
 import trio
 
 from amqp10broker import __version__, adminpath
@@ -37,12 +36,13 @@ from amqp10broker.service.status import session_status
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.connection import ConnectionTask, shutting_down
 from amqp10broker.tasks.listener import accept_forever, open_sockets, serve_stream
+from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged
 from amqp10broker.tasks.queue import RunningQueue
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.trace import TracingStream
 
-_log = structlog.get_logger("amqp10broker.broker")
+_log = Log("amqp10broker.broker")
 
 ALARMS: Final = ("memory", "disk")
 
@@ -162,8 +162,18 @@ class Broker:
             ClassicQueue(name, durable=durable),
             confirm_delay_ms=self.config.fault_injection.confirm_delay_ms_for(name),
         )
-        self._queues.start_soon(queue.run, name=f"queue {name}")
+        self._queues.start_soon(self._run_queue, queue, name=f"queue {name}")
         return queue
+
+    async def _run_queue(self, queue: RunningQueue) -> None:
+        """Run a queue; a fault in it ends it, and nobody else."""
+        try:
+            await queue.run()
+        except Exception as error:
+            name = queue.queue.name
+            _log.error("queue failed by a fault in the broker and is gone", queue=name, exc_info=error)
+            self.catalog.remove(name)
+            queue.fail()
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted."""

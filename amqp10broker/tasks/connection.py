@@ -19,7 +19,6 @@ import platform
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-import structlog
 import trio
 
 from amqp10broker import __version__
@@ -42,6 +41,7 @@ from amqp10broker.security.login import Login, Mechanism, authenticate
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.open import check_open, open_properties
 from amqp10broker.service.session import BrokerSession
+from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
@@ -62,7 +62,7 @@ def shutting_down() -> AmqpConnectionError:
     return AmqpConnectionError(Condition.CONNECTION_FORCED, "the broker is shutting down")
 
 
-_log = structlog.get_logger("amqp10broker.connection")
+_log = Log("amqp10broker.connection")
 
 
 class ConnectionTask:
@@ -74,6 +74,7 @@ class ConnectionTask:
         user: authenticated name, empty before.
         engine: the protocol state.
         bytes_received: so far.
+        end: how it ended, for the log.
     """
 
     def __init__(self, broker: Broker, stream: Stream, number: int, peer: str, *, loopback: bool) -> None:
@@ -89,6 +90,7 @@ class ConnectionTask:
         self._stopped_by: AmqpError | None = None
         self._crash: BaseException | None = None
         self.number = number
+        self.end = "by the client"
         self.peer = peer
         self.user = ""
         self.bytes_received = 0
@@ -125,7 +127,7 @@ class ConnectionTask:
         try:
             await self._writer.run()
         except trio.BrokenResourceError as error:
-            _log.debug("connection lost", connection=self.number, peer=self.peer, reason=str(error))
+            self.end = f"lost: {error}"
             self._reading.cancel()
         except trio.ClosedResourceError:
             self._reading.cancel()
@@ -148,15 +150,13 @@ class ConnectionTask:
             while self.engine.state is ConnectionState.OPENED:
                 data = await self._stream.receive_some(READ_BYTES)
                 if not data:
-                    _log.debug(
-                        "connection closed by the client's socket", connection=self.number, peer=self.peer
-                    )
+                    self.end = "lost: the client's socket ended without a close"
                     return
                 self.bytes_received += len(data)
                 await self._dispatch(self.engine.receive(bytes(data)))
                 self._flush()
         except trio.BrokenResourceError as error:
-            _log.debug("connection lost", connection=self.number, peer=self.peer, reason=str(error))
+            self.end = f"lost: {error}"
         except trio.ClosedResourceError:
             return
         except Exception as error:
@@ -371,6 +371,7 @@ class ConnectionTask:
     def shut_down(self, fault: AmqpError) -> None:
         """End in an orderly way because the broker stops, or somebody asked for it."""
         self._stopped_by = fault
+        self.end = f"by the broker: {fault}"
         self._reading.cancel()
 
     def tell_sessions(self, letter: AlarmChanged | ConfigChanged) -> None:
@@ -393,6 +394,7 @@ class ConnectionTask:
             self._lane.put([out])
 
     def _log_fault(self, fault: AmqpError) -> None:
+        self.end = f"by the broker: {fault}"
         _log.warning(
             "connection closed by the broker",
             connection=self.number,

@@ -7,16 +7,16 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Final
 
-import structlog
 import trio
 
 from amqp10broker.tasks.connection import ConnectionTask, shutting_down
+from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import SocketTransport
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
 
-_log = structlog.get_logger("amqp10broker.listener")
+_log = Log("amqp10broker.listener")
 
 BACKLOG: Final = 1024
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -103,6 +103,8 @@ async def serve_stream(broker: Broker, stream: object, peer: str, *, loopback: b
         )
     finally:
         del broker.connections[connection.number]
+        if connection.user:
+            _log.info("connection closed", connection=connection.number, peer=peer, reason=connection.end)
 
 
 def peer_text(address: tuple[str, int]) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import Command, Publish, ReplyTo
+from amqp10broker.queues.commands import DELETE, Command, Publish, ReplyTo
 from amqp10broker.tasks.mail import QueueLetter, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 
@@ -82,6 +82,13 @@ class RunningQueue:
             self._send_effects()
         for commands in mailbox.close():
             self.post_all(commands)
+
+    def fail(self) -> None:
+        """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
+        self.queue.take_effects()
+        self.queue.apply(DELETE)
+        self._send_effects()
+        self._mailbox.close()
 
     def _send_effects(self) -> None:
         # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,

@@ -9,14 +9,13 @@ from __future__ import annotations
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
-import structlog
-
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES
 from amqp10broker.amqp10.performatives import decode_composite
+from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import Stream
 
-_log = structlog.get_logger("amqp10broker.trace")
+_log = Log("amqp10broker.trace")
 
 PAYLOAD_SHOWN_BYTES: Final = 32
 

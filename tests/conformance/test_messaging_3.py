@@ -1,0 +1,448 @@
+"""Part 3: message format (3.2), delivery states (3.4), sources and targets (3.5), at the broker."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.codec import decode, encode
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    DeleteOnClose,
+    Header,
+    Properties,
+    Transfer,
+    decode_composite,
+)
+from amqp10broker.amqp10.types import Described, Symbol, UInt, ULong
+from tests.support.engine import frame
+from tests.support.script import ScriptRunner
+
+
+def section(code: int, value: Any) -> bytes:
+    """One section by its descriptor."""
+    return encode(Described(ULong(code), value))
+
+
+HEADER = Header(durable=True).encode()
+DELIVERY_ANNOTATIONS = section(0x71, {Symbol("x-d"): 1})
+MESSAGE_ANNOTATIONS = section(0x72, {Symbol("x-a"): 1})
+PROPERTIES = Properties(subject="s").encode()
+APPLICATION_PROPERTIES = section(0x74, {"a": 1})
+DATA = section(0x75, b"body")
+SEQUENCE = section(0x76, [1, 2])
+VALUE = section(0x77, "value")
+FOOTER = section(0x78, {Symbol("x-f"): 1})
+
+
+class Pipe:
+    """A publisher and a consumer of one queue; raw messages in, raw messages out."""
+
+    def __init__(self) -> None:
+        self.script = ScriptRunner()
+        for command in (
+            "queue q",
+            "C> BEGIN",
+            "C> ATTACH h=0 target=/queues/q",
+            "C> ATTACH h=1 source=/queues/q",
+        ):
+            self.script.do(command)
+        self._written: list[bytes] = []
+        client = self.script.world.clients["C"]
+        note = client._on_frame
+        client._on_frame = lambda channel, body: (self._written.append(body), note(channel, body))  # type: ignore[method-assign]
+        self._client = client
+        self._id = 0
+
+    def publish(self, payload: bytes) -> list[str]:
+        """What the broker answers to a message."""
+        transfer = Transfer(handle=0, delivery_id=self._id, delivery_tag=b"t")
+        self._id += 1
+        self._client.feed(frame(transfer, payload))
+        self._client.flush()
+        self.script.world.settle()
+        return self.script.world.take_trace()
+
+    def fetch(self) -> bytes:
+        """The next message, as it is delivered."""
+        self._written.clear()
+        self.script.do(f"C> FLOW h=1 dc={self._fetched} cr=1")
+        (body,) = self._written
+        performative, end = decode_composite(body)
+        assert isinstance(performative, Transfer)
+        return body[end:]
+
+    @property
+    def _fetched(self) -> int:
+        return len(self.script.world.clients["C"].mine[0].received)
+
+
+# --- 3.2: order and count of sections ------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        [DATA],
+        [DATA, DATA, DATA],
+        [SEQUENCE],
+        [SEQUENCE, SEQUENCE],
+        [VALUE],
+        [HEADER, DATA],
+        [HEADER, DELIVERY_ANNOTATIONS, MESSAGE_ANNOTATIONS, PROPERTIES, APPLICATION_PROPERTIES, DATA, FOOTER],
+        [MESSAGE_ANNOTATIONS, VALUE, FOOTER],
+        [PROPERTIES, SEQUENCE],
+        [section(0x77, None)],
+        [section(0x75, b"")],
+    ],
+    ids=lambda sections: str(len(sections)),
+)
+def test_a_well_formed_message_is_accepted(sections: list[bytes]) -> None:
+    """3.2: at most one header, delivery-annotations, message-annotations, properties and
+    application-properties; a body of "one or more data sections, one or more amqp-sequence sections, or a
+    single amqp-value section"; at most one footer."""
+    (line,) = Pipe().publish(b"".join(sections))
+    assert line.startswith("B> DISPOSITION role=receiver first=0 settled=true state=accepted")
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        [],
+        [HEADER],
+        [PROPERTIES, APPLICATION_PROPERTIES],
+        [FOOTER],
+        [DATA, HEADER],
+        [PROPERTIES, HEADER, DATA],
+        [MESSAGE_ANNOTATIONS, DELIVERY_ANNOTATIONS, DATA],
+        [APPLICATION_PROPERTIES, PROPERTIES, DATA],
+        [FOOTER, DATA],
+        [HEADER, HEADER, DATA],
+        [PROPERTIES, PROPERTIES, DATA],
+        [DATA, FOOTER, FOOTER],
+        [VALUE, VALUE],
+        [DATA, VALUE],
+        [DATA, SEQUENCE],
+        [SEQUENCE, DATA],
+        [section(0x79, b"x")],
+        [section(0x24, [])],
+        [section(0x75, "text")],
+        [section(0x76, b"x")],
+        [section(0x74, [1])],
+        [section(0x70, {})],
+        [DATA[:-1]],
+        [DATA, b"\x00"],
+        [DATA, b"\xff"],
+        [b"body"],
+    ],
+    ids=[
+        "empty",
+        "header-only",
+        "no-body",
+        "footer-only",
+        "header-behind-data",
+        "header-behind-properties",
+        "annotations-out-of-order",
+        "properties-out-of-order",
+        "footer-in-front",
+        "two-headers",
+        "two-properties",
+        "two-footers",
+        "two-values",
+        "data-and-value",
+        "data-and-sequence",
+        "sequence-and-data",
+        "unknown-section",
+        "an-outcome",
+        "data-of-a-string",
+        "sequence-of-binary",
+        "application-properties-of-a-list",
+        "header-of-a-map",
+        "cut-off",
+        "cut-descriptor",
+        "garbage-behind",
+        "no-section",
+    ],
+)
+def test_a_malformed_message_detaches_with_decode_error(sections: list[bytes]) -> None:
+    """Order and count are enforced: DETACH amqp:decode-error; nothing reaches the queue."""
+    pipe = Pipe()
+    (line,) = pipe.publish(b"".join(sections))
+    assert line.startswith('B> DETACH h=0 closed=true error=amqp:decode-error "failed to parse message')
+    assert pipe.script.do("count q") == ["= ready=0 unsettled=0"]
+
+
+BARE = [
+    DATA,
+    DATA + DATA,
+    PROPERTIES + APPLICATION_PROPERTIES + VALUE + FOOTER,
+    # Encodings that no encoder of ours would choose: long forms where short ones do.
+    b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x75\xb0\x00\x00\x00\x01x",
+    b"\x00\xa3\x10amqp:data:binary\xa0\x01x",
+    b"\x00\x53\x77\x70\x00\x00\x00\x01",
+    section(0x77, {"deep": [{"er": [UInt(1), Symbol("s"), None, True]}]}),
+]
+
+
+@pytest.mark.parametrize("bare", BARE, ids=range(len(BARE)))
+@pytest.mark.parametrize(
+    "before", [b"", HEADER, HEADER + DELIVERY_ANNOTATIONS + MESSAGE_ANNOTATIONS], ids=range(3)
+)
+def test_the_bare_message_is_not_changed(bare: bytes, before: bytes) -> None:
+    """ "The bare message is immutable within the AMQP network": it arrives byte for byte."""
+    pipe = Pipe()
+    pipe.publish(before + bare)
+    assert pipe.fetch().endswith(bare)
+
+
+def test_delivery_annotations_end_at_the_broker() -> None:
+    """3.2.2: they "are used for delivery-specific non-standard properties", from one peer to the next."""
+    pipe = Pipe()
+    pipe.publish(DELIVERY_ANNOTATIONS + DATA)
+    assert b"x-d" not in pipe.fetch()
+
+
+def test_message_annotations_go_on() -> None:
+    """3.2.3: annotations "about the message" travel with it."""
+    pipe = Pipe()
+    pipe.publish(MESSAGE_ANNOTATIONS + DATA)
+    payload = pipe.fetch()
+    _, pos = decode_composite(payload)
+    annotations, _ = decode(payload, pos)
+    assert annotations.value == {"x-a": 1, "x-exchange": "", "x-routing-key": "q"}
+
+
+@pytest.mark.parametrize("annotations", [{Symbol("a"): 1}, {ULong(1): 1}, {Symbol("x-a"): 1, Symbol("b"): 2}])
+def test_annotations_with_reserved_keys_are_refused(annotations: dict[Any, Any]) -> None:
+    """3.2.10: keys are "symbols beginning with 'x-'" or reserved."""
+    (line,) = Pipe().publish(section(0x72, annotations) + DATA)
+    assert line.startswith('B> DETACH h=0 closed=true error=amqp:invalid-field "reserved_annotation_key')
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        (None, Header(durable=False, first_acquirer=True, delivery_count=0)),
+        (Header(durable=True), Header(durable=True, first_acquirer=True, delivery_count=0)),
+        (
+            Header(durable=True, priority=7, ttl=60000, first_acquirer=False, delivery_count=9),
+            Header(durable=True, priority=7, ttl=60000, first_acquirer=True, delivery_count=0),
+        ),
+    ],
+    ids=["absent", "durable", "all"],
+)
+def test_the_header_is_the_brokers_to_write(given: Header | None, expected: Header) -> None:
+    """3.2.1: durable, priority and ttl are kept; first-acquirer and delivery-count are the queue's."""
+    pipe = Pipe()
+    pipe.publish((given.encode() if given else b"") + DATA)
+    header, _ = decode_composite(pipe.fetch())
+    assert header == expected
+
+
+def test_first_acquirer_is_true_until_somebody_had_the_message() -> None:
+    """ "If this value is true, then this message has not been acquired by any other link"."""
+    pipe = Pipe()
+    pipe.publish(DATA)
+    first, _ = decode_composite(pipe.fetch())
+    pipe.script.do("C> DISPOSITION role=receiver first=0 settled=true state=released")
+    second, _ = decode_composite(pipe.fetch())
+    assert isinstance(first, Header)
+    assert isinstance(second, Header)
+    assert (first.first_acquirer, second.first_acquirer) == (True, False)
+
+
+@pytest.mark.parametrize(("user", "taken"), [(b"guest", True), (b"somebody", False), (b"", False)])
+def test_user_id_must_be_the_users(user: bytes, taken: bool) -> None:
+    """3.2.4: "user-id ... the identity of the user responsible for producing the message"; nobody may
+    sign with another's name."""
+    (line,) = Pipe().publish(Properties(user_id=user).encode() + DATA)
+    assert line.startswith(
+        "B> DISPOSITION" if taken else "B> DETACH h=0 closed=true error=amqp:unauthorized-access"
+    )
+
+
+@pytest.mark.parametrize(
+    ("to", "answer"),
+    [
+        ("/queues/q", "state=accepted"),
+        ("/queues/none", "state=released"),
+        ("q", "state=accepted"),
+        ("/queues/", "state=rejected(amqp:precondition-failed \"bad 'to' address string"),
+        ("/exchanges/none/k", "state=rejected(amqp:not-found"),
+    ],
+)
+def test_an_anonymous_terminus_routes_by_to(to: str, answer: str) -> None:
+    """3.2.4: "to ... identifies the node that is the intended destination of the message"."""
+    script = ScriptRunner()
+    for command in ("queue q", "C> BEGIN", "C> ATTACH h=0 target=anonymous"):
+        script.do(command)
+    (line,) = script.do(f"C> TRANSFER h=0 to={to}")
+    assert answer in line
+
+
+def test_a_settled_message_that_an_anonymous_terminus_cannot_route_detaches() -> None:
+    """Nobody waits for an outcome, so that the link has to say it, with the delivery-tag."""
+    script = ScriptRunner()
+    script.do("C> BEGIN")
+    script.do("C> ATTACH h=0 target=anonymous")
+    (line,) = script.do("C> TRANSFER h=0 settled=true")
+    assert line.startswith("B> DETACH h=0 closed=true error=amqp:precondition-failed")
+
+
+# --- 3.4: delivery states ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("state", "ready"),
+    [
+        ("accepted", 0),
+        ("rejected", 0),
+        ("released", 1),
+        ("modified", 1),
+        ("modified(failed)", 1),
+        ("modified(undeliverable)", 0),
+        ("modified(failed,undeliverable)", 0),
+    ],
+)
+@pytest.mark.parametrize("settled", ["true", "false"])
+def test_every_outcome_has_its_effect(state: str, ready: int, settled: str) -> None:
+    """3.4.2 to 3.4.5: accepted and rejected end at the queue, released and modified put the message back;
+    undeliverable-here is not offered again on this node."""
+    script = ScriptRunner()
+    for command in (
+        "queue q",
+        "publish q 1",
+        "C> BEGIN",
+        "C> ATTACH h=1 source=/queues/q",
+        "C> FLOW h=1 dc=0 cr=1",
+    ):
+        script.do(command)
+    lines = script.do(f"C> DISPOSITION role=receiver first=0 settled={settled} state={state}")
+    assert len(lines) == (0 if settled == "true" else 1)
+    assert script.do("count q") == [f"= ready={ready} unsettled=0"]
+
+
+def test_received_is_no_outcome() -> None:
+    """3.4: received is not terminal; a message cannot be settled with it."""
+    script = ScriptRunner()
+    for command in (
+        "queue q",
+        "publish q 1",
+        "C> BEGIN",
+        "C> ATTACH h=1 source=/queues/q",
+        "C> FLOW h=1 dc=0 cr=1",
+    ):
+        script.do(command)
+    (line,) = script.do("C> DISPOSITION role=receiver first=0 settled=true state=received")
+    assert line.startswith("B> END error=amqp:invalid-field")
+
+
+# --- 3.5: sources and targets --------------------------------------------------------------------
+
+
+def _attached(command: str) -> Attach:
+    script = ScriptRunner()
+    script.do("queue q")
+    script.do("C> BEGIN")
+    seen: list[bytes] = []
+    client = script.world.clients["C"]
+    note = client._on_frame
+    client._on_frame = lambda channel, body: (seen.append(body), note(channel, body))  # type: ignore[method-assign]
+    script.do(command)
+    attach, _ = decode_composite(seen[0])
+    assert isinstance(attach, Attach)
+    return attach
+
+
+def test_the_source_says_what_is_really_in_place() -> None:
+    """3.5.3: address, distribution-mode, default-outcome and outcomes of our attach are the real ones."""
+    source: Any = _attached("C> ATTACH h=1 source=/queues/q").source
+    assert source.address == "/queues/q"
+    assert source.distribution_mode == "move"
+    assert type(source.default_outcome).__name__ == "Released"
+    assert set(source.outcomes) == {
+        "amqp:accepted:list",
+        "amqp:rejected:list",
+        "amqp:released:list",
+        "amqp:modified:list",
+    }
+    assert source.filter is None
+
+
+def test_a_subset_of_outcomes_is_agreed_to() -> None:
+    """3.5.3: the outcomes "that can be chosen on this link"."""
+    source: Any = _attached(
+        "C> ATTACH h=1 source=/queues/q outcomes=amqp:accepted:list,amqp:released:list"
+    ).source
+    assert source.outcomes == ("amqp:accepted:list", "amqp:released:list")
+
+
+def test_the_target_is_echoed() -> None:
+    """3.5.4."""
+    attach = _attached("C> ATTACH h=1 target=/queues/q")
+    target: Any = attach.target
+    assert target.address == "/queues/q"
+    assert attach.max_message_size == 16 * 1024 * 1024
+
+
+@pytest.mark.parametrize("terminus", ["source", "target"])
+def test_a_dynamic_node_is_made_and_named(terminus: str) -> None:
+    """ "When set to true by the receiving link endpoint, this field constitutes a request for the sending
+    peer to dynamically create a node"; "the address ... MUST be set to the address of the created node"."""
+    attach = _attached(f"C> ATTACH h=1 name=reply {terminus}=dynamic capabilities=temporary-queue")
+    made: Any = getattr(attach, terminus)
+    assert made.dynamic
+    assert made.address.startswith("/queues/amq.dyn-client-C-reply-")
+    assert made.expiry_policy == "link-detach"
+    assert made.timeout == 0
+    assert made.capabilities == ("temporary-queue",)
+    assert made.dynamic_node_properties["lifetime-policy"].descriptor == DeleteOnClose.DESCRIPTOR
+    assert made.dynamic_node_properties["supported-dist-modes"] == "move"
+
+
+def test_a_dynamic_node_goes_with_its_link() -> None:
+    """delete-on-close: the queue is gone after the detach, and other links to it are told."""
+    script = ScriptRunner()
+    for command in ("C> BEGIN", "C> ATTACH h=1 name=reply source=dynamic"):
+        script.do(command)
+    (name,) = script.world.queues
+    script.do(f"C> ATTACH h=0 target=/queues/{name}")
+    lines = script.do("C> DETACH h=1 closed=true")
+    assert lines[0] == "B> DETACH h=1 closed=true"
+    assert lines[1].startswith("B> DETACH h=0 closed=true error=amqp:resource-deleted")
+    assert script.world.catalog.find(name) is None
+
+
+def test_a_dynamic_source_belongs_to_its_connection() -> None:
+    """Another connection may publish to it, but not consume from it."""
+    script = ScriptRunner()
+    for command in ("C> BEGIN", "C> ATTACH h=1 source=dynamic", "D> BEGIN"):
+        script.do(command)
+    (name,) = script.world.queues
+    assert "error=amqp:resource-locked" in script.do(f"D> ATTACH h=1 source=/queues/{name}")[1]
+    assert script.do(f"D> ATTACH h=0 target=/queues/{name}")[1].startswith("B>D FLOW")
+
+
+@pytest.mark.parametrize("terminus", ["source", "target"])
+def test_a_bare_name_declares_the_queue(terminus: str) -> None:
+    """As RabbitMQ 4.0 treats it, so that programs written for it run: durable, kept after the detach."""
+    script = ScriptRunner()
+    script.do("C> BEGIN")
+    script.do(f"C> ATTACH h=1 {terminus}=orders")
+    script.do("C> DETACH h=1 closed=true")
+    declared = script.world.catalog.find("orders")
+    assert declared is not None
+    assert declared.durable
+
+
+@pytest.mark.parametrize(
+    ("address", "name"),
+    [("/queues/a%2Fb", "a/b"), ("/queues/a%20b", "a b"), ("/queues/%C3%A4", "ä"), ("/queues/%25", "%")],
+)
+def test_names_in_addresses_are_percent_encoded(address: str, name: str) -> None:
+    """RFC 3986: each segment is percent-encoded UTF-8."""
+    script = ScriptRunner()
+    script.world.declare(name)
+    script.do("C> BEGIN")
+    assert script.do(f"C> ATTACH h=1 source={address}")[0].startswith("B> ATTACH")

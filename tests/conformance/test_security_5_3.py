@@ -1,0 +1,200 @@
+"""Part 5, section 5.3: SASL. Frames at the engine, credentials at the login room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, ConnectionState
+from amqp10broker.amqp10.events import ConnectionFailed, SaslFinished, SaslInitReceived
+from amqp10broker.amqp10.frames import TYPE_SASL, encode_frame
+from amqp10broker.amqp10.performatives import (
+    SaslChallenge,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    SaslResponse,
+)
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.security.login import Mechanism, authenticate
+from tests.support.engine import OPEN, client, exchange, kinds, read_all, server, server_at
+
+
+def sasl(performative: Any) -> bytes:
+    """One SASL frame."""
+    return encode_frame(0, performative.encode(), TYPE_SASL)
+
+
+def test_the_server_announces_its_mechanisms_in_order() -> None:
+    """ "It is invalid for this list to be null or empty"; the first is the one it prefers."""
+    connection = server(mechanisms=("PLAIN", "ANONYMOUS"))
+    connection.receive(HEADER_SASL)
+    header, offered = read_all(connection.take_output())
+    assert header == HEADER_SASL
+    assert isinstance(offered, SaslMechanisms)
+    assert offered.sasl_server_mechanisms == ("PLAIN", "ANONYMOUS")
+
+
+def test_init_is_handed_to_the_owner() -> None:
+    """sasl-init: mechanism, initial-response, hostname."""
+    connection = server_at(ConnectionState.SASL_NEGOTIATING)
+    init = SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0u\0p", hostname="h")
+    (event,) = connection.receive(sasl(init))
+    assert event == SaslInitReceived("PLAIN", b"\0u\0p", "h")
+    assert connection.take_output() == b""
+
+
+def test_outcome_ok_leads_to_the_amqp_header() -> None:
+    """ "code 0: Connection authentication succeeded"; then the AMQP layer begins."""
+    connection = server_at(ConnectionState.SASL_NEGOTIATING)
+    connection.receive(sasl(SaslInit(mechanism=Symbol("ANONYMOUS"))))
+    connection.sasl_outcome(0)
+    (outcome,) = read_all(connection.take_output())
+    assert isinstance(outcome, SaslOutcome)
+    assert outcome.code == 0
+    connection.receive(HEADER_AMQP)
+    assert connection.take_output() == HEADER_AMQP
+
+
+@pytest.mark.parametrize("code", [1, 2, 3, 4])
+def test_any_other_outcome_is_the_end(code: int) -> None:
+    """ "code 1: Connection authentication failed due to an unspecified problem with the supplied
+    credentials": the client is told, and nothing it sends counts any more."""
+    connection = server_at(ConnectionState.SASL_NEGOTIATING)
+    connection.receive(sasl(SaslInit(mechanism=Symbol("PLAIN"))))
+    connection.sasl_outcome(code)
+    (outcome,) = read_all(connection.take_output())
+    assert outcome.code == code
+    assert connection.state is ConnectionState.END
+    assert connection.receive(HEADER_AMQP + OPEN) == []
+    assert connection.take_output() == b""
+
+
+@pytest.mark.parametrize(
+    "performative",
+    [
+        SaslMechanisms(sasl_server_mechanisms=(Symbol("PLAIN"),)),
+        SaslChallenge(challenge=b"x"),
+        SaslOutcome(code=0),
+    ],
+    ids=lambda performative: type(performative).__name__,
+)
+def test_frames_that_only_a_server_sends_are_refused_by_one(performative: Any) -> None:
+    """5.3.2: mechanisms, challenge and outcome go from server to client."""
+    connection = server_at(ConnectionState.SASL_NEGOTIATING)
+    events = connection.receive(sasl(performative))
+    assert isinstance(events[-1], ConnectionFailed)
+    assert connection.state is ConnectionState.END
+
+
+def test_an_amqp_frame_during_sasl_ends_the_connection() -> None:
+    """5.3.1: during the exchange "the frame type MUST be 0x01"."""
+    connection = server_at(ConnectionState.SASL_NEGOTIATING)
+    events = connection.receive(OPEN)
+    assert isinstance(events[-1], ConnectionFailed)
+    assert connection.take_output() == b""
+
+
+def test_open_cannot_skip_sasl() -> None:
+    """Nothing of the AMQP layer is heard before the outcome, also when it comes in one segment."""
+    connection = server()
+    events = connection.receive(HEADER_SASL + OPEN)
+    assert isinstance(events[-1], ConnectionFailed)
+    assert connection.remote_open is None
+
+
+def test_a_sasl_frame_behind_the_outcome_is_refused() -> None:
+    """The layer is left once."""
+    connection = server_at(ConnectionState.HEADER_EXCHANGED)
+    events = connection.receive(sasl(SaslInit(mechanism=Symbol("PLAIN"))))
+    assert isinstance(events[-1], ConnectionFailed)
+    assert kinds(connection.take_output()) == ["Open", "Close"]
+
+
+def test_challenge_and_response() -> None:
+    """5.3.3.4: a mechanism may need more than one step."""
+    one, other = client(), server(mechanisms=("ANONYMOUS",))
+    one.start("ANONYMOUS", b"")
+    exchange(one, other)
+    other.sasl_challenge(b"more?")
+    one.receive(other.take_output())
+    (response,) = read_all(one.take_output())
+    assert isinstance(response, SaslResponse)
+    other.sasl_outcome(0)
+    (event,) = [event for event in one.receive(other.take_output()) if isinstance(event, SaslFinished)]
+    assert event.code == 0
+
+
+def test_a_failed_outcome_ends_the_client_end() -> None:
+    """The client end reports the code and sends nothing more."""
+    one, other = client(), server(mechanisms=("ANONYMOUS",))
+    one.start("ANONYMOUS", b"")
+    exchange(one, other)
+    other.sasl_outcome(1)
+    events, _ = exchange(one, other)
+    assert events == [SaslFinished(1)]
+    assert one.state is ConnectionState.END
+
+
+# --- mechanisms ----------------------------------------------------------------------------------
+
+
+def login(mechanism: str, response: bytes, **changes: Any) -> str | None:
+    """The user, or None."""
+    settings: dict[str, Any] = {
+        "users": {"guest": "guest", "ann": "sécret", "": "x"},
+        "mechanisms": (Mechanism.PLAIN, Mechanism.ANONYMOUS),
+        "anonymous_user": "guest",
+        "loopback_users": ("guest",),
+        "loopback": True,
+        **changes,
+    }
+    return authenticate(mechanism, response, **settings).user
+
+
+@pytest.mark.parametrize(
+    ("response", "user"),
+    [
+        (b"\0guest\0guest", "guest"),
+        (b"somebody\0guest\0guest", "guest"),
+        ("\0ann\0sécret".encode(), "ann"),
+        (b"\0guest\0wrong", None),
+        (b"\0guest\0", None),
+        (b"\0guest\0guestx", None),
+        (b"\0nobody\0guest", None),
+        (b"\0GUEST\0guest", None),
+        (b"guest\0guest", None),
+        (b"\0guest\0guest\0", None),
+        (b"", None),
+        (b"\0\0", None),
+        (b"\0\xff\xfe\0guest", None),
+    ],
+)
+def test_plain(response: bytes, user: str | None) -> None:
+    """RFC 4616: "message = [authzid] UTF8NUL authcid UTF8NUL passwd"; the authzid is ignored."""
+    assert login("PLAIN", response) == user
+
+
+@pytest.mark.parametrize("trace", [b"", b"me@example.org", b"\xff\x00"])
+def test_anonymous(trace: bytes) -> None:
+    """RFC 4505: the trace information is for logs, and proves nothing."""
+    assert login("ANONYMOUS", trace) == "guest"
+
+
+@pytest.mark.parametrize("mechanism", ["EXTERNAL", "SCRAM-SHA-256", "plain", ""])
+def test_a_mechanism_that_was_not_offered_is_refused(mechanism: str) -> None:
+    """5.3.3.2: the client chooses "the SASL mechanism used for the SASL exchange" from those announced."""
+    assert login(mechanism, b"\0guest\0guest") is None
+
+
+def test_plain_is_refused_when_only_anonymous_is_offered() -> None:
+    """Also a known mechanism must be offered."""
+    assert login("PLAIN", b"\0guest\0guest", mechanisms=(Mechanism.ANONYMOUS,)) is None
+
+
+@pytest.mark.parametrize(("mechanism", "response"), [("PLAIN", b"\0guest\0guest"), ("ANONYMOUS", b"")])
+def test_guest_may_come_from_this_machine_only(mechanism: str, response: bytes) -> None:
+    """The well-known password must not be worth anything to the network."""
+    assert login(mechanism, response, loopback=False) is None
+    assert login(mechanism, response, loopback=False, loopback_users=()) == "guest"

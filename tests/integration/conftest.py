@@ -1,0 +1,35 @@
+"""Fixtures of the integration tests: a real broker process and proton clients for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess, broker, queue, shared_broker, start_broker
+from tests.support.proton_client import ProtonClient
+
+__all__ = ["broker", "queue", "shared_broker", "start_broker"]
+
+
+@pytest.fixture
+def clients() -> Iterator[Any]:
+    """Connect proton clients; they are closed when the test is over."""
+    opened: list[ProtonClient] = []
+
+    def connect(to: BrokerProcess, **options: Any) -> ProtonClient:
+        client = ProtonClient(to.port, **options)
+        opened.append(client)
+        return client
+
+    yield connect
+    for client in opened:
+        client.close()
+
+
+@pytest.fixture
+def client(broker: BrokerProcess, clients: Any) -> ProtonClient:
+    """One client, connected to the shared broker."""
+    connected: ProtonClient = clients(broker)
+    return connected

@@ -1,0 +1,144 @@
+"""Every program in examples/ runs as it is and prints what it promises."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.broker_process import REPOSITORY, BrokerProcess
+
+pytestmark = pytest.mark.integration
+
+EXAMPLES = REPOSITORY / "examples"
+
+
+def run(name: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
+    """Run one example as a user would, from the repository's root."""
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLES / name), *arguments],
+        cwd=REPOSITORY,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=40,
+        check=False,
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},  # as if the package were installed
+    )
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+def url(broker: BrokerProcess) -> str:
+    """The broker's address with user and password, as the examples take it."""
+    return f"amqp://guest:guest@{broker.host}:{broker.port}"
+
+
+def test_all_examples_are_tested_and_listed() -> None:
+    """A new example gets a test here and a line in examples/README.md."""
+    tests = Path(__file__).read_text()
+    readme = (EXAMPLES / "README.md").read_text()
+    for path in EXAMPLES.glob("*.py"):
+        assert f'"{path.name}"' in tests, path.name
+        assert f"`{path.name}`" in readme, path.name
+
+
+def test_simple_send_and_recv(broker: BrokerProcess, queue: str) -> None:
+    """simple_send.py, then simple_recv.py: ten messages in order, none left."""
+    assert run("simple_send.py", url(broker), queue).stdout == f"10 messages sent to '{queue}' and accepted\n"
+    broker.wait_for_counts(queue, ready=10)
+    assert run("simple_recv.py", url(broker), queue).stdout.splitlines() == [
+        f"waiting for 10 messages from '{queue}' (ctrl-C gives up)",
+        *(f"message {number}" for number in range(1, 11)),
+    ]
+    broker.wait_for_counts(queue, ready=0)
+
+
+def test_simple_recv_takes_as_many_as_asked_and_leaves_the_rest(broker: BrokerProcess, queue: str) -> None:
+    """What was prefetched beyond the count goes back to the queue, in order."""
+    run("simple_send.py", url(broker), queue, "1000")
+    first = run("simple_recv.py", url(broker), queue, "300").stdout.splitlines()
+    assert first[1:] == [f"message {number}" for number in range(1, 301)]
+    broker.wait_for_counts(queue, ready=700)
+    second = run("simple_recv.py", url(broker), queue, "700").stdout.splitlines()
+    assert second[1:] == [f"message {number}" for number in range(301, 1001)]
+    broker.wait_for_counts(queue, ready=0)
+
+
+def test_blocking_send_receive(broker: BrokerProcess, queue: str) -> None:
+    """blocking_send_receive.py: sent, received, given back, received again."""
+    lines = run("blocking_send_receive.py", url(broker), queue).stdout.splitlines()
+    assert lines[0] == "sent, and the broker said: accepted"
+    assert "received: hello {'language': 'en'}" in lines
+    assert "received again; first acquirer: False" in lines
+    broker.wait_for_counts(queue, ready=0)
+
+
+def test_fetch_with_timeout(broker: BrokerProcess, queue: str) -> None:
+    """fetch_with_timeout.py: a message, none, and a late one that waits until it is asked for."""
+    assert run("fetch_with_timeout.py", url(broker), queue).stdout.splitlines() == [
+        "fetch 1: the only message",
+        "fetch 2: nothing there; credit left: 0",
+        "after the second fetch, without asking: 0 messages",
+        "fetch 3: a late message",
+    ]
+
+
+def test_stop_and_resume(broker: BrokerProcess, queue: str) -> None:
+    """stop_and_resume.py: nothing comes while it is stopped, and nothing is lost."""
+    lines = run("stop_and_resume.py", url(broker), queue).stdout.splitlines()
+    assert lines[1] == "no credit yet: 0 messages have come"
+    assert lines[2] == "credit 20: [0, 1, 2, 3, 4] ..."
+    assert "while stopped: 0 messages come" in lines
+    assert lines[-1] == "the rest came, nothing was lost or reordered: True"
+    broker.wait_for_counts(queue, ready=0)
+
+
+def test_request_response(broker: BrokerProcess, queue: str) -> None:
+    """request_response.py: three answers, and the reply queue is gone afterwards."""
+    assert run("request_response.py", url(broker), queue).stdout.splitlines() == [
+        "replies come to /queues/amq.dyn-...",
+        "one -> ONE",
+        "two -> TWO",
+        "three -> THREE",
+    ]
+    broker.wait_until(
+        lambda: not any(each["name"].startswith("amq.dyn") for each in broker.status()["queues"]),
+        "the end of the reply queue",
+    )
+
+
+def test_embedded_broker() -> None:
+    """embedded_broker.py: a broker, a client and the end of both in one program."""
+    lines = run("embedded_broker.py").stdout.splitlines()
+    assert lines[0] == "a broker listens on 127.0.0.1, on any free port"
+    assert "received: hello Ada" in lines
+    assert "queue 'greetings' has 2 messages left" in lines
+    assert lines[-1] == "and now it is gone"
+
+
+def test_watch_credit(broker: BrokerProcess, queue: str) -> None:
+    """watch_credit.py: credit is spent, topped up at half, granted, and handed back."""
+    lines = run("watch_credit.py", url(broker), queue, "0").stdout.splitlines()
+    credit = [int(line.split("sender: credit")[1].split()[0]) for line in lines]
+    assert credit[:5] == [170, 150, 130, 86, 170]
+    assert [line.split("receiver: credit")[1].split()[0].rstrip(",") for line in lines[5:]] == [
+        *("0", "0", "0", "130", "0")
+    ]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("simple_send.py", "simple_recv.py", "blocking_send_receive.py", "fetch_with_timeout.py"),
+        *("stop_and_resume.py", "request_response.py", "watch_credit.py"),
+    ],
+)
+def test_without_a_broker_the_example_says_how_to_start_one(name: str) -> None:
+    """Exit code 1 and a hint instead of a traceback."""
+    # Port 1 is for nobody: a connection to it is refused at once.
+    done = run(name, "amqp://guest:guest@127.0.0.1:1", "q", code=1)
+    assert "make run-broker" in done.stderr

@@ -1,0 +1,187 @@
+"""Credit, window, drain, echo, stop and settlement in any order, on consumers that share a queue.
+
+Random steps on the broker without tasks (`tests.support.world`), with the queue stalled or muted at any
+moment. Whatever happens: no delivery beyond the credit granted last, no frame beyond the window, every
+echo answered once, and in the end every message was accepted exactly once, in order
+where nothing was requeued.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from tests.support.script import ScriptRunner
+
+STEPS = 60
+LIMIT = 1 << 31
+
+
+class Watcher:
+    """One consuming session, as its client sees it."""
+
+    def __init__(self, runner: ScriptRunner, channel: int, rng: Random, *, settled: bool) -> None:
+        self.runner = runner
+        self.channel = channel
+        self.rng = rng
+        self.settled = settled
+        self.count = 0
+        self.limit = 0
+        self.unsettled: list[tuple[int, str]] = []
+        self.done: list[str] = []
+        self.answers = 0
+        self.echoes = 0
+        self.drains = 0
+        self.attached = False
+        self.window = 0
+        self.frames = 0
+        self.window_limit = 0
+
+    def begin(self) -> None:
+        """Begin and attach."""
+        self.do(f"BEGIN ch={self.channel} iw=0")
+        self.attach()
+
+    def attach(self) -> None:
+        """Attach anew: both counts begin at 0."""
+        self.count = self.limit = self.answers = self.echoes = self.drains = 0
+        self.unsettled.clear()
+        mode = " snd-settle-mode=settled" if self.settled else ""
+        self.do(f"ATTACH ch={self.channel} h=1 source=/queues/q{mode}")
+        self.attached = True
+
+    def detach(self) -> None:
+        """Detach; unsettled deliveries are the queue's again."""
+        self.attached = False
+        self.unsettled.clear()
+        self.do(f"DETACH ch={self.channel} h=1 closed=true")
+
+    def flow(self, *, credit: int, drain: bool, echo: bool, stale: int) -> None:
+        """Grant, perhaps from a count that is a little old."""
+        base = max(0, self.count - stale)
+        self.limit = base + credit
+        self.window_limit = self.frames + self.window
+        self.echoes += echo
+        self.drains += drain and not echo
+        words = f"{' drain=true' if drain else ''}{' echo=true' if echo else ''}"
+        self.do(f"FLOW ch={self.channel} h=1 dc={base} cr={credit}{words}")
+
+    def open_window(self, size: int) -> None:
+        """Tell a window."""
+        self.window = size
+        self.window_limit = self.frames + size
+        self.do(f"FLOW ch={self.channel} iw={size}")
+
+    def settle(self, state: str) -> None:
+        """Settle some of what is there."""
+        if not self.unsettled:
+            return
+        number = self.rng.randrange(len(self.unsettled))
+        delivery_id, body = self.unsettled.pop(number)
+        if state == "accepted":
+            self.done.append(body)
+        self.do(f"DISPOSITION ch={self.channel} role=receiver first={delivery_id} settled=true state={state}")
+
+    def do(self, frame: str) -> None:
+        """Send, and look at everything that comes back to anybody."""
+        raise NotImplementedError
+
+
+class Play:
+    """The scene: one queue, two consumers."""
+
+    def __init__(self, seed: int) -> None:
+        self.rng = Random(seed)
+        self.runner = ScriptRunner()
+        self.runner.do(f"set max_queue_credit {self.rng.choice([1, 2, 5, 256])}")
+        self.runner.do("queue q")
+        self.watchers = [
+            Watcher(self.runner, channel, self.rng, settled=self.rng.random() < 0.25) for channel in (0, 1)
+        ]
+        for watcher in self.watchers:
+            watcher.do = lambda frame: self.do(f"C> {frame}")  # type: ignore[method-assign]
+            watcher.begin()
+        self.published = 0
+
+    def do(self, command: str) -> None:
+        """One command, and the checks on all that it caused."""
+        lines = self.runner.do_plainly(command)
+        for line in lines:
+            self._see(line)
+
+    def _see(self, line: str) -> None:
+        words = dict(word.split("=", 1) for word in line.split() if "=" in word)
+        watcher = self.watchers[int(words.get("ch", "0"))]
+        name = line.split()[1]
+        assert name not in ("END", "CLOSE"), line
+        if name == "TRANSFER":
+            watcher.frames += 1
+            assert watcher.frames <= watcher.window_limit, f"beyond the window: {line}"
+            assert watcher.count < watcher.limit, f"beyond the credit: {line}"
+            watcher.count += 1
+            if watcher.settled:
+                watcher.done.append(words["body"])
+            else:
+                watcher.unsettled.append((int(words["did"]), words["body"]))
+        elif name == "FLOW" and "h" in words:
+            watcher.answers += 1
+            assert watcher.answers <= watcher.echoes + watcher.drains, f"nobody asked for this: {line}"
+            assert int(words["dc"]) >= watcher.count
+            watcher.count = int(words["dc"])
+            assert int(words["cr"]) == max(0, watcher.limit - watcher.count), line
+
+    def step(self) -> None:
+        """Something happens."""
+        rng = self.rng
+        watcher = rng.choice(self.watchers)
+        match rng.choice(["publish", "flow", "flow", "window", "settle", "settle", "queue", "attach"]):
+            case "publish":
+                count = rng.choice([1, 2, 7, 20])
+                self.published += count
+                self.do(f"publish q {count}")
+            case "flow" if watcher.attached:
+                watcher.flow(
+                    credit=rng.choice([0, 1, 3, 10, 400]),
+                    drain=rng.random() < 0.2,
+                    echo=rng.random() < 0.2,
+                    stale=rng.choice([0, 0, 1, 3]),
+                )
+            case "window":
+                watcher.open_window(rng.choice([0, 1, 2, 5, 50]))
+            case "settle":
+                watcher.settle(rng.choice(["accepted", "accepted", "released", "modified(failed)"]))
+            case "queue":
+                self.do(f"{rng.choice(['stall', 'go', 'mute', 'speak'])} q")
+            case "attach" if rng.random() < 0.2:
+                if watcher.attached:
+                    watcher.detach()
+                else:
+                    watcher.attach()
+
+    def finish(self) -> None:
+        """Everything opens; everything is delivered, accepted, and answered."""
+        self.do("go q")
+        self.do("speak q")
+        for watcher in self.watchers:
+            if not watcher.attached:
+                watcher.attach()
+            watcher.open_window(LIMIT)
+            # Of drains that came while the queue was busy the last is answered; of echoes each one.
+            assert watcher.answers >= watcher.echoes, "an echo was never answered"
+            watcher.flow(credit=LIMIT, drain=False, echo=False, stale=0)
+        for watcher in self.watchers:
+            while watcher.unsettled:
+                watcher.settle("accepted")
+        assert self.runner.do("count q") == ["= ready=0 unsettled=0"]
+        done = sorted(int(body[1:]) for watcher in self.watchers for body in watcher.done)
+        assert done == list(range(self.published))
+
+
+@pytest.mark.parametrize("seed", range(150))
+def test_whatever_the_consumers_do_each_message_is_accepted_once(seed: int) -> None:
+    """Credit and windows are kept, requests are answered once each, and nothing is lost or doubled."""
+    play = Play(seed)
+    for _ in range(STEPS):
+        play.step()
+    play.finish()

@@ -1,0 +1,431 @@
+"""The classic queue against a simple model: every message is in one place, whatever is asked of it.
+
+The model plays the sessions: what a queue gave them is seen late, sent to the client or not, settled,
+given back, or met by a session that has gone. It reads the queue's ready messages to compare places.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from amqp10broker.amqp10.serial import MASK, add, diff
+from amqp10broker.message.message import Message, header_of, make_head
+from amqp10broker.queues.classic import TURN_MAX, ClassicQueue
+from amqp10broker.queues.commands import (
+    DELETE,
+    AttachPublisher,
+    ConsumerRef,
+    Credit,
+    DetachPublisher,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, QueueDeleted, Unconfirmed
+
+HEAD = make_head(None, None, "", "q")
+WRAPS = (0, 1, 2**31 - 3, 2**31, MASK - 2, MASK)
+FAILS = (Verdict.REQUEUE_FAILED,)
+ENDS = (Verdict.ACCEPT, Verdict.DISCARD)
+
+
+class Held:
+    """One consumer, as its session knows it."""
+
+    def __init__(self, ref: ConsumerRef, session: Party, *, settled: bool, delivery_count: int) -> None:
+        self.ref = ref
+        self.session = session
+        self.settled = settled
+        self.delivery_count = delivery_count
+        self.credit = 0
+        self.seen = 0
+        self.epoch = 0
+        self.coming: list[tuple[int, Message]] = []
+        self.unsent: list[tuple[int, Message]] = []
+        self.sent: list[int] = []
+        self.gone = False
+
+
+class Party:
+    """One session."""
+
+    def __init__(self, number: int) -> None:
+        self.reply_to = ReplyTo(str(number))
+        self.publisher = PublisherRef(self.reply_to)
+        self.alive = True
+
+
+class ClassicQueueMachine(RuleBasedStateMachine):
+    """Random commands, taken up one by one or several at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queue = ClassicQueue("q", durable=True)
+        self.parties = [Party(number) for number in range(3)]
+        self.consumers: list[Held] = []
+        self.published = 0
+        self.finished: set[int] = set()
+        self.acquired: set[int] = set()
+        self.failures: dict[int, int] = {}
+        self.replies_due: dict[ConsumerRef, list[tuple[int, int, bool]]] = {}
+        self.confirms_due: dict[PublisherRef, list[tuple[tuple[int, ...], bool]]] = {}
+        self.deleted = False
+        self.holding = 0
+
+    # --- what sessions do -------------------------------------------------------------------------
+
+    @initialize(parties=st.integers(1, 3))
+    def attach(self, parties: int) -> None:
+        self.parties = self.parties[:parties]
+        for party in self.parties:
+            self.queue.apply(AttachPublisher(party.publisher))
+
+    @rule(count=st.integers(0, 3))
+    def hold(self, count: int) -> None:
+        """The next few commands are taken up in one batch, as when they wait in the mailbox."""
+        self.holding = max(self.holding, count + 1)
+        self._after()
+
+    @rule(data=st.data(), count=st.integers(1, 40), settled=st.booleans())
+    def publish(self, data: st.DataObject, count: int, settled: bool) -> None:
+        party = data.draw(st.sampled_from(self.parties))
+        if not party.alive:
+            return
+        keys = tuple(range(self.published, self.published + count))
+        self.published += count
+        if self.deleted:
+            self.finished.update(keys)
+        self.confirms_due.setdefault(party.publisher, []).append((keys, settled))
+        self.queue.apply(Publish(party.publisher, keys, [(HEAD, b"%d" % key) for key in keys], settled))
+        self._after()
+
+    @rule(data=st.data(), settled=st.booleans(), start=st.sampled_from(WRAPS))
+    def subscribe(self, data: st.DataObject, settled: bool, start: int) -> None:
+        party = data.draw(st.sampled_from(self.parties))
+        if not party.alive or self.deleted or len(self.consumers) > 12:
+            return
+        consumer = Held(ConsumerRef(party.reply_to), party, settled=settled, delivery_count=start)
+        self.queue.apply(Subscribe(consumer.ref, settled))
+        self.queue._consumers[consumer.ref].delivery_count = start
+        self.consumers.append(consumer)
+        self._after()
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), link_credit=st.integers(0, 60), drain=st.booleans(), stale=st.booleans())
+    def grant(self, data: st.DataObject, link_credit: int, drain: bool, stale: bool) -> None:
+        """A session grants from the count it knows, which is behind by what is on its way."""
+        consumer = data.draw(st.sampled_from(self.living))
+        behind = (len(consumer.coming) if stale else 0) if not self.holding else 0
+        base = add(consumer.delivery_count, -behind)
+        self.queue.apply(Credit(consumer.ref, base, link_credit, drain, consumer.seen))
+        self.replies_due.setdefault(consumer.ref, []).append((base, link_credit, drain))
+        self._after()
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), verdict=st.sampled_from(Verdict), foreign=st.booleans())
+    def settle(self, data: st.DataObject, verdict: Verdict, foreign: bool) -> None:
+        """Any of the deliveries that reached the client, in any order, and some that did not exist."""
+        consumer = data.draw(st.sampled_from(self.living))
+        if consumer.settled:
+            return
+        keys = data.draw(st.lists(st.sampled_from(consumer.sent), unique=True)) if consumer.sent else []
+        for key in keys:
+            consumer.sent.remove(key)
+            self._decide(key, verdict)
+        strangers = [self.published + 5, -1] if foreign else []
+        self.queue.apply(Settle(consumer.ref, [*keys, *strangers], verdict))
+        self._after()
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), keep=st.integers(0, 40))
+    def take_mail(self, data: st.DataObject, keep: int) -> None:
+        """A session takes deliveries out of its mailbox; some are sent to the client at once."""
+        consumer = data.draw(st.sampled_from(self.living))
+        consumer.seen += len(consumer.coming)
+        consumer.unsent += consumer.coming
+        consumer.coming = []
+        self._send(consumer, len(consumer.unsent) - keep)
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), keep=st.integers(0, 10))
+    def give_back(self, data: st.DataObject, keep: int) -> None:
+        """The client has lowered its credit: what was not sent goes back."""
+        consumer = data.draw(st.sampled_from(self.living))
+        back, consumer.unsent = consumer.unsent[keep:], consumer.unsent[:keep]
+        # What is on its way is taken back by the queue, and not accepted by the session any more.
+        consumer.delivery_count = add(consumer.delivery_count, -len(consumer.coming) - len(back))
+        consumer.coming.clear()
+        consumer.epoch += 1
+        self.queue.apply(
+            GiveBack(
+                consumer.ref,
+                [key for key, _ in back],
+                [each for _, each in back],
+                consumer.delivery_count,
+                consumer.seen,
+                consumer.epoch,
+            )
+        )
+        self._after()
+
+    @precondition(lambda self: self.living)
+    @rule(data=st.data(), verdict=st.sampled_from(Verdict))
+    def unsubscribe(self, data: st.DataObject, verdict: Verdict) -> None:
+        self._leave(data.draw(st.sampled_from(self.living)), verdict)
+        self._after()
+
+    @precondition(lambda self: any(party.alive for party in self.parties[1:]))
+    @rule(data=st.data())
+    def lose_session(self, data: st.DataObject) -> None:
+        """A session's task ends: it unsubscribes, and nobody hears what is on its way any more."""
+        party = data.draw(st.sampled_from([party for party in self.parties[1:] if party.alive]))
+        party.alive = False
+        for consumer in self.living_of(party):
+            self._leave(consumer, Verdict.REQUEUE)
+        self.queue.apply(DetachPublisher(party.publisher))
+        self._after()
+
+    @precondition(lambda self: not self.deleted and self.published > 20)
+    @rule(really=st.integers(0, 9))
+    def delete(self, really: int) -> None:
+        if really:
+            return
+        self.queue.apply(DELETE)
+        self.deleted = True
+        self._take_up()
+        self.finished = set(range(self.published))
+        for consumer in self.consumers:
+            consumer.gone = True
+            consumer.coming.clear()
+            consumer.unsent.clear()
+            consumer.sent.clear()
+
+    # --- the model --------------------------------------------------------------------------------
+
+    @property
+    def living(self) -> list[Held]:
+        return [consumer for consumer in self.consumers if not consumer.gone]
+
+    def living_of(self, party: Party) -> list[Held]:
+        return [consumer for consumer in self.living if consumer.session is party]
+
+    def _decide(self, key: int, verdict: Verdict) -> None:
+        if verdict in ENDS:
+            self.finished.add(key)
+            return
+        self.acquired.add(key)
+        if verdict in FAILS:
+            self.failures[key] = self.failures.get(key, 0) + 1
+
+    def _send(self, consumer: Held, count: int) -> None:
+        if count <= 0:
+            return
+        sent, consumer.unsent = consumer.unsent[:count], consumer.unsent[count:]
+        for key, _ in sent:
+            if consumer.settled:
+                self.finished.add(key)
+            else:
+                consumer.sent.append(key)
+
+    def _leave(self, consumer: Held, verdict: Verdict) -> None:
+        consumer.gone = True
+        self.replies_due.pop(consumer.ref, None)
+        for key in consumer.sent:
+            self._decide(key, verdict)
+        consumer.sent.clear()
+        unsent, consumer.unsent = consumer.unsent, []
+        self.queue.apply(
+            Unsubscribe(
+                consumer.ref, [key for key, _ in unsent], [each for _, each in unsent], consumer.seen, verdict
+            )
+        )
+        consumer.coming.clear()
+
+    def _after(self) -> None:
+        if self.holding:
+            self.holding -= 1
+        if not self.holding:
+            self._take_up()
+
+    def _take_up(self) -> None:
+        """The queue's task puts its effects; sessions that have gone hear nothing."""
+        for reply_to, batch in self.queue.take_effects().items():
+            party = next(each for each in self.parties if each.reply_to is reply_to)
+            if party.alive:
+                for effect in batch:
+                    self._hear(effect)
+        assert not self.queue.take_effects()
+
+    def _hear(self, effect: object) -> None:
+        match effect:
+            case Deliver():
+                consumer = next(each for each in self.consumers if each.ref is effect.consumer)
+                assert list(effect.keys) == [int(bare) for _, bare in effect.messages]
+                if consumer.gone or effect.epoch != consumer.epoch:
+                    return  # the queue has taken them back
+                self._count_deliveries(consumer, effect)
+                consumer.coming += zip(effect.keys, effect.messages, strict=True)
+            case CreditReply():
+                self._check_reply(effect)
+            case Confirmed():
+                assert (tuple(effect.ids), effect.settled) == self.confirms_due[effect.publisher].pop(0)
+            case Unconfirmed():
+                assert self.deleted
+                assert (tuple(effect.ids), effect.settled) == self.confirms_due[effect.publisher].pop(0)
+            case QueueDeleted():
+                assert self.deleted
+            case _:
+                raise AssertionError(effect)
+
+    def _count_deliveries(self, consumer: Held, effect: Deliver) -> None:
+        for key, (head, _) in zip(effect.keys, effect.messages, strict=True):
+            header = header_of(head)
+            assert bool(header.first_acquirer) == (key not in self.acquired)
+            assert header.delivery_count == self.failures.get(key, 0)
+        consumer.delivery_count = add(consumer.delivery_count, len(effect.keys))
+
+    def _check_reply(self, reply: CreditReply) -> None:
+        due = self.replies_due.get(reply.consumer)
+        consumer = next(each for each in self.consumers if each.ref is reply.consumer)
+        if due is None or consumer.gone:
+            return
+        base, link_credit, drain = due.pop(0)
+        assert reply.drain == drain
+        if reply.epoch != consumer.epoch:
+            return  # overtaken by a give-back: the session asks again
+        limit = add(base, link_credit)
+        if drain:
+            assert reply.credit == 0
+            if diff(reply.delivery_count, consumer.delivery_count):
+                # Something was forfeited: then nothing was ready, and the count is the limit.
+                assert reply.delivery_count == limit
+                assert reply.available == 0
+            consumer.delivery_count = reply.delivery_count
+        else:
+            assert reply.delivery_count == consumer.delivery_count
+            assert reply.credit == max(0, diff(limit, reply.delivery_count))
+        assert diff(reply.delivery_count, limit) <= 0 or reply.credit == 0
+
+    # --- what always holds ------------------------------------------------------------------------
+
+    @invariant()
+    def every_message_is_in_one_place(self) -> None:
+        if self.holding or self.deleted:
+            return
+        returned = [key for key, _ in self.queue._returned]
+        fresh = [int(bare) for _, bare in self.queue._fresh]
+        places = [*returned, *fresh, *self.finished]
+        for consumer in self.consumers:
+            places += [key for key, _ in consumer.coming]
+            places += [key for key, _ in consumer.unsent]
+            places += consumer.sent
+        assert sorted(places) == list(range(self.published))
+        assert self.queue.ready == len(returned) + len(fresh)
+        assert fresh == sorted(fresh)
+        assert not returned or not fresh or max(returned) < fresh[0]
+        held = {key for consumer in self.living if not consumer.settled for key in consumer.sent}
+        waiting = {
+            key for each in self.living if not each.settled for key, _ in (*each.coming, *each.unsent)
+        }
+        inside = [key for each in self.queue._consumers.values() if not each.settled for key in each.unsettled]
+        assert sorted(inside) == sorted(held | waiting)
+        assert self.queue.unsettled == len(inside)
+        for consumer in self.living:
+            # Of a settled consumer's deliveries the queue keeps those that may not have arrived.
+            kept = self.queue._consumers[consumer.ref].unsettled
+            assert {key for key, _ in consumer.coming} <= kept.keys()
+
+    @invariant()
+    def nothing_waits_that_could_go(self) -> None:
+        if self.holding:
+            return
+        if self.queue.ready:
+            assert all(consumer.credit == 0 for consumer in self.queue._consumers.values())
+
+    @invariant()
+    def a_deleted_queue_is_empty(self) -> None:
+        if self.deleted:
+            assert self.queue.ready == self.queue.unsettled == self.queue.consumers == self.queue.publishers == 0
+
+    def teardown(self) -> None:
+        """Everything can be drained by a new consumer, in order."""
+        if self.deleted:
+            return
+        self.holding = 0
+        self._take_up()
+        for consumer in self.living:
+            self._leave(consumer, Verdict.REQUEUE)
+        self._take_up()
+        last = Held(ConsumerRef(self.parties[0].reply_to), self.parties[0], settled=False, delivery_count=0)
+        self.consumers.append(last)
+        self.queue.apply(Subscribe(last.ref, settled=False))
+        self.queue.apply(Credit(last.ref, 0, self.published + 1, drain=True, seen=0))
+        self.replies_due[last.ref] = [(0, self.published + 1, True)]
+        self._take_up()
+        keys = [key for key, _ in last.coming]
+        assert keys == [key for key in range(self.published) if key not in self.finished]
+
+
+TestClassicQueue = ClassicQueueMachine.TestCase
+TestClassicQueue.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+
+
+@given(
+    credits_=st.lists(st.integers(1, 60), min_size=1, max_size=12),
+    backlog=st.integers(1, 400),
+    first=st.booleans(),
+)
+@settings(max_examples=100, deadline=None)
+def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: int, first: bool) -> None:
+    """Every consumer with credit has a turn before anyone has a second; all credit is used if messages last."""
+    queue = ClassicQueue("q", durable=False)
+    reply_to = ReplyTo("s")
+    publish = Publish(PublisherRef(reply_to), range(backlog), [(HEAD, b"%d" % n) for n in range(backlog)], True)
+    if first:
+        queue.apply(publish)
+    refs = [ConsumerRef(reply_to) for _ in credits_]
+    for ref in refs:
+        queue.apply(Subscribe(ref, settled=False))
+    if not first:
+        for ref, link_credit in zip(refs, credits_, strict=True):
+            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0))
+        queue.apply(publish)
+    else:
+        for ref, link_credit in zip(refs, credits_, strict=True):
+            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0))
+    got = {ref: 0 for ref in refs}
+    for effect in queue.take_effects().get(reply_to, []):
+        if isinstance(effect, Deliver):
+            assert list(effect.keys) == sorted(effect.keys)
+            got[effect.consumer] += len(effect.keys)
+    assert sum(got.values()) == min(backlog, sum(credits_))
+    assert all(got[ref] <= link_credit for ref, link_credit in zip(refs, credits_, strict=True))
+    turns = [min(TURN_MAX, link_credit) for link_credit in credits_]
+    if not first and backlog >= sum(turns):
+        assert all(got.values()), "a consumer with credit got nothing of a backlog that was large enough"
+
+
+@pytest.mark.parametrize("settled", [False, True])
+@pytest.mark.parametrize("seen", [0, 2])
+def test_deliver_that_nobody_hears_is_requeued_once(settled: bool, seen: int) -> None:
+    """Credit and the end of the session in one batch: what it has not seen is back, once."""
+    queue = ClassicQueue("q", durable=False)
+    reply_to = ReplyTo("s")
+    ref = ConsumerRef(reply_to)
+    queue.apply(Publish(PublisherRef(reply_to), range(5), [(HEAD, b"%d" % n) for n in range(5)], True))
+    queue.apply(Subscribe(ref, settled=settled))
+    queue.apply(Credit(ref, 0, seen, drain=False, seen=0))
+    queue.take_effects()
+    queue.apply(Credit(ref, 0, 3, drain=False, seen=seen))
+    queue.apply(Unsubscribe(ref, [], [], seen, Verdict.ACCEPT))
+    assert queue.ready == 5 - seen
+    queue.take_effects()
+    assert queue.ready == 5 - seen

@@ -1,0 +1,118 @@
+"""Helpers for tests of the engine alone: frames to bytes, bytes to frames, connections at a given state."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
+from amqp10broker.amqp10.errors import AmqpConnectionError
+from amqp10broker.amqp10.events import ConnectionEvent
+from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
+from amqp10broker.amqp10.performatives import Begin, Close, Open, SaslInit, decode_composite
+from amqp10broker.amqp10.types import Symbol
+
+SASL_INIT = encode_frame(0, SaslInit(mechanism=Symbol("ANONYMOUS")).encode(), TYPE_SASL)
+OPEN = encode_frame(0, Open(container_id="client").encode())
+BEGIN = encode_frame(0, Begin(next_outgoing_id=0, incoming_window=10, outgoing_window=10).encode())
+CLOSE = encode_frame(0, Close().encode())
+EMPTY = encode_frame(0, b"")
+
+
+def frame(performative: Any, payload: bytes = b"", *, channel: int = 0) -> bytes:
+    """One AMQP frame."""
+    return encode_frame(channel, performative.encode() + payload)
+
+
+def raw_frame(
+    body: bytes, *, size: int | None = None, doff: int = 2, kind: int = 0, channel: int = 0
+) -> bytes:
+    """A frame whose header says what the test wants."""
+    return (
+        FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body) if size is None else size, doff, kind, channel)
+        + body
+    )
+
+
+def read_all(data: bytes) -> list[Any]:
+    """What was written: protocol headers as bytes, frames as performatives, empty frames as None."""
+    found: list[Any] = []
+    pos = 0
+    while pos < len(data):
+        if data[pos : pos + 4] == b"AMQP":
+            found.append(data[pos : pos + 8])
+            pos += 8
+            continue
+        size, doff, _, _ = FRAME_HEADER.unpack_from(data, pos)
+        body = data[pos + doff * 4 : pos + size]
+        found.append(decode_composite(body)[0] if body else None)
+        pos += size
+    return found
+
+
+def kinds(data: bytes) -> list[str]:
+    """The same by name: ``["header", "Open", "Close"]``."""
+    return ["header" if isinstance(item, bytes) else type(item).__name__ for item in read_all(data)]
+
+
+def server(**options: Any) -> Connection:
+    """A listening end that nothing has reached yet."""
+    settings: dict[str, Any] = {
+        "frame_size_max": 4096,
+        "channel_max": 7,
+        "mechanisms": ("PLAIN", "ANONYMOUS"),
+        **options,
+    }
+    return Connection(server=True, **settings)
+
+
+def client(**options: Any) -> Connection:
+    """A connecting end that has sent nothing yet."""
+    return Connection(server=False, **{"frame_size_max": 4096, "channel_max": 7, **options})
+
+
+def server_at(state: ConnectionState, **options: Any) -> Connection:
+    """A listening end that a faultless client has brought to `state`; its output so far is taken."""
+    connection = server(**options)
+    steps = [
+        (ConnectionState.START, lambda: None),
+        (ConnectionState.SASL_NEGOTIATING, lambda: connection.receive(HEADER_SASL)),
+        (ConnectionState.SASL_DONE, lambda: (connection.receive(SASL_INIT), connection.sasl_outcome(0))),
+        (ConnectionState.HEADER_EXCHANGED, lambda: connection.receive(HEADER_AMQP)),
+        (ConnectionState.OPEN_RECEIVED, lambda: connection.receive(OPEN)),
+        (ConnectionState.OPENED, lambda: connection.open("server")),
+    ]
+    for reached, step in steps:
+        step()
+        assert connection.state is reached
+        if reached is state:
+            break
+    else:
+        match state:
+            case ConnectionState.CLOSE_SENT:
+                connection.close()
+            case ConnectionState.CLOSE_RECEIVED:
+                connection.receive(CLOSE)
+            case ConnectionState.DISCARDING:
+                connection.fail(AmqpConnectionError("amqp:internal-error", "for the test"))
+            case ConnectionState.END:
+                connection.receive(CLOSE)
+                connection.close()
+            case _:
+                raise AssertionError(f"a server never is in {state}")
+    assert connection.state is state
+    connection.take_output()
+    return connection
+
+
+def exchange(one: Connection, other: Connection) -> tuple[list[ConnectionEvent], list[ConnectionEvent]]:
+    """Carry bytes between two ends until both are silent; returns the events of each."""
+    of_one: list[ConnectionEvent] = []
+    of_other: list[ConnectionEvent] = []
+    while True:
+        forth, back = one.take_output(), other.take_output()
+        if not forth and not back:
+            return of_one, of_other
+        if forth:
+            of_other += other.receive(forth)
+        if back:
+            of_one += one.receive(back)

@@ -1,0 +1,302 @@
+"""A client's session engine and a broker's session with its queues, back to back, without tasks.
+
+Everything that could be under way in a running broker is a list here: bytes in both directions,
+letters to queues, letters from queues. The test says what moves next.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.amqp10.events import (
+    DeliveriesReceived,
+    DeliveriesSent,
+    DeliveriesSettled,
+    DeliveriesUpdated,
+    LinkAttached,
+    LinkDetached,
+    LinkFlowed,
+)
+from amqp10broker.amqp10.frames import FrameReader
+from amqp10broker.amqp10.link import ReceiverLink
+from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End, Flow, SenderSettleMode, Transfer
+from amqp10broker.amqp10.serial import MASK, diff
+from amqp10broker.amqp10.session import Session
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.config import Config, FlowSettings
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import Command, ReplyTo
+from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.service.context import SessionContext
+from amqp10broker.service.session import BrokerSession
+from tests.support.rawframes import FrameCutter, Got
+
+FRAME_BYTES = 512
+
+
+class QueueBox:
+    """A queue and its letters; the `QueueHandle` of the pair's broker."""
+
+    def __init__(self, name: str, *, durable: bool) -> None:
+        self.queue = ClassicQueue(name, durable=durable)
+        self.letters: list[list[Command]] = []
+
+    def post(self, command: Command) -> None:
+        self.letters.append([command])
+
+    def counts(self) -> dict[str, Any]:
+        return {"messages_ready": self.queue.ready}
+
+
+class Host:
+    """Starts queues for the catalog."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, QueueBox] = {}
+
+    def start_queue(self, name: str, durable: bool) -> QueueBox:
+        self.boxes[name] = box = QueueBox(name, durable=durable)
+        return box
+
+
+class SenderWatch:
+    """One direction of a session's transfers, checked against the flows the sender has received."""
+
+    def __init__(self, window: int) -> None:
+        self.window_limit = window
+        self.frames = 0
+        self.limits: dict[str, int] = {}
+        self.limits_of_turn: dict[str, list[int]] = {}
+        self.counts: dict[str, int] = {}
+        self.names: dict[int, str] = {}
+        self.peer_names: dict[int, str] = {}
+        self.under_way: dict[str, bytes] = {}
+        self.whole: list[tuple[str, Transfer, bytes]] = []
+        self.flows: dict[str, list[Flow]] = {}
+
+    def told(self, got: Got) -> None:
+        """The sender receives a frame of its peer."""
+        body = got.body
+        if type(body) is Attach:
+            self.peer_names[body.handle] = body.name
+        elif type(body) is Flow:
+            self.window_limit = ((body.next_incoming_id or 0) + body.incoming_window) & MASK
+            if body.handle is not None and body.link_credit is not None:
+                name = self.peer_names[body.handle]
+                self.limits_of_turn.setdefault(name, [self.limits.get(name, 0)])
+                self.limits[name] = ((body.delivery_count or 0) + body.link_credit) & MASK
+                self.limits_of_turn[name].append(self.limits[name])
+
+    def says(self, got: Got) -> None:
+        """The sender writes a frame."""
+        body = got.body
+        if type(body) is Attach:
+            self.names[body.handle] = body.name
+            if not body.role:
+                self.counts[body.name] = body.initial_delivery_count or 0
+                self.limits.setdefault(body.name, self.counts[body.name])
+                self.flows[body.name] = []
+        elif type(body) is Detach:
+            self.under_way.pop(self.names[body.handle], None)
+        elif type(body) is Flow:
+            self._says_flow(body)
+        elif type(body) is Transfer:
+            self._says_transfer(body, got.payload)
+        if type(body) in (Transfer, Flow):
+            assert body.__class__ is Transfer or body.next_outgoing_id == self.frames & MASK
+
+    def _says_flow(self, flow: Flow) -> None:
+        if flow.handle is None:
+            return
+        name = self.names[flow.handle]
+        if name not in self.counts:
+            return
+        assert name not in self.under_way, "a flow between the frames of a delivery of its own link"
+        assert diff(flow.delivery_count or 0, self.counts[name]) >= 0, "delivery-count went back"
+        if flow.drain and flow.link_credit == 0:
+            self.counts[name] = flow.delivery_count or 0
+        assert flow.delivery_count == self.counts[name]
+        # Written when one of this turn's flows had been received, and not necessarily the last.
+        limits = self.limits_of_turn.get(name, [self.limits[name]])
+        assert flow.link_credit in [max(0, diff(limit, self.counts[name])) for limit in limits]
+        self.flows[name].append(flow)
+
+    def _says_transfer(self, transfer: Transfer, payload: bytes) -> None:
+        self.frames += 1
+        assert diff(self.window_limit, self.frames) >= 0, "a transfer outside the peer's incoming-window"
+        name = self.names[transfer.handle]
+        if name not in self.under_way:
+            assert transfer.delivery_id is not None
+            self.counts[name] = (self.counts[name] + 1) & MASK
+            assert diff(self.limits[name], self.counts[name]) >= 0, "a delivery without credit"
+            self.under_way[name] = b""
+        self.under_way[name] += payload
+        if not transfer.more:
+            self.whole.append((name, transfer, self.under_way.pop(name)))
+
+
+class Pair:
+    """The two ends, what is between them, and watches on both directions."""
+
+    def __init__(
+        self, *, window: int, flow: FlowSettings, frame_bytes: int = FRAME_BYTES, batch_bytes: int = 4_000
+    ) -> None:
+        self.config = Config(flow=flow, container_id="broker")
+        self.host = Host()
+        self.catalog = Catalog(self.host)
+        self.reply_to = ReplyTo("pair")
+        self.batch_bytes = batch_bytes
+        self.up = b""
+        self.down = b""
+        self.inbox: list[list[Effect]] = []
+        self.broker_reader = FrameReader()
+        self.client_reader = FrameReader()
+        self.client = Session(0, incoming_window=window, handle_max=255, frame_size_max=frame_bytes)
+        self.client.begin()
+        (begin,) = self.client.take_output()
+        (got,) = FrameCutter().feed(begin)
+        context = SessionContext(
+            catalog=self.catalog,
+            config=self.config,
+            reply_to=self.reply_to,
+            user="guest",
+            container_id="client",
+            connection=self,
+            new_id=lambda: "id",
+        )
+        self.broker = BrokerSession(0, got.body, context, frame_size_max=frame_bytes, alarm=False)
+        (answer,) = FrameCutter().feed(b"".join(self.broker.session.take_output()))
+        assert type(answer.body) is Begin
+        self.client.receive_begin(0, answer.body)
+        self.down_watch = SenderWatch(window)
+        self.up_watch = SenderWatch(flow.max_incoming_window)
+        self._cutters = [FrameCutter() for _ in range(4)]
+        self.received: list[DeliveriesReceived] = []
+        self.updated: list[DeliveriesUpdated] = []
+        self.detached: list[LinkDetached] = []
+
+    # --- the client's end -------------------------------------------------------------------------
+
+    def write_up(self) -> None:
+        """The client writes what it has, transfers as credit and window allow."""
+        while True:
+            _, events = self.client.pump(self.batch_bytes)
+            if not events:
+                break
+        out = b"".join(self.client.take_output())
+        for got in self._cutters[0].feed(out):
+            self.up_watch.says(got)
+        self.up_watch.limits_of_turn.clear()
+        self.up += out
+
+    def carry_down(self, size: int) -> None:
+        """The client reads bytes."""
+        data, self.down = self.down[:size], self.down[size:]
+        for got in self._cutters[1].feed(data):
+            assert type(got.body) is not End, f"the broker ended the session: {got.body}"
+            assert type(got.body) is not Detach or got.body.error is None, f"the broker detached: {got.body}"
+            self.up_watch.told(got)
+        for _, items in self.client_reader.read(data):
+            for event in self.client.receive(items):
+                match event:
+                    case DeliveriesReceived():
+                        self.received.append(event)
+                        self.client.finish_received(event.link, len(event.delivery_ids))
+                    case DeliveriesUpdated():
+                        self.updated.append(event)
+                    case LinkDetached():
+                        assert event.fault is None, event
+                        self.detached.append(event)
+                    case LinkAttached() | LinkFlowed() | DeliveriesSettled() | DeliveriesSent():
+                        pass
+                    case _:
+                        raise AssertionError(event)
+        self.write_up()
+
+    # --- the broker's end -------------------------------------------------------------------------
+
+    def carry_up(self, size: int) -> None:
+        """The broker's session gets bytes as letters; `wake` ends its turn."""
+        data, self.up = self.up[:size], self.up[size:]
+        for got in self._cutters[2].feed(data):
+            self.down_watch.told(got)
+        for _, items in self.broker_reader.read(data):
+            self.broker.receive(items)
+
+    def take_letter(self) -> None:
+        """The broker's session gets one letter of a queue."""
+        if self.inbox:
+            self.broker.on_effects(self.inbox.pop(0))
+
+    def wake(self, budget_bytes: int) -> None:
+        """The end of the session's turn: pump, write, post."""
+        self.broker.pump(budget_bytes)
+        session = self.broker.session
+        if budget_bytes >= 1 << 30 and session.outgoing.remote_incoming_window:
+            self._assert_nothing_stalls()
+        out = b"".join(session.take_output())
+        for got in self._cutters[3].feed(out):
+            self.down_watch.says(got)
+        self.down_watch.limits_of_turn.clear()
+        self.down += out
+        for handle, command in self.broker.take_mail():
+            assert isinstance(handle, QueueBox)
+            handle.letters.append([command])
+
+    def _assert_nothing_stalls(self) -> None:
+        for link in self.broker.session.links:
+            if type(link) is ReceiverLink:
+                continue
+            assert link.partial is None, "half a message waits though window and writer are open"
+            assert not (link.pending_deliveries() and link.credit.link_credit), (
+                "deliveries wait though credit, window and writer allow them"
+            )
+
+    def run_queue(self, name: str, letters: int) -> None:
+        """A queue takes some of its letters and answers."""
+        box = self.host.boxes[name]
+        taken, box.letters = box.letters[:letters], box.letters[letters:]
+        for commands in taken:
+            for command in commands:
+                box.queue.apply(command)
+        self.inbox += [batch for reply_to, batch in box.queue.take_effects().items() if reply_to is self.reply_to]
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self.up or self.down or self.inbox or any(box.letters for box in self.host.boxes.values()))
+
+    def settle_down(self) -> None:
+        """Let everything arrive."""
+        self.wake(1 << 30)
+        self.write_up()
+        for _ in range(100_000):
+            if not self.busy:
+                return
+            self.carry_up(1 << 20)
+            self.wake(1 << 30)
+            for name in self.host.boxes:
+                self.run_queue(name, 1000)
+            while self.inbox:
+                self.take_letter()
+            self.wake(1 << 30)
+            self.carry_down(1 << 20)
+        raise AssertionError("the pair does not come to rest")
+
+    def outside(self, link_name: str) -> int:
+        """Deliveries that have left the queue for a link and are not written."""
+        consumer = next((each for each in self.broker.consumers if each.link.name == link_name), None)
+        if consumer is None:
+            return 0
+        coming = sum(
+            len(effect.keys)
+            for batch in self.inbox
+            for effect in batch
+            if type(effect) is Deliver and effect.consumer is consumer.ref
+        )
+        return coming + consumer.unsent
+
+
+def settle_mode(settled: bool) -> int:
+    """The attach field for a link that is, or is not, sent settled."""
+    return int(SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED)

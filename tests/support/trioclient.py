@@ -1,0 +1,280 @@
+"""A client for Trio tests: raw frames over streams in memory, one broker in the same program."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+from trio.testing import memory_stream_pair
+
+from amqp10broker.amqp10.performatives import SaslOutcome
+from amqp10broker.config import Config
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.stream import SocketTransport
+from tests.support.rawframes import FrameCutter, Got, begin, frame, login, open_frame
+
+T = TypeVar("T")
+
+PATIENCE_S = 120.0
+"""Virtual seconds a test waits for a frame. Longer than any time-out of the broker's defaults."""
+
+
+def quiet_config(**settings: Any) -> Config:
+    """A broker that binds any port, has no admin socket and never times a client out."""
+    given: dict[str, Any] = {
+        "port": 0,
+        "admin_socket": "",
+        "idle_timeout_ms": 0,
+        "handshake_timeout_ms": 10_000,
+        "container_id": "broker",
+    }
+    return Config(**{**given, **settings})
+
+
+@asynccontextmanager
+async def running_broker(**settings: Any) -> AsyncIterator[Broker]:
+    """A broker for one test."""
+    async with Broker(quiet_config(**settings)) as broker:
+        yield broker
+
+
+class BoundedPipe:
+    """One direction of a socket: what does not fit waits, as TCP makes it wait."""
+
+    def __init__(self, capacity_bytes: int) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.data = bytearray()
+        self.ended = False
+        self.broken = False
+        self._changed = trio.Event()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def write_now(self, data: bytes | bytearray | memoryview) -> int:
+        """Put what fits; returns the number of bytes."""
+        if self.broken or self.ended:
+            raise trio.BrokenResourceError("the peer is gone")
+        taken = bytes(data[: max(0, self.capacity_bytes - len(self.data))])
+        if taken:
+            self.data += taken
+            self._change()
+        return len(taken)
+
+    async def write(self, data: bytes | bytearray | memoryview) -> None:
+        """Put everything, waiting for room."""
+        await trio.lowlevel.checkpoint()
+        view = memoryview(data)
+        while True:
+            view = view[self.write_now(view) :]
+            if not view:
+                return
+            await self._changed.wait()
+
+    async def read(self, max_bytes: int) -> bytes:
+        """Wait for bytes; empty at the end."""
+        await trio.lowlevel.checkpoint()
+        while not self.data:
+            if self.broken:
+                raise trio.BrokenResourceError("connection reset")
+            if self.ended:
+                return b""
+            await self._changed.wait()
+        taken = bytes(self.data[:max_bytes])
+        del self.data[:max_bytes]
+        self._change()
+        return taken
+
+    def end(self, *, reset: bool = False) -> None:
+        """No more bytes come."""
+        self.ended = True
+        if reset:
+            self.broken = True
+            self.data.clear()
+        self._change()
+
+
+class PipeTransport(SocketTransport):
+    """A `SocketTransport` without a socket, so that the writer's direct sends are tested as well."""
+
+    def __init__(self, incoming: BoundedPipe, outgoing: BoundedPipe) -> None:
+        self.incoming = incoming
+        self.outgoing = outgoing
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self.incoming.read(max_bytes or 65_536)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.outgoing.write(data)
+
+    def try_send(self, data: bytes | bytearray | memoryview) -> int:
+        return self.outgoing.write_now(data)
+
+    async def aclose(self) -> None:
+        self.incoming.end()
+        self.outgoing.end()
+        await trio.lowlevel.checkpoint()
+
+
+class PlainPipeStream:
+    """The same pipes as a stream that cannot send without waiting, like TLS."""
+
+    def __init__(self, incoming: BoundedPipe, outgoing: BoundedPipe) -> None:
+        self.incoming = incoming
+        self.outgoing = outgoing
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        return await self.incoming.read(max_bytes or 65_536)
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self.outgoing.write(data)
+
+    async def aclose(self) -> None:
+        self.incoming.end()
+        self.outgoing.end()
+        await trio.lowlevel.checkpoint()
+
+
+def pipe_pair(capacity_bytes: int, *, direct: bool = False) -> tuple[PlainPipeStream, Any]:
+    """A client's and a broker's stream, joined by pipes of a capacity."""
+    up, down = BoundedPipe(capacity_bytes), BoundedPipe(capacity_bytes)
+    kind = PipeTransport if direct else PlainPipeStream
+    return PlainPipeStream(down, up), kind(up, down)
+
+
+class Client:
+    """One connection to a broker: what it sent is ours to say, what it got is kept in order."""
+
+    def __init__(self, broker: Broker, stream: Any, peer: str) -> None:
+        self.broker = broker
+        self.stream = stream
+        self.peer = peer
+        self.cutter = FrameCutter()
+        self.waiting: deque[Got] = deque()
+        self.ended = False
+
+    @property
+    def task(self) -> Any:
+        """The broker's object for this connection, None when it is over."""
+        return next((each for each in self.broker.connections.values() if each.peer == self.peer), None)
+
+    async def send(self, *frames: bytes) -> None:
+        """Everything in one write."""
+        await self.stream.send_all(b"".join(frames))
+
+    async def next(self, *, heartbeats: bool = False) -> Got:
+        """The next frame. Fails when none comes, and at the end of the stream."""
+        got = await self.next_or_end(heartbeats=heartbeats)
+        assert got is not None, "the broker closed the socket"
+        return got
+
+    async def next_or_end(self, *, heartbeats: bool = False) -> Got | None:
+        """The next frame, or None at the end of the stream."""
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                while self.waiting:
+                    got = self.waiting.popleft()
+                    if got.body is not None or heartbeats:
+                        return got
+                if self.ended:
+                    return None
+                data = await self.stream.receive_some(65_536)
+                self.ended = not data
+                self.waiting.extend(self.cutter.feed(bytes(data)))
+
+    async def expect(self, kind: type[T], *, channel: int | None = None) -> T:
+        """The next frame, which must be of this kind."""
+        got = await self.next()
+        assert type(got.body) is kind, f"expected {kind.__name__}, got {got}"
+        assert channel is None or got.channel == channel
+        return got.body  # type: ignore[no-any-return]
+
+    async def until(self, kind: type[T]) -> T:
+        """Skip frames up to the next of this kind."""
+        while True:
+            got = await self.next()
+            if type(got.body) is kind:
+                return got.body  # type: ignore[no-any-return]
+
+    async def take(self, kind: type, count: int) -> list[Got]:
+        """The next `count` frames of a kind, others skipped."""
+        taken: list[Got] = []
+        while len(taken) < count:
+            got = await self.next()
+            if type(got.body) is kind:
+                taken.append(got)
+        return taken
+
+    async def idle(self, seconds: float = 1.0) -> list[Got]:
+        """All frames that come until nothing has moved for so many virtual seconds."""
+        taken: list[Got] = []
+        while True:
+            with trio.move_on_after(seconds) as limit:
+                got = await self.next_or_end()
+                if got is None:
+                    return taken
+                taken.append(got)
+            if limit.cancelled_caught:
+                return taken
+
+    async def rest(self) -> list[Got]:
+        """All frames until the broker closes the socket."""
+        taken: list[Got] = []
+        while (got := await self.next_or_end()) is not None:
+            taken.append(got)
+        return taken
+
+    async def open(self, *, channels: int = 1, **fields: Any) -> Client:
+        """Log in, open, begin sessions on channels 0 .. `channels` - 1."""
+        await self.send(login())
+        assert (await self.until(SaslOutcome)).code == 0
+        await self.send(open_frame(**fields), *[begin(channel) for channel in range(channels)])
+        kinds = sorted([type((await self.next()).body).__name__ for _ in range(1 + channels)])
+        assert kinds == ["Begin"] * channels + ["Open"], kinds
+        return self
+
+    async def vanish(self) -> None:
+        """Close the socket without a word."""
+        await self.stream.aclose()
+
+
+_names = iter(range(1, 1_000_000))
+
+
+def connect(broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair) -> Client:
+    """A new connection to a broker, over memory."""
+    ours, theirs = pair()
+    peer = f"client-{next(_names)}"
+    broker.serve(theirs, peer=peer)
+    return Client(broker, ours, peer)
+
+
+async def settle_down() -> None:
+    """Let every task of this program run until all wait."""
+    await trio.testing.wait_all_tasks_blocked()
+
+
+def queue_counts(broker: Broker, name: str) -> tuple[int, int]:
+    """Ready and unsettled messages of a queue."""
+    found = broker.catalog.find(name)
+    assert found is not None
+    counts = found.handle.counts()
+    return counts["messages_ready"], counts["messages_unsettled"]
+
+
+__all__ = [
+    "BoundedPipe",
+    "Client",
+    "PipeTransport",
+    "connect",
+    "frame",
+    "pipe_pair",
+    "queue_counts",
+    "quiet_config",
+    "running_broker",
+    "settle_down",
+]

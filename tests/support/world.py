@@ -1,0 +1,752 @@
+"""A broker without tasks, sockets and time: clients' raw frames in, every answer out, in exact order.
+
+`World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
+letters as the tasks do (`tasks/connection.py`, `tasks/session.py`, `tasks/queue.py`), one at a time and
+always in the same order. What tasks leave to chance is a switch here: a queue can be *stalled* (letters
+to it wait), *muted* (its answers wait) or *withhold* its confirms, and a writer can be blocked.
+
+Frames are encoded, cut into chunks as asked, and read by the broker's own `FrameReader`; what the
+broker writes is decoded from its bytes into lines (see `notation`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
+from amqp10broker.amqp10.errors import AmqpError
+from amqp10broker.amqp10.events import (
+    BeginReceived,
+    CloseReceived,
+    ConnectionEvent,
+    FramesReceived,
+    OpenReceived,
+    SaslInitReceived,
+)
+from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL, encode_frame
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    Begin,
+    Detach,
+    Flow,
+    Properties,
+    SaslInit,
+    Transfer,
+    decode_composite,
+)
+from amqp10broker.amqp10.session_state import SessionState
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.config import Config, FlowOverride
+from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import (
+    DELETE,
+    AttachPublisher,
+    Command,
+    Credit,
+    Delete,
+    DetachPublisher,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Unconfirmed,
+)
+from amqp10broker.service.context import SessionContext
+from amqp10broker.service.session import BrokerSession
+from amqp10broker.service.status import session_status
+from tests.support.notation import body_bytes as make_body
+from tests.support.notation import build, message, show, show_bodies, show_message
+
+MASK = 0xFFFF_FFFF
+WRITER_BYTES = 65_536
+
+
+# --- queues --------------------------------------------------------------------------------------
+
+
+class Address(ReplyTo):
+    """A session as queues answer it."""
+
+    __slots__ = ("session",)
+
+    def __init__(self, label: str) -> None:
+        super().__init__(label)
+        self.session: WorldSession | None = None
+
+
+@dataclass
+class HeldPublish:
+    """One message whose queue has not taken it yet."""
+
+    publisher: PublisherRef
+    id: int
+    message: Message
+    settled: bool
+
+
+class WorldQueue:
+    """A queue, and the switches on its way in and out.
+
+    Attributes:
+        stalled: letters to it wait.
+        muted: its answers wait.
+        withholding: published messages wait; everything else goes on.
+    """
+
+    def __init__(self, world: World, queue: ClassicQueue) -> None:
+        self.world = world
+        self.queue = queue
+        self.stalled = False
+        self.muted = False
+        self.withholding = False
+        self.inbox: deque[Command] = deque()
+        self.outbox: deque[tuple[ReplyTo, list[Effect]]] = deque()
+        self.held: list[HeldPublish] = []
+        self.published = 0
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self.inbox.append(command)
+
+    def counts(self) -> dict[str, Any]:
+        """As the running queue's."""
+        return {
+            "messages_ready": self.queue.ready,
+            "messages_unsettled": self.queue.unsettled,
+            "consumers": self.queue.consumers,
+            "publishers_waiting": len(self.inbox),
+        }
+
+    def wake(self) -> bool:
+        """Work on what waits, as the queue's task would; False when nothing could be done."""
+        moved = False
+        if self.inbox and not self.stalled:
+            moved = True
+            while self.inbox:
+                self._apply(self.inbox.popleft())
+            self._take_effects()
+        if self.outbox and not self.muted:
+            moved = True
+            while self.outbox:
+                reply_to, batch = self.outbox.popleft()
+                self._answer(reply_to, batch)
+            self._take_effects()
+        return moved
+
+    def _apply(self, command: Command) -> None:
+        self.world.note_letter(self.queue.name, command)
+        if type(command) is Publish and self.withholding:
+            for number, content in zip(command.ids, command.messages, strict=True):
+                self.held.append(HeldPublish(command.publisher, number, content, command.settled))
+        else:
+            self.queue.apply(command)
+
+    def _take_effects(self) -> None:
+        effects = self.queue.take_effects()
+        while effects:
+            self.outbox.extend(effects.items())
+            effects = self.queue.take_effects()
+
+    def _answer(self, reply_to: ReplyTo, batch: list[Effect]) -> None:
+        if not isinstance(reply_to, Address):
+            return
+        session = reply_to.session
+        assert session is not None
+        for effect in batch:
+            self.world.note_answer(self.queue.name, effect)
+        if not session.over:
+            session.letters.append(batch)
+
+    def confirm(self, numbers: Sequence[int]) -> None:
+        """Take withheld messages, by position in the order in which they came, and confirm them."""
+        for number in numbers:
+            held = self.held[number]
+            self.queue.apply(Publish(held.publisher, [held.id], [held.message], held.settled))
+        gone = set(numbers)
+        self.held = [held for number, held in enumerate(self.held) if number not in gone]
+        self._take_effects()
+
+
+# --- sessions ------------------------------------------------------------------------------------
+
+
+class WorldSession:
+    """A session and its letters, moved as its task would."""
+
+    def __init__(self, client: Client, service: BrokerSession, address: Address) -> None:
+        self.client = client
+        self.service = service
+        self.address = address
+        self.letters: deque[Any] = deque([None])  # one wake to begin with: the begin is written
+        self.over = False
+        address.session = self
+
+    def wake(self) -> bool:
+        """Work on everything that waits; False when there was nothing."""
+        if self.over or not self.letters or self.client.asleep:
+            return False
+        service = self.service
+        letters = list(self.letters)
+        self.letters.clear()
+        try:
+            for letter in letters:
+                if isinstance(letter, FramesReceived):
+                    service.receive(letter.items)
+                elif isinstance(letter, list):
+                    service.on_effects(letter)
+                elif callable(letter):
+                    letter(service)
+        except AmqpError as fault:
+            self.client.engine.fail(fault)
+            self.client.flush()
+            self.stop()
+            return True
+        room = 0 if self.client.blocked else WRITER_BYTES
+        spent = service.pump(room)
+        if service.session.has_pending and room - spent <= 0 and not self.client.blocked:
+            self.letters.append(None)  # the writer has sent it all and says so
+        self.send()
+        self.post()
+        if service.session.state is SessionState.UNMAPPED:
+            self.stop()
+        return True
+
+    def stop(self) -> None:
+        """The session is over: what it has goes back."""
+        if self.over:
+            return
+        self.over = True
+        self.service.close()
+        self.letters.clear()
+        self.post()
+        if self.client.sessions.get(self.service.session.channel) is self:
+            del self.client.sessions[self.service.session.channel]
+
+    def send(self) -> None:
+        """Write what the engine gives out."""
+        pieces = self.service.session.take_output()
+        if pieces:
+            self.client.written(b"".join(pieces))
+
+    def post(self) -> None:
+        """Post the letters to queues."""
+        for handle, command in self.service.take_mail():
+            handle.post(command)
+
+
+# --- clients -------------------------------------------------------------------------------------
+
+
+@dataclass
+class ClientLink:
+    """One link as the client sees it."""
+
+    name: str
+    receiver: bool
+    partial: bytes = b""
+
+
+@dataclass
+class ClientSession:
+    """The client's side of one session: what it must know to fill its frames in."""
+
+    next_outgoing_id: int = 0
+    next_incoming_id: int = 0
+    incoming_window: int = 0
+    next_delivery_id: int = 0
+    links: dict[int, ClientLink] = field(default_factory=dict)
+    """By the broker's handle."""
+    received: list[str] = field(default_factory=list)
+    """Bodies, in order of arrival."""
+    unsettled: list[int] = field(default_factory=list)
+
+
+class Client:
+    """One connection: its client's bookkeeping, and the broker's end of it.
+
+    Attributes:
+        label: what stands before ``>`` in its lines.
+        blocked: the client does not read, so that the broker's writer is blocked.
+        asleep: its sessions have not had their turn: what comes is handled in one wake later.
+    """
+
+    def __init__(self, world: World, label: str, open_fields: dict[str, str]) -> None:
+        self.world = world
+        self.label = label
+        self.blocked = False
+        self.asleep = False
+        self.sessions: dict[int, WorldSession] = {}
+        self.mine: dict[int, ClientSession] = {}
+        self.all_sessions: list[WorldSession] = []
+        self.lost = False
+        self._rest = b""
+        config = world.config
+        self.engine = Connection(
+            server=True,
+            frame_size_max=config.max_frame_size_bytes,
+            channel_max=config.session_max_per_connection - 1,
+            mechanisms=("PLAIN", "ANONYMOUS"),
+        )
+        open_fields.setdefault("container_id", open_fields.pop("container", f"client-{label}"))
+        init = SaslInit(mechanism=Symbol("ANONYMOUS"), initial_response=b"")
+        opening = build("open", open_fields)
+        self.container_id = opening.container_id
+        for data in (
+            HEADER_SASL + encode_frame(0, init.encode(), TYPE_SASL),
+            HEADER_AMQP + encode_frame(0, opening.encode()),
+        ):
+            self.feed(data)
+            self.flush()
+
+    # --- to the broker ----------------------------------------------------------------------------
+
+    def feed(self, data: bytes) -> None:
+        """Bytes reach the broker in chunks of the world's size; sessions see them in one wake."""
+        chunk = self.world.chunk or len(data)
+        for start in range(0, len(data), chunk):
+            events = self.engine.receive(data[start : start + chunk])
+            while events:
+                for event in events:
+                    self._dispatch(event)
+                events = self.engine.receive(b"")
+
+    def send(self, text: str) -> None:
+        """Encode and feed frames: one line, or several with `` ; `` between them, in one read."""
+        data = b"".join(self.encode(part) for part in text.split(" ; "))
+        self.feed(data)
+        self.flush()
+
+    def encode(self, text: str) -> bytes:
+        """The bytes of one line, which may stand for many frames: ``did=0..84``."""
+        name, *rest = text.split()
+        values = {}
+        for word in rest:
+            key, equals, value = word.partition("=")
+            assert equals, f"{word!r} in {text!r} is not key=value"
+            values[key] = value
+        channel = int(values.pop("ch", "0"))
+        if name == "RAW":
+            return bytes.fromhex(values["hex"])
+        if name == "EMPTY":
+            return encode_frame(channel, b"")
+        if name == "TRANSFER":
+            return self._encode_transfers(channel, values)
+        session = self.mine.get(channel)
+        if name == "FLOW":
+            session = self.mine.setdefault(channel, ClientSession())
+            if "iw" in values:
+                session.incoming_window = int(values["iw"])
+            values.setdefault("nii", str(session.next_incoming_id))
+            values.setdefault("iw", str(session.incoming_window))
+            values.setdefault("noi", str(session.next_outgoing_id))
+            values.setdefault("ow", str(MASK))
+        frame = build(name, values)
+        if isinstance(frame, Begin):
+            self.mine[channel] = ClientSession(
+                next_outgoing_id=frame.next_outgoing_id, incoming_window=frame.incoming_window
+            )
+        return encode_frame(channel, frame.encode())
+
+    def _encode_transfers(self, channel: int, values: dict[str, str]) -> bytes:
+        session = self.mine.setdefault(channel, ClientSession())
+        did = values.pop("did", None)
+        part, _, parts = values.pop("part", "1/1").partition("/")
+        size = values.pop("size", None)
+        body = values.pop("body", None)
+        to = values.pop("to", None)
+        before = b"" if to is None else Properties(to=to).encode()
+        payload = values.pop("payload", None)
+        count = 1
+        first: int | None
+        if did is None:
+            first = session.next_delivery_id if part == "1" else None
+        elif did == "none":
+            first = None
+        else:
+            start, dots, stop = did.partition("..")
+            first = int(start)
+            count = ((int(stop) - first) & MASK) + 1 if dots else 1
+        frames: list[bytes] = []
+        for step in range(count):
+            number = None if first is None else (first + step) & MASK
+            if number is not None:
+                session.next_delivery_id = (number + 1) & MASK
+            given = dict(values)
+            if number is not None:
+                given.setdefault("did", str(number))
+                given.setdefault("tag", str(number))
+            if part != parts:
+                given.setdefault("more", "true")
+            transfer = build("transfer", given)
+            if payload is not None:
+                content = bytes.fromhex(payload)
+            else:
+                name = body or (f"m{number}" if parts == "1" else "big")
+                content = message(make_body(name, int(size) if size else None), before=before)
+            share = -(-len(content) // int(parts))
+            piece = content[share * (int(part) - 1) : share * int(part)]
+            frames.append(encode_frame(channel, transfer.encode() + piece))
+            session.next_outgoing_id = (session.next_outgoing_id + 1) & MASK
+        return b"".join(frames)
+
+    # --- the broker's end -------------------------------------------------------------------------
+
+    def _dispatch(self, event: ConnectionEvent) -> None:
+        match event:
+            case SaslInitReceived():
+                self.engine.sasl_outcome(0)
+            case OpenReceived():
+                self.engine.open("broker")
+            case BeginReceived():
+                self._begin(event)
+            case FramesReceived():
+                session = self.sessions.get(event.channel)
+                if event.ended:
+                    self.sessions.pop(event.channel, None)
+                if session is not None and not session.over:
+                    session.letters.append(event)
+            case CloseReceived():
+                # The reader ends first, then the sessions, then the connection's own close.
+                self.stop()
+                if self.engine.state is ConnectionState.CLOSE_RECEIVED:
+                    self.engine.close()
+            case _:
+                self.stop()
+
+    def _begin(self, event: BeginReceived) -> None:
+        address = Address(f"{self.label}.{event.channel}")
+        context = SessionContext(
+            catalog=self.world.catalog,
+            config=self.world.config,
+            reply_to=address,
+            user="guest",
+            container_id=self.container_id,
+            connection=self,
+            new_id=self.world.new_id,
+        )
+        service = BrokerSession(
+            event.channel,
+            event.performative,
+            context,
+            frame_size_max=self.engine.frame_size_max,
+            alarm=bool(self.world.alarms),
+        )
+        session = WorldSession(self, service, address)
+        self.sessions[event.channel] = session
+        self.all_sessions.append(session)
+
+    def stop(self) -> None:
+        """The connection is over."""
+        self.asleep = False
+        for session in self.all_sessions:
+            while session.letters and not session.over:
+                session.wake()
+            session.stop()
+
+    def flush(self) -> None:
+        """Write what the connection's engine gives out."""
+        out = self.engine.take_output()
+        if out:
+            self.written(out)
+
+    # --- from the broker --------------------------------------------------------------------------
+
+    def written(self, data: bytes) -> None:
+        """Bytes of the broker reach the client, who notes them as lines."""
+        buf = self._rest + data
+        pos = 0
+        while len(buf) - pos >= FRAME_HEADER_BYTES:
+            if buf[pos : pos + 4] == b"AMQP":
+                pos += 8
+                continue
+            size, doff, frame_type, channel = FRAME_HEADER.unpack_from(buf, pos)
+            if len(buf) - pos < size:
+                break
+            assert size <= self.engine.frame_size_max or frame_type == TYPE_SASL, (
+                "a frame over the client's limit"
+            )
+            self._on_frame(channel, buf[pos + doff * 4 : pos + size])
+            pos += size
+        self._rest = buf[pos:]
+
+    def _on_frame(self, channel: int, body: bytes) -> None:
+        if not body:
+            self.note(channel, "EMPTY")
+            return
+        frame, end = decode_composite(body)
+        session = self.mine.setdefault(channel, ClientSession())
+        if isinstance(frame, Transfer):
+            self._on_transfer(channel, session, frame, body[end:])
+            return
+        assert end == len(body)
+        if isinstance(frame, Begin):
+            session.next_incoming_id = frame.next_outgoing_id
+        elif isinstance(frame, Flow):
+            assert frame.next_outgoing_id == session.next_incoming_id, (
+                "the broker's next-outgoing-id is wrong"
+            )
+        elif isinstance(frame, Attach):
+            session.links[frame.handle] = ClientLink(frame.name, not frame.role)
+        elif isinstance(frame, Detach):
+            session.links.pop(frame.handle, None)
+        self.note(channel, show(frame))
+
+    def _on_transfer(self, channel: int, session: ClientSession, frame: Transfer, payload: bytes) -> None:
+        session.next_incoming_id = (session.next_incoming_id + 1) & MASK
+        link = session.links[frame.handle]
+        begun = bool(link.partial)
+        link.partial += payload
+        frame.message_format = None if frame.message_format == 0 else frame.message_format
+        line = show(frame)
+        if frame.more:
+            self.note(channel, f"{line} part")
+            return
+        content, link.partial = link.partial, b""
+        shown = show_message(content)
+        session.received.append(shown.partition(" ")[0].removeprefix("body="))
+        if not frame.settled:
+            assert frame.delivery_id is not None
+            session.unsettled.append(frame.delivery_id)
+        self.note(channel, f"{line} last part: {shown}" if begun else f"{line} {shown}")
+
+    def note(self, channel: int, line: str) -> None:
+        """Keep a line of the trace."""
+        on = f"ch={channel} " if channel else ""
+        name, _, rest = line.partition(" ")
+        self.world.trace.append(f"B>{'' if self.label == 'C' else self.label} {name} {on}{rest}".rstrip())
+
+
+# --- the whole -----------------------------------------------------------------------------------
+
+
+class World:
+    """Queues, clients and everything between them.
+
+    Attributes:
+        chunk: bytes of each read of the broker; 0 for whole sends.
+        trace: lines since `take_trace`.
+        letters_shown: letters to and from queues are in the trace, too.
+    """
+
+    def __init__(self, *, config: Config | None = None, chunk: int = 0) -> None:
+        self.config = config or Config()
+        self.chunk = chunk
+        self.catalog = Catalog(self)
+        self.queues: dict[str, WorldQueue] = {}
+        self.clients: dict[str, Client] = {}
+        self.alarms: set[str] = set()
+        self.trace: list[str | _Letters] = []
+        self.letters_shown = False
+        self._ids = 0
+
+    # --- what the broker's rooms ask of their living room ----------------------------------------
+
+    def start_queue(self, name: str, durable: bool) -> WorldQueue:
+        """As the broker: begin to run an empty queue."""
+        queue = self.queues[name] = WorldQueue(self, ClassicQueue(name, durable=durable))
+        return queue
+
+    def new_id(self) -> str:
+        """As the broker, but foreseeable."""
+        self._ids += 1
+        return f"id{self._ids}"
+
+    # --- what a test does -------------------------------------------------------------------------
+
+    def connect(self, label: str = "C", open_fields: dict[str, str] | None = None) -> Client:
+        """A client that has done its handshake."""
+        client = self.clients[label] = Client(self, label, dict(open_fields or {}))
+        del self.trace[:]
+        return client
+
+    def declare(self, name: str, *, durable: bool = True) -> WorldQueue:
+        """A queue."""
+        self.catalog.declare(name, durable=durable)
+        return self.queues[name]
+
+    def publish(self, name: str, count: int, *, body: str = "m", size: int | None = None) -> None:
+        """Put messages into a queue from somewhere else: m0, m1, ... over all calls."""
+        queue = self.queues[name]
+        read = MessageReader("", name, "guest").read
+        first = queue.published
+        queue.published += count
+        messages = [read(message(make_body(f"{body}{first + step}", size))) for step in range(count)]
+        queue.queue.apply(Publish(PublisherRef(ReplyTo("elsewhere")), range(count), messages, True))
+        queue._take_effects()
+        self.settle()
+
+    def delete(self, name: str) -> None:
+        """Delete a queue, as an operator would."""
+        declared = self.catalog.remove(name)
+        assert declared is not None
+        declared.handle.post(DELETE)
+        self.settle()
+
+    def alarm(self, name: str, *, on: bool) -> None:
+        """Raise or clear an alarm; sessions hear of the first and the last only, as from the broker."""
+        before = bool(self.alarms)
+        (self.alarms.add if on else self.alarms.discard)(name)
+        if bool(self.alarms) is not before:
+            for session in self.living_sessions():
+                session.letters.append(lambda service: service.on_alarm(on=on))
+        self.settle()
+
+    def configure(self, config: Config) -> None:
+        """Replace the configuration; sessions hear of it, as from the broker."""
+        self.config = config
+        for session in self.living_sessions():
+            session.letters.append(lambda service: service.on_config(config))
+        self.settle()
+
+    def set_flow(self, name: str, value: int) -> None:
+        """Change one of the three settings."""
+        self.configure(self.config.with_flow(self.config.flow.changed(name, value, source=f"set {name}")))
+
+    def override(self, **changes: Any) -> None:
+        """Add an override."""
+        self.configure(replace(self.config, overrides=(*self.config.overrides, FlowOverride(**changes))))
+
+    def lose(self, label: str) -> None:
+        """A client's connection breaks."""
+        self.clients.pop(label).stop()
+        self.settle()
+
+    def unblock(self, label: str) -> None:
+        """A client reads again."""
+        client = self.clients[label]
+        client.blocked = False
+        for session in client.sessions.values():
+            session.letters.append(None)
+        self.settle()
+
+    def living_sessions(self) -> Iterable[WorldSession]:
+        """Sessions of all connections."""
+        for client in self.clients.values():
+            yield from client.sessions.values()
+
+    def settle(self) -> None:
+        """Carry letters until nothing moves any more."""
+        moved = True
+        while moved:
+            moved = False
+            for client in list(self.clients.values()):
+                for session in list(client.all_sessions):
+                    moved = session.wake() or moved
+            for queue in list(self.queues.values()):
+                moved = queue.wake() or moved
+
+    def take_trace(self) -> list[str]:
+        """What happened since the last call."""
+        trace, self.trace = self.trace, []
+        return [str(line) for line in trace]
+
+    def status(self, label: str = "C", channel: int = 0) -> dict[str, Any]:
+        """One session as `amqp10broker status` shows it."""
+        client = self.clients[label]
+        return session_status(client.sessions[channel].service, writer_blocked=client.blocked)
+
+    # --- letters in the trace ---------------------------------------------------------------------
+
+    def note_letter(self, queue: str, command: Command) -> None:
+        """A letter is handled by its queue."""
+        match command:
+            case Publish():
+                kind = "publish settled" if command.settled else "publish"
+                self._note_many(f"Q< {queue} {kind}", messages=command.messages)
+            case Settle():
+                self._note_many(f"Q< {queue} settle {command.verdict.name.lower()}", ids=command.keys)
+            case GiveBack():
+                self._note_many(f"Q< {queue} give-back", messages=command.messages)
+            case Credit():
+                drain = " drain=true" if command.drain else ""
+                self._note(f"Q< {queue} credit dc={command.delivery_count} cr={command.credit}{drain}")
+            case Unsubscribe():
+                unsent = f"unsent={_show_ids(command.unsent)} seen={command.seen}"
+                self._note(f"Q< {queue} unsubscribe {command.verdict.name.lower()} {unsent}")
+            case Subscribe():
+                self._note(f"Q< {queue} subscribe{' settled' if command.settled else ''}")
+            case AttachPublisher():
+                self._note(f"Q< {queue} attach-publisher")
+            case DetachPublisher():
+                self._note(f"Q< {queue} detach-publisher")
+            case Delete():
+                self._note(f"Q< {queue} delete")
+
+    def note_answer(self, queue: str, effect: Effect) -> None:
+        """A queue's answer reaches its session."""
+        match effect:
+            case Confirmed():
+                kind = "confirmed settled" if effect.settled else "confirmed"
+                self._note_many(f"Q> {queue} {kind}", ids=effect.ids)
+            case Unconfirmed():
+                kind = "unconfirmed settled" if effect.settled else "unconfirmed"
+                self._note_many(f"Q> {queue} {kind}", ids=effect.ids)
+            case Deliver():
+                self._note_many(f"Q> {queue} deliver", messages=effect.messages)
+            case CreditReply():
+                drain = " drain=true" if effect.drain else ""
+                count = f"dc={effect.delivery_count} cr={effect.credit}"
+                self._note(f"Q> {queue} reply {count} available={effect.available}{drain}")
+            case QueueDeleted():
+                self._note(f"Q> {queue} deleted")
+
+    def _note(self, line: str) -> None:
+        if self.letters_shown:
+            self.trace.append(line)
+
+    def _note_many(
+        self, head: str, *, messages: Sequence[Message] | None = None, ids: Sequence[int] | None = None
+    ) -> None:
+        """Neighbouring letters of one kind are one line: how they were cut is no part of a rule."""
+        if not self.letters_shown:
+            return
+        last = self.trace[-1] if self.trace else None
+        if not isinstance(last, _Letters) or last.head != head:
+            last = _Letters(head)
+            self.trace.append(last)
+        last.bodies += [_body_of(content) for content in messages or ()]
+        last.ids += ids or ()
+
+
+class _Letters:
+    """One line about a run of letters."""
+
+    def __init__(self, head: str) -> None:
+        self.head = head
+        self.bodies: list[str] = []
+        self.ids: list[int] = []
+
+    def __str__(self) -> str:
+        return f"{self.head} {show_bodies(self.bodies) if self.bodies else _show_ids(self.ids)}"
+
+
+def _body_of(content: Message) -> str:
+    return show_message(b"".join(content)).partition(" ")[0].removeprefix("body=")
+
+
+def _show_ids(ids: Sequence[int]) -> str:
+    numbers = list(ids)
+    if not numbers:
+        return "none"
+    spans: list[list[int]] = []
+    for number in numbers:
+        if spans and number == spans[-1][1] + 1:
+            spans[-1][1] = number
+        else:
+            spans.append([number, number])
+    return ",".join(str(first) if first == last else f"{first}..{last}" for first, last in spans)

@@ -1,0 +1,64 @@
+"""Everything in one write, and the order of frames in the answer."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp10.performatives import Attach, Begin, Close, Disposition, Flow, Open
+from tests.support.rawframes import (
+    attach_receiver,
+    attach_sender,
+    begin,
+    body_of,
+    credit,
+    frame,
+    login,
+    open_frame,
+    transfer,
+)
+from tests.support.trioclient import connect, queue_counts, running_broker, settle_down
+
+
+async def test_open_begin_attach_and_transfer_in_one_write_are_all_answered(autojump_clock: object) -> None:
+    """A client may send everything before it has read anything: nothing is lost, order is kept."""
+    async with running_broker() as broker:
+        client = connect(broker)
+        await client.send(
+            login(), open_frame(), begin(), attach_sender(0, "q"), transfer(0, 0, b"one"), transfer(0, 1, b"two")
+        )
+        got = await client.idle()
+        kinds = [type(each.body) for each in got]
+        assert kinds[2:6] == [Open, Begin, Attach, Flow]
+        dispositions = [each.body for each in got if type(each.body) is Disposition]
+        assert [(each.first, each.last or each.first) for each in dispositions] == [(0, 1)]
+        assert queue_counts(broker, "q") == (2, 0)
+        await client.send(frame(0, Close()))
+        assert type((await client.rest())[-1].body) is Close
+
+
+async def test_flow_and_lost_connection_in_one_write_do_not_double_messages(autojump_clock: object) -> None:
+    """A credit and the end of its session reach the queue together: each message stays in one place."""
+    async with running_broker() as broker:
+        first = await connect(broker).open()
+        await first.send(attach_sender(0, "q"), *[transfer(0, each, b"%d" % each) for each in range(5)])
+        await first.idle()
+        second = connect(broker)
+        await second.send(login(), open_frame(), begin(), attach_receiver(0, "q"), credit(0, 3), frame(0, Close()))
+        await second.rest()
+        await settle_down()
+        assert queue_counts(broker, "q") == (5, 0)
+        await first.send(attach_receiver(1, "q"), credit(1, 100))
+        got = [each for each in await first.idle() if each.payload]
+        assert [body_of(each.payload) for each in got] == [b"%d" % each for each in range(5)]
+
+
+async def test_flow_and_lost_socket_in_one_write_do_not_double_messages(autojump_clock: object) -> None:
+    """As before, with a client that vanishes instead of closing."""
+    async with running_broker() as broker:
+        first = await connect(broker).open()
+        await first.send(attach_sender(0, "q"), *[transfer(0, each, b"%d" % each) for each in range(5)])
+        await first.idle()
+        second = connect(broker)
+        await second.open()
+        await second.send(attach_receiver(0, "q"), credit(0, 3))
+        await second.vanish()
+        await settle_down()
+        assert queue_counts(broker, "q") == (5, 0)

@@ -1,0 +1,94 @@
+"""Blocks write the same bytes as encoding each frame by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import wire
+from benchmarks.blocks import DispositionBlock, LargeTransfer, MixedBlock, TransferBlock, write_serials
+
+PAYLOAD = wire.data_message(b"0123456789")
+
+
+def one_by_one(handles: list[int], first: int, payloads: list[bytes], *, settled: bool) -> bytes:
+    """Encode transfers the slow way."""
+    return b"".join(
+        wire.frame(
+            wire.transfer_performative(handle, (first + index) & 0xFFFFFFFF, settled=settled)
+            + payloads[index % len(payloads)],
+            channel=2,
+        )
+        for index, handle in enumerate(handles)
+    )
+
+
+@pytest.mark.parametrize("first", [0, 250, 65_530, 0x00FF_FFF8, 0xFFFF_FFFA])
+@pytest.mark.parametrize("step", [1, 3])
+def test_serials_are_written_across_every_carry(first: int, step: int) -> None:
+    """Ten numbers, whatever bytes change between them."""
+    buffer = bytearray(70)
+    write_serials(buffer, 2, 7, first, 10, step)
+    found = [int.from_bytes(buffer[2 + 7 * index : 6 + 7 * index], "big") for index in range(10)]
+    assert found == [(first + step * index) & 0xFFFFFFFF for index in range(10)]
+
+
+@pytest.mark.parametrize("count", [1, 2, 100])
+@pytest.mark.parametrize("first", [0, 65_500, 0xFFFF_FFF0])
+def test_a_block_equals_frames_encoded_singly(count: int, first: int) -> None:
+    """One link, consecutive delivery-ids."""
+    block = TransferBlock(2, PAYLOAD, settled=False)
+    assert bytes(block.fill(5, first, count)) == one_by_one([5] * count, first, [PAYLOAD], settled=False)
+
+
+def test_a_block_can_be_filled_again_for_other_links() -> None:
+    """What an earlier fill wrote does not show in a later one."""
+    block = TransferBlock(2, PAYLOAD, settled=True)
+    for handles, first in (([1] * 50, 0), ([9, 8, 7], 50), ([1], 53), ([1] * 60, 54), (list(range(40)), 114)):
+        wanted = one_by_one(handles, first, [PAYLOAD], settled=True)
+        same = len(set(handles)) == 1
+        assert bytes(block.fill(handles[0] if same else bytes(handles), first, len(handles))) == wanted
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 30])
+def test_a_mixed_block_equals_frames_encoded_singly(count: int) -> None:
+    """Messages of different sizes follow each other in turns."""
+    payloads = [wire.data_message(bytes(size)) for size in (5, 300, 40)]
+    block = MixedBlock(2, payloads, settled=False)
+    block.fill(3, 17, 29)
+    assert bytes(block.fill(5, 65_530, count)) == one_by_one([5] * count, 65_530, payloads, settled=False)
+
+
+def test_a_stamp_lies_at_the_start_of_the_body() -> None:
+    """The receiver finds it by counting back from the end of the frame."""
+    block = TransferBlock(0, PAYLOAD, settled=False, stamp_offset=len(PAYLOAD) - 10)
+    frames = bytes(block.fill(0, 0, 2))
+    block.stamp([0x1122334455667788, 0x0102030405060708])
+    frames = bytes(block.fill(0, 0, 2))
+    size = len(frames) // 2
+    assert frames[size - 10 : size - 2] == bytes.fromhex("1122334455667788")
+    assert frames[2 * size - 10 : 2 * size - 2] == bytes.fromhex("0102030405060708")
+
+
+def test_a_large_message_is_cut_to_the_frame_size() -> None:
+    """Every frame but the last has more=true and is as large as allowed; together they are the message."""
+    payload = bytes(range(256)) * 8
+    large = LargeTransfer(1, payload, settled=False, max_frame_size_bytes=512)
+    frames = [bytes(one) for one in large.frames(4, 77, 0)]
+    assert large.frame_count == len(frames) == 5
+    assert [len(one) for one in frames[:-1]] == [512] * 4
+    read = [wire.decode_performative(one, 8) for one in frames]
+    assert [one.fields[:2] for one in read] == [[4, 77]] * 5
+    assert [one.fields[5] for one in read] == [True] * 4 + [False]
+    assert b"".join(data[one.end :] for data, one in zip(frames, read, strict=True)) == payload
+    assert [bytes(one) for one in large.frames(4, 77, 3)] == frames[3:]
+
+
+def test_single_dispositions_name_consecutive_deliveries() -> None:
+    """Each settles one delivery, `last` left out."""
+    data = b"".join(bytes(some) for some in DispositionBlock(2).fill(0xFFFF_FFFF, 1500))
+    size = int.from_bytes(data[:4], "big")
+    assert len(data) == 1500 * size
+    read = [wire.decode_performative(data[start : start + size], 8) for start in range(0, len(data), size)]
+    assert [one.fields[1] for one in read] == [0xFFFF_FFFF, *range(1499)]
+    assert all(one.fields[:1] + one.fields[2:4] == [True, None, True] for one in read)
+    assert all(one.fields[4].descriptor == wire.ACCEPTED for one in read)

@@ -1,0 +1,58 @@
+"""Generator and floor peer against each other, over real sockets."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from benchmarks import spec
+from benchmarks.broker_process import BrokerSettings, OwnBroker
+from benchmarks.cases import publish_and_consume
+from benchmarks.errors import LoadError
+from benchmarks.load import LoadProcess
+from benchmarks.measure import drain, preload, window
+
+pytestmark = pytest.mark.integration
+
+
+def test_what_is_published_is_delivered_confirmed_and_settled() -> None:
+    """Two connections in one load process, measured like a broker."""
+    with OwnBroker(BrokerSettings(max_link_credit=100), floor=()) as floor:
+        what = spec.Load(floor.endpoint, publish_and_consume(("q",), ("q",), size_bytes=20))
+        taken = window(floor, what, warmup_s=0.05, duration_s=0.2)
+    (total,) = taken.result.counts
+    assert total.delivered > 1000
+    assert total.settled == total.delivered
+    assert total.published - total.delivered <= 4000
+    assert total.published - total.confirmed <= 4000
+    assert taken.cpu_s is not None
+
+
+def test_messages_of_every_size_pass() -> None:
+    """A message larger than a frame goes in several."""
+    with OwnBroker(BrokerSettings(), floor=()) as floor:
+        for size_bytes in (12, 100_000, 300_000):
+            queue = f"q{size_bytes}"
+            preload(floor, (queue,), 30, size_bytes=size_bytes)
+            assert drain(floor, (queue,), quiet_s=0.2) == 30
+
+
+def test_a_load_process_that_cannot_connect_says_so() -> None:
+    """The parent gets the reason and no process is left."""
+    endpoint = spec.Endpoint("127.0.0.1", 1)
+    process = LoadProcess(spec.Load(endpoint, ((spec.Session(),),)))
+    with pytest.raises(LoadError, match="ConnectionRefusedError"), process:
+        pass
+
+
+def test_a_load_process_ends_when_its_time_is_over() -> None:
+    """Whatever its parent does."""
+    with OwnBroker(BrokerSettings(), floor=()) as floor:
+        what = spec.Load(floor.endpoint, ((spec.Session(),),), seconds_max=0.3)
+        with LoadProcess(what) as process:
+            limit = time.monotonic() + 10
+            while process.alive and time.monotonic() < limit:
+                time.sleep(0.01)
+            with pytest.raises(LoadError, match=r"stopped after 0\.3 s"):
+                process.counts()

@@ -1,0 +1,134 @@
+"""Medians, tables, report and picture."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report, results, spec, svg
+from benchmarks.load import Latency
+
+
+def sample(case: str, cost: float | None, target: str = "broker") -> results.Row:
+    """Return a sample with a rate and a cost."""
+    return {"case": case, "target": target, "cpu_us": cost, "rate_per_s": 1e6 / (cost or 1.0)}
+
+
+def document(name: str, rows: list[results.Row]) -> dict[str, object]:
+    """Return a result file's content."""
+    return {
+        "benchmark": name,
+        "label": "local",
+        "question": "Why?",
+        "date": "2026-01-01T00:00:00+00:00",
+        "command": f"python -m benchmarks {name}",
+        "revision": None,
+        "machine": {"cpu": "x", "cores": 2, "kernel": "6", "python": "3.11", "load_average_1_min": 0.1},
+        "picture": None,
+        "columns": ["rate_per_s", "cpu_us"],
+        "rows": rows,
+        "tables": [],
+        "notes": ["A note."],
+    }
+
+
+def test_rows_are_medians_with_their_range() -> None:
+    """Floor and broker are different rows of one case."""
+    samples = [sample("a", 3.0), sample("a", 1.0), sample("a", 2.0), sample("a", 0.1, "floor")]
+    first, second = results.summarise(samples, ["cpu_us"])
+    assert (first["target"], first["cpu_us"], first["cpu_us_range"]) == ("broker", 2.0, [1.0, 3.0])
+    assert (second["target"], second["cpu_us"]) == ("floor", 0.1)
+
+
+def test_a_table_is_drawn_like_the_articles() -> None:
+    """Box characters, a rule between lines."""
+    drawn = results.draw_table(("name", "messages"), [("classic", "7"), ("slow", "12")], ruled=True, left=2)
+    assert drawn.splitlines() == [
+        "┌─────────┬──────────┐",
+        "│ name    │ messages │",
+        "├─────────┼──────────┤",
+        "│ classic │ 7        │",
+        "├─────────┼──────────┤",
+        "│ slow    │ 12       │",
+        "└─────────┴──────────┘",
+    ]
+
+
+def test_percentiles_are_those_of_the_sorted_samples() -> None:
+    """One sample in a hundred lies above the 99th."""
+    latency = Latency.of([number * 1_000_000 for number in range(100)])
+    assert latency is not None
+    assert (latency.p50_ms, latency.p99_ms, latency.max_ms, latency.samples) == (50.0, 99.0, 99.0, 100)
+    assert Latency.of([]) is None
+
+
+@pytest.mark.parametrize(("cost", "verdict"), [(4.9, "yes"), (5.1, "**no**")])
+def test_a_target_is_judged_by_the_brokers_row(cost: float, verdict: str) -> None:
+    """The floor's row does not count."""
+    rows = [sample("publish unsettled", 0.1, "floor"), sample("publish unsettled", cost)]
+    lines = report.target_lines([document("publish", rows)])
+    (line,) = [one for one in lines if one[0].startswith("publish: publish, unsettled")]
+    assert line[2] == verdict
+
+
+def test_flatness_compares_the_dearest_case_with_the_first() -> None:
+    """20 % dearer with a million queued is a target missed."""
+    rows = [sample("10 queued", 2.0), sample("1000 queued", 2.4), sample("1000000 queued", 2.2)]
+    (line,) = [one for one in report.target_lines([document("backlog", rows)]) if "backlog" in one[0]]
+    assert line[1].startswith("20 %")
+    assert line[2] == "**no**"
+
+
+def test_a_target_without_a_result_is_shown_as_not_measured() -> None:
+    """Nothing is left out in silence."""
+    lines = report.target_lines([])
+    assert len(lines) == len(report.TARGETS)
+    assert {one[1] for one in lines} == {"not measured"}
+
+
+def test_the_report_is_made_of_every_result_with_the_label(tmp_path: Path) -> None:
+    """Quick runs are left out unless they are asked for."""
+    outcome = results.Outcome(("cpu_us",), {}, [sample("a", 1.0)], [sample("a", 1.0)])
+    results.save("both", "Why?", "local", outcome, tmp_path)
+    results.save("publish", "Why?", "quick", outcome, tmp_path)
+    text = report.write(tmp_path, None).read_text(encoding="utf-8")
+    assert "## both" in text
+    assert "## publish" not in text
+
+
+def test_the_picture_is_well_formed_and_has_every_line() -> None:
+    """One polyline for each line of each panel, and its name in the legend."""
+    lines = (
+        svg.Line("50", ((10, 100.0), (1000, 300.0))),
+        svg.Line("<400>", ((10, 150.0), (1000, 900.0))),
+    )
+    panel = svg.Panel("100 B", "credit", "messages / s", lines)
+    root = ET.fromstring(svg.draw("title", "window", [[panel, panel]]))
+    space = "{http://www.w3.org/2000/svg}"
+    assert len(root.findall(f".//{space}polyline")) == 4
+    assert "<400>" in [text.text for text in root.findall(f".//{space}text")]
+
+
+@pytest.mark.parametrize(
+    ("top", "ticks"),
+    [
+        (0.0, [0.0, 1.0]),
+        (9.0, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
+        (500.0, [0.0, 100.0, 200.0, 300.0, 400.0, 500.0]),
+    ],
+)
+def test_ticks_are_round_and_reach_the_top(top: float, ticks: list[float]) -> None:
+    """About five of them."""
+    assert svg.nice_ticks(top) == ticks
+
+
+@pytest.mark.parametrize(("links", "sessions"), [(1, 1), (250, 1), (251, 2), (1000, 4)])
+def test_links_are_spread_evenly_over_few_sessions(links: int, sessions: int) -> None:
+    """No session has more than one link more than another."""
+    groups = spec.spread([f"q{number}" for number in range(links)])
+    sizes = {len(group) for group in groups}
+    assert len(groups) == sessions
+    assert sum(len(group) for group in groups) == links
+    assert max(sizes) - min(sizes) <= 1
