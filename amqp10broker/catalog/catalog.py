@@ -25,7 +25,7 @@ class QueueHandle(Protocol):
         """Put one letter."""
 
     def counts(self) -> dict[str, Any]:
-        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers_waiting."""
+        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers."""
 
 
 class QueueHost(Protocol):

@@ -34,7 +34,7 @@ _QUEUE_COLUMNS: Final = (
     ("READY", "messages_ready", True),
     ("UNSETTLED", "messages_unsettled", True),
     ("CONSUMERS", "consumers", True),
-    ("PUBLISHERS WAITING", "publishers_waiting", True),
+    ("PUBLISHERS", "publishers", True),
 )
 
 Document = Mapping[str, Any]
@@ -80,6 +80,7 @@ def _broker(broker: Document, width: int) -> list[str]:
 
 
 def _connection(connection: Document, width: int) -> list[str]:
+    idle = connection.get("idle_timeout_ms")
     facts = [
         f"Connection {clean(connection.get('id'))}",
         f"from {clean(connection.get('peer'))}",
@@ -91,18 +92,18 @@ def _connection(connection: Document, width: int) -> list[str]:
         f"writer holds {size(connection.get('writer_waiting_bytes'))}",
         f"frame-max {clean(connection.get('frame_max'))}",
         f"channel-max {clean(connection.get('channel_max'))}",
-        f"idle time-out {clean(connection.get('idle_timeout_ms'))} ms",
+        f"idle time-out {clean(idle)} ms" if idle else "no idle time-out",
     ]
     lines = _wrapped(facts, width, "", hanging="  ")
     sessions = connection.get("sessions", [])
     if not sessions:
         lines.append("  no sessions")
     for session in sessions:
-        lines += _session(session, width)
+        lines += _session(session, width, str(connection.get("container_id") or ""))
     return lines
 
 
-def _session(session: Document, width: int) -> list[str]:
+def _session(session: Document, width: int, container_id: str) -> list[str]:
     facts = [
         f"Session {clean(session.get('channel'))}",
         f"incoming-window {clean(session.get('incoming_window'))}",
@@ -116,6 +117,11 @@ def _session(session: Document, width: int) -> list[str]:
     links = session.get("links", [])
     if not links:
         return [*lines, "    no links"]
+    # proton begins each link's name with the container-id, which stands above: what differs is behind it.
+    links = [
+        {**link, "name": str(link.get("name") or "").removeprefix(f"{container_id}-") or link.get("name")}
+        for link in links
+    ]
     heading, *rows = table(_LINK_COLUMNS, links, width - 4)
     lines.append(f"    {heading}")
     for link, row in zip(links, rows, strict=True):

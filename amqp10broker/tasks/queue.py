@@ -63,7 +63,7 @@ class RunningQueue:
             "messages_ready": queue.ready,
             "messages_unsettled": queue.unsettled,
             "consumers": queue.consumers,
-            "publishers_waiting": self._mailbox.waiting,
+            "publishers": queue.publishers,
         }
 
     async def run(self) -> None:

@@ -6,18 +6,33 @@ second time, with a reader of its own.
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, is_dataclass
 from typing import Any, Final
 
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES
-from amqp10broker.amqp10.performatives import decode_composite
+from amqp10broker.amqp10.performatives import (
+    ReceiverSettleMode,
+    SaslCode,
+    SaslInit,
+    SenderSettleMode,
+    decode_composite,
+)
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import Stream
 
 _log = Log("amqp10broker.trace")
 
 PAYLOAD_SHOWN_BYTES: Final = 32
+
+_CHOICES: Final[dict[str, dict[Any, str]]] = {
+    "role": {False: "sender", True: "receiver"},
+    "snd_settle_mode": {mode.value: mode.name.lower() for mode in SenderSettleMode},
+    "rcv_settle_mode": {mode.value: mode.name.lower() for mode in ReceiverSettleMode},
+    "code": {code.value: code.name.lower() for code in SaslCode},
+}
+"""Fields whose numbers have names."""
 
 
 class FrameTracer:
@@ -66,7 +81,7 @@ def _describe(body: bytes, channel: int) -> str:
         performative, end = decode_composite(body)
     except DecodeError as error:
         return f"ch {channel} undecodable: {error.description}"
-    text = f"ch {channel} {show(performative)}"
+    text = f"ch {channel} {describe(performative)}"
     payload = body[end:]
     if payload:
         shown = payload[:PAYLOAD_SHOWN_BYTES].hex()
@@ -74,21 +89,36 @@ def _describe(body: bytes, channel: int) -> str:
     return text
 
 
+def describe(performative: Any) -> str:
+    """A performative with the fields that are set, by the specification's names."""
+    name = re.sub("(?<=[a-z])(?=[A-Z])", "-", type(performative).__name__).upper()
+    return f"{name} {' '.join(_fields(performative))}".rstrip()
+
+
+def _fields(composite: Any) -> list[str]:
+    shown: list[str] = []
+    for field in fields(composite):
+        content = getattr(composite, field.name)
+        if content is None or (content is False and field.default is False):
+            continue
+        name = field.name.replace("_", "-")
+        if (type(composite), field.name) == (SaslInit, "initial_response"):
+            text = "(hidden)"
+        elif field.name in _CHOICES:
+            text = _CHOICES[field.name].get(content, str(content))
+        else:
+            text = show(content)
+        shown.append(f"{name}={text}")
+    return shown
+
+
 def show(value: Any) -> str:
-    """A performative with the fields that are set, or any value inside one."""
+    """Any value inside a performative."""
     if is_dataclass(value) and hasattr(value, "DESCRIPTOR"):
-        shown = []
-        for field in fields(value):
-            content = getattr(value, field.name)
-            if content is None or (content == field.default and not isinstance(content, (int, str))):
-                continue
-            if content is False and field.default is False:
-                continue
-            if type(value).__name__ == "SaslInit" and field.name == "initial_response":
-                shown.append("initial-response=(hidden)")
-                continue
-            shown.append(f"{field.name.replace('_', '-')}={show(content)}")
-        return f"{type(value).__name__.upper()} {' '.join(shown)}".rstrip()
+        inside = " ".join(_fields(value))
+        return f"{type(value).__name__.lower()}({inside})" if inside else type(value).__name__.lower()
+    if isinstance(value, bool):
+        return str(value).lower()
     if isinstance(value, bytes):
         return value.hex() or "(empty)"
     if isinstance(value, (list, tuple)):

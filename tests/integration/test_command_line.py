@@ -332,6 +332,9 @@ def test_log_for_people_has_no_colours_in_a_file_and_names_what_happened(tmp_pat
             assert time.monotonic() < deadline, (tmp_path / "log").read_text()
             time.sleep(0.01)
         ProtonClient(int(match[1]), container_id="somebody").close()
+        while "connection closed" not in (tmp_path / "log").read_text():
+            assert time.monotonic() < deadline, (tmp_path / "log").read_text()
+            time.sleep(0.01)
         process.send_signal(signal.SIGINT)
         assert process.wait(20) == 0
     finally:
@@ -342,6 +345,7 @@ def test_log_for_people_has_no_colours_in_a_file_and_names_what_happened(tmp_pat
     assert [line.split("]")[1].split("  ")[0].strip() for line in lines] == [
         "listening",
         "connection open",
+        "connection closed",
         "stopping",
         "stopped",
     ]

@@ -6,7 +6,6 @@ Well-behaved clients work meanwhile, and memory stays within a bound that is sta
 from __future__ import annotations
 
 import resource
-import time
 from collections.abc import Iterator
 from random import Random
 
@@ -102,9 +101,7 @@ def raw(size: int, doff: int, kind: int, channel: int, body: bytes = b"") -> byt
     return size.to_bytes(4, "big") + bytes((doff, kind)) + channel.to_bytes(2, "big") + body
 
 
-NESTED = b"".join(
-    b"\xd0" + (4 + 9 * left).to_bytes(4, "big") + b"\0\0\0\1" for left in range(2_000, 0, -1)
-)
+NESTED = b"".join(b"\xd0" + (4 + 9 * left).to_bytes(4, "big") + b"\0\0\0\1" for left in range(2_000, 0, -1))
 BOMB = b"\xf0\x00\x00\x00\x05\xff\xff\xff\xff\x40"
 FRAMING = "amqp:connection:framing-error"
 DECODE = "amqp:decode-error"
@@ -130,8 +127,14 @@ CONNECTION_FAULTS = {
     "bytes behind a performative": (frame(0, list8(0x11, b"\x40\x43\x43\x43", 4), b"tail"), DECODE),
     "text that is not UTF-8": (frame(0, list8(0x12, b"\xa1\x02\xff\xfe\x43\x41", 3)), DECODE),
     "array bomb": (frame(0, list8(0x10, b"\xa1\x01x" + b"\x40" * 6 + BOMB, 8)), DECODE),
-    "list nested 2000 deep": (frame(0, b"\x00\x53\x10\xd0" + (len(NESTED) + 8).to_bytes(4, "big") + b"\0\0\0\1" + NESTED), DECODE),
-    "map with an odd count": (frame(0, list8(0x10, b"\xa1\x01x" + b"\x40" * 8 + b"\xc1\x02\x01\x40", 10)), DECODE),
+    "list nested 2000 deep": (
+        frame(0, b"\x00\x53\x10\xd0" + (len(NESTED) + 8).to_bytes(4, "big") + b"\0\0\0\1" + NESTED),
+        DECODE,
+    ),
+    "map with an odd count": (
+        frame(0, list8(0x10, b"\xa1\x01x" + b"\x40" * 8 + b"\xc1\x02\x01\x40", 10)),
+        DECODE,
+    ),
     "open twice": (frame(0, Open(container_id="again")), "amqp:illegal-state"),
     "channel without a session": (transfer(0, 0, b"x", channel=9), "amqp:illegal-state"),
     "channel above channel-max": (begin(64), FRAMING),
@@ -140,8 +143,10 @@ CONNECTION_FAULTS = {
 
 
 @pytest.mark.parametrize("family", list(CONNECTION_FAULTS))
-def test_fault_of_the_connection_is_answered_by_close_with_its_condition(broker: BrokerProcess, family: str) -> None:
-    """Close carries the condition, and the socket is closed after the client's close."""
+def test_fault_of_the_connection_is_answered_by_close_with_its_condition(
+    broker: BrokerProcess, family: str
+) -> None:
+    """Close carries the condition, and nothing comes after it."""
     said, condition = CONNECTION_FAULTS[family]
     with RawSocket(broker.port) as client:
         client.open()
@@ -151,16 +156,23 @@ def test_fault_of_the_connection_is_answered_by_close_with_its_condition(broker:
         assert close.error.condition == condition, close.error
         assert close.error.description
         client.send(frame(0, Close()))
+        client.half_close()
         assert client.rest() == []
 
 
 SESSION_FAULTS = {
     "begin twice": (begin(0), "amqp:illegal-state"),
-    "handle in use": (attach_sender(0, "q") + attach_sender(0, "r", name="other"), "amqp:session:handle-in-use"),
+    "handle in use": (
+        attach_sender(0, "q") + attach_sender(0, "r", name="other"),
+        "amqp:session:handle-in-use",
+    ),
     "transfer on no link": (transfer(5, 0, b"x"), "amqp:session:unattached-handle"),
     "flow on no link": (credit(5, 1), "amqp:session:unattached-handle"),
     "next-incoming-id ahead": (flow(0, next_incoming_id=5), "amqp:session:window-violation"),
-    "transfer on a receiver's handle": (attach_receiver(0, "q") + transfer(0, 0, b"x"), "amqp:session:errant-link"),
+    "transfer on a receiver's handle": (
+        attach_receiver(0, "q") + transfer(0, 0, b"x"),
+        "amqp:session:errant-link",
+    ),
     "first transfer without delivery-id": (
         attach_sender(0, "q") + frame(0, Transfer(handle=0, delivery_tag=b"t"), message(b"x")),
         "amqp:invalid-field",
@@ -226,19 +238,12 @@ def test_transfers_beyond_the_credit_detach_the_link(broker: BrokerProcess) -> N
     """A publisher that ignores credit is stopped, however fast it is."""
     with RawSocket(broker.port) as client:
         client.open()
-        client.send(flow(0), attach_sender(0, "flooded"))
+        client.send(attach_sender(0, "flooded"))
         client.until(Flow)
-        # One write: no confirm can come in between that would grant more than the rule allows for.
+        # In one write: half a thousand and more arrive in one read, before any can be confirmed.
         client.send(*[transfer(0, number, b"x") for number in range(3_000)])
-        first = client.next()
-        while type(first.body) not in (Detach, End):  # type: ignore[union-attr]
-            last = first
-            first = client.next()
-            if type(first.body) is Disposition and (first.body.last or 0) >= 2_999:  # type: ignore[union-attr]
-                return  # confirmed as fast as it came: credit was there all the time
-        assert last is not None
-        assert first is not None
-        assert first.body.error.condition == "amqp:link:transfer-limit-exceeded"
+        detach = client.until(Detach).body
+        assert detach.error.condition == "amqp:link:transfer-limit-exceeded"
 
 
 BAD_HEADERS = {
@@ -294,7 +299,11 @@ PHASES = {
     "after the AMQP header": login() + AMQP_HEADER,
     "after open": login() + open_frame(),
     "after begin": login() + open_frame() + begin(0),
-    "after attach": login() + open_frame() + begin(0) + attach_sender(0, "garbage") + attach_receiver(1, "garbage"),
+    "after attach": login()
+    + open_frame()
+    + begin(0)
+    + attach_sender(0, "garbage")
+    + attach_receiver(1, "garbage"),
 }
 
 
@@ -302,12 +311,21 @@ PHASES = {
 def test_garbage_at_any_phase_ends_with_a_closed_socket(broker: BrokerProcess, phase: str) -> None:
     """Seeded random bytes, alone, as frame bodies and as one changed byte in good frames."""
     random = Random(phase)
-    good = [begin(1), attach_sender(3, "g"), credit(1, 5), transfer(0, 0, b"x"), disposition(0, 9), frame(0, End())]
+    good = [
+        begin(1),
+        attach_sender(3, "g"),
+        credit(1, 5),
+        transfer(0, 0, b"x"),
+        disposition(0, 9),
+        frame(0, End()),
+    ]
     for number in range(40):
         if number % 3 == 0:
             said = random.randbytes(random.randint(1, 600))
         elif number % 3 == 1:
-            said = b"".join(frame(random.randint(0, 2), random.randbytes(random.randint(1, 60))) for _ in range(3))
+            said = b"".join(
+                frame(random.randint(0, 2), random.randbytes(random.randint(1, 60))) for _ in range(3)
+            )
         else:
             damaged = bytearray(b"".join(random.choices(good, k=4)))
             for _ in range(random.randint(1, 3)):
@@ -321,7 +339,7 @@ def test_garbage_at_any_phase_ends_with_a_closed_socket(broker: BrokerProcess, p
 
 # --- many at once ------------------------------------------------------------------------------------
 
-HALF_OPEN, LORIS, GIANT, BOMBS, FLOODERS = 250, 250, 200, 150, 150
+HALF_OPEN, LORIS, GIANT, BOMBS, FLOODERS = 300, 300, 200, 150, 50
 
 # What one connection may hold: a frame that is not whole (max_frame_size), socket reads that wait for
 # a session (4 of 64 KiB), answers that its client does not read (256 KiB and one batch), and the
@@ -332,11 +350,12 @@ FLOODER_BYTES = 1_280 * 1024
 HELD_BYTES_MAX = (HALF_OPEN + LORIS + BOMBS) * IDLE_BYTES + GIANT * GIANT_BYTES + FLOODERS * FLOODER_BYTES
 
 
-def test_a_thousand_hostile_connections_hold_memory_and_a_good_client_works_meanwhile(broker: BrokerProcess) -> None:
+def test_a_thousand_hostile_connections_hold_memory_and_a_good_client_works_meanwhile(
+    broker: BrokerProcess,
+) -> None:
     """Half-open handshakes, slow loris, giant frames, array bombs and flooders that never read."""
     before = broker.rss_bytes()
     clients: list[RawSocket] = []
-    began = time.monotonic()
     phases = [said for name, said in PHASES.items() if name not in ("after begin", "after attach")]
     try:
         for number in range(HALF_OPEN):
@@ -371,7 +390,6 @@ def test_a_thousand_hostile_connections_hold_memory_and_a_good_client_works_mean
             round_trip(broker, f"meanwhile-{turn}")
         held = broker.rss_bytes() - before
         assert held < HELD_BYTES_MAX, f"{held / 1e6:.0f} MB held, {HELD_BYTES_MAX / 1e6:.0f} MB is the bound"
-        assert time.monotonic() - began < 25
     finally:
         for client in clients:
             client.close()

@@ -129,7 +129,7 @@ class WorldQueue:
             "messages_ready": self.queue.ready,
             "messages_unsettled": self.queue.unsettled,
             "consumers": self.queue.consumers,
-            "publishers_waiting": len(self.inbox),
+            "publishers": len(self.inbox),
         }
 
     def wake(self) -> bool:

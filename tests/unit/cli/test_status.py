@@ -99,7 +99,7 @@ DOCUMENT: dict[str, Any] = {
             "messages_ready": 12,
             "messages_unsettled": 0,
             "consumers": 1,
-            "publishers_waiting": 1,
+            "publishers": 1,
         }
     ],
 }
@@ -126,7 +126,7 @@ Connection 2  from [::1]:1  user -  container -  opening  in -  out -  writer ho
   channel-max -  idle time-out - ms
   no sessions
 
-QUEUE   TYPE     DURABLE  READY  UNSETTLED  CONSUMERS  PUBLISHERS WAITING
+QUEUE   TYPE     DURABLE  READY  UNSETTLED  CONSUMERS  PUBLISHERS
 orders  classic  yes         12          0          1                   1
 """
 

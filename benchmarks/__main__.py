@@ -1,0 +1,158 @@
+"""`python -m benchmarks`: list the questions, run one or all, make the report."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks import (
+    backlog,
+    both,
+    connection_setup,
+    consume,
+    idle,
+    latency,
+    links,
+    one_sender_one_receiver,
+    publish,
+    report,
+    scatter,
+    sizes,
+    sweep,
+    sync_publisher,
+    two_senders,
+)
+from benchmarks.errors import BenchmarkError
+from benchmarks.measure import Benchmark, Context
+from benchmarks.results import RESULTS, print_table, save, summarise
+
+BENCHMARKS: Final[dict[str, Benchmark]] = {
+    one.name: one
+    for one in (
+        publish.BENCHMARK,
+        consume.BENCHMARK,
+        both.BENCHMARK,
+        latency.BENCHMARK,
+        sync_publisher.BENCHMARK,
+        links.BENCHMARK,
+        backlog.BENCHMARK,
+        scatter.BENCHMARK,
+        sizes.BENCHMARK,
+        connection_setup.BENCHMARK,
+        idle.BENCHMARK,
+        two_senders.BENCHMARK,
+        one_sender_one_receiver.BENCHMARK,
+        sweep.BENCHMARK,
+    )
+}
+
+
+def _common_arguments() -> argparse.ArgumentParser:
+    """Return the options that every benchmark has."""
+    parser = argparse.ArgumentParser(add_help=False)
+    group = parser.add_argument_group("measuring")
+    group.add_argument("--quick", action="store_true", help="a few seconds: does it work, not how fast it is")
+    group.add_argument("--repetitions", type=int, help="default 3, with --quick 1")
+    group.add_argument("--duration", type=float, help="seconds of a measuring window (3, with --quick 1)")
+    group.add_argument("--warmup", type=float, help="seconds thrown away before it (1, with --quick 0.4)")
+    group.add_argument(
+        "--size", type=int, default=100, help="bytes in a message's data section (%(default)s)"
+    )
+    group.add_argument("--credit", type=int, default=1000, help="credit of receiving links (%(default)s)")
+    group.add_argument("--no-floor", action="store_true", help="leave out the generator's own limit")
+    group.add_argument("--label", help="name of the result file (default: local, with --quick quick)")
+    group.add_argument("--results", type=Path, default=RESULTS, help="directory of results (%(default)s)")
+    group = parser.add_argument_group("the broker started here")
+    group.add_argument(
+        "--max-link-credit", type=int, help="default 1000; as in the article: the broker's own"
+    )
+    group.add_argument("--max-incoming-window", type=int, help="default: the broker's own")
+    group.add_argument("--max-queue-credit", type=int, help="default: the broker's own")
+    group.add_argument("--broker-arg", action="append", default=[], help="one more argument for the broker")
+    group.add_argument("--python", default=sys.executable, help="interpreter of the broker (this one)")
+    group = parser.add_argument_group("a broker that runs already")
+    group.add_argument("--target", metavar="HOST:PORT", help="load this broker; its queues must be empty")
+    group.add_argument("--pid", type=int, help="its process id, for processor time and memory")
+    group.add_argument("--user", help="log in with SASL PLAIN (default: ANONYMOUS)")
+    group.add_argument("--password", default="")
+    group.add_argument("--hostname", default="localhost", help="hostname of the open frame (%(default)s)")
+    group.add_argument("--address", default="{queue}", help="how queue names become addresses (%(default)s)")
+    return parser
+
+
+def _parser() -> argparse.ArgumentParser:
+    common = _common_arguments()
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Load programs for AMQP 1.0.")
+    commands = parser.add_subparsers(dest="benchmark", metavar="NAME")
+    for name, benchmark in BENCHMARKS.items():
+        one = commands.add_parser(name, parents=[common], help=benchmark.question)
+        benchmark.add_arguments(one)
+    every = commands.add_parser("all", parents=[common], help="every one of them, one after the other")
+    for benchmark in BENCHMARKS.values():
+        benchmark.add_arguments(every)
+    made = commands.add_parser("report", help="write results/README.md from the results")
+    made.add_argument("--results", type=Path, default=RESULTS)
+    made.add_argument("--label", help="only results with this label (default: all but quick ones)")
+    return parser
+
+
+def _run(benchmark: Benchmark, options: argparse.Namespace) -> bool:
+    """Run one benchmark, print and save its result; return whether every case was measured."""
+    print(f"\n{benchmark.name}: {benchmark.question}", flush=True)
+    began = time.monotonic()
+    context = Context(options)
+    try:
+        outcome = benchmark.run(context)
+    except BenchmarkError as error:
+        print(f"{benchmark.name} failed: {error}", file=sys.stderr)
+        return False
+    failed = [sample for sample in outcome.samples if "failed" in sample]
+    outcome.notes += [f"{one['case']} ({one['target']}) failed: {one['failed']}" for one in failed]
+    if not outcome.rows:
+        keys = [key for key, value in _numbers(outcome.samples)]
+        outcome.rows = summarise(outcome.samples, list(dict.fromkeys(keys)))
+    print_table(outcome)
+    label = options.label or ("quick" if options.quick else "local")
+    path = save(benchmark.name, benchmark.question, label, outcome, options.results)
+    print(f"{path} ({time.monotonic() - began:.0f} s)")
+    return not failed
+
+
+def _numbers(samples: Sequence[dict[str, object]]) -> list[tuple[str, float]]:
+    """Return every figure of the samples."""
+    return [
+        (key, value)
+        for sample in samples
+        for key, value in sample.items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; return the exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.benchmark is None:
+        parser.print_help()
+        return 0
+    if options.benchmark == "report":
+        print(report.write(options.results, options.label))
+        return 0
+    # SIGTERM unwinds like ctrl-C, so that brokers and load processes are stopped.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    chosen = list(BENCHMARKS.values()) if options.benchmark == "all" else [BENCHMARKS[options.benchmark]]
+    try:
+        ended = [_run(benchmark, options) for benchmark in chosen]
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    return 0 if all(ended) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

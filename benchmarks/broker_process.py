@@ -1,0 +1,260 @@
+"""The broker under test as a process: start it, watch it, stop it.
+
+Three kinds of target answer to the same questions: a broker of this repository started for one
+measurement (`OwnBroker`), the floor peer (`OwnBroker` with another command), and a broker that runs
+already (`RunningBroker`), whose processor time is known only when its process id is given.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Protocol, Self
+
+from benchmarks import spec
+from benchmarks.errors import BrokerError, PeerError
+from benchmarks.peer import handshake
+
+REPOSITORY: Final = Path(__file__).resolve().parent.parent
+START_TIMEOUT_S: Final = 20.0
+STOP_TIMEOUT_S: Final = 15.0
+STATUS_TIMEOUT_S: Final = 15.0
+DEFAULT_LINK_CREDIT: Final = 170
+"""What RabbitMQ and the broker under test grant when nothing is set."""
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+
+
+class Target(Protocol):
+    """What a measurement needs of the broker it loads."""
+
+    endpoint: spec.Endpoint
+
+    def cpu_s(self) -> float | None:
+        """Processor time the broker has used so far, None if it cannot be known."""
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory of the broker now, None if it cannot be known."""
+
+    def queue_counts(self) -> dict[str, int] | None:
+        """Messages in each queue (ready and unsettled), None if the broker does not tell."""
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return user plus system time of all threads of a process, from /proc (10 ms steps)."""
+    # The command's name stands in parentheses and may hold anything; fields are counted behind it.
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def process_rss_bytes(pid: int) -> int:
+    """Return the resident memory of a process (VmRSS)."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise BrokerError(f"process {pid} has no memory: it has ended")
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """The settings of the broker that a benchmark varies."""
+
+    max_link_credit: int | None = 1000
+    max_incoming_window: int | None = None
+    max_queue_credit: int | None = None
+    confirm_delays_ms: tuple[tuple[str, float], ...] = ()
+    """Queue name pattern and delay: confirms of these queues come late. Needs the broker's test mode."""
+    extra: tuple[str, ...] = ()
+    """Arguments passed on as they are."""
+
+    def arguments(self) -> list[str]:
+        """Return the broker's command line arguments."""
+        named = {
+            "--max-link-credit": self.max_link_credit,
+            "--max-incoming-window": self.max_incoming_window,
+            "--max-queue-credit": self.max_queue_credit,
+        }
+        result = [text for name, value in named.items() if value for text in (name, str(value))]
+        if self.confirm_delays_ms:
+            result.append("--test-mode")
+        for pattern, delay_ms in self.confirm_delays_ms:
+            result += ["--confirm-delay", f"{pattern}={delay_ms:g}"]
+        return [*result, *self.extra]
+
+
+@dataclass(slots=True)
+class OwnBroker:
+    """A broker process that lives as long as the `with` block."""
+
+    settings: BrokerSettings = field(default_factory=BrokerSettings)
+    python: str = sys.executable
+    user: str | None = None
+    password: str = ""
+    floor: tuple[str, ...] | None = None
+    """Start the floor peer in the broker's place, with these arguments."""
+    endpoint: spec.Endpoint = field(init=False)
+    accept_s: float = field(init=False, default=0.0)
+    """Time from starting the process to the first accepted TCP connection."""
+    open_s: float = field(init=False, default=0.0)
+    """Time from starting the process to the first AMQP connection that was opened."""
+    _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
+    _log: Any = field(init=False, default=None)
+
+    def command(self, port: int) -> list[str]:
+        """Return the command line that starts the process."""
+        if self.floor is not None:
+            credit = str(self.settings.max_link_credit or DEFAULT_LINK_CREDIT)
+            command = [self.python, "-m", "benchmarks.floor", "--port", str(port), "--credit", credit]
+            return [*command, *self.floor]
+        serve = [self.python, "-m", "amqp10broker", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        return serve + self.settings.arguments()
+
+    def __enter__(self) -> Self:
+        """Start the process and wait until it accepts and opens a connection.
+
+        Raises:
+            BrokerError: it ended, or did not listen in time.
+        """
+        port = free_port()
+        self.endpoint = spec.Endpoint("127.0.0.1", port, self.user, self.password)
+        self._log = tempfile.TemporaryFile()
+        began = time.monotonic()
+        self._process = subprocess.Popen(
+            self.command(port),
+            cwd=REPOSITORY,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=subprocess.STDOUT,
+            # Ctrl-C belongs to the benchmark, which then stops the broker in order.
+            start_new_session=True,
+        )
+        try:
+            self._await_port(port, began)
+            handshake(self.endpoint).socket.close()
+            self.open_s = time.monotonic() - began
+        except (OSError, PeerError) as error:
+            message = f"the broker refused the first connection: {error}\n{self._log_end()}"
+            self._stop()
+            raise BrokerError(message) from error
+        except BaseException:
+            self._stop()
+            raise
+        return self
+
+    def _await_port(self, port: int, began: float) -> None:
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
+                self.accept_s = time.monotonic() - began
+                return
+            except OSError:
+                assert self._process is not None
+                if self._process.poll() is not None:
+                    raise BrokerError(
+                        f"the broker ended with {self._process.returncode}:\n{self._log_end()}"
+                    ) from None
+                if time.monotonic() - began > START_TIMEOUT_S:
+                    raise BrokerError(
+                        f"no listener after {START_TIMEOUT_S:g} s:\n{self._log_end()}"
+                    ) from None
+                time.sleep(0.002)
+
+    def _log_end(self) -> str:
+        self._log.seek(0)
+        return bytes(self._log.read())[-4000:].decode(errors="replace")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the process; if the measurement failed, show the end of its log."""
+        if error is not None and not isinstance(error, KeyboardInterrupt):
+            print(f"--- end of the broker's log ---\n{self._log_end()}", file=sys.stderr)
+        self._stop()
+
+    def _stop(self) -> None:
+        """Ask the process to end by SIGTERM; kill it only if it does not."""
+        process = self._process
+        if process is not None and process.poll() is None:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                print("the broker did not end after SIGTERM; killed", file=sys.stderr)
+                process.kill()
+                process.wait()
+        self._log.close()
+
+    @property
+    def pid(self) -> int:
+        """Process id of the broker."""
+        assert self._process is not None
+        return self._process.pid
+
+    def cpu_s(self) -> float | None:
+        """Processor time used so far."""
+        return process_cpu_s(self.pid)
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory now."""
+        return process_rss_bytes(self.pid)
+
+    def queue_counts(self) -> dict[str, int] | None:
+        """Messages in each queue, by the broker's own `status` command; None if it does not answer."""
+        if self.floor is not None:
+            return None
+        command = [self.python, "-m", "amqp10broker", "status", "--format", "json"]
+        command += ["--port", str(self.endpoint.port)]
+        try:
+            done = subprocess.run(
+                command, cwd=REPOSITORY, capture_output=True, timeout=STATUS_TIMEOUT_S, check=True
+            )
+            queues = json.loads(done.stdout)["queues"]
+            return {one["name"]: one["messages_ready"] + one["messages_unsettled"] for one in queues}
+        except (subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+            print(f"no queue counts from the broker's status command: {error}", file=sys.stderr)
+            return None
+
+
+@dataclass(slots=True)
+class RunningBroker:
+    """A broker that somebody else started and will stop."""
+
+    endpoint: spec.Endpoint
+    pid: int | None = None
+
+    def __enter__(self) -> Self:
+        """Do nothing: it runs."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Do nothing: it goes on running."""
+
+    def cpu_s(self) -> float | None:
+        """Processor time used so far, if the process id is known."""
+        return None if self.pid is None else process_cpu_s(self.pid)
+
+    def rss_bytes(self) -> int | None:
+        """Resident memory now, if the process id is known."""
+        return None if self.pid is None else process_rss_bytes(self.pid)
+
+    def queue_counts(self) -> dict[str, int] | None:
+        """Other brokers are not asked."""
+        return None

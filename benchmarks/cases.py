@@ -1,0 +1,166 @@
+"""Cases: the common shape of most questions, and the loads they share.
+
+A question is a list of cases. Each repetition goes through all of them, each with a fresh broker, so
+that a slow drift of the machine meets every case alike; the floor peer is measured once a case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from benchmarks import spec
+from benchmarks.broker_process import BrokerSettings
+from benchmarks.errors import BenchmarkError, MeasureError
+from benchmarks.load import Counts
+from benchmarks.measure import Context, Window, preload, window
+from benchmarks.results import Row
+
+QUEUE: Final = "bench"
+# Whoever receives is kept supplied by this many messages beyond what has been delivered: four times
+# the usual credit, so that credit and not supply is what limits.
+OUTSTANDING: Final = 4000
+OUTSTANDING_BYTES_MAX: Final = 32 * 1024 * 1024
+
+
+def published(taken: Window) -> int:
+    """Count messages sent; for unsettled ones that is within one flight of those confirmed."""
+    return taken.counts[0].published
+
+
+def confirmed(taken: Window) -> int:
+    """Count messages confirmed."""
+    return taken.counts[0].confirmed
+
+
+def delivered(taken: Window) -> int:
+    """Count messages delivered."""
+    return taken.counts[0].delivered
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One line of a question's table."""
+
+    name: str
+    connections: Callable[[Callable[[str], str]], tuple[tuple[spec.Session, ...], ...]]
+    """Makes the load, given how queue names are written as addresses."""
+    messages: Callable[[Window], int]
+    queues: tuple[str, ...] = (QUEUE,)
+    preload: int = 0
+    preload_size_bytes: int = 100
+    until: Callable[[tuple[Counts, ...]], bool] | None = None
+    settings: BrokerSettings | None = None
+    floor: tuple[str, ...] | None = ()
+    """Arguments for the floor peer; None where the floor cannot play this case."""
+    floor_queue: str = QUEUE
+    """Prefix of addresses at the floor: messages of `endless` need no preload."""
+    duration_s: float | None = None
+
+
+def run_cases(context: Context, cases: Sequence[Case]) -> list[Row]:
+    """Measure every case, `repetitions` times; return the samples.
+
+    A case that fails leaves a sample that says why, so that the other cases are still measured.
+    """
+    samples: list[Row] = []
+    if context.with_floor:
+        for case in cases:
+            if case.floor is not None:
+                samples.append(_measured(context, case, "floor"))
+    for _ in range(context.repetitions):
+        samples += [_measured(context, case, "broker") for case in cases]
+    return samples
+
+
+def _measured(context: Context, case: Case, target: str) -> Row:
+    try:
+        row = _at_broker(context, case) if target == "broker" else _at_floor(context, case, case.floor or ())
+    except BenchmarkError as error:
+        context.say(f"{target:6} {case.name:32} failed: {error}")
+        return {"case": case.name, "target": target, "failed": str(error)}
+    context.say_row(row)
+    return row
+
+
+def _at_floor(context: Context, case: Case, arguments: tuple[str, ...]) -> Row:
+    warmup_s, duration_s = context.floor_window_s()
+
+    def address(queue: str) -> str:
+        return queue.replace(QUEUE, case.floor_queue, 1)
+
+    with context.floor(*arguments) as floor:
+        connections = spec.without_count(case.connections(address))
+        what = spec.Load(floor.endpoint, connections, name=case.name)
+        taken = window(floor, what, warmup_s=warmup_s, duration_s=duration_s)
+        return taken.row(case.name, "floor", case.messages(taken))
+
+
+def _at_broker(context: Context, case: Case) -> Row:
+    with context.target(case.settings, queues=case.queues) as target:
+        addresses = [context.address(queue) for queue in case.queues]
+        preload(target, addresses, case.preload, size_bytes=case.preload_size_bytes)
+        before = target.rss_bytes()
+        what = spec.Load(target.endpoint, case.connections(context.address), name=case.name)
+        taken = window(
+            target,
+            what,
+            warmup_s=context.warmup_s,
+            duration_s=case.duration_s or context.duration_s,
+            until=case.until,
+        )
+        if taken.counts[0].refused:
+            raise MeasureError(f"{case.name}: the broker refused {taken.counts[0].refused} messages")
+        row = taken.row(case.name, "broker", case.messages(taken))
+        row["rss_before_mb"] = None if before is None else before / 1e6
+        return row
+
+
+def outstanding(size_bytes: int) -> int:
+    """Return how many messages of a size may be under way, so that they stay within a few megabytes."""
+    return max(8, min(OUTSTANDING, OUTSTANDING_BYTES_MAX // max(1, size_bytes)))
+
+
+def publish_and_consume(
+    sending: Sequence[str],
+    receiving: Sequence[str],
+    *,
+    size_bytes: int,
+    credit: int = 1000,
+    settle: spec.Settle = spec.Settle.RANGE,
+    settled: bool = False,
+    burst: int = 1024,
+    durable: bool = False,
+    sections: bool = False,
+    mixed: bool = False,
+) -> tuple[tuple[spec.Session, ...], ...]:
+    """Return the load of publish + deliver + settle: one connection sends, another receives.
+
+    The sender keeps a fixed number of messages ahead of what was delivered, so that as many come in as go
+    out and the queue's length stays what it was. Links are spread over as few sessions as they fit in.
+    """
+    ahead = outstanding(size_bytes)
+    senders = tuple(
+        spec.Session(
+            publish=(
+                spec.Publish(
+                    addresses,
+                    settled=settled,
+                    size_bytes=size_bytes,
+                    burst=burst,
+                    durable=durable,
+                    sections=sections,
+                    mixed=mixed,
+                    follow=0,
+                    outstanding=ahead,
+                ),
+            )
+        )
+        for addresses in spec.spread(sending)
+    )
+    receivers = tuple(
+        spec.Session(consume=(spec.Consume(addresses, credit=credit, settle=settle, size_bytes=size_bytes),))
+        for addresses in spec.spread(receiving)
+    )
+    return senders, receivers

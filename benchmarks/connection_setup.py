@@ -1,0 +1,147 @@
+"""How fast does the broker start, and how many connections can it set up in a second?
+
+Start: from starting the process to the first accepted TCP connection, and to the first AMQP connection
+opened. Set-up: several processes connect, log in, exchange open frames (in one case also begin a session
+and attach a link), close in order, and again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import signal
+import time
+from ctypes import Array, c_uint64
+from typing import Final
+
+from benchmarks import spec, wire
+from benchmarks.broker_process import Target, process_cpu_s
+from benchmarks.cases import QUEUE
+from benchmarks.errors import LoadError, MeasureError, PeerError
+from benchmarks.measure import Benchmark, Context
+from benchmarks.peer import Peer, handshake, read_frame
+from benchmarks.results import Outcome, Row
+from benchmarks.stream import Stream
+
+# Each closed connection keeps a port busy for a minute; the system has about 28 000.
+CONNECTIONS_MAX: Final = 20_000
+_SPAWN: Final = multiprocessing.get_context("spawn")
+_COLUMNS: Final = (
+    *("accept_s", "open_s", "connections_per_s", "cpu_us_connection"),
+    *("broker_busy", "rss_mb"),
+)
+
+
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--connectors", type=int, default=4, help="processes that connect (%(default)s)")
+
+
+def _open_only(endpoint: spec.Endpoint) -> None:
+    with handshake(endpoint).socket as stream:
+        stream.sendall(wire.close_frame())
+        read_frame(stream)
+
+
+def _open_and_attach(endpoint: spec.Endpoint, address: str) -> None:
+    peer = Peer(endpoint, (spec.Session(publish=(spec.Publish((address,)),)),), [Stream()])
+    peer.open()
+    peer.close()
+
+
+def _connect_repeatedly(
+    endpoint: spec.Endpoint, address: str | None, number: int, shared: Array[c_uint64], seconds: float
+) -> None:
+    """Set up connections one after the other until the time is over; runs in its own process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end and shared[number] < CONNECTIONS_MAX // len(shared):
+        try:
+            if address is None:
+                _open_only(endpoint)
+            else:
+                _open_and_attach(endpoint, address)
+        except (PeerError, OSError) as error:
+            raise SystemExit(f"connection {shared[number]} failed: {error}") from error
+        shared[number] += 1
+
+
+def _measure_rate(context: Context, target: Target, case: str, name: str, address: str | None) -> Row:
+    connectors: int = context.options.connectors
+    shared: Array[c_uint64] = _SPAWN.RawArray(c_uint64, connectors)
+    seconds = context.warmup_s + context.duration_s + 2.0
+    processes = [
+        _SPAWN.Process(
+            target=_connect_repeatedly, args=(target.endpoint, address, number, shared, seconds), daemon=True
+        )
+        for number in range(connectors)
+    ]
+    try:
+        for process in processes:
+            process.start()
+        began = time.monotonic()
+        while not all(shared):
+            if any(process.exitcode for process in processes) or time.monotonic() - began > 20.0:
+                raise LoadError("a process could not connect")
+            time.sleep(0.01)
+        time.sleep(context.warmup_s)
+        before, began, cpu_before = sum(shared), time.monotonic(), target.cpu_s()
+        pids = [process.pid for process in processes if process.pid is not None]
+        load_before = sum(process_cpu_s(pid) for pid in pids)
+        time.sleep(context.duration_s)
+        count, taken_s = sum(shared) - before, time.monotonic() - began
+        cpu_after, rss_bytes = target.cpu_s(), target.rss_bytes()
+        load_cpu_s = sum(process_cpu_s(pid) for pid in pids) - load_before
+    finally:
+        for process in processes:
+            process.terminate()
+            process.join()
+    if count == 0:
+        raise MeasureError("no connection was set up")
+    cpu_s = None if cpu_after is None or cpu_before is None else cpu_after - cpu_before
+    context.say(f"{name:6} {case:32} {count / taken_s:,.0f} connections/s")
+    return {
+        "case": case,
+        "target": name,
+        "connections_per_s": count / taken_s,
+        "cpu_us_connection": None if cpu_s is None else cpu_s / count * 1e6,
+        "load_cpu_us_connection": load_cpu_s / count * 1e6,
+        "broker_busy": None if cpu_s is None else cpu_s / taken_s,
+        "rss_mb": None if rss_bytes is None else rss_bytes / 1e6,
+    }
+
+
+def _measure_start(context: Context) -> list[Row]:
+    """Start the broker several times."""
+    samples = []
+    # The first start may have to compile Python files and read them from the disk: it is not counted.
+    for number in range(1 + (3 if context.quick else 7)):
+        with context.target() as target:
+            row: Row = {"case": "start", "target": "broker"}
+            row |= {name: getattr(target, name, None) for name in ("accept_s", "open_s")}
+            rss_bytes = target.rss_bytes()
+            row["rss_mb"] = None if rss_bytes is None else rss_bytes / 1e6
+        if number:
+            samples.append(row)
+            context.say(f"start: accepts after {row['accept_s']:.3f} s, opens after {row['open_s']:.3f} s")
+    return samples
+
+
+def run(context: Context) -> Outcome:
+    """Measure start time and both kinds of set-up."""
+    cases = {"open, close": None, "open, begin, attach, close": QUEUE}
+    samples: list[Row] = []
+    if context.with_floor:
+        for case, queue in cases.items():
+            with context.floor() as floor:
+                samples.append(_measure_rate(context, floor, case, "floor", queue))
+    if context.own:
+        samples += _measure_start(context)
+    for _ in range(context.repetitions):
+        for case, queue in cases.items():
+            with context.target() as target:
+                address = None if queue is None else context.address(queue)
+                samples.append(_measure_rate(context, target, case, "broker", address))
+    return Outcome(_COLUMNS, context.described_settings(), samples)
+
+
+BENCHMARK = Benchmark("setup", "How fast are start and connection set-up?", run, _add_arguments)

@@ -1,0 +1,380 @@
+"""The floor: a peer that takes and gives transfers and is no broker.
+
+It answers the handshake, grants credit, counts what arrives, confirms by range, and sends back as many
+messages of an address as it has counted in. It keeps no message, routes nothing and remembers no
+delivery. What the load generator reaches against it, on the same machine in the same run, is the most it
+could measure; a broker's rate near that figure is the generator's figure and not the broker's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import select
+import signal
+import socket
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from benchmarks import spec, wire
+from benchmarks.blocks import LargeTransfer, TransferBlock
+from benchmarks.scan import FlowState, Run, Scanner
+from benchmarks.wire import SERIAL_MASK, serial_difference
+
+ENDLESS: Final = "endless"
+"""Prefix of addresses that never run empty."""
+MECHANISMS: Final = b"\xe0\x12\x02\xa3\x05PLAIN\x09ANONYMOUS"
+"""An array8 of 18 bytes: two symbols."""
+INCOMING_WINDOW: Final = 20_000
+OUT_BYTES_MAX: Final = 256 * 1024
+READ_BYTES: Final = 2 * spec.MAX_FRAME_SIZE_BYTES
+
+
+@dataclass(slots=True)
+class _In:
+    """A link on which the client sends."""
+
+    handle: int
+    address: str
+    delivery_count: int = 0
+    credit: int = 0
+
+
+@dataclass(slots=True)
+class _Out:
+    """A link on which the client receives."""
+
+    handle: int
+    address: str
+    settled: bool
+    delivery_count: int = 0
+    credit: int = 0
+
+
+@dataclass(slots=True)
+class _FloorSession:
+    channel: int
+    remote_window: int
+    next_incoming_id: int
+    incoming_window: int = INCOMING_WINDOW
+    next_outgoing_id: int = 0
+    next_delivery_id: int = 0
+    ins: dict[int, _In] = field(default_factory=dict)
+    outs: dict[int, _Out] = field(default_factory=dict)
+    confirm: list[tuple[int, int]] = field(default_factory=list)
+    low: set[int] = field(default_factory=set)
+    blocks: dict[tuple[int, bool], TransferBlock | LargeTransfer] = field(default_factory=dict)
+    partial_bytes: int = 0
+
+
+class Floor:
+    """Every connection of the floor peer; messages are counted, not kept."""
+
+    def __init__(self, credit: int, endless_bytes: int, keep: bool) -> None:
+        """Make the floor.
+
+        Args:
+            credit: granted to every sending client link, topped up at half.
+            endless_bytes: body size of messages from endless addresses.
+            keep: keep each message's bytes and send just these, as latency stamps need it.
+        """
+        self.credit = credit
+        self.kept: defaultdict[str, deque[bytes]] | None = defaultdict(deque) if keep else None
+        self.endless_bytes = endless_bytes
+        self.ready: defaultdict[str, int] = defaultdict(int)
+        self.size_bytes: dict[str, int] = {}
+        """Bytes of an encoded message of each address, as they came in."""
+
+
+class FloorConnection:
+    """One client of the floor peer."""
+
+    def __init__(self, floor: Floor, stream: socket.socket) -> None:
+        """Take over an accepted socket."""
+        self.socket = stream
+        self.out = bytearray()
+        self.finished = False
+        self._floor = floor
+        self._data = bytearray(READ_BYTES)
+        self._view = memoryview(self._data)
+        self._filled = 0
+        self._scanner = Scanner(self, alike_in_size=floor.kept is not None)
+        self._sessions: dict[int, _FloorSession] = {}
+
+    def read(self) -> bool:
+        """Read once; return False when the client has gone."""
+        try:
+            count = self.socket.recv_into(self._view[self._filled :])
+        except BlockingIOError:
+            return True
+        except ConnectionResetError:
+            return False
+        if count == 0:
+            return False
+        end = self._filled + count
+        position = 0
+        while self._data[position : position + 4] == b"AMQP" and end - position >= 8:
+            self._greet(bytes(self._data[position : position + 8]))
+            position += 8
+        position = self._scanner.scan(self._data, position, end)
+        self._filled = end - position
+        if self._filled:
+            self._view[: self._filled] = bytes(self._view[position:end])
+        for session in self._sessions.values():
+            self._answer(session)
+        return True
+
+    def _greet(self, header: bytes) -> None:
+        self.out += header
+        if header == wire.SASL_HEADER:
+            body = wire.described(wire.SASL_MECHANISMS, (MECHANISMS,))
+            self.out += wire.frame(body, frame_type=wire.FRAME_SASL)
+
+    def _answer(self, session: _FloorSession) -> None:
+        """Confirm by range and grant credit, once for one read."""
+        for first, last in session.confirm:
+            self.out += wire.disposition_frame(session.channel, receiver=True, first=first, last=last)
+        session.confirm.clear()
+        for handle in session.low:
+            link = session.ins[handle]
+            link.credit = self._floor.credit
+            session.incoming_window = INCOMING_WINDOW
+            self._flow(session, handle, link.delivery_count, link.credit)
+        session.low.clear()
+        if session.incoming_window <= INCOMING_WINDOW // 2:
+            session.incoming_window = INCOMING_WINDOW
+            self.out += wire.session_flow_frame(
+                session.channel,
+                next_incoming_id=session.next_incoming_id,
+                incoming_window=INCOMING_WINDOW,
+                next_outgoing_id=session.next_outgoing_id,
+            )
+
+    def _flow(self, session: _FloorSession, handle: int, delivery_count: int, credit: int) -> None:
+        self.out += wire.link_flow_frame(
+            session.channel,
+            handle,
+            delivery_count=delivery_count & SERIAL_MASK,
+            link_credit=credit,
+            next_incoming_id=session.next_incoming_id,
+            incoming_window=session.incoming_window,
+            next_outgoing_id=session.next_outgoing_id,
+        )
+
+    def deliver(self) -> None:
+        """Send what credit, window and the counted messages allow."""
+        for session in self._sessions.values():
+            for link in session.outs.values():
+                while len(self.out) < OUT_BYTES_MAX and self._deliver_some(session, link):
+                    pass
+
+    def _deliver_some(self, session: _FloorSession, link: _Out) -> bool:
+        floor = self._floor
+        endless = link.address.startswith(ENDLESS)
+        ready = 1 << 20 if endless else floor.ready[link.address]
+        wanted = min(link.credit, session.remote_window, ready)
+        if wanted <= 0:
+            return False
+        first = session.next_delivery_id
+        messages = frames = wanted
+        if floor.kept is not None and not endless:
+            messages = frames = 1
+            performative = wire.transfer_performative(link.handle, first, settled=link.settled)
+            payload = floor.kept[link.address].popleft()
+            self.out += wire.frame(performative + payload, channel=session.channel)
+        else:
+            block = self._block(session, link, endless)
+            if isinstance(block, LargeTransfer):
+                messages, frames = 1, block.frame_count
+                if frames > session.remote_window:
+                    return False
+                for piece in block.frames(link.handle, first, 0):
+                    self.out += piece
+            else:
+                messages = frames = min(wanted, block.capacity)
+                self.out += block.fill(link.handle, first, messages)
+        link.credit -= messages
+        link.delivery_count += messages
+        session.remote_window -= frames
+        session.next_delivery_id = (first + messages) & SERIAL_MASK
+        session.next_outgoing_id = (session.next_outgoing_id + frames) & SERIAL_MASK
+        if not endless:
+            floor.ready[link.address] -= messages
+        return True
+
+    def _block(self, session: _FloorSession, link: _Out, endless: bool) -> TransferBlock | LargeTransfer:
+        """Return ready-made frames for messages like those that came in on the link's address."""
+        floor = self._floor
+        size = floor.endless_bytes if endless else floor.size_bytes[link.address]
+        block = session.blocks.get((size, link.settled))
+        if block is None:
+            payload = wire.data_message(bytes(size)) if endless else bytes(size)
+            limit = spec.MAX_FRAME_SIZE_BYTES
+            if size + 64 <= limit:
+                block = TransferBlock(session.channel, payload, settled=link.settled)
+            else:
+                block = LargeTransfer(
+                    session.channel, payload, settled=link.settled, max_frame_size_bytes=limit
+                )
+            session.blocks[size, link.settled] = block
+        return block
+
+    def flush(self) -> bool:
+        """Write as much as the socket takes; return whether bytes are left."""
+        if self.out:
+            try:
+                del self.out[: self.socket.send(self.out)]
+            except BlockingIOError:
+                return True
+            except (BrokenPipeError, ConnectionResetError):
+                self.finished = True
+                self.out.clear()
+        return bool(self.out)
+
+    # --- what the scanner reports ---
+
+    def on_transfers(self, run: Run) -> None:
+        """Count messages in and remember what to confirm."""
+        session = self._sessions[run.channel]
+        session.next_incoming_id = (session.next_incoming_id + run.frames) & SERIAL_MASK
+        session.incoming_window -= run.frames
+        if run.more:
+            session.partial_bytes += run.payload_bytes
+            return
+        first = run.first_delivery_id
+        assert first is not None, "the load generator repeats the delivery-id in every frame"
+        size = session.partial_bytes + run.payload_bytes
+        session.partial_bytes = 0
+        if isinstance(run.handles, int):
+            self._count_in(session, run.handles, run.frames, size)
+        else:
+            for handle in run.handles:
+                self._count_in(session, handle, 1, size)
+        if self._floor.kept is not None:
+            self._keep(session, run)
+        if not run.settled:
+            last = (first + run.frames - 1) & SERIAL_MASK
+            if session.confirm and (session.confirm[-1][1] + 1) & SERIAL_MASK == first:
+                first, _ = session.confirm.pop()
+            session.confirm.append((first, last))
+
+    def _count_in(self, session: _FloorSession, handle: int, count: int, size_bytes: int) -> None:
+        link = session.ins[handle]
+        link.delivery_count += count
+        link.credit -= count
+        assert link.credit >= 0, "the load generator sent without credit"
+        if link.credit <= self._floor.credit // 2:
+            session.low.add(handle)
+        self._floor.ready[link.address] += count
+        self._floor.size_bytes[link.address] = size_bytes
+
+    def _keep(self, session: _FloorSession, run: Run) -> None:
+        """Keep the message bytes of every frame of a run."""
+        assert self._floor.kept is not None
+        for index in range(run.frames):
+            handle = run.handles if isinstance(run.handles, int) else run.handles[index]
+            end = run.position + (index + 1) * run.stride
+            message = bytes(self._data[end - run.payload_bytes : end])
+            self._floor.kept[session.ins[handle].address].append(message)
+
+    def on_disposition(
+        self, channel: int, receiver: bool, first: int, last: int, settled: bool, accepted: bool
+    ) -> None:
+        """Remember nothing: deliveries of the floor are forgotten once they are sent."""
+
+    def on_flow(self, channel: int, flow: FlowState) -> None:
+        """Take window and credit."""
+        session = self._sessions[channel]
+        edge = ((flow.next_incoming_id or 0) + flow.incoming_window) & SERIAL_MASK
+        session.remote_window = max(0, serial_difference(edge, session.next_outgoing_id))
+        if flow.handle in session.outs and flow.link_credit is not None:
+            link = session.outs[flow.handle]
+            edge = ((flow.delivery_count or 0) + flow.link_credit) & SERIAL_MASK
+            link.credit = max(0, serial_difference(edge, link.delivery_count & SERIAL_MASK))
+
+    def on_performative(self, channel: int, frame_type: int, performative: wire.Performative) -> None:
+        """Answer set-up and ending frames."""
+        field_of = performative.field
+        code = performative.code
+        if code == wire.SASL_INIT:
+            body = wire.described(wire.SASL_OUTCOME, (wire.ubyte(0),))
+            self.out += wire.frame(body, frame_type=wire.FRAME_SASL)
+        elif code == wire.OPEN:
+            self.out += wire.open_frame(
+                "floor", max_frame_size_bytes=spec.MAX_FRAME_SIZE_BYTES, channel_max=63
+            )
+        elif code == wire.BEGIN:
+            self._sessions[channel] = _FloorSession(channel, field_of(2), field_of(1))
+            self.out += wire.begin_frame(
+                channel, incoming_window=INCOMING_WINDOW, handle_max=255, remote_channel=channel
+            )
+        elif code == wire.ATTACH:
+            self._attach(self._sessions[channel], performative)
+        elif code == wire.CLOSE:
+            self.out += wire.close_frame()
+            self.finished = True
+
+    def _attach(self, session: _FloorSession, performative: wire.Performative) -> None:
+        name, handle, client_receives = (performative.field(index) for index in range(3))
+        terminus = performative.field(5 if client_receives else 6)
+        address = terminus.value[0]
+        settled = performative.field(3) == 1
+        self.out += wire.attach_frame(
+            session.channel,
+            handle,
+            name=name,
+            receiver=not client_receives,
+            address=address,
+            presettled=settled,
+        )
+        if client_receives:
+            session.outs[handle] = _Out(handle, address, settled)
+        else:
+            session.ins[handle] = _In(handle, address, credit=self._floor.credit)
+            self._flow(session, handle, 0, self._floor.credit)
+
+
+def serve(port: int, floor: Floor) -> None:
+    """Accept and serve clients on loopback until SIGTERM."""
+    listener = socket.create_server(("127.0.0.1", port), backlog=1024)
+    listener.setblocking(False)
+    poll = select.poll()
+    poll.register(listener, select.POLLIN)
+    connections: dict[int, FloorConnection] = {}
+    print(f"floor peer listening on 127.0.0.1:{listener.getsockname()[1]}", flush=True)
+    while True:
+        for fd, _ in poll.poll():
+            if fd == listener.fileno():
+                stream, _ = listener.accept()
+                stream.setblocking(False)
+                stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                connections[stream.fileno()] = FloorConnection(floor, stream)
+                poll.register(stream, select.POLLIN)
+            elif not connections[fd].read():
+                poll.unregister(fd)
+                connections.pop(fd).socket.close()
+        for fd, connection in list(connections.items()):
+            connection.deliver()
+            left = connection.flush()
+            if connection.finished and not left:
+                poll.unregister(fd)
+                connections.pop(fd).socket.close()
+            else:
+                poll.modify(fd, select.POLLIN | (select.POLLOUT if left else 0))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the floor peer as a process of its own."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.floor", description=__doc__)
+    parser.add_argument("--port", type=int, default=0, help="0 picks a free one (default)")
+    parser.add_argument("--credit", type=int, default=1000, help="granted to each sending link")
+    parser.add_argument("--size", type=int, default=100, help="body bytes of endless messages")
+    parser.add_argument("--keep", action="store_true", help="keep and return each message's own bytes")
+    options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, lambda *_: exit(0))
+    serve(options.port, Floor(options.credit, options.size, options.keep))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,314 @@
+"""Measuring: one window of steady state, sampled at its two ends, and what the questions share.
+
+A `Context` is one run of one benchmark: its options, the brokers it starts, where progress is told.
+`window` drives one load against one target: warm-up is thrown away, then counters, processor time and
+memory are read at the start and at the end of the window, never over the life of a process.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final
+
+from benchmarks import spec
+from benchmarks.broker_process import (
+    BrokerSettings,
+    OwnBroker,
+    RunningBroker,
+    Target,
+    process_cpu_s,
+)
+from benchmarks.errors import MeasureError
+from benchmarks.load import Counts, Latency, LoadProcess, LoadResult
+from benchmarks.results import Outcome, Row
+
+# How often the counters are looked at while waiting for the end of a window.
+_LOOK_S: Final = 0.01
+# A load gets this much longer than it should need before it ends by itself.
+_SPARE_S: Final = 60.0
+_STALL_S: Final = 20.0
+
+STANDARD_COLUMNS: Final = (
+    "rate_per_s",
+    "cpu_us",
+    "load_cpu_us",
+    "broker_busy",
+    "confirm_p50_ms",
+    "confirm_p99_ms",
+    "delivery_p50_ms",
+    "delivery_p99_ms",
+    "rss_mb",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """One question: how it is called, what it asks, how it is answered."""
+
+    name: str
+    question: str
+    run: Callable[[Context], Outcome]
+    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What happened between the two ends of a measuring window."""
+
+    seconds: float
+    counts: tuple[Counts, ...]
+    """Differences, one for each stream."""
+    cpu_s: float | None
+    load_cpu_s: float
+    rss_bytes: int | None
+    result: LoadResult
+    """Totals and latencies, as the load process told them when it was stopped."""
+
+    def row(self, case: str, target: str, messages: int, stream: int = 0) -> Row:
+        """Return the sample of this window.
+
+        Args:
+            case: what was measured.
+            target: "broker" or "floor".
+            messages: messages that count, by which rate and cost are divided.
+            stream: the stream whose latencies are told.
+        """
+        if messages <= 0:
+            raise MeasureError(f"{case}: no message moved in {self.seconds:.1f} s")
+        row: Row = {
+            "case": case,
+            "target": target,
+            "seconds": self.seconds,
+            "messages": messages,
+            "rate_per_s": messages / self.seconds,
+            "cpu_us": None if self.cpu_s is None else self.cpu_s / messages * 1e6,
+            "load_cpu_us": self.load_cpu_s / messages * 1e6,
+            "broker_busy": None if self.cpu_s is None else self.cpu_s / self.seconds,
+            "rss_mb": None if self.rss_bytes is None else self.rss_bytes / 1e6,
+        }
+        row |= _latency("confirm", self.result.confirm[stream])
+        row |= _latency("delivery", self.result.delivery[stream])
+        return row
+
+
+def _latency(name: str, latency: Latency | None) -> Row:
+    if latency is None:
+        return {}
+    return {
+        f"{name}_p50_ms": latency.p50_ms,
+        f"{name}_p99_ms": latency.p99_ms,
+        f"{name}_p999_ms": latency.p999_ms,
+        f"{name}_max_ms": latency.max_ms,
+        f"{name}_samples": latency.samples,
+    }
+
+
+def window(
+    target: Target,
+    what: spec.Load,
+    *,
+    warmup_s: float,
+    duration_s: float,
+    until: Callable[[tuple[Counts, ...]], bool] | None = None,
+) -> Window:
+    """Run a load against a target and measure it in steady state.
+
+    Args:
+        target: the broker.
+        what: the load; it gets a time limit of its own.
+        warmup_s: thrown away.
+        duration_s: longest length of the window.
+        until: ends warm-up or window early, for loads that run out of messages.
+
+    Raises:
+        LoadError: the load process failed.
+        MeasureError: `until` was reached before the window began.
+    """
+    what = replace(what, seconds_max=warmup_s + duration_s + _SPARE_S)
+    with LoadProcess(what) as process:
+
+        def counts() -> tuple[Counts, ...]:
+            return tuple(process.counts(stream) for stream in range(what.streams))
+
+        def wait(seconds: float) -> None:
+            end = time.monotonic() + seconds
+            while time.monotonic() < end:
+                if until is not None and until(counts()):
+                    return
+                time.sleep(min(_LOOK_S, max(0.0, end - time.monotonic())))
+
+        process.start()
+        wait(warmup_s)
+        if until is not None and until(counts()):
+            raise MeasureError(f"{what.name}: the messages were used up before the warm-up was over")
+        process.mark()
+        before, began = counts(), time.monotonic()
+        cpu_before, load_before = target.cpu_s(), process_cpu_s(process.pid)
+        wait(duration_s)
+        after, ended = counts(), time.monotonic()
+        cpu_after, load_after = target.cpu_s(), process_cpu_s(process.pid)
+        rss_bytes = target.rss_bytes()
+        result = process.stop()
+    return Window(
+        ended - began,
+        tuple(_difference(a, b) for a, b in zip(after, before, strict=True)),
+        None if cpu_after is None or cpu_before is None else cpu_after - cpu_before,
+        load_after - load_before,
+        rss_bytes,
+        result,
+    )
+
+
+def _difference(after: Counts, before: Counts) -> Counts:
+    return Counts(
+        after.published - before.published,
+        after.confirmed - before.confirmed,
+        after.refused - before.refused,
+        after.delivered - before.delivered,
+        after.settled - before.settled,
+    )
+
+
+def _progress(process: LoadProcess, done: Callable[[Counts], bool], moved: Callable[[Counts], int]) -> None:
+    """Wait until `done`, as long as something moves."""
+    last, since = -1, time.monotonic()
+    while not done(now := process.counts()):
+        if moved(now) != last:
+            last, since = moved(now), time.monotonic()
+        elif time.monotonic() - since > _STALL_S:
+            raise MeasureError(f"nothing moved for {_STALL_S:g} s: {now}")
+        time.sleep(_LOOK_S)
+
+
+def preload(
+    target: Target, addresses: Sequence[str], count: int, *, size_bytes: int = 100, durable: bool = False
+) -> None:
+    """Put `count` messages into the queues, evenly, and wait until each is confirmed."""
+    if count == 0:
+        return
+    sessions = tuple(
+        spec.Session(
+            publish=(spec.Publish(some, size_bytes=size_bytes, durable=durable, count_max=count, burst=256),)
+        )
+        for some in spec.spread(addresses)
+    )
+    what = spec.Load(target.endpoint, (sessions,), seconds_max=900.0, name="preload")
+    with LoadProcess(what) as process:
+        process.start()
+        _progress(process, lambda now: now.confirmed >= count, lambda now: now.confirmed)
+        result = process.stop()
+    if result.counts[0].refused:
+        raise MeasureError(f"the broker did not accept {result.counts[0].refused} of {count} messages")
+
+
+def drain(target: Target, addresses: Sequence[str], *, quiet_s: float = 1.0) -> int:
+    """Take every message out of the queues; done when nothing has come for `quiet_s`."""
+    sessions = tuple(spec.Session(consume=(spec.Consume(some),)) for some in spec.spread(addresses))
+    what = spec.Load(target.endpoint, (sessions,), seconds_max=900.0, name="drain")
+    with LoadProcess(what) as process:
+        process.start()
+        last, since = 0, time.monotonic()
+        while time.monotonic() - since < quiet_s:
+            now = process.counts().delivered
+            if now != last:
+                last, since = now, time.monotonic()
+            time.sleep(_LOOK_S)
+        process.stop()
+    return last
+
+
+class Context:
+    """One run of one benchmark."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        """Take the options that `__main__` has parsed; a benchmark finds its own among them."""
+        self.options = options
+        quick: bool = options.quick
+        self.quick = quick
+        self.repetitions: int = options.repetitions or (1 if quick else 3)
+        self.duration_s: float = options.duration or (1.0 if quick else 3.0)
+        self.warmup_s: float = options.warmup if options.warmup is not None else (0.4 if quick else 1.0)
+        self.size_bytes: int = options.size
+        self.with_floor: bool = not options.no_floor
+
+    @property
+    def own(self) -> bool:
+        """Whether the brokers are started here (and not by `--target`)."""
+        return self.options.target is None
+
+    def settings(self, max_link_credit: int | None = 1000) -> BrokerSettings:
+        """Return the broker's settings as the command line gives them.
+
+        Args:
+            max_link_credit: what this benchmark takes if the command line says nothing; None is the
+                broker's own default.
+        """
+        return BrokerSettings(
+            max_link_credit=self.options.max_link_credit or max_link_credit,
+            max_incoming_window=self.options.max_incoming_window,
+            max_queue_credit=self.options.max_queue_credit,
+            extra=tuple(self.options.broker_arg),
+        )
+
+    def described_settings(self) -> dict[str, object]:
+        """Return what of the options belongs in the result."""
+        return {
+            **{key: value for key, value in vars(self.options).items() if _is_plain(key, value)},
+            "repetitions": self.repetitions,
+            "duration": self.duration_s,
+            "warmup": self.warmup_s,
+        }
+
+    def address(self, queue: str) -> str:
+        """Return the address of a queue, as the broker under test wants it written."""
+        return str(self.options.address).replace("{queue}", queue)
+
+    @contextmanager
+    def target(
+        self, settings: BrokerSettings | None = None, *, queues: Sequence[str] = ("bench",)
+    ) -> Iterator[OwnBroker | RunningBroker]:
+        """Give a broker with empty queues: a fresh process, or the running one, drained afterwards."""
+        options = self.options
+        if self.own:
+            with OwnBroker(
+                settings or self.settings(), options.python, options.user, options.password or ""
+            ) as broker:
+                yield broker
+            return
+        host, _, port = options.target.rpartition(":")
+        endpoint = spec.Endpoint(host, int(port), options.user, options.password or "", options.hostname)
+        running = RunningBroker(endpoint, options.pid)
+        yield running
+        drain(running, [self.address(queue) for queue in queues])
+
+    @contextmanager
+    def floor(self, *arguments: str) -> Iterator[OwnBroker]:
+        """Give the floor peer."""
+        settings = BrokerSettings(max_link_credit=self.options.max_link_credit or 1000)
+        with OwnBroker(settings, floor=arguments) as floor:
+            yield floor
+
+    def floor_window_s(self) -> tuple[float, float]:
+        """Return warm-up and length of a window at the floor: it needs no long one."""
+        return min(self.warmup_s, 0.3), min(self.duration_s, 1.0)
+
+    def say(self, text: str) -> None:
+        """Tell progress."""
+        print(f"  {text}", file=sys.stderr, flush=True)
+
+    def say_row(self, row: Row) -> None:
+        """Tell one sample that was measured."""
+        cpu = "" if row.get("cpu_us") is None else f", {row['cpu_us']:.2f} µs CPU/msg"
+        self.say(f"{row['target']:6} {row['case']:32} {row['rate_per_s']:>12,.0f} msgs/s{cpu}")
+
+
+_NOT_SETTINGS: Final = frozenset({"password", "results", "quick", "label", "no_floor", "benchmark"})
+
+
+def _is_plain(key: str, value: object) -> bool:
+    return key not in _NOT_SETTINGS and isinstance(value, str | int | float | list | tuple | None)
