@@ -123,11 +123,11 @@ Connection 1  from 127.0.0.1:53312  user guest  container orders-service  opened
     no links
 
 Connection 2  from [::1]:1  user -  container -  opening  in -  out -  writer holds -  frame-max -
-  channel-max -  idle time-out - ms
+  channel-max -  no idle time-out
   no sessions
 
 QUEUE   TYPE     DURABLE  READY  UNSETTLED  CONSUMERS  PUBLISHERS
-orders  classic  yes         12          0          1                   1
+orders  classic  yes         12          0          1           1
 """
 
 
