@@ -1,0 +1,39 @@
+"""Send and receive step by step, without callbacks: proton's BlockingConnection.
+
+python examples/blocking_send_receive.py [URL] [QUEUE]
+"""
+
+import sys
+
+from proton import ConnectionException, Message
+from proton.utils import BlockingConnection
+
+url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+queue = sys.argv[2] if len(sys.argv) > 2 else "examples-blocking"
+
+try:
+    connection = BlockingConnection(url, timeout=10)
+except ConnectionException as error:
+    sys.exit(f"{error}\nis the broker running? start it with: make run-broker")
+
+try:
+    sender = connection.create_sender(queue)
+    # send() returns when the broker has taken over, and raises SendException if it refuses.
+    delivery = sender.send(Message(body="hello", properties={"language": "en"}))
+    print("sent, and the broker said:", delivery.remote_state.name.lower())
+
+    receiver = connection.create_receiver(queue)
+    message = receiver.receive(timeout=10)
+    print("received:", message.body, message.properties)
+    # What the broker added: through which exchange and by which key the message came here.
+    print("annotations:", {str(key): value for key, value in message.annotations.items()})
+
+    # Not accepted yet: the message is still in the queue's books. If we went away now, somebody else
+    # would get it. We give it back instead, count a failed attempt, and take it once more.
+    receiver.release(delivered=True)
+    message = receiver.receive(timeout=10)
+    print("received again; first acquirer:", message.first_acquirer)
+    receiver.accept()
+    print("accepted: now it is gone")
+finally:
+    connection.close()

@@ -1,0 +1,56 @@
+"""Fetch one message, or know for certain that there was none: credit 1, wait, drain.
+
+    python examples/fetch_with_timeout.py [URL] [QUEUE]
+
+A time-out alone is not enough. The credit that was granted stays granted, and a message may arrive
+just after we gave up. So we drain: the broker uses the credit at once or gives it back, and tells us.
+This is figure 2.44 of the AMQP 1.0 specification (part 2, section 2.6.7).
+"""
+
+import sys
+
+from proton import ConnectionException, Message, Timeout
+from proton.utils import BlockingConnection
+
+
+def fetch(connection, receiver, timeout_s):
+    """Return a message or None. Either way no credit is left."""
+    arrived = receiver.fetcher
+    receiver.link.flow(1)  # one credit
+    try:
+        connection.wait(lambda: arrived.has_message, timeout=timeout_s)
+    except Timeout:
+        receiver.link.drain(0)  # no more credit, and: use or give back what is there
+        # It is used up by a message that came after all, or handed back by the broker's flow.
+        connection.wait(lambda: receiver.link.credit == 0, msg="answer to drain")
+        receiver.link.drained()  # proton counts what was handed back; take note of it
+    if not arrived.has_message:
+        return None
+    message = arrived.pop()
+    receiver.accept()
+    return message
+
+
+url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+queue = sys.argv[2] if len(sys.argv) > 2 else "examples-fetch"
+
+try:
+    connection = BlockingConnection(url, timeout=10)
+except ConnectionException as error:
+    sys.exit(f"{error}\nis the broker running? start it with: make run-broker")
+
+try:
+    receiver = connection.create_receiver(queue, credit=0)
+    sender = connection.create_sender(queue)
+    sender.send(Message(body="the only message"))
+    for attempt in (1, 2):
+        message = fetch(connection, receiver, timeout_s=0.5)
+        print(f"fetch {attempt}:", message.body if message else "nothing there; credit left:", end="")
+        print("" if message else f" {receiver.link.credit}")
+
+    # A message sent now waits in the queue: the drained link has no credit to deliver it by.
+    sender.send(Message(body="a late message"))
+    print("after the second fetch, without asking:", receiver.fetcher.has_message, "messages")
+    print("fetch 3:", fetch(connection, receiver, timeout_s=0.5).body)
+finally:
+    connection.close()

@@ -1,0 +1,55 @@
+"""Receive some messages and accept each; the other half of simple_send.py.
+
+    python examples/simple_recv.py [URL] [QUEUE] [COUNT]
+
+`prefetch` is the credit that proton keeps granted: the broker may be so many messages ahead of us.
+Use two or more; with exactly one, proton 0.40 never grants again.
+"""
+
+import sys
+
+from proton.handlers import MessagingHandler
+from proton.reactor import Container
+
+
+class Receive(MessagingHandler):
+    def __init__(self, url, queue, count):
+        super().__init__(prefetch=10, auto_accept=True)
+        self.url = url
+        self.queue = queue
+        self.count = count
+        self.received = 0
+
+    def on_start(self, event):
+        connection = event.container.connect(self.url, reconnect=False)
+        event.container.create_receiver(connection, self.queue)
+
+    def on_link_opened(self, event):
+        print(f"waiting for {self.count} messages from '{self.queue}' (ctrl-C gives up)", flush=True)
+
+    def on_message(self, event):
+        if self.received == self.count:
+            # More than wanted was on its way: it goes back to its place in the queue.
+            self.release(event.delivery, delivered=False)
+            return
+        self.received += 1
+        print(event.message.body, flush=True)
+        # Returning without an exception accepts the message, and the broker forgets it.
+        if self.received == self.count:
+            event.receiver.close()
+            event.connection.close()
+
+    def on_transport_error(self, event):
+        print(f"no connection to {self.url}: {event.transport.condition.description}", file=sys.stderr)
+        print("is the broker running? start it with: make run-broker", file=sys.stderr)
+        sys.exit(1)
+
+
+url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+queue = sys.argv[2] if len(sys.argv) > 2 else "examples"
+count = int(sys.argv[3]) if len(sys.argv) > 3 else 10
+
+try:
+    Container(Receive(url, queue, count)).run()
+except KeyboardInterrupt:
+    pass

@@ -1,0 +1,88 @@
+"""Stop a consumer without losing anything, go on later, and change the pace while it runs.
+
+    python examples/stop_and_resume.py [URL] [QUEUE]
+
+Credit is *set* by the consumer, never used up by time: to stop, set it to 0; to go on, grant again.
+Messages that were on the wire when we said stop still arrive, so the stop is complete only when the
+broker has answered (figure 2.46 of the AMQP 1.0 specification, part 2, section 2.6.7).
+"""
+
+import sys
+
+from proton import ConnectionException, Message
+from proton.utils import BlockingConnection
+
+MESSAGES = 60
+
+
+def take(count):
+    """Wait for `count` messages and accept them."""
+    bodies = []
+    for _ in range(count):
+        connection.wait(lambda: receiver.fetcher.has_message, msg="waiting for a message")
+        bodies.append(receiver.fetcher.pop().body)
+        receiver.accept()
+    taken.extend(bodies)
+    return bodies
+
+
+def stop():
+    """Set the credit to 0; returns when the broker has stopped."""
+    link = receiver.link
+    # proton's flow() adds, so this makes the credit 0; what proton has in its buffer is past stopping.
+    link.flow(link.queued - link.credit)
+    # A drain without credit asks for nothing and is answered at once: the broker has heard us.
+    answers = flows.count
+    link.drain(0)
+    connection.wait(lambda: flows.count > answers, msg="answer of the broker")
+
+
+class Flows:
+    """Counts the broker's flow frames."""
+
+    count = 0
+
+
+url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+queue = sys.argv[2] if len(sys.argv) > 2 else "examples-stop"
+
+try:
+    connection = BlockingConnection(url, timeout=10)
+except ConnectionException as error:
+    sys.exit(f"{error}\nis the broker running? start it with: make run-broker")
+
+flows = Flows()
+taken = []
+try:
+    sender = connection.create_sender(queue)
+    for number in range(MESSAGES):
+        sender.send(Message(body=number))
+    print(f"{MESSAGES} messages are in the queue")
+
+    receiver = connection.create_receiver(queue, credit=0)
+    receiver.fetcher.on_link_flow = lambda event: setattr(flows, "count", flows.count + 1)
+    print("no credit yet:", receiver.fetcher.has_message, "messages have come")
+
+    receiver.link.flow(20)
+    print("credit 20:", take(5), "...")
+    stop()
+    on_the_wire = receiver.fetcher.has_message
+    print(f"stopped; {on_the_wire} more were on the wire already:", take(on_the_wire))
+    print("while stopped:", receiver.fetcher.has_message, "messages come")
+
+    receiver.link.flow(3)
+    print("resumed with credit 3:", take(3))
+
+    # Dynamic credit: what is granted counts from what is left, at any time, up or down.
+    receiver.link.flow(4)
+    receiver.link.flow(6)
+    print("credit 4, raised by 6:", take(10))
+    receiver.link.flow(10)
+    receiver.link.flow(-5)
+    print("credit 10, lowered by 5:", take(5))
+
+    receiver.link.flow(MESSAGES - len(taken))
+    take(MESSAGES - len(taken))
+    print("the rest came, nothing was lost or reordered:", taken == list(range(MESSAGES)))
+finally:
+    connection.close()
