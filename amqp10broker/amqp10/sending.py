@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
 
 from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, Parts
+from amqp10broker.amqp10.errors import AmqpLinkError
+from amqp10broker.amqp10.events import DeliveriesSent, MarkerReached, PumpEvent
 from amqp10broker.amqp10.faults import message_too_large
 from amqp10broker.amqp10.link import SenderLink
 from amqp10broker.amqp10.output import Output
@@ -27,9 +30,18 @@ class Outbound:
 
     Attributes:
         unsettled: delivery-id -> (link, key), deliveries sent and not settled by the peer.
+        turns: links with something to send, the next one first.
     """
 
-    __slots__ = ("_channel", "_frame_size_max", "_next_delivery_id", "_output", "_window", "unsettled")
+    __slots__ = (
+        "_channel",
+        "_frame_size_max",
+        "_next_delivery_id",
+        "_output",
+        "_window",
+        "turns",
+        "unsettled",
+    )
 
     def __init__(self, window: OutgoingWindow, output: Output, channel: int, frame_size_max: int) -> None:
         self._window = window
@@ -38,6 +50,7 @@ class Outbound:
         self._frame_size_max = frame_size_max
         self._next_delivery_id = 0
         self.unsettled: dict[int, tuple[SenderLink, int]] = {}
+        self.turns: deque[SenderLink] = deque()
 
     def take_turn(self, link: SenderLink, budget: int) -> tuple[int, int, object | None]:
         """One link's turn: bytes written, deliveries begun, marker reached or None."""
@@ -154,8 +167,63 @@ class Outbound:
             link.partial = None
         return size
 
+    def queue_deliveries(self, link: SenderLink, keys: Sequence[int], messages: Sequence[Parts]) -> None:
+        """Hand deliveries over; `pump` sends them as credit, window and budget allow."""
+        link.pending.append(DeliveryBatch(keys, messages))
+        self._enqueue(link)
+
+    def queue_marker(self, link: SenderLink, marker: object) -> None:
+        """Ask for a `MarkerReached` once everything handed over before has been written."""
+        link.pending.append(marker)
+        self._enqueue(link)
+
+    def _enqueue(self, link: SenderLink) -> None:
+        if not link.queued:
+            link.queued = True
+            self.turns.append(link)
+
+    def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent], tuple[SenderLink, AmqpLinkError] | None]:
+        """Write transfers of the links in turn, as far as windows and budget allow.
+
+        Stops at a marker, so that what its owner writes then stands in its right place: call again
+        until no event comes back.
+
+        Args:
+            budget_bytes: bytes of transfers to write; exceeded by less than one frame.
+
+        Returns:
+            Bytes of transfers written, what the owner needs to know, and a link that must be detached
+            because its next delivery is larger than its peer takes.
+        """
+        written = 0
+        events: list[PumpEvent] = []
+        turns = self.turns
+        blocked = 0
+        while turns and blocked < len(turns):
+            link = turns[0]
+            try:
+                spent, sent, marker = self.take_turn(link, budget_bytes - written)
+            except AmqpLinkError as fault:
+                return written, events, (link, fault)
+            written += spent
+            if sent:
+                events.append(DeliveriesSent(link, sent))
+            if not link.pending and link.partial is None:
+                turns.popleft()
+                link.queued = False
+            else:
+                turns.rotate(-1)
+                blocked = 0 if spent else blocked + 1
+            if marker is not None:
+                events.append(MarkerReached(link, marker))
+                return written, events, None
+        return written, events, None
+
     def drop(self, link: SenderLink) -> list[tuple[int, Parts]]:
         """The link is gone: forget what is unsettled on it, give back what was not begun."""
+        if link.queued:
+            self.turns.remove(link)
+            link.queued = False
         gone = [number for number, (owner, _) in self.unsettled.items() if owner is link]
         for number in gone:
             del self.unsettled[number]

@@ -43,7 +43,7 @@ class MessageReader:
     decoded once.
     """
 
-    __slots__ = ("_exchange", "_heads", "_routing_key", "_user")
+    __slots__ = ("_exchange", "_heads", "_plain_head", "_routing_key", "_user")
 
     def __init__(self, exchange: str, routing_key: str, user: str) -> None:
         """Read for one route.
@@ -56,7 +56,8 @@ class MessageReader:
         self._exchange = exchange
         self._routing_key = routing_key
         self._user = user
-        self._heads: dict[bytes, bytes] = {b"": make_head(None, None, exchange, routing_key)}
+        self._plain_head = make_head(None, None, exchange, routing_key)
+        self._heads: dict[bytes, bytes] = {b"": self._plain_head}
 
     def read(self, payload: bytes) -> Message:
         """Check a message and make it ready for queue and consumer.
@@ -65,6 +66,8 @@ class MessageReader:
             AmqpLinkError: malformed, reserved annotations, or a user-id that is not the user's.
         """
         # The commonest shapes, a header seen before (or none) and one data section, need no search.
+        if payload[:4] == _DATA8 and len(payload) > 4 and payload[4] + 5 == len(payload):
+            return self._plain_head, payload
         at = 5 + payload[4] if payload.startswith(_HEADER8) and len(payload) > 4 else 0
         head = self._heads.get(payload[:at])
         if head is not None and len(payload) > at + 8:

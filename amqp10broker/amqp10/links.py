@@ -1,0 +1,345 @@
+"""The links of one session: part 2, sections 2.6.1 to 2.6.6. Handles, attach, refusal, detach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from amqp10broker.amqp10.delivery import Parts
+from amqp10broker.amqp10.errors import (
+    AmqpConnectionError,
+    AmqpError,
+    AmqpLinkError,
+    AmqpSessionError,
+    Condition,
+)
+from amqp10broker.amqp10.events import LinkAttached, LinkAttaching, LinkDetached, SessionEvent
+from amqp10broker.amqp10.faults import to_error
+from amqp10broker.amqp10.link import LINK_TRANSITIONS, LinkInput, LinkState, ReceiverLink, SenderLink
+from amqp10broker.amqp10.output import Output
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    Detach,
+    ReceiverSettleMode,
+    Role,
+    SenderSettleMode,
+)
+from amqp10broker.amqp10.receiving import Inbound
+from amqp10broker.amqp10.sending import Outbound
+from amqp10broker.amqp10.transfer import TransferTemplate
+from amqp10broker.amqp10.types import Symbol
+
+
+class Links:
+    """The handle tables of a session, and what moves a link.
+
+    Attributes:
+        handle_max: largest handle that either side may use.
+        by_handle: our handle -> link.
+        by_remote: the peer's handle -> link.
+    """
+
+    __slots__ = ("_channel", "_flush", "_in", "_out", "_output", "by_handle", "by_remote", "handle_max")
+
+    def __init__(
+        self,
+        channel: int,
+        handle_max: int,
+        output: Output,
+        inbound: Inbound,
+        outbound: Outbound,
+        flush: Callable[[], None],
+    ) -> None:
+        """Make empty tables.
+
+        Args:
+            channel: our channel.
+            handle_max: largest handle we accept.
+            output: where frames go.
+            inbound: the receiving half of the session.
+            outbound: the sending half.
+            flush: writes the outcomes decided so far; they must stand before a detach.
+        """
+        self._channel = channel
+        self._output = output
+        self._in = inbound
+        self._out = outbound
+        self._flush = flush
+        self.handle_max = handle_max
+        self.by_handle: dict[int, SenderLink | ReceiverLink] = {}
+        self.by_remote: dict[int, SenderLink | ReceiverLink] = {}
+
+    def attach(
+        self,
+        name: str,
+        role: bool,
+        *,
+        source: Any,
+        target: Any,
+        snd_settle_mode: int = SenderSettleMode.MIXED,
+        rcv_settle_mode: int = ReceiverSettleMode.FIRST,
+        credit_limit: int = 0,
+        max_message_size: int = 0,
+        properties: Any = None,
+    ) -> SenderLink | ReceiverLink:
+        """Attach a link of our own wish; `LinkAttached` or `LinkDetached` follows.
+
+        Args:
+            name: unique for the pair of containers and the direction.
+            role: ours, `Role.SENDER` or `Role.RECEIVER`.
+            source: source terminus.
+            target: target terminus.
+            snd_settle_mode: wished.
+            rcv_settle_mode: wished.
+            credit_limit: receiver only; credit is kept topped up to it, 0 leaves it to `grant`.
+            max_message_size: receiver only; bytes, 0 for no limit.
+            properties: of the attach.
+        """
+        handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
+        link: SenderLink | ReceiverLink
+        link = SenderLink(name, handle) if role == Role.SENDER else ReceiverLink(name, handle)
+        link.move(LinkInput.SEND_ATTACH)
+        link.snd_settle_mode = snd_settle_mode
+        link.rcv_settle_mode = rcv_settle_mode
+        if type(link) is ReceiverLink:
+            link.credit.limit = credit_limit
+            link.max_message_size = max_message_size
+        self.by_handle[handle] = link
+        self._output.write(
+            Attach(
+                name=name,
+                handle=handle,
+                role=role,
+                snd_settle_mode=snd_settle_mode,
+                rcv_settle_mode=rcv_settle_mode,
+                source=source,
+                target=target,
+                initial_delivery_count=link.credit.delivery_count if role == Role.SENDER else None,
+                max_message_size=max_message_size or None,
+                properties=properties,
+            )
+        )
+        return link
+
+    def on_attach(self, attach: Attach, events: list[SessionEvent]) -> None:
+        """The peer's attach: of a link it wants, or the answer to ours.
+
+        Raises:
+            AmqpConnectionError: the handle is larger than we allowed.
+            AmqpSessionError: the handle is in use.
+        """
+        if attach.handle > self.handle_max:
+            raise AmqpConnectionError(
+                Condition.FRAMING_ERROR,
+                f"link handle value ({attach.handle}) exceeds maximum link handle value ({self.handle_max})",
+            )
+        if attach.handle in self.by_remote:
+            raise AmqpSessionError(
+                Condition.HANDLE_IN_USE, f"handle {attach.handle} is already associated with a link"
+            )
+        for link in self.by_handle.values():
+            if (
+                link.remote_handle is None
+                and link.name == attach.name
+                and (type(link) is SenderLink) == attach.role
+            ):
+                self._complete_attach(link, attach, events)
+                return
+        self._new_link(attach, events)
+
+    def _new_link(self, attach: Attach, events: list[SessionEvent]) -> None:
+        # The peer's own number is free on our side as long as only the peer attaches; using it makes
+        # traces readable.
+        handle = attach.handle
+        while handle in self.by_handle:
+            handle += 1
+        link: SenderLink | ReceiverLink
+        link = SenderLink(attach.name, handle) if attach.role else ReceiverLink(attach.name, handle)
+        link.move(LinkInput.RECEIVE_ATTACH)
+        self.by_handle[handle] = link
+        self._take_over(link, attach)
+        if not attach.role and attach.initial_delivery_count is None:
+            self.refuse(
+                link,
+                AmqpLinkError(
+                    Condition.INVALID_FIELD,
+                    "initial-delivery-count must be set when the role of attach is sender",
+                ),
+            )
+            return
+        events.append(LinkAttaching(link, attach))
+
+    def _complete_attach(
+        self, link: SenderLink | ReceiverLink, attach: Attach, events: list[SessionEvent]
+    ) -> None:
+        link.move(LinkInput.RECEIVE_ATTACH)
+        self._take_over(link, attach)
+        if link.state is LinkState.DETACH_SENT:
+            return
+        link.snd_settle_mode = attach.snd_settle_mode
+        link.rcv_settle_mode = attach.rcv_settle_mode
+        self._start(link)
+        events.append(LinkAttached(link, attach))
+
+    def _take_over(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
+        link.remote_handle = attach.handle
+        link.remote_attach = attach
+        link.peer_max_message_size = attach.max_message_size or 0
+        self.by_remote[attach.handle] = link
+        if type(link) is ReceiverLink:
+            link.credit.delivery_count = attach.initial_delivery_count or 0
+        if attach.properties is not None:
+            link.peer_properties = None
+
+    def _start(self, link: SenderLink | ReceiverLink) -> None:
+        if type(link) is SenderLink:
+            link.settled = link.snd_settle_mode == SenderSettleMode.SETTLED
+            link.template = TransferTemplate(self._channel, link.handle, settled=link.settled)
+        else:
+            assert type(link) is ReceiverLink
+            self._in.top_up(link)
+
+    def accept(
+        self,
+        link: SenderLink | ReceiverLink,
+        *,
+        source: Any,
+        target: Any,
+        snd_settle_mode: int,
+        rcv_settle_mode: int,
+        credit_limit: int = 0,
+        max_message_size: int = 0,
+        offered_capabilities: tuple[Symbol, ...] | None = None,
+        properties: Any = None,
+    ) -> None:
+        """Answer the peer's attach; the first credit of a receiver link follows at once.
+
+        Args:
+            link: from `LinkAttaching`.
+            source: terminus as it really is.
+            target: terminus as it really is.
+            snd_settle_mode: as it will be.
+            rcv_settle_mode: as it will be.
+            credit_limit: receiver links: credit is kept topped up to it, 0 leaves it to `grant`.
+            max_message_size: bytes, told to the peer; 0 for no limit.
+            offered_capabilities: of our end.
+            properties: of our end.
+        """
+        link.move(LinkInput.SEND_ATTACH)
+        link.snd_settle_mode = snd_settle_mode
+        link.rcv_settle_mode = rcv_settle_mode
+        initial_delivery_count = None
+        asked = link.remote_attach
+        assert asked is not None
+        resuming = bool(asked.unsettled) or asked.incomplete_unsettled
+        if type(link) is ReceiverLink:
+            link.max_message_size = max_message_size
+            link.credit.limit = credit_limit
+        else:
+            initial_delivery_count = link.credit.delivery_count
+        self._output.write(
+            Attach(
+                name=link.name,
+                handle=link.handle,
+                role=type(link) is ReceiverLink,
+                snd_settle_mode=snd_settle_mode,
+                rcv_settle_mode=rcv_settle_mode,
+                source=source,
+                target=target,
+                # We keep nothing across a detach: of a peer's unsettled deliveries none is known here
+                # (2.6.13), which an empty map says and null would not.
+                unsettled={} if resuming else None,
+                initial_delivery_count=initial_delivery_count,
+                max_message_size=max_message_size or None,
+                offered_capabilities=offered_capabilities,
+                properties=properties,
+            )
+        )
+        self._start(link)
+
+    def refuse(self, link: SenderLink | ReceiverLink, error: AmqpError) -> None:
+        """Answer the peer's attach with an attach whose terminus is null, then detach (2.6.3)."""
+        link.move(LinkInput.SEND_ATTACH)
+        attach = link.remote_attach
+        assert attach is not None
+        sender = type(link) is SenderLink
+        self._output.write(
+            Attach(
+                name=link.name,
+                handle=link.handle,
+                role=not sender,
+                snd_settle_mode=attach.snd_settle_mode,
+                rcv_settle_mode=attach.rcv_settle_mode,
+                # "the local terminus is null": source where we send, target where we receive
+                source=None if sender else attach.source,
+                target=attach.target if sender else None,
+                initial_delivery_count=link.credit.delivery_count if sender else None,
+            )
+        )
+        self.detach(link, error)
+
+    def detach(
+        self, link: SenderLink | ReceiverLink, error: AmqpError | None = None, *, closed: bool = True
+    ) -> list[tuple[int, Parts]]:
+        """Send detach: of our own accord, or as the answer to the peer's.
+
+        Returns:
+            Key and message of each delivery that was handed over and not begun.
+        """
+        self._flush()
+        link.move(LinkInput.SEND_DETACH)
+        self._output.write(Detach(handle=link.handle, closed=closed, error=to_error(error)))
+        unsent = self.drop(link)
+        if link.state is LinkState.DETACHED:
+            self._forget(link)
+        return unsent
+
+    def on_detach(self, detach: Detach, events: list[SessionEvent]) -> None:
+        """The peer's detach: of its own accord, or the answer to ours.
+
+        Raises:
+            AmqpSessionError: the link is in no state for it.
+        """
+        link = self.by_remote.get(detach.handle)
+        if link is None:
+            # A peer that detaches twice does no harm, and RabbitMQ lets it pass.
+            return
+        if (link.state, LinkInput.RECEIVE_DETACH) not in LINK_TRANSITIONS:
+            raise AmqpSessionError(
+                Condition.UNATTACHED_HANDLE, f"detach for handle {detach.handle} in state {link.state.name}"
+            )
+        link.move(LinkInput.RECEIVE_DETACH)
+        if link.state is LinkState.DETACHED:
+            self._forget(link)
+            return
+        events.append(LinkDetached(link, detach.closed, detach.error, None))
+
+    def fail(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError, events: list[SessionEvent]) -> None:
+        """Detach because the peer broke a rule of the link, and say so."""
+        unsent = self.detach(link, fault)
+        events.append(LinkDetached(link, True, None, fault, unsent))
+
+    def _forget(self, link: SenderLink | ReceiverLink) -> None:
+        self.by_handle.pop(link.handle, None)
+        if link.remote_handle is not None:
+            self.by_remote.pop(link.remote_handle, None)
+
+    def drop(self, link: SenderLink | ReceiverLink) -> list[tuple[int, Parts]]:
+        """Take a link out of sending and settling, without a frame; its deliveries are no longer known.
+
+        Returns:
+            Key and message of each delivery that was handed over and not begun, and of one that was
+            begun settled and not finished: its receiver discards it, and no outcome will come.
+        """
+        if type(link) is ReceiverLink:
+            self._in.drop(link)
+            return []
+        assert type(link) is SenderLink
+        return self._out.drop(link)
+
+    def forget_all(self) -> None:
+        """The session has ended, and its links with it."""
+        for link in list(self.by_handle.values()):
+            link.state = LinkState.DETACHED
+        self.by_handle.clear()
+        self.by_remote.clear()
