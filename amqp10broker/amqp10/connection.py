@@ -183,8 +183,10 @@ class Connection:
         are kept, call `receive` with no bytes after giving it.
         """
         events: list[ConnectionEvent] = []
-        if self.state is ConnectionState.END or (self.fault is not None and self.frames.fault is not None):
+        if self.state is ConnectionState.END:
             return events
+        if self.fault is not None and self.frames.fault is not None and not self.frames.recover():
+            return events  # all that can still come is the end of the bytes
         try:
             self._receive(data, events)
         except AmqpConnectionError as fault:

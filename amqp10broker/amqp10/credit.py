@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.amqp10.serial import MASK, diff, limit_left
 
 # "not a count but a sequence number initialized at an arbitrary point by the sender" (2.6.7). We
 # start at 0: proton 0.40 sends a flow counted from 0 before it has seen our attach, and with any
@@ -20,6 +20,8 @@ INITIAL_DELIVERY_COUNT: Final = 0
 
 _INT32_MAX: Final = 0x7FFF_FFFF
 _MODULUS: Final = 0x1_0000_0000
+_BELOW_ZERO_MAX: Final = 0x100_0000
+"""A client's buffer is smaller than this, and so is what it can be ahead of its own limit."""
 
 
 class SenderCredit:
@@ -69,7 +71,8 @@ class SenderCredit:
         """
         if not self._large:
             below_zero = _MODULUS - link_credit
-            self._large = limit != self._limit and not 1 < below_zero <= base
+            received = diff(base, INITIAL_DELIVERY_COUNT)
+            self._large = limit != self._limit and not 1 < below_zero <= min(received, _BELOW_ZERO_MAX)
         return self._large
 
     def spend(self, deliveries: int) -> None:

@@ -164,6 +164,10 @@ class Settlements:
         else:
             ids.extend(delivery_ids)
 
+    def clear(self) -> None:
+        """Forget what was collected."""
+        self._waiting.clear()
+
     def take(self) -> list[bytes]:
         """Encode and forget what was collected: one frame for each contiguous range."""
         frames: list[bytes] = []

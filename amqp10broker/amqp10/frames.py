@@ -155,6 +155,7 @@ class FrameReader:
             except DecodeError as fault:
                 self.fault = fault
                 if not groups:
+                    self._rest = buf[pos:]
                     raise
                 break  # what stands in front of it must not depend on how the socket cut the bytes
             if stop is None:
@@ -210,6 +211,15 @@ class FrameReader:
             if len(self._layouts) >= _LAYOUTS_MAX:
                 self._layouts.clear()
             self._layouts.update(layouts)
+
+    def recover(self) -> bool:
+        """Go on behind a frame whose body was at fault; False if where frames begin is not known."""
+        if self.fault is None or self.fault.condition == Condition.FRAMING_ERROR:
+            return False
+        size = FRAME_HEADER.unpack_from(self._rest)[0]
+        self._rest = self._rest[size:]
+        self.fault = None
+        return True
 
     def take_rest(self) -> bytes:
         """Hand over the bytes not read yet, for a phase that does not speak in frames."""

@@ -314,11 +314,6 @@ class Links:
             return
         events.append(LinkDetached(link, detach.closed, detach.error, None))
 
-    def fail(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError, events: list[SessionEvent]) -> None:
-        """Detach because the peer broke a rule of the link, and say so."""
-        unsent = self.detach(link, fault)
-        events.append(LinkDetached(link, True, None, fault, unsent))
-
     def _forget(self, link: SenderLink | ReceiverLink) -> None:
         self.by_handle.pop(link.handle, None)
         if link.remote_handle is not None:

@@ -12,7 +12,7 @@ detaches that link, an `AmqpSessionError` ends the session, and an `AmqpConnecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from amqp10broker.amqp10.disposition import DispositionRun
@@ -95,6 +95,7 @@ class Session:
         self.outgoing = OutgoingWindow()
         self.remote_begin: Begin | None = None
         self._remote_channel = channel
+        self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
         self._output = Output(channel)
         self._write = self._output.write
         self._in = Inbound(self.incoming)
@@ -216,12 +217,19 @@ class Session:
     # --- frames in --------------------------------------------------------------------------------
 
     def receive(self, items: Sequence[object]) -> list[SessionEvent]:
-        """Handle frame bodies of this session in order.
+        """Handle frame bodies of this session in order; see `receive_each`."""
+        return list(self.receive_each(items))
+
+    def receive_each(self, items: Sequence[object]) -> Iterator[SessionEvent]:
+        """Handle frame bodies of this session in order, each event as soon as it is known.
+
+        The owner acts on an event before it asks for the next, so that what it does (answer an attach,
+        refuse a message) has its effect on the frames behind. A fault comes after the events of what
+        stood in front of it, and only if the owner has not ended the link or the session by then.
 
         Raises:
             AmqpConnectionError: the peer broke a rule whose scope is the connection.
         """
-        events: list[SessionEvent] = []
         for item in items:
             handle = self._handlers.get(type(item))
             if self.state in (SessionState.DISCARDING, SessionState.END_SENT) and type(item) is not End:
@@ -231,12 +239,21 @@ class Session:
                     Condition.ILLEGAL_STATE,
                     f"{type(item).__name__.lower()} is not permitted on channel {self.channel} now",
                 )
+            events: list[SessionEvent] = []
+            session_fault: AmqpSessionError | None = None
             try:
                 handle(item, events)
             except AmqpSessionError as fault:
-                self.end(fault)
-                events.append(SessionEnded(to_error(fault), fault))
-        return events
+                session_fault = fault
+            yield from events
+            if self._link_fault is not None:
+                link, link_fault = self._link_fault
+                self._link_fault = None
+                if link.attached and not self.ended:
+                    yield LinkDetached(link, True, None, link_fault, self.detach(link, link_fault))
+            if session_fault is not None and not self.ended:
+                self.end(session_fault)
+                yield SessionEnded(to_error(session_fault), session_fault)
 
     def _on_run(self, run: TransferRun, events: list[SessionEvent]) -> None:
         count = len(run.delivery_ids)
@@ -249,7 +266,7 @@ class Session:
             try:
                 self._in.take_run(link, run, events)
             except AmqpLinkError as fault:
-                self._links.fail(link, fault, events)
+                self._link_fault = (link, fault)
         if violation is not None:
             raise self.incoming.violation()
 
@@ -263,7 +280,7 @@ class Session:
         try:
             self._in.take_transfer(link, frame.performative, frame.payload, events)
         except AmqpLinkError as fault:
-            self._links.fail(link, fault, events)
+            self._link_fault = (link, fault)
 
     def _receiver(self, handle: int) -> ReceiverLink | None:
         """The receiver link for a transfer; None when its frames are to be discarded."""
@@ -389,8 +406,11 @@ class Session:
 
     def _flush(self) -> None:
         """Write what was collected: outcomes, then grants, then the session's own window."""
+        if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
+            self._settling.forget()  # nothing may stand behind our end (2.5.5)
+            return
         self._settling.flush()
-        if self.state is not SessionState.MAPPED:
+        if self.state is SessionState.END_RECEIVED:
             return
         for link in self._in.grants:
             if link.credit.granted is None or not link.attached:

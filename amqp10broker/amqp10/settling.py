@@ -101,6 +101,11 @@ class Settling:
             pop(delivery_id, None)
         self._of_sent.add(delivery_ids, state, settled=True)
 
+    def forget(self) -> None:
+        """Nobody is to hear of the outcomes decided so far."""
+        self._of_received.clear()
+        self._of_sent.clear()
+
     def flush(self) -> None:
         """Write the outcomes decided so far."""
         if self._of_received:

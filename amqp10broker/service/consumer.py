@@ -179,8 +179,8 @@ class Consumer:
         self.queue_credit = 0
         if not credit.drain:
             # A later flow has taken the drain back before it was done: tell the state, go on.
-            self._echoes_asked = 0
-            self._session.send_flow(self.link, available=self.available)
+            self._echoes_asked = max(1, self._echoes_asked)
+            self._answer_echoes()
         elif used_up_by_messages and credit.link_credit > 0:
             self._request()  # the queue may have more: another round of the same drain
         else:

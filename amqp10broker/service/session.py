@@ -8,9 +8,8 @@ Conducts the engine (`amqp10.session.Session`) and the links' two kinds of owner
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final, assert_never
+from typing import Any, assert_never
 
-from amqp10broker.amqp10.disposition import DispositionRun
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import (
     DeliveriesReceived,
@@ -27,9 +26,8 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin, Disposition, Modified, SenderSettleMode
+from amqp10broker.amqp10.performatives import Begin, Modified, SenderSettleMode
 from amqp10broker.amqp10.session import Session
-from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import QueueHandle
 from amqp10broker.config import Config
@@ -46,9 +44,6 @@ from amqp10broker.service.attach import plan_source, plan_target, rcv_settle_mod
 from amqp10broker.service.consumer import Consumer
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.publisher import Publisher
-
-_INDEPENDENT: Final = frozenset((TransferRun, TransferFrame, DispositionRun, Disposition))
-"""Frames whose consequences do not change what the next frame means."""
 
 
 class BrokerSession:
@@ -100,24 +95,7 @@ class BrokerSession:
         Raises:
             AmqpConnectionError: the connection must be closed with it.
         """
-        session = self.session
-        begin = 0
-        for at, item in enumerate(items):
-            if type(item) in _INDEPENDENT:
-                continue
-            # What such a frame causes must be done before the next is looked at: an attach must be
-            # answered before a flow on its handle means anything.
-            if begin < at:
-                self._receive(items[begin:at])
-            self._receive((item,))
-            begin = at + 1
-            if session.ended:
-                return
-        if begin < len(items):
-            self._receive(items[begin:] if begin else items)
-
-    def _receive(self, items: Sequence[object]) -> None:
-        for event in self.session.receive(items):
+        for event in self.session.receive_each(items):
             self._on_event(event)
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
