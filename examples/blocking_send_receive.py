@@ -29,7 +29,7 @@ try:
     print("annotations:", {str(key): value for key, value in message.annotations.items()})
 
     # Not accepted yet: the message is still in the queue's books. If we went away now, somebody else
-    # would get it. We give it back instead, count a failed attempt, and take it once more.
+    # would get it. We give it back instead, and take it once more: now it is marked as redelivered.
     receiver.release(delivered=True)
     message = receiver.receive(timeout=10)
     print("received again; first acquirer:", message.first_acquirer)

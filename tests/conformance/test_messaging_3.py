@@ -50,8 +50,7 @@ class Pipe:
             self.script.do(command)
         self._written: list[bytes] = []
         client = self.script.world.clients["C"]
-        note = client._on_frame
-        client._on_frame = lambda channel, body: (self._written.append(body), note(channel, body))  # type: ignore[method-assign]
+        client.bodies = self._written
         self._client = client
         self._id = 0
 
@@ -347,8 +346,7 @@ def _attached(command: str) -> Attach:
     script.do("C> BEGIN")
     seen: list[bytes] = []
     client = script.world.clients["C"]
-    note = client._on_frame
-    client._on_frame = lambda channel, body: (seen.append(body), note(channel, body))  # type: ignore[method-assign]
+    client.bodies = seen
     script.do(command)
     attach, _ = decode_composite(seen[0])
     assert isinstance(attach, Attach)

@@ -300,10 +300,10 @@ def test_trace_frames_prints_each_frame_readably(start_broker: StartBroker, clie
         ("<-", "ATTACH", f"address={queue}"),
         ("->", "FLOW", "link-credit=170"),
         ("<-", "TRANSFER", "payload("),
-        ("->", "DISPOSITION", "state=ACCEPTED"),
+        ("->", "DISPOSITION", "state=accepted"),
         ("<-", "FLOW", "link-credit=1"),
         ("->", "TRANSFER", "delivery-id=0"),
-        ("<-", "DISPOSITION", "settled=True"),
+        ("<-", "DISPOSITION", "settled=true"),
         ("<-", "CLOSE", ""),
         ("->", "CLOSE", ""),
     ):

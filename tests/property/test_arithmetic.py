@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from itertools import pairwise
+
+import pytest
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
@@ -50,13 +53,17 @@ def test_ranges_cover_exactly_the_given_serials_and_do_not_touch(origin: int, of
     spans = ranges(given_ids)
     covered = [(first + step) % M for first, last in spans for step in range((last - first) % M + 1)]
     assert sorted(covered) == sorted(given_ids)
-    for (_, last), (first, _) in zip(spans, spans[1:], strict=False):
+    for (_, last), (first, _) in pairwise(spans):
         assert diff(first, last) > 1
 
 
 @given(serials, uints, near)
 def test_sender_credit_is_set_not_added(position: int, link_credit: int, behind: int) -> None:
-    """credit_snd = delivery-count_rcv + link-credit_rcv - delivery-count_snd, however often it is told."""
+    """credit_snd = delivery-count_rcv + link-credit_rcv - delivery-count_snd, however often it is told.
+
+    Numbers in which a signed client's credit below 0 can hide are left out; they have tests of their own.
+    """
+    assume(link_credit < 2**31 or M - link_credit == 1 or M - link_credit > 2**24)
     credit = SenderCredit(position)
     for _ in range(2):
         credit.set((position - behind) % M, link_credit, drain=False)
@@ -97,11 +104,13 @@ def test_receiver_credit_counts_a_batch_as_if_its_deliveries_came_one_by_one(
             assert covered == sum(single.receive(1) for _ in range(count))
         for name in ("delivery_count", "link_credit", "outstanding", "granted", "limit"):
             assert getattr(batched, name) == getattr(single, name), name
-        assert 0 <= batched.link_credit
+        assert batched.link_credit >= 0
 
 
 @given(start=serials, limit=st.integers(1, 400), batches=st.lists(st.integers(0, 200), max_size=20))
-def test_receiver_credit_follows_the_rule_of_topping_up_at_half(start: int, limit: int, batches: list[int]) -> None:
+def test_receiver_credit_follows_the_rule_of_topping_up_at_half(
+    start: int, limit: int, batches: list[int]
+) -> None:
     """The rule written down naively: after each delivery, if at most half is left and few are outstanding."""
     credit = ReceiverCredit(start, limit)
     credit.top_up()
@@ -176,7 +185,10 @@ def test_outgoing_window_is_the_specifications_formula(position: int, window: in
 
     outgoing = OutgoingWindow(position)
     flow = Flow(
-        next_incoming_id=(position - behind) % M, incoming_window=window, next_outgoing_id=0, outgoing_window=0
+        next_incoming_id=(position - behind) % M,
+        incoming_window=window,
+        next_outgoing_id=0,
+        outgoing_window=0,
     )
     outgoing.update(flow)
     assert outgoing.remote_incoming_window == max(0, window - behind)
@@ -188,7 +200,8 @@ STATES = (ACCEPTED, RELEASED, Accepted(), Released(), Rejected(), Modified(deliv
 @given(
     origin=serials,
     parts=st.lists(
-        st.tuples(st.lists(st.integers(0, 200), max_size=40), st.sampled_from(STATES), st.booleans()), max_size=8
+        st.tuples(st.lists(st.integers(0, 200), max_size=40), st.sampled_from(STATES), st.booleans()),
+        max_size=8,
     ),
     role=st.booleans(),
     channel=st.integers(0, 65_535),
@@ -200,7 +213,11 @@ def test_settlements_are_written_once_each_as_ranges(
     settlements = Settlements(channel, role)
     expected: dict[int, tuple[object, bool]] = {}
     for offsets, state, settled in parts:
-        ids = [number for number in dict.fromkeys((origin + offset) % M for offset in offsets) if number not in expected]
+        ids = [
+            number
+            for number in dict.fromkeys((origin + offset) % M for offset in offsets)
+            if number not in expected
+        ]
         if not ids:
             continue
         settlements.add(ids, state, settled=settled)  # type: ignore[arg-type]
@@ -220,3 +237,33 @@ def test_settlements_are_written_once_each_as_ranges(
     assert seen == expected
     assert ranks == sorted(ranks)
     assert settlements.take() == []
+
+
+@pytest.mark.parametrize("taken_back", [2, 15, 99])
+def test_credit_below_zero_of_a_signed_client_is_no_credit(taken_back: int) -> None:
+    """proton writes -n as 2**32 - n, with n at most what it has received."""
+    credit = SenderCredit()
+    credit.set(0, 100, drain=False)
+    credit.spend(100)
+    credit.set(100, M - taken_back, drain=False)
+    assert credit.link_credit == 0
+
+
+def test_credit_below_zero_with_the_limit_of_the_flow_before_changes_nothing() -> None:
+    """A limit that is not new is no grant, also for -1."""
+    credit = SenderCredit()
+    credit.set(0, 5, drain=False)
+    credit.spend(5)
+    credit.set(6, M - 1, drain=False)
+    assert credit.link_credit == 0
+
+
+def test_largest_credit_is_a_grant_at_any_time() -> None:
+    """2**32 - 1 is what it says, and a client that has granted it is taken at its word from then on."""
+    credit = SenderCredit()
+    credit.set(0, 10, drain=False)
+    credit.spend(10)
+    credit.set(10, M - 1, drain=False)
+    assert credit.link_credit == M - 1
+    credit.set(10, M - 5, drain=False)
+    assert credit.link_credit == M - 5

@@ -332,10 +332,10 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         assert fresh == sorted(fresh)
         assert not returned or not fresh or max(returned) < fresh[0]
         held = {key for consumer in self.living if not consumer.settled for key in consumer.sent}
-        waiting = {
-            key for each in self.living if not each.settled for key, _ in (*each.coming, *each.unsent)
-        }
-        inside = [key for each in self.queue._consumers.values() if not each.settled for key in each.unsettled]
+        waiting = {key for each in self.living if not each.settled for key, _ in (*each.coming, *each.unsent)}
+        inside = [
+            key for each in self.queue._consumers.values() if not each.settled for key in each.unsettled
+        ]
         assert sorted(inside) == sorted(held | waiting)
         assert self.queue.unsettled == len(inside)
         for consumer in self.living:
@@ -353,7 +353,9 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     @invariant()
     def a_deleted_queue_is_empty(self) -> None:
         if self.deleted:
-            assert self.queue.ready == self.queue.unsettled == self.queue.consumers == self.queue.publishers == 0
+            assert (
+                self.queue.ready == self.queue.unsettled == self.queue.consumers == self.queue.publishers == 0
+            )
 
     def teardown(self) -> None:
         """Everything can be drained by a new consumer, in order."""
@@ -385,10 +387,12 @@ TestClassicQueue.settings = settings(max_examples=200, stateful_step_count=40, d
 )
 @settings(max_examples=100, deadline=None)
 def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: int, first: bool) -> None:
-    """Every consumer with credit has a turn before anyone has a second; all credit is used if messages last."""
+    """All credit is used if messages last, and everyone with credit has a turn of a long backlog."""
     queue = ClassicQueue("q", durable=False)
     reply_to = ReplyTo("s")
-    publish = Publish(PublisherRef(reply_to), range(backlog), [(HEAD, b"%d" % n) for n in range(backlog)], True)
+    publish = Publish(
+        PublisherRef(reply_to), range(backlog), [(HEAD, b"%d" % n) for n in range(backlog)], True
+    )
     if first:
         queue.apply(publish)
     refs = [ConsumerRef(reply_to) for _ in credits_]
@@ -401,7 +405,7 @@ def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: in
     else:
         for ref, link_credit in zip(refs, credits_, strict=True):
             queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0))
-    got = {ref: 0 for ref in refs}
+    got = dict.fromkeys(refs, 0)
     for effect in queue.take_effects().get(reply_to, []):
         if isinstance(effect, Deliver):
             assert list(effect.keys) == sorted(effect.keys)

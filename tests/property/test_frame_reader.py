@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import example, given, settings
@@ -82,7 +83,9 @@ def flat(items: list[Any]) -> list[Any]:
                         ),
                         payload,
                     )
-                    for delivery_id, tag, payload in zip(item.delivery_ids, item.tags, item.payloads, strict=True)
+                    for delivery_id, tag, payload in zip(
+                        item.delivery_ids, item.tags, item.payloads, strict=True
+                    )
                 ]
             case TransferFrame():
                 result.append((replace(item.performative, batchable=False), item.payload))
@@ -128,7 +131,13 @@ def composite(descriptor: int, fields: list[bytes], shape: int, count_off: int) 
 def wrapped(channel: int, body: bytes, *, doff: int = 2) -> bytes:
     """A frame, possibly with an extended header."""
     size = 4 * doff + len(body)
-    return size.to_bytes(4, "big") + bytes((doff, 0)) + channel.to_bytes(2, "big") + b"\xee" * (4 * doff - 8) + body
+    return (
+        size.to_bytes(4, "big")
+        + bytes((doff, 0))
+        + channel.to_bytes(2, "big")
+        + b"\xee" * (4 * doff - 8)
+        + body
+    )
 
 
 numbers = st.one_of(st.integers(0, 3), st.sampled_from((255, 256, 2**16, 2**31, 2**32 - 1)))
@@ -194,7 +203,9 @@ def streams(draw: st.DrawFn) -> list[bytes]:
     result: list[bytes] = []
     for which, change, at, value in draw(
         st.lists(
-            st.tuples(st.integers(0, 5), st.sampled_from((0,) * 6 + (1,)), st.integers(4, 60), st.integers(0, 255)),
+            st.tuples(
+                st.integers(0, 5), st.sampled_from((0,) * 6 + (1,)), st.integers(4, 60), st.integers(0, 255)
+            ),
             min_size=1,
             max_size=20,
         )
@@ -209,7 +220,7 @@ def streams(draw: st.DrawFn) -> list[bytes]:
 def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
     """Bytes in chunks at the given places."""
     places = sorted({0, len(raw), *(place % (len(raw) + 1) for place in cuts)})
-    return [raw[start:stop] for start, stop in zip(places, places[1:], strict=False)]
+    return [raw[start:stop] for start, stop in pairwise(places)]
 
 
 def test_examples_are_learned_at_all() -> None:
@@ -218,7 +229,8 @@ def test_examples_are_learned_at_all() -> None:
     ((_, items),) = reader.read(b"".join(transfer(0, number + 70_000, b"x") for number in range(10)))
     assert [type(item) for item in items] == [TransferFrame, TransferRun]
     raw = b"".join(
-        frame(0, Disposition(role=True, first=70_000 + number, settled=True, state=Accepted())) for number in range(10)
+        frame(0, Disposition(role=True, first=70_000 + number, settled=True, state=Accepted()))
+        for number in range(10)
     )
     ((_, items),) = reader.read(raw)
     assert [type(item) for item in items] == [Disposition, DispositionRun]
@@ -240,7 +252,11 @@ def test_learned_layouts_read_what_the_plain_decoder_reads(raws: list[bytes], cu
 
 
 @settings(max_examples=200, deadline=None)
-@given(st.lists(st.one_of(transfers(), dispositions()), min_size=1, max_size=4), st.integers(2, 6), st.integers(1, 40))
+@given(
+    st.lists(st.one_of(transfers(), dispositions()), min_size=1, max_size=4),
+    st.integers(2, 6),
+    st.integers(1, 40),
+)
 def test_byte_by_byte_is_the_same_as_at_once(raws: list[bytes], repeats: int, step: int) -> None:
     """A slow socket changes nothing."""
     raw = b"".join(raws) * repeats
@@ -261,7 +277,11 @@ def test_layouts_are_bounded_whatever_a_client_sends() -> None:
             raw.append(frame(first % 50, Disposition(role=True, first=first, settled=True, state=state)))
     reader.read(b"".join(raw))
     assert len(reader._layouts) <= frames_module._LAYOUTS_MAX
-    reader.read(b"".join(transfer(handle % 250, first, b"", channel=handle) for handle in range(200) for first in range(50)))
+    reader.read(
+        b"".join(
+            transfer(handle % 250, first, b"", channel=handle) for handle in range(200) for first in range(50)
+        )
+    )
     assert len(reader._layouts) <= frames_module._LAYOUTS_MAX + 1
 
 
@@ -273,12 +293,20 @@ def section(descriptor: int, value: Any) -> bytes:
     return encode(Described(ULong(descriptor), value))
 
 
-simple = st.one_of(st.none(), st.booleans(), st.integers(-5, 300), st.text(max_size=10), st.binary(max_size=10))
+simple = st.one_of(
+    st.none(), st.booleans(), st.integers(-5, 300), st.text(max_size=10), st.binary(max_size=10)
+)
 maps = st.dictionaries(st.text(max_size=8), simple, max_size=4)
-annotations = st.dictionaries(st.text("abc-", max_size=5).map(lambda key: Symbol("x-" + key)), simple, max_size=3)
+annotations = st.dictionaries(
+    st.text("abc-", max_size=5).map(lambda key: Symbol("x-" + key)), simple, max_size=3
+)
 bodies = st.one_of(
-    st.lists(st.binary(max_size=300), min_size=1, max_size=3).map(lambda parts: [section(0x75, part) for part in parts]),
-    st.lists(st.lists(simple, max_size=3), min_size=1, max_size=3).map(lambda parts: [section(0x76, part) for part in parts]),
+    st.lists(st.binary(max_size=300), min_size=1, max_size=3).map(
+        lambda parts: [section(0x75, part) for part in parts]
+    ),
+    st.lists(st.lists(simple, max_size=3), min_size=1, max_size=3).map(
+        lambda parts: [section(0x76, part) for part in parts]
+    ),
     simple.map(lambda value: [section(0x77, value)]),
 )
 
@@ -298,14 +326,18 @@ def messages(draw: st.DrawFn) -> tuple[bytes, bytes, Header | None, dict[Any, An
         )
         head += header.encode()
     if draw(st.booleans()):
-        head += section(0x71, draw(st.dictionaries(st.text("abc", max_size=3).map(Symbol), simple, max_size=2)))
+        head += section(
+            0x71, draw(st.dictionaries(st.text("abc", max_size=3).map(Symbol), simple, max_size=2))
+        )
     given_annotations: dict[Any, Any] = {}
     if draw(st.booleans()):
         given_annotations = draw(annotations)
         head += section(0x72, given_annotations)
     bare = b""
     if draw(st.booleans()):
-        bare += Properties(to=draw(st.one_of(st.none(), st.text(max_size=5))), subject=draw(st.text(max_size=5))).encode()
+        bare += Properties(
+            to=draw(st.one_of(st.none(), st.text(max_size=5))), subject=draw(st.text(max_size=5))
+        ).encode()
     if draw(st.booleans()):
         bare += section(0x74, draw(maps))
     bare += b"".join(draw(bodies))
@@ -319,7 +351,7 @@ def messages(draw: st.DrawFn) -> tuple[bytes, bytes, Header | None, dict[Any, An
 def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
     made: tuple[bytes, bytes, Header | None, dict[Any, Any]],
 ) -> None:
-    """Properties, application-properties, body and footer are untouched; header and annotations are rewritten."""
+    """From properties to footer nothing is touched; header and annotations are written anew."""
     payload, bare, header, given_annotations = made
     sections = locate(payload)
     assert payload[sections.bare :] == bare
@@ -331,7 +363,11 @@ def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
         assert found.first_acquirer is True
         assert found.delivery_count == 0
         wanted = header or Header()
-        assert (found.durable, found.priority, found.ttl) == (bool(wanted.durable), wanted.priority, wanted.ttl)
+        assert (found.durable, found.priority, found.ttl) == (
+            bool(wanted.durable),
+            wanted.priority,
+            wanted.ttl,
+        )
         _, end = decode_composite(head)
         again = locate(head + kept)
         assert again.header == (0, end)
@@ -351,7 +387,7 @@ def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
 def test_damaged_message_is_read_or_refused_with_a_link_error(
     made: tuple[bytes, bytes, Header | None, dict[Any, Any]], at: int, value: int, truncate: bool
 ) -> None:
-    """One changed byte, or a cut: nothing but AmqpLinkError comes out, and what is accepted keeps its bytes."""
+    """One changed byte, or a cut: only AmqpLinkError comes out; what is accepted keeps its bytes."""
     payload = made[0]
     at %= len(payload)
     damaged = payload[:at] if truncate else payload[:at] + bytes((value,)) + payload[at + 1 :]

@@ -133,7 +133,12 @@ class PairMachine(RuleBasedStateMachine):
         self.senders[queue] = link
         self.pair.write_up()
 
-    @rule(queue=st.sampled_from(QUEUES), count=st.integers(1, 30), size=st.sampled_from((0, 0, 0, 300, 1_000, 3_000)), moves=MOVES)
+    @rule(
+        queue=st.sampled_from(QUEUES),
+        count=st.integers(1, 30),
+        size=st.sampled_from((0, 0, 0, 300, 1_000, 3_000)),
+        moves=MOVES,
+    )
     def publish(self, queue: str, count: int, size: int, moves: list[Move]) -> None:
         self._move(moves)
         link = self.senders.get(queue)
@@ -220,7 +225,9 @@ class PairMachine(RuleBasedStateMachine):
         self.pair.write_up()
 
     @precondition(lambda self: self.held)
-    @rule(outcome=st.sampled_from(sorted(OUTCOMES)), settled=st.booleans(), seed=st.integers(0, 99), moves=MOVES)
+    @rule(
+        outcome=st.sampled_from(sorted(OUTCOMES)), settled=st.booleans(), seed=st.integers(0, 99), moves=MOVES
+    )
     def settle(self, outcome: str, settled: bool, seed: int, moves: list[Move]) -> None:
         self._move(moves)
         ids = sorted(self.held)
@@ -249,7 +256,9 @@ class PairMachine(RuleBasedStateMachine):
         self.receivers.remove(receiver)
         self.former[receiver.name] = receiver
         self.only_consumer[receiver.queue] = None
-        self.held = {each: (owner, number) for each, (owner, number) in self.held.items() if owner is not receiver}
+        self.held = {
+            each: (owner, number) for each, (owner, number) in self.held.items() if owner is not receiver
+        }
         self.pair.client.detach(receiver.link)
         self.pair.write_up()
 
@@ -402,7 +411,11 @@ class PairMachine(RuleBasedStateMachine):
         (flow,) = self.pair.down_watch.flows[receiver.name]
         assert flow.drain
         numbers = [int(body_of(payload)[:6]) for _, _, payload in self.pair.down_watch.whole[before:]]
-        left = [number for number in self.published if self.queue_of[number] == queue and number not in self.before]
+        left = [
+            number
+            for number in self.published
+            if self.queue_of[number] == queue and number not in self.before
+        ]
         assert numbers == left
 
     def attach_receiver_for_good(self, queue: str) -> None:
@@ -454,7 +467,10 @@ def walk(seed: int, steps: int) -> PairMachine:
         match step:
             case "publish":
                 machine.publish(
-                    queue=random.choice(QUEUES), count=random.randint(1, 20), size=random.choice((0, 0, 300, 3_000)), moves=moves
+                    queue=random.choice(QUEUES),
+                    count=random.randint(1, 20),
+                    size=random.choice((0, 0, 300, 3_000)),
+                    moves=moves,
                 )
             case "grant" if machine.receivers:
                 machine.grant(
@@ -470,7 +486,9 @@ def walk(seed: int, steps: int) -> PairMachine:
             case "detach_sender":
                 machine.detach_sender(queue=random.choice(QUEUES), rarely=0, moves=moves)
             case "attach" if not lone:
-                machine.attach_receiver(queue=random.choice(QUEUES), settled=flag(), patient=flag(), moves=moves)
+                machine.attach_receiver(
+                    queue=random.choice(QUEUES), settled=flag(), patient=flag(), moves=moves
+                )
             case "detach" if machine.receivers and not lone:
                 machine.detach_receiver(which=random.randrange(8), rarely=0, moves=moves)
             case "window":

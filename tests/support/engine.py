@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL, Connection, ConnectionState
@@ -70,13 +71,18 @@ def client(**options: Any) -> Connection:
     return Connection(server=False, **{"frame_size_max": 4096, "channel_max": 7, **options})
 
 
+def _log_in(connection: Connection) -> None:
+    connection.receive(SASL_INIT)
+    connection.sasl_outcome(0)
+
+
 def server_at(state: ConnectionState, **options: Any) -> Connection:
     """A listening end that a faultless client has brought to `state`; its output so far is taken."""
     connection = server(**options)
-    steps = [
+    steps: list[tuple[ConnectionState, Callable[[], object]]] = [
         (ConnectionState.START, lambda: None),
         (ConnectionState.SASL_NEGOTIATING, lambda: connection.receive(HEADER_SASL)),
-        (ConnectionState.SASL_DONE, lambda: (connection.receive(SASL_INIT), connection.sasl_outcome(0))),
+        (ConnectionState.SASL_DONE, lambda: _log_in(connection)),
         (ConnectionState.HEADER_EXCHANGED, lambda: connection.receive(HEADER_AMQP)),
         (ConnectionState.OPEN_RECEIVED, lambda: connection.receive(OPEN)),
         (ConnectionState.OPENED, lambda: connection.open("server")),

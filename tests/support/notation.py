@@ -8,7 +8,7 @@ the broker's outgoing-window, which is 4294967295 in every frame.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from typing import Any
 
@@ -244,7 +244,7 @@ def _symbols(text: str) -> tuple[Symbol, ...]:
     return tuple(Symbol(name) for name in text.split(","))
 
 
-_TERMINUS_FIELDS = {
+_TERMINUS_FIELDS: dict[str, Callable[[str], Any]] = {
     "default_outcome": lambda text: parse_state(text),
     "outcomes": _symbols,
     "capabilities": _symbols,

@@ -259,12 +259,16 @@ class Pair:
         for commands in taken:
             for command in commands:
                 box.queue.apply(command)
-        self.inbox += [batch for reply_to, batch in box.queue.take_effects().items() if reply_to is self.reply_to]
+        self.inbox += [
+            batch for reply_to, batch in box.queue.take_effects().items() if reply_to is self.reply_to
+        ]
 
     @property
     def busy(self) -> bool:
         """Whether anything is under way."""
-        return bool(self.up or self.down or self.inbox or any(box.letters for box in self.host.boxes.values()))
+        return bool(
+            self.up or self.down or self.inbox or any(box.letters for box in self.host.boxes.values())
+        )
 
     def settle_down(self) -> None:
         """Let everything arrive."""

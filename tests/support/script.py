@@ -38,6 +38,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from tests.support.notation import collapse, show_bodies
 from tests.support.world import World
@@ -51,7 +52,7 @@ class ScriptRunner:
     def __init__(self, *, chunk: int = 0) -> None:
         self.world = World(chunk=chunk)
         self._commands: dict[str, Callable[..., None]] = {
-            "queue": lambda name: self.world.declare(name) and None,
+            "queue": self._queue,
             "delete": self.world.delete,
             "publish": self._publish,
             "stall": lambda name: self._switch(name, "stalled", True),
@@ -111,6 +112,9 @@ class ScriptRunner:
     def _connect(self, label: str, *fields: str) -> None:
         self.world.connect(label, dict(field.split("=", 1) for field in fields))
 
+    def _queue(self, name: str) -> None:
+        self.world.declare(name)
+
     def _publish(self, name: str, count: str, *options: str) -> None:
         given = dict(option.split("=") for option in options)
         size = int(given["size"]) if "size" in given else None
@@ -124,8 +128,8 @@ class ScriptRunner:
         self.world.queues[name].confirm(numbers)
 
     def _config(self, name: str, value: str) -> None:
-        parsed: object = {"true": True, "false": False}[value] if value in ("true", "false") else int(value)
-        self.world.config = replace(self.world.config, **{name: parsed})
+        changes: dict[str, Any] = {name: value == "true" if value in ("true", "false") else int(value)}
+        self.world.config = replace(self.world.config, **changes)
 
     def _override(self, *fields: str) -> None:
         given = dict(field.split("=", 1) for field in fields)

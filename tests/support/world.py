@@ -282,6 +282,7 @@ class Client:
     Attributes:
         label: what stands before ``>`` in its lines.
         blocked: the client does not read, so that the broker's writer is blocked.
+        bodies: where frame bodies of the broker are kept as they came, None for nowhere.
         asleep: its sessions have not had their turn: what comes is handled in one wake later.
     """
 
@@ -290,6 +291,7 @@ class Client:
         self.label = label
         self.blocked = False
         self.asleep = False
+        self.bodies: list[bytes] | None = None
         self.sessions: dict[int, WorldSession] = {}
         self.mine: dict[int, ClientSession] = {}
         self.all_sessions: list[WorldSession] = []
@@ -485,6 +487,8 @@ class Client:
         self._rest = buf[pos:]
 
     def _on_frame(self, channel: int, body: bytes) -> None:
+        if self.bodies is not None:
+            self.bodies.append(body)
         if not body:
             self.note(channel, "EMPTY")
             return

@@ -48,7 +48,9 @@ async def test_alarm_that_is_set_twice_is_told_once(autojump_clock: object) -> N
         broker.set_alarm("cpu", on=True)
 
 
-async def test_session_begun_under_an_alarm_starts_closed_and_is_opened_afterwards(autojump_clock: object) -> None:
+async def test_session_begun_under_an_alarm_starts_closed_and_is_opened_afterwards(
+    autojump_clock: object,
+) -> None:
     """New connections and sessions work; their window is 0 until the alarm has gone."""
     async with running_broker() as broker:
         broker.set_alarm("disk", on=True)
@@ -60,7 +62,9 @@ async def test_session_begun_under_an_alarm_starts_closed_and_is_opened_afterwar
         assert sorted((each.channel, each.body.incoming_window) for each in got) == [(0, 400), (7, 400)]
 
 
-async def test_400_transfers_in_flight_are_tolerated_and_the_401st_ends_the_session(autojump_clock: object) -> None:
+async def test_400_transfers_in_flight_are_tolerated_and_the_401st_ends_the_session(
+    autojump_clock: object,
+) -> None:
     """The margin is the window's size, whatever cut the frames arrive in."""
     async with running_broker() as broker:
         broker.set_flow("max_link_credit", 1000, source="test")
@@ -74,7 +78,14 @@ async def test_400_transfers_in_flight_are_tolerated_and_the_401st_ends_the_sess
         await client.send(*frames[:150])
         await client.send(*frames[150:400])
         got = await client.idle()
-        assert sum((each.body.last or each.body.first) - each.body.first + 1 for each in got if type(each.body) is Disposition) == 400
+        assert (
+            sum(
+                (each.body.last or each.body.first) - each.body.first + 1
+                for each in got
+                if type(each.body) is Disposition
+            )
+            == 400
+        )
         assert queue_counts(broker, "q") == (400, 0)
         await client.send(frames[400])
         end = await client.until(End)
@@ -135,7 +146,9 @@ async def test_window_changed_while_running_is_what_the_next_opening_gives(autoj
         assert windows[-1] <= 10
 
 
-async def test_queue_credit_changed_while_running_bounds_what_leaves_the_queue(autojump_clock: object) -> None:
+async def test_queue_credit_changed_while_running_bounds_what_leaves_the_queue(
+    autojump_clock: object,
+) -> None:
     """The next request to the queue asks for the new maximum."""
     async with running_broker() as broker:
         broker.set_flow("max_link_credit", 5_000, source="test")
@@ -155,7 +168,9 @@ async def test_queue_credit_changed_while_running_bounds_what_leaves_the_queue(a
         assert queue_counts(broker, "q") == (993, 7)
 
 
-@pytest.mark.parametrize(("name", "value"), [("max_link_credit", 0), ("max_link_credit", 2**32), ("port", 1), ("", 1)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("max_link_credit", 0), ("max_link_credit", 2**32), ("port", 1), ("", 1)]
+)
 async def test_refused_setting_changes_nothing(autojump_clock: object, name: str, value: int) -> None:
     """Out of range or unknown: an error that says what is allowed, and no flow on the wire."""
     async with running_broker() as broker:

@@ -61,7 +61,6 @@ ROLES = {
     "reader": "_serve_stream",
     "writer": "_run_writer",
     "session": "_run_session",
-    "keepalive": "_keep_alive",
     "queue": "queue q",
 }
 
@@ -77,7 +76,9 @@ async def act(victim: Client, confirmed: set[int], accepted: set[int]) -> None:
     """What the victim does: publish, consume, settle some, in several writes, on two sessions."""
     try:
         await victim.send(attach_sender(0, "q"), attach_receiver(1, "q"), credit(1, 10))
-        await victim.send(*[transfer(0, number, b"%04d" % (BEFORE + number)) for number in range(DURING // 2)])
+        await victim.send(
+            *[transfer(0, number, b"%04d" % (BEFORE + number)) for number in range(DURING // 2)]
+        )
         await settle_down()
         await victim.send(begin(1), attach_receiver(0, "q", channel=1), credit(0, 5, channel=1))
         await victim.send(
@@ -109,7 +110,9 @@ async def run_once(
     async with running_broker() as broker:
         bystander = await connect(broker).open()
         await bystander.send(attach_sender(0, "q"), attach_sender(1, "other"), attach_receiver(2, "other"))
-        await bystander.send(*[transfer(0, number, b"%04d" % number, settled=True) for number in range(BEFORE)])
+        await bystander.send(
+            *[transfer(0, number, b"%04d" % number, settled=True) for number in range(BEFORE)]
+        )
         await bystander.idle()
         assert queue_counts(broker, "q") == (BEFORE, 0)
         tasks_before = count_tasks(broker)
@@ -119,7 +122,7 @@ async def run_once(
         connection: ConnectionTask = victim.task
 
         def own_tasks(task: trio.lowlevel.Task) -> bool:
-            if not ROLES[role] in task.name:
+            if ROLES[role] not in task.name:
                 return False
             return role == "queue" or belongs_to(task, connection)
 
@@ -224,7 +227,12 @@ CASES = [
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
 @pytest.mark.parametrize(("role", "scope"), CASES, ids=[f"{role}-{scope}" for role, scope in CASES])
 async def test_cancellation_at_every_step_leaks_nothing(
-    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, log: LogRecorder, role: str, scope: str, direct: bool
+    autojump_clock: object,
+    monkeypatch: pytest.MonkeyPatch,
+    log: LogRecorder,
+    role: str,
+    scope: str,
+    direct: bool,
 ) -> None:
     """Cancelled before its n-th step, for every n: messages are back, tasks are gone, others go on."""
     for at in range(1, STEPS_MAX):
@@ -245,7 +253,9 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
             publisher = await connect(broker).open()
             await publisher.send(attach_sender(0, "q"))
             await publisher.idle()
-            await publisher.send(*[transfer(0, number, b"%04d" % number, settled=True) for number in range(20)])
+            await publisher.send(
+                *[transfer(0, number, b"%04d" % number, settled=True) for number in range(20)]
+            )
             await settle_down()
             victim = await connect(broker).open()
             connection = victim.task
@@ -257,7 +267,9 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
                 connection._outer.cancel_scope.cancel()
 
             def chosen(task: trio.lowlevel.Task, connection: ConnectionTask = connection) -> bool:
-                return "queue q" in task.name or ("_run_session" in task.name and belongs_to(task, connection))
+                return "queue q" in task.name or (
+                    "_run_session" in task.name and belongs_to(task, connection)
+                )
 
             killer = Killer(at, chosen, cancel)
             trio.lowlevel.add_instrument(killer)
@@ -305,7 +317,7 @@ async def test_cancelled_send_poisons_the_connection(autojump_clock: object) -> 
 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
     """The names used above exist: a renamed task must not silence these tests."""
-    for name in ("_run_writer", "_run_session", "_keep_alive"):
+    for name in ("_run_writer", "_run_session"):
         assert hasattr(ConnectionTask, name)
     assert hasattr(Writer, "run")
     assert hasattr(RunningQueue, "run")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from amqp10broker.service.publisher import Publisher
 from amqp10broker.service.session import BrokerSession
 from amqp10broker.tasks.connection import CLOSE_WAIT_S, ConnectionTask
 from amqp10broker.tasks.session import READS_MAX
-from amqp10broker.tasks.writer import CONTROL_BYTES_MAX, Writer
+from amqp10broker.tasks.writer import CONTROL_BYTES_MAX
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,
@@ -82,7 +83,12 @@ FAULTS = [
 
 @pytest.mark.parametrize(("owner", "method", "said"), FAULTS, ids=[f"{o.__name__}.{m}" for o, m, _ in FAULTS])
 async def test_crash_ends_its_own_connection_only_and_is_logged_once_with_its_cause(
-    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch, owner: type, method: str, said: bytes
+    autojump_clock: object,
+    log: LogRecorder,
+    monkeypatch: pytest.MonkeyPatch,
+    owner: type,
+    method: str,
+    said: bytes,
 ) -> None:
     """A fault in any task of a connection closes it with internal-error; the neighbour does not notice."""
     async with running_broker() as broker:
@@ -98,7 +104,9 @@ async def test_crash_ends_its_own_connection_only_and_is_logged_once_with_its_ca
         close = got[-1].body
         assert type(close) is Close
         assert close.error.condition == "amqp:internal-error"
-        assert "on purpose" not in (close.error.description or ""), "inner texts are not the client's business"
+        assert "on purpose" not in (close.error.description or ""), (
+            "inner texts are not the client's business"
+        )
         await settle_down()
         assert [connection.peer for connection in broker.connections.values()] == [good.peer]
         await round_trip(good, "good", 0, 0)
@@ -131,7 +139,9 @@ async def test_crash_of_the_writer_ends_its_own_connection_only(
     assert "on purpose" in repr(errors[0][1]["exc_info"])
 
 
-async def test_crash_gives_unsettled_messages_back(autojump_clock: object, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_crash_gives_unsettled_messages_back(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """What a crashed session held is ready again for others."""
     async with running_broker() as broker:
         good = await with_links(await connect(broker).open(), "q")
@@ -148,7 +158,9 @@ async def test_crash_gives_unsettled_messages_back(autojump_clock: object, monke
         await bad.rest()
         assert queue_counts(broker, "q") == (5, 0)
         await good.send(credit(1, 5))
-        assert [body_of(each.payload) for each in await good.take(Transfer, 5)] == [b"%d" % n for n in range(5)]
+        assert [body_of(each.payload) for each in await good.take(Transfer, 5)] == [
+            b"%d" % n for n in range(5)
+        ]
 
 
 @pytest.mark.parametrize("direct", [False, True], ids=["stream", "socket"])
@@ -188,7 +200,9 @@ async def test_client_that_stops_reading_blocks_only_itself(autojump_clock: obje
 
 
 @pytest.mark.parametrize("size", [100, 1_000, 10_000, 70_000, 120_000])
-async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(autojump_clock: object, size: int) -> None:
+async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(
+    autojump_clock: object, size: int
+) -> None:
     """A client that reads gets all it granted, though a batch is larger than writer_buffer_bytes."""
     async with running_broker() as broker:
         publisher = await connect(broker).open()
@@ -197,8 +211,14 @@ async def test_deliveries_beyond_the_writers_buffer_go_on_without_a_nudge(autoju
         for number in range(20):
             await publisher.send(transfer(0, number, b"%04d" % number + b"." * size, settled=True))
         await settle_down()
-        for pair in (None, partial(pipe_pair, 10_000_000, direct=True), partial(pipe_pair, 5_000, direct=True)):
-            client = await (connect(broker, pair=pair) if pair else connect(broker)).open(max_frame_size=131_072)
+        for pair in (
+            None,
+            partial(pipe_pair, 10_000_000, direct=True),
+            partial(pipe_pair, 5_000, direct=True),
+        ):
+            client = await (connect(broker, pair=pair) if pair else connect(broker)).open(
+                max_frame_size=131_072
+            )
             await client.send(attach_receiver(0, "q"), credit(0, 20))
             got = await client.idle()
             whole = [each for each in got if type(each.body) is Transfer and not each.body.more]
@@ -324,16 +344,11 @@ async def test_large_message_shares_the_wire_frame_by_frame(autojump_clock: obje
         middle = Counter(each.channel for each in frames[8:-8])
         assert abs(middle[0] - middle[1]) <= 4
         longest = run = 1
-        for one, other in zip(frames[8:-8], frames[9:-8], strict=False):
+        for one, other in pairwise(frames[8:-8]):
             run = run + 1 if one.channel == other.channel else 1
             longest = max(longest, run)
             # Two frames of a little less than 64 KiB fill the writer's buffer.
         assert longest <= 4
-
-
-def test_writer_is_the_only_one_to_send() -> None:
-    """The writer's interface is put and finish; nothing else of the package calls send_all on a connection."""
-    assert {name for name in vars(Writer) if not name.startswith("_")} >= {"put", "run", "finish"}
 
 
 async def test_close_by_a_client_that_does_not_read_its_answer_ends_in_time(autojump_clock: object) -> None:

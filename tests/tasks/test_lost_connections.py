@@ -44,7 +44,10 @@ async def filled(broker: Any, *, size: int = 4) -> Client:
     await client.send(attach_sender(0, "q"))
     await client.idle()
     await client.send(
-        *[transfer(0, number, (b"%04d" % number).ljust(size, b"."), settled=True) for number in range(MESSAGES)]
+        *[
+            transfer(0, number, (b"%04d" % number).ljust(size, b"."), settled=True)
+            for number in range(MESSAGES)
+        ]
     )
     await settle_down()
     assert queue_counts(broker, "q") == (MESSAGES, 0)
@@ -126,7 +129,9 @@ async def test_deliveries_kept_by_a_closed_window_return_unmarked(autojump_clock
 
 @pytest.mark.parametrize("end", list(ENDS))
 @pytest.mark.parametrize("window", [0, 7])
-async def test_settled_consumer_loses_nothing_that_was_not_sent(autojump_clock: object, end: str, window: int) -> None:
+async def test_settled_consumer_loses_nothing_that_was_not_sent(
+    autojump_clock: object, end: str, window: int
+) -> None:
     """The session holds the only copies of a pre-settled link's deliveries: they go back when it ends."""
     async with running_broker() as broker:
         publisher = await filled(broker)
@@ -221,7 +226,9 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
         assert await numbers_left(publisher, MESSAGES) == list(range(MESSAGES))
 
 
-async def test_half_closed_client_is_served_until_its_end_of_stream_and_then_left(autojump_clock: object) -> None:
+async def test_half_closed_client_is_served_until_its_end_of_stream_and_then_left(
+    autojump_clock: object,
+) -> None:
     """What was sent before the end of the stream has its effect, and the answer may still be read."""
     async with running_broker() as broker:
         client = await connect(broker).open()
@@ -250,7 +257,9 @@ async def test_socket_lost_in_the_middle_of_a_transfer_publishes_nothing_of_it(
         assert queue_counts(broker, "q") == (1, 0)
 
 
-async def test_socket_lost_between_frames_of_a_message_publishes_nothing_of_it(autojump_clock: object) -> None:
+async def test_socket_lost_between_frames_of_a_message_publishes_nothing_of_it(
+    autojump_clock: object,
+) -> None:
     """A delivery counts when its last frame has arrived."""
     async with running_broker() as broker:
         client = await connect(broker).open()
@@ -279,13 +288,17 @@ async def test_broken_pipe_while_sending_gives_everything_back(autojump_clock: o
         assert await numbers_left(publisher, MESSAGES) == list(range(MESSAGES))
 
 
-async def test_default_outcome_decides_on_what_is_unsettled_when_the_link_goes(autojump_clock: object) -> None:
+async def test_default_outcome_decides_on_what_is_unsettled_when_the_link_goes(
+    autojump_clock: object,
+) -> None:
     """Modified(delivery-failed) as default-outcome: the attempts that reached the client count as failed."""
     async with running_broker() as broker:
         publisher = await filled(broker)
         client = await connect(broker).open()
         source = Source(
-            address="q", default_outcome=Modified(delivery_failed=True), outcomes=(Symbol("amqp:modified:list"),)
+            address="q",
+            default_outcome=Modified(delivery_failed=True),
+            outcomes=(Symbol("amqp:modified:list"),),
         )
         await client.send(attach_receiver(0, "q", source=source), credit(0, 5))
         await client.take(Transfer, 5)

@@ -12,7 +12,16 @@ import trio
 from amqp10broker.amqp10.performatives import Attach, Close, Disposition, Transfer
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.connection import CLOSE_WAIT_S
-from tests.support.rawframes import SASL_HEADER, attach_receiver, attach_sender, credit, flow, frame, login, transfer
+from tests.support.rawframes import (
+    SASL_HEADER,
+    attach_receiver,
+    attach_sender,
+    credit,
+    flow,
+    frame,
+    login,
+    transfer,
+)
 from tests.support.trioclient import connect, pipe_pair, queue_counts, quiet_config, settle_down
 from tests.tasks.conftest import LogRecorder
 
@@ -57,7 +66,9 @@ async def test_idle_broker_stops_at_once(autojump_clock: object, start: Start) -
     assert await (await start())[1]() < 0.01
 
 
-async def test_client_is_told_connection_forced_and_its_answer_ends_it(autojump_clock: object, start: Start) -> None:
+async def test_client_is_told_connection_forced_and_its_answer_ends_it(
+    autojump_clock: object, start: Start
+) -> None:
     """Close with amqp:connection:forced; the client's close lets the broker go on at once."""
     broker, stop = await start()
     client = await connect(broker).open()
@@ -74,7 +85,9 @@ async def test_client_is_told_connection_forced_and_its_answer_ends_it(autojump_
         assert await stop() < 0.1
 
 
-async def test_client_that_never_answers_close_is_left_after_the_close_wait(autojump_clock: object, start: Start) -> None:
+async def test_client_that_never_answers_close_is_left_after_the_close_wait(
+    autojump_clock: object, start: Start
+) -> None:
     """The broker does not wait for a client longer than it waits for any close."""
     broker, stop = await start()
     client = await connect(broker).open()
@@ -83,7 +96,9 @@ async def test_client_that_never_answers_close_is_left_after_the_close_wait(auto
     assert type((await client.rest())[-1].body) is Close
 
 
-async def test_client_that_never_reads_is_cut_off_at_the_deadline(autojump_clock: object, start: Start) -> None:
+async def test_client_that_never_reads_is_cut_off_at_the_deadline(
+    autojump_clock: object, start: Start
+) -> None:
     """shutdown_timeout bounds the whole, also when a session waits for its client's reading."""
     broker, stop = await start(shutdown_timeout_ms=5_000)
     client = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
@@ -94,7 +109,9 @@ async def test_client_that_never_reads_is_cut_off_at_the_deadline(autojump_clock
 
 
 @pytest.mark.parametrize("said", [b"", SASL_HEADER, login()], ids=["nothing", "header", "login"])
-async def test_connection_in_its_handshake_does_not_hold_the_stop_up(autojump_clock: object, start: Start, said: bytes) -> None:
+async def test_connection_in_its_handshake_does_not_hold_the_stop_up(
+    autojump_clock: object, start: Start, said: bytes
+) -> None:
     """There is nothing to end in order before open."""
     broker, stop = await start()
     client = connect(broker)
@@ -103,7 +120,9 @@ async def test_connection_in_its_handshake_does_not_hold_the_stop_up(autojump_cl
     assert await stop() < 0.1
 
 
-async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up(autojump_clock: object) -> None:
+async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up(
+    autojump_clock: object,
+) -> None:
     """A connection whose task has not run yet when the stop begins ends like the others."""
     began = trio.current_time()
     async with Broker(quiet_config()) as broker:
@@ -111,7 +130,9 @@ async def test_connection_accepted_at_the_last_moment_does_not_hold_the_stop_up(
     assert trio.current_time() - began <= CLOSE_WAIT_S + 0.1
 
 
-async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(autojump_clock: object, start: Start) -> None:
+async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(
+    autojump_clock: object, start: Start
+) -> None:
     """The delay is for guessers, not for the operator."""
     broker, stop = await start(auth_failure_delay_ms=60_000)
     client = connect(broker)
@@ -120,8 +141,10 @@ async def test_login_that_waits_for_its_failure_delay_does_not_hold_the_stop_up(
     assert await stop() < 0.1
 
 
-async def test_stop_gives_everything_back_and_confirms_what_was_taken(autojump_clock: object, start: Start) -> None:
-    """Messages in flight are ready again, and the outcomes of what was published are on the wire before close."""
+async def test_stop_gives_everything_back_and_confirms_what_was_taken(
+    autojump_clock: object, start: Start
+) -> None:
+    """Messages in flight are ready again; outcomes of what was published are on the wire before close."""
     broker, stop = await start()
     client = await connect(broker).open()
     await client.send(attach_sender(0, "q"), attach_receiver(1, "q"))

@@ -7,7 +7,15 @@ import trio
 
 from amqp10broker.amqp10.performatives import Close, Open, SaslOutcome
 from amqp10broker.config import User
-from tests.support.rawframes import AMQP_HEADER, HEARTBEAT, SASL_HEADER, attach_sender, frame, login, open_frame
+from tests.support.rawframes import (
+    AMQP_HEADER,
+    HEARTBEAT,
+    SASL_HEADER,
+    attach_sender,
+    frame,
+    login,
+    open_frame,
+)
 from tests.support.trioclient import Client, connect, running_broker
 from tests.tasks.conftest import LogRecorder
 

@@ -30,7 +30,9 @@ class BrokerProcess:
 
     def __init__(self, *flags: str) -> None:
         command = [sys.executable, "-m", "amqp10broker", "serve", "--port", "0", "--admin-socket", ""]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("AMQP10BROKER_")}
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("AMQP10BROKER_")
+        }
         self._process = subprocess.Popen(
             [*command, "--log-format", "json", "--log-level", "info", *flags],
             stderr=subprocess.PIPE,
