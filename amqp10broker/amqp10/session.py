@@ -382,7 +382,6 @@ class Session:
         flow.echo = echo
         flow.properties = properties
         self._write(flow)
-        self.incoming.flow_due = False
 
     def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
         """End a drain: forfeit what credit is left and tell the peer in one flow."""
@@ -422,7 +421,6 @@ class Session:
             flow.link_credit = link_credit
             link.credit.granted = None
             self._write(flow)
-            self.incoming.flow_due = False
         self._in.grants.clear()
         if self.incoming.flow_due:
             self.send_session_flow()

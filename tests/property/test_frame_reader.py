@@ -200,21 +200,22 @@ others = st.sampled_from(
 def streams(draw: st.DrawFn) -> list[bytes]:
     """Frames, many of them repeated, some of them repeated with one byte changed."""
     base = draw(st.lists(st.one_of(transfers(), transfers(), dispositions(), others), min_size=1, max_size=6))
+    steps = st.tuples(st.integers(0, 5), st.sampled_from("===~~?"), st.integers(0, 60), st.integers(0, 255))
     result: list[bytes] = []
-    for which, change, at, value in draw(
-        st.lists(
-            st.tuples(
-                st.integers(0, 5), st.sampled_from((0,) * 6 + (1,)), st.integers(4, 60), st.integers(0, 255)
-            ),
-            min_size=1,
-            max_size=20,
-        )
-    ):
+    for which, change, at, value in draw(st.lists(steps, min_size=1, max_size=20)):
         raw = base[which % len(base)]
-        if change and at < len(raw):
-            raw = raw[:at] + bytes((value,)) + raw[at + 1 :]
+        # "~" turns one constructor without content into another: true, false, null, 0 are all one byte.
+        places = [place for place in range(8, len(raw)) if raw[place] in _ONE_BYTE] if change == "~" else []
+        if places:
+            place = places[at % len(places)]
+            raw = raw[:place] + bytes((_ONE_BYTE[value % 4],)) + raw[place + 1 :]
+        elif change == "?" and 4 + at < len(raw):
+            raw = raw[: 4 + at] + bytes((value,)) + raw[5 + at :]
         result.append(raw)
     return result
+
+
+_ONE_BYTE = b"\x40\x41\x42\x43"
 
 
 def cut(raw: bytes, cuts: list[int]) -> list[bytes]:
