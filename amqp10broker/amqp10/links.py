@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, Final
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import (
@@ -158,14 +158,9 @@ class Links:
         link.move(LinkInput.RECEIVE_ATTACH)
         self.by_handle[handle] = link
         self._take_over(link, attach)
-        if not attach.role and attach.initial_delivery_count is None:
-            self.refuse(
-                link,
-                AmqpLinkError(
-                    Condition.INVALID_FIELD,
-                    "initial-delivery-count must be set when the role of attach is sender",
-                ),
-            )
+        fault = _bad_attach(attach)
+        if fault is not None:
+            self.refuse(link, fault)
             return
         events.append(LinkAttaching(link, attach))
 
@@ -268,8 +263,8 @@ class Links:
                 name=link.name,
                 handle=link.handle,
                 role=not sender,
-                snd_settle_mode=attach.snd_settle_mode,
-                rcv_settle_mode=attach.rcv_settle_mode,
+                snd_settle_mode=_known(attach.snd_settle_mode, _SND_MODES, SenderSettleMode.MIXED),
+                rcv_settle_mode=_known(attach.rcv_settle_mode, _RCV_MODES, ReceiverSettleMode.FIRST),
                 # "the local terminus is null": source where we send, target where we receive
                 source=None if sender else attach.source,
                 target=attach.target if sender else None,
@@ -338,3 +333,28 @@ class Links:
             link.state = LinkState.DETACHED
         self.by_handle.clear()
         self.by_remote.clear()
+
+
+_SND_MODES: Final = frozenset(SenderSettleMode)
+_RCV_MODES: Final = frozenset(ReceiverSettleMode)
+
+
+def _bad_attach(attach: Attach) -> AmqpLinkError | None:
+    """Why no link can come of an attach, whatever it asks for; None if one can."""
+    if not attach.role and attach.initial_delivery_count is None:
+        return AmqpLinkError(
+            Condition.INVALID_FIELD, "initial-delivery-count must be set when the role of attach is sender"
+        )
+    if attach.snd_settle_mode not in _SND_MODES:
+        return AmqpLinkError(
+            Condition.INVALID_FIELD, f"snd-settle-mode {attach.snd_settle_mode} is none of 0, 1, 2"
+        )
+    if attach.rcv_settle_mode not in _RCV_MODES:
+        return AmqpLinkError(
+            Condition.INVALID_FIELD, f"rcv-settle-mode {attach.rcv_settle_mode} is none of 0, 1"
+        )
+    return None
+
+
+def _known(mode: int, modes: Container[int], otherwise: int) -> int:
+    return mode if mode in modes else otherwise

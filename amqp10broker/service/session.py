@@ -401,6 +401,7 @@ class BrokerSession:
             return
         publisher.link.app = None
         publisher.leave()
+        self._resize_window()
         if publisher.exclusive_queue and publisher.queue is not None:
             self._delete_queue(publisher.queue.name, publisher.queue.handle)
 
