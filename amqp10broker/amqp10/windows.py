@@ -83,7 +83,8 @@ class IncomingWindow:
         """Hold the window closed from now on; frames already sent to us are tolerated."""
         if not self.closed:
             self.closed = True
-            self._margin = self.size
+            # What was granted under a larger size may be on its way as well.
+            self._margin = max(self.size, self.left)
             self.left = 0
             self.flow_due = True
 

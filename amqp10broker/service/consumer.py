@@ -25,9 +25,9 @@ from amqp10broker.queues.commands import ConsumerRef, Credit, GiveBack, Settle, 
 from amqp10broker.queues.effects import CreditReply
 from amqp10broker.service.context import Post
 
-ECHOES_OWED_MAX: Final = 256
-"""Echo requests remembered per link while they cannot be answered. Each gets an answer of its own;
-a client that asks more often than that while it takes nothing gets fewer."""
+ANSWERS_OWED_MAX: Final = 256
+"""Flows with echo or drain remembered per link while they cannot be answered. Each gets an answer of
+its own; a client that asks more often than that while it takes nothing gets fewer."""
 
 
 class Consumer:
@@ -48,9 +48,9 @@ class Consumer:
     """
 
     __slots__ = (
-        "_echoes",
-        "_echoes_asked",
+        "_asked",
         "_epoch",
+        "_owed",
         "_post",
         "_session",
         "_stale",
@@ -99,8 +99,8 @@ class Consumer:
         self._unsent = 0
         self._epoch = 0
         self._stale = False
-        self._echoes = 0
-        self._echoes_asked = 0
+        self._owed = 0
+        self._asked = 0
 
     @property
     def unsent(self) -> int:
@@ -111,8 +111,8 @@ class Consumer:
 
     def on_flow(self, *, echo: bool) -> None:
         """The client's flow was taken over by the engine: pass it on to the queue."""
-        if echo:
-            self._echoes = min(self._echoes + 1, ECHOES_OWED_MAX)
+        if echo or self.link.credit.drain:
+            self._owed = min(self._owed + 1, ANSWERS_OWED_MAX)
         if self._unsent > self.link.credit.link_credit:
             self._give_back()
         if self.in_flight:
@@ -162,7 +162,7 @@ class Consumer:
         if reply.drain:
             self._act_on_drain(reply)
         else:
-            self._answer_echoes()
+            self._answer()
         if self.in_flight:
             return
         if self._stale:
@@ -178,20 +178,19 @@ class Consumer:
         self.queue_delivery_count = reply.delivery_count
         self.queue_credit = 0
         if not credit.drain:
-            # A later flow has taken the drain back before it was done: tell the state, go on.
-            self._echoes_asked = max(1, self._echoes_asked)
-            self._answer_echoes()
+            # A later flow has taken the drain back before it was done: tell the state, and go on.
+            self._answer()
         elif used_up_by_messages and credit.link_credit > 0:
             self._request()  # the queue may have more: another round of the same drain
         else:
-            self._echoes_asked = max(0, self._echoes_asked - 1)
+            self._asked = max(0, self._asked - 1)
             self._session.drained(self.link, available=self.available)
-            self._answer_echoes()
+            self._answer()
 
-    def _answer_echoes(self) -> None:
-        for _ in range(self._echoes_asked):
+    def _answer(self) -> None:
+        for _ in range(self._asked):
             self._session.send_flow(self.link, available=self.available)
-        self._echoes_asked = 0
+        self._asked = 0
 
     # --- to the queue -----------------------------------------------------------------------------
 
@@ -200,8 +199,8 @@ class Consumer:
         self.queue_credit = min(credit.link_credit, self.settings.max_queue_credit)
         self.in_flight = True
         self._stale = False
-        self._echoes_asked += self._echoes
-        self._echoes = 0
+        self._asked += self._owed
+        self._owed = 0
         self._post(
             self.queue.handle,
             Credit(self.ref, self.queue_delivery_count, self.queue_credit, credit.drain, self.seen),

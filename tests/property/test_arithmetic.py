@@ -178,6 +178,19 @@ def test_closed_window_tolerates_its_size_and_no_frame_more(size: int, more: int
     assert window.left == size
 
 
+@given(size=st.integers(1, 300), smaller=st.integers(1, 300), used=st.integers(0, 100))
+def test_window_made_smaller_and_closed_tolerates_what_had_been_granted(
+    size: int, smaller: int, used: int
+) -> None:
+    """A lower setting takes nothing back: frames sent under the larger window may still be on their way."""
+    window = IncomingWindow(size)
+    window.count(min(used, size - 1))
+    granted = window.left
+    window.resize(smaller)
+    window.close()
+    assert window.allowance() >= granted
+
+
 @given(position=serials, window=uints, behind=st.integers(0, 1000))
 def test_outgoing_window_is_the_specifications_formula(position: int, window: int, behind: int) -> None:
     """next-incoming-id + incoming-window - next-outgoing-id, also for windows of 2**31 and more."""

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -266,6 +267,42 @@ def test_byte_by_byte_is_the_same_as_at_once(raws: list[bytes], repeats: int, st
     assert slow[1] == at_once[1]
     assert by_channel(slow[0]) == by_channel(at_once[0])
     assert slow[2] == at_once[2]
+
+
+TAIL = b"\x43\x41"
+LEARNED = {
+    "transfer": wrapped(
+        0, composite(0x14, [b"\x52\x01", b"\x70\0\1\2\3", b"\xa0\4tag!", TAIL[:1], TAIL[1:]], 8, 0) + b"pay"
+    ),
+    "transfer on handle 0": wrapped(
+        1, composite(0x14, [b"\x43", b"\x52\x09", b"\xa0\2ab", b"\x43", b"\x42"], 8, 0) + b"p"
+    ),
+    "transfer in a list32": wrapped(
+        0, composite(0x14, [b"\x52\x01", b"\x70\0\1\2\3", b"\xa0\0", b"\x43", b"\x41"], 32, 0)
+    ),
+    "disposition of one": wrapped(
+        0, composite(0x15, [b"\x41", b"\x70\0\1\2\3", b"\x40", b"\x41", b"\0\x53\x24\x45"], 8, 0)
+    ),
+    "disposition of a range": wrapped(
+        0, composite(0x15, [b"\x41", b"\x52\x03", b"\x52\x07", b"\x41", b"\0\x53\x24\x45"], 8, 0)
+    ),
+    "disposition without state": wrapped(
+        2, composite(0x15, [b"\x42", b"\x70\0\1\2\3", b"\x70\0\1\2\4", b"\x41"], 8, 0)
+    ),
+}
+
+
+@pytest.mark.parametrize("shape", list(LEARNED))
+def test_frame_that_differs_from_a_learned_one_in_any_byte_is_read_as_what_it_is(shape: str) -> None:
+    """Every byte of the frame, every value: between frames of the learned layout, and as the last."""
+    raw = LEARNED[shape]
+    for at in range(4, len(raw)):
+        for value in range(256):
+            changed = raw[:at] + bytes((value,)) + raw[at + 1 :]
+            for stream in ([raw, raw, changed, raw], [raw, changed]):
+                expected, fault = plain(b"".join(stream))
+                found, found_fault, _ = learning([b"".join(stream)])
+                assert (found_fault, by_channel(found)) == (fault, by_channel(expected)), (at, value)
 
 
 def test_layouts_are_bounded_whatever_a_client_sends() -> None:

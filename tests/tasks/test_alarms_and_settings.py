@@ -180,3 +180,17 @@ async def test_refused_setting_changes_nothing(autojump_clock: object, name: str
             broker.set_flow(name, value, source="test")
         assert broker.config is before
         assert await client.idle() == []
+
+
+async def test_alarm_after_a_smaller_window_tolerates_what_was_granted_before(autojump_clock: object) -> None:
+    """400 frames were allowed; a setting of 10 and an alarm at once cannot call them back."""
+    async with running_broker() as broker:
+        broker.set_flow("max_link_credit", 1_000, source="test")
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "q"))
+        await client.idle()
+        broker.set_flow("max_incoming_window", 10, source="test")
+        broker.set_alarm("memory", on=True)
+        await client.send(*[transfer(0, number, b"x", settled=True) for number in range(390)])
+        assert End not in [type(each.body) for each in await client.idle()]
+        assert queue_counts(broker, "q") == (390, 0)

@@ -1,0 +1,685 @@
+"""`ClientCore` against a broker's connection and sessions: states to wait for, and why they fail."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.connection import HEADER_AMQP, HEADER_SASL
+from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.amqp10.frames import HEARTBEAT
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import (
+    Accepted,
+    Attach,
+    Begin,
+    Disposition,
+    Rejected,
+    Released,
+    SenderSettleMode,
+    Source,
+    Target,
+    Transfer,
+)
+from amqp10broker.client.core import ClientCore, ClientOptions
+from amqp10broker.client.ends import ReceiverEnd
+from amqp10broker.client.errors import (
+    ClientError,
+    ConnectionEndedError,
+    LinkDetachedError,
+    LinkRefusedError,
+    LoginError,
+    MessageTooLargeError,
+    SessionEndedError,
+)
+from amqp10broker.client.message import Message, Properties, data_message
+from amqp10broker.client.outcomes import modified, rejected
+from amqp10broker.client.session import ClientSession
+from amqp10broker.config import Config
+from tests.support.engine import CLOSE, frame, kinds, read_all
+from tests.unit.client.back_to_back import BackToBack
+
+
+def numbered(count: int, size: int = 8) -> list[bytes]:
+    return [data_message(number.to_bytes(4, "big").ljust(size, b".")) for number in range(count)]
+
+
+def filled(pair: BackToBack, session: ClientSession, count: int, size: int = 8) -> list[bytes]:
+    """Put messages into queue q and return their encodings."""
+    messages = numbered(count, size)
+    sender = session.sender("q")
+    keys = sender.send(messages)
+    pair.carry()
+    assert sender.take_outcomes(keys) == [Accepted()] * count
+    return messages
+
+
+def bodies(receiver: ReceiverEnd, count: int = 1 << 30) -> list[bytes]:
+    return [delivery.message().body for delivery in receiver.take(count)]
+
+
+def failure_of(thing: Any, kind: type[ClientError]) -> ClientError:
+    failure = thing.failure
+    assert type(failure) is kind, repr(failure)
+    return failure  # type: ignore[no-any-return]
+
+
+# --- connection -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("chunk_bytes", [1, 7, 1 << 20])
+def test_a_whole_dialogue_under_any_chunking(chunk_bytes: int) -> None:
+    """Log in, send, receive, settle, close: how the socket cuts the bytes makes no difference."""
+    pair = BackToBack(chunk_bytes=chunk_bytes, frame_size_max_bytes=512)
+    session = pair.opened()
+    filled(pair, session, 5, size=2000)
+    receiver = session.receiver("q", credit_limit=2)
+    pair.carry()
+    taken = []
+    while deliveries := receiver.take(10):
+        receiver.settle(deliveries)
+        taken += [delivery.message().body[:4] for delivery in deliveries]
+        pair.carry()
+    assert taken == [number.to_bytes(4, "big") for number in range(5)]
+    assert pair.broker.queue("q") == (0, 0)
+    pair.client.close()
+    pair.carry()
+    assert pair.client.closed
+    assert pair.client.failure is None
+
+
+def test_anonymous_login() -> None:
+    pair = BackToBack()
+    pair.client.start(None, None)
+    pair.carry()
+    assert pair.client.opened
+
+
+def test_a_wrong_password_is_a_login_error() -> None:
+    pair = BackToBack()
+    pair.client.start("guest", "wrong")
+    pair.carry()
+    assert "correct them" in str(failure_of(pair.client, LoginError))
+    assert pair.client.closed
+
+
+def test_a_mechanism_that_is_not_offered_is_a_login_error() -> None:
+    pair = BackToBack(mechanisms=("PLAIN",))
+    pair.client.start(None, None)
+    pair.carry()
+    assert "give user and password" in str(failure_of(pair.client, LoginError))
+
+
+def test_an_open_that_is_refused_tells_condition_and_description() -> None:
+    pair = BackToBack(hostname="vhost:other")
+    pair.client.start("guest", "guest")
+    pair.carry()
+    failure = failure_of(pair.client, ConnectionEndedError)
+    assert failure.condition == "amqp:unauthorized-access"
+    assert "'other' does not exist" in failure.description
+
+
+def test_something_else_than_a_broker_is_named() -> None:
+    client = ClientCore(ClientOptions(container_id="client"))
+    client.start("guest", "guest")
+    client.receive(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    assert "is it an AMQP 1.0 broker?" in str(failure_of(client, ConnectionEndedError))
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_socket_that_ends_is_a_failure(opened: bool) -> None:
+    pair = BackToBack()
+    session = pair.opened() if opened else None
+    pair.client.receive_end()
+    assert ("lost" if opened else "before the connection was open") in str(
+        failure_of(pair.client, ConnectionEndedError)
+    )
+    if session is not None:
+        with pytest.raises(ConnectionEndedError):
+            session.sender("q")
+        with pytest.raises(ConnectionEndedError):
+            pair.client.begin()
+
+
+def test_a_socket_that_ends_after_our_close_is_none() -> None:
+    pair = BackToBack()
+    pair.opened()
+    pair.client.close()
+    pair.client.receive_end()
+    assert pair.client.closed
+    assert pair.client.failure is None
+
+
+def test_close_by_the_broker_fails_sessions_and_links_with_its_reason() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    sender = session.sender("q")
+    pair.carry()
+    pair.broker.engine.close(AmqpConnectionError(Condition.CONNECTION_FORCED, "maintenance"))
+    pair.carry()
+    for thing in (pair.client, session, sender):
+        failure = failure_of(thing, ConnectionEndedError)
+        assert (failure.condition, failure.description) == ("amqp:connection:forced", "maintenance")
+        assert "connect again later" in str(failure)
+    with pytest.raises(ConnectionEndedError):
+        sender.send([data_message(b"")])
+    assert pair.written.endswith(CLOSE)
+
+
+def test_what_was_settled_is_written_before_the_close() -> None:
+    """A program that accepts and closes at once has accepted."""
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 3)
+    receiver = session.receiver("q", credit_limit=10)
+    pair.carry()
+    receiver.settle(receiver.take(10))
+    pair.client.close()
+    pair.carry()
+    assert pair.broker.queue("q") == (0, 0)
+    assert pair.client.take_output() == b""
+
+
+def test_open_begin_and_close_in_one_breath_keep_their_order() -> None:
+    pair = BackToBack()
+    pair.client.start("guest", "guest")
+    while not pair.client.opened:
+        pair.broker.receive(pair.client.take_output())
+        pair.client.receive(pair.broker.run())
+    pair.client.begin()
+    pair.client.close()
+    assert kinds(pair.client.take_output()) == ["Begin", "Close"]
+
+
+def test_a_begin_of_the_peer_closes_the_connection() -> None:
+    pair = BackToBack()
+    pair.opened()
+    pair.client.receive(frame(Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1), channel=3))
+    assert failure_of(pair.client, ConnectionEndedError).condition == "amqp:not-allowed"
+
+
+def test_an_attach_of_the_peer_is_refused_and_nothing_else_happens() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    pair.client.receive(
+        frame(Attach(name="theirs", handle=9, role=True, source=Source(address="x"), target=Target()))
+    )
+    assert kinds(pair.client.take_output()) == ["Attach", "Detach"]
+    assert session.failure is None
+
+
+# --- heartbeats -----------------------------------------------------------------------------------
+
+
+def test_an_idle_client_sends_heartbeats() -> None:
+    """The broker's open says 30 s; something goes out every quarter of it."""
+    pair = BackToBack(idle_timeout_ms=0)
+    pair.opened()
+    pair.client.tick(0.0)
+    assert pair.client.tick_interval == 7.5
+    pair.client.tick(7.4)
+    assert pair.client.take_output() == b""
+    pair.client.tick(7.6)
+    assert pair.client.take_output() == HEARTBEAT
+
+
+def test_a_silent_broker_is_given_up() -> None:
+    pair = BackToBack(idle_timeout_ms=10_000)
+    pair.opened()
+    pair.client.tick(0.0)
+    pair.client.tick(9.9)
+    assert pair.client.failure is None
+    pair.client.tick(10.0)
+    assert "silent for 10 s" in str(failure_of(pair.client, ConnectionEndedError))
+
+
+# --- sessions -------------------------------------------------------------------------------------
+
+
+def test_a_session_ended_by_the_broker_leaves_the_others() -> None:
+    pair = BackToBack()
+    first = pair.opened()
+    second = pair.client.begin()
+    pair.carry()
+    link = first.receiver("q")
+    pair.carry()
+    engine = pair.broker.sessions[0].session
+    engine.end(AmqpSessionError(Condition.INTERNAL_ERROR, "for the test"))
+    pair.carry()
+    assert failure_of(first, SessionEndedError).condition == "amqp:internal-error"
+    assert link.failure is first.failure
+    assert second.failure is None
+    with pytest.raises(SessionEndedError):
+        first.receiver("q")
+    filled(pair, second, 1)
+
+
+def test_the_channel_of_an_ended_session_is_used_again() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    session.end()
+    pair.carry()
+    assert session.ended
+    assert session.failure is None
+    with pytest.raises(SessionEndedError, match="begin another"):
+        session.sender("q")
+    again = pair.client.begin()
+    pair.carry()
+    assert again.begun
+    assert again.engine.channel == session.engine.channel
+    filled(pair, again, 1)
+
+
+def test_more_sessions_than_the_broker_allows_are_refused_here() -> None:
+    pair = BackToBack(config=Config(session_max_per_connection=2))
+    pair.opened()
+    pair.client.begin()
+    with pytest.raises(SessionEndedError, match="all 2 sessions"):
+        pair.client.begin()
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+def test_messages_wait_for_credit_in_order() -> None:
+    """Handed over before the link is attached, more than the credit, and all arrive in order."""
+    pair = BackToBack()
+    session = pair.opened()
+    sender = session.sender("q")
+    keys = sender.send(numbered(1000))
+    assert sender.in_flight == 1000
+    assert sender.waiting(keys)
+    pair.carry()
+    assert sender.in_flight == 0
+    assert not sender.waiting(keys)
+    assert sender.take_outcomes(keys) == [Accepted()] * 1000
+    receiver = session.receiver("q", credit_limit=2000)
+    pair.carry()
+    assert [body[:4] for body in bodies(receiver)] == [n.to_bytes(4, "big") for n in range(1000)]
+
+
+def test_outcomes_are_those_of_each_message() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 1)
+    sender = session.sender(None)
+    messages = [
+        Message(b"", Properties(to=f"/queues/{name}")).encode() for name in ("q", "missing", "q", "missing")
+    ]
+    keys = sender.send(messages)
+    pair.carry()
+    assert sender.take_outcomes(keys) == [Accepted(), Released(), Accepted(), Released()]
+    assert sender.take_outcomes(keys) == [None] * 4
+
+
+def test_a_settled_link_has_no_outcomes() -> None:
+    pair = BackToBack()
+    sender = pair.opened().sender("q", settled=True)
+    pair.carry()
+    keys = sender.send(numbered(300))
+    assert sender.waiting(keys)
+    pair.carry()
+    assert not sender.waiting(keys)
+    assert sender.take_outcomes(keys) == [None] * 300
+    assert pair.broker.queue("q") == (300, 0)
+
+
+def test_a_large_message_is_cut_into_frames() -> None:
+    pair = BackToBack(config=Config(max_frame_size_bytes=512))
+    session = pair.opened()
+    filled(pair, session, 2, size=100_000)
+    receiver = session.receiver("q", credit_limit=1)
+    pair.carry()
+    assert len(bodies(receiver)[0]) == 100_000
+
+
+def test_a_message_over_the_links_limit_is_not_sent_and_the_link_goes_on() -> None:
+    pair = BackToBack(config=Config(max_message_size_bytes=1000))
+    session = pair.opened()
+    sender = session.sender("q")
+    pair.carry()
+    with pytest.raises(MessageTooLargeError, match="takes 1000"):
+        sender.send([*numbered(1), data_message(bytes(1000))])
+    assert sender.in_flight == 0
+    keys = sender.send(numbered(1))
+    pair.carry()
+    assert sender.take_outcomes(keys) == [Accepted()]
+
+
+def test_bytes_that_are_no_message_are_refused_here() -> None:
+    sender = BackToBack().opened().sender("q")
+    with pytest.raises(ValueError, match="data_message"):
+        sender.send([b"hello"])
+
+
+def test_what_is_abandoned_and_not_begun_is_never_sent() -> None:
+    """The messages of others stay; what had begun keeps its late outcome to itself."""
+    pair = BackToBack()
+    session = pair.opened()
+    sender = session.sender("q")
+    pair.carry()
+    pair.broker.silent = True
+    first = sender.send(numbered(200))
+    second = sender.send(numbered(10))
+    pair.carry()
+    assert sender.abandon(first) == [None] * 200
+    assert sender.in_flight == 170 + 10
+    pair.broker.silent = False
+    pair.carry()
+    assert sender.in_flight == 0
+    assert sender.take_outcomes(first) == [None] * 200
+    assert sender.take_outcomes(second) == [Accepted()] * 10
+    assert pair.broker.queue("q") == (180, 0)
+
+
+def test_what_is_abandoned_on_a_settled_link_is_not_waited_for() -> None:
+    pair = BackToBack()
+    sender = pair.opened().sender("q", settled=True)
+    pair.carry()
+    pair.broker.silent = True
+    first = sender.send(numbered(200))
+    second = sender.send(numbered(10))
+    pair.carry()
+    sender.abandon(first)
+    pair.broker.silent = False
+    pair.carry()
+    assert not sender.waiting(second)
+    assert sender.in_flight == 0
+
+
+def unanswered_sender(pair: BackToBack) -> Any:
+    """A sender with one message on its way, and a broker that leaves the answer to the test."""
+    sender = pair.opened().sender("q")
+    pair.carry()
+    pair.broker.silent = True
+    keys = sender.send(numbered(1))
+    pair.carry()
+    return sender, keys
+
+
+def test_an_outcome_that_is_not_settled_is_settled_by_the_sender() -> None:
+    """A receiver in mode second tells the outcome first and forgets the delivery when we settle."""
+    pair = BackToBack()
+    sender, keys = unanswered_sender(pair)
+    pair.client.receive(frame(Disposition(role=True, first=0, state=Accepted())))
+    assert sender.take_outcomes(keys) == [Accepted()]
+    (answer,) = read_all(pair.client.take_output())
+    assert answer == Disposition(role=False, first=0, settled=True)
+    pair.client.receive(frame(Disposition(role=True, first=0, settled=True, state=Accepted())))
+    assert sender.in_flight == 0
+
+
+def test_settled_without_an_outcome_is_not_accepted() -> None:
+    pair = BackToBack()
+    sender, keys = unanswered_sender(pair)
+    pair.client.receive(frame(Disposition(role=True, first=0, settled=True)))
+    assert sender.take_outcomes(keys) == [Released()]
+
+
+# --- receiving ------------------------------------------------------------------------------------
+
+
+def test_no_more_messages_arrive_than_are_taken() -> None:
+    """Credit is topped up as messages are taken: one that takes none has at most two grants of them."""
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 100)
+    receiver = session.receiver("q", credit_limit=10)
+    pair.carry()
+    assert 10 <= len(receiver.ready) < 20
+    seen = []
+    while got := bodies(receiver, 3):
+        seen += got
+        pair.carry()
+    assert len(seen) == 100
+    assert seen == sorted(seen)
+
+
+def test_credit_by_hand_is_set_and_not_added() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 10)
+    receiver = session.receiver("q")
+    pair.carry()
+    assert not receiver.ready
+    receiver.grant(2)
+    receiver.grant(3)
+    pair.carry()
+    assert len(receiver.ready) == 3
+    assert receiver.credit == 0
+    receiver.grant(1)
+    pair.carry()
+    assert len(receiver.ready) == 4
+
+
+def test_the_credit_limit_can_be_changed() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 50)
+    receiver = session.receiver("q", credit_limit=1)
+    pair.carry()
+    receiver.set_credit_limit(20)
+    pair.carry()
+    assert 20 <= len(receiver.ready) < 40
+
+
+def test_drain_gives_what_is_there_and_takes_the_rest_back() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 3)
+    receiver = session.receiver("q")
+    pair.carry()
+    receiver.begin_fetch(10)
+    pair.carry()
+    assert (len(receiver.ready), receiver.credit, receiver.drained) == (3, 7, False)
+    receiver.begin_drain()
+    pair.carry()
+    assert receiver.drained
+    receiver.end_drain()
+    filled(pair, session, 1)
+    assert len(receiver.ready) == 3
+
+
+def test_after_a_drain_the_credit_limit_counts_again() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 1)
+    receiver = session.receiver("q", credit_limit=5)
+    pair.carry()
+    receiver.begin_drain()
+    pair.carry()
+    assert receiver.drained
+    receiver.end_drain()
+    pair.carry()
+    assert receiver.credit == 5
+    filled(pair, session, 2)
+    assert len(receiver.ready) == 3
+
+
+def test_settled_receivers_own_what_arrives() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 3)
+    receiver = session.receiver("q", credit_limit=10, settled=True)
+    pair.carry()
+    pair.written = b""
+    deliveries = receiver.take(10)
+    assert all(delivery.settled for delivery in deliveries)
+    receiver.settle(deliveries)
+    pair.carry()
+    assert "Disposition" not in kinds(pair.written)
+    assert pair.broker.queue("q") == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "left"),
+    [
+        (Accepted(), 0),
+        (Rejected(), 0),
+        (rejected("amqp:decode-error", "no JSON"), 0),
+        (Released(), 3),
+        (modified(), 3),
+        (modified(delivery_failed=False, undeliverable_here=True), 0),
+    ],
+)
+def test_outcomes_of_received_messages(outcome: Any, left: int) -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 3)
+    receiver = session.receiver("q")
+    pair.carry()
+    receiver.grant(3)
+    pair.carry()
+    receiver.settle(receiver.take(3), outcome)
+    pair.carry()
+    assert pair.broker.queue("q") == (left, 0)
+
+
+def test_a_range_of_messages_is_settled_by_one_frame() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 100)
+    receiver = session.receiver("q", credit_limit=200)
+    pair.carry()
+    pair.written = b""
+    for delivery in receiver.take(100):
+        receiver.settle([delivery])
+    pair.carry()
+    assert kinds(pair.written).count("Disposition") == 1
+
+
+def test_a_queue_of_our_own_has_an_address_to_send_to() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    receiver = session.receiver(None, credit_limit=1)
+    pair.carry()
+    assert receiver.address is not None
+    sender = session.sender(receiver.address)
+    sender.send([data_message(b"hello")])
+    pair.carry()
+    assert bodies(receiver) == [b"hello"]
+
+
+# --- the end of links -----------------------------------------------------------------------------
+
+
+def test_a_refused_link_tells_why_and_what_to_do() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    receiver = session.receiver("/queues/nowhere", credit_limit=10)
+    pair.carry()
+    assert not receiver.attached
+    failure = failure_of(receiver, LinkRefusedError)
+    assert failure.condition == "amqp:not-found"
+    assert "declare it first" in str(failure)
+    assert session.failure is None
+    filled(pair, session, 1)
+
+
+def detach_by_broker(pair: BackToBack, name: str) -> None:
+    engine = pair.broker.sessions[0].session
+    link = next(each for each in engine.links if name in each.name)
+    engine.detach(link, AmqpLinkError(Condition.RESOURCE_DELETED, "the queue was deleted"))
+    pair.carry()
+
+
+def test_a_link_detached_by_the_broker_tells_why() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    sender = session.sender("q")
+    receiver = session.receiver("r", credit_limit=1)
+    pair.carry()
+    detach_by_broker(pair, "q")
+    failure = failure_of(sender, LinkDetachedError)
+    assert (failure.condition, failure.description) == ("amqp:resource-deleted", "the queue was deleted")
+    with pytest.raises(LinkDetachedError):
+        sender.send(numbered(1))
+    assert receiver.failure is None
+
+
+def test_what_was_not_taken_when_a_receiver_ends_is_the_queues() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 3)
+    receiver = session.receiver("q", credit_limit=10)
+    pair.carry()
+    (taken,) = receiver.take(1)
+    link = next(each for each in pair.broker.sessions[0].session.links if type(each) is SenderLink)
+    pair.broker.sessions[0].session.detach(link)
+    pair.carry()
+    assert not receiver.ready
+    with pytest.raises(LinkDetachedError):
+        receiver.settle([taken])
+
+
+def test_what_was_sent_settled_can_be_taken_after_the_end() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 3)
+    receiver = session.receiver("q", credit_limit=10, settled=True)
+    pair.carry()
+    link = next(each for each in pair.broker.sessions[0].session.links if type(each) is SenderLink)
+    pair.broker.sessions[0].session.detach(link)
+    pair.carry()
+    assert len(receiver.take(10)) == 3
+
+
+def test_our_own_detach_is_no_failure() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 2)
+    receiver = session.receiver("q", credit_limit=10)
+    pair.carry()
+    receiver.detach()
+    assert not receiver.detached
+    pair.carry()
+    assert receiver.detached
+    assert receiver.failure is None
+    assert pair.broker.queue("q") == (2, 0)
+    receiver.detach()
+
+
+def test_detach_before_the_attach_was_answered() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    receiver = session.receiver("q")
+    receiver.detach()
+    pair.carry()
+    assert receiver.detached
+    assert receiver.failure is None
+    filled(pair, session, 1)
+
+
+def test_a_transfer_without_credit_detaches_the_link_only() -> None:
+    """The broker's fault: the link is closed with the condition, and the error says who closed it."""
+    pair = BackToBack()
+    session = pair.opened()
+    receiver = session.receiver("q")
+    pair.carry()
+    link = receiver.link
+    assert type(link) is ReceiverLink
+    assert link.remote_handle is not None
+    assert link.snd_settle_mode == SenderSettleMode.UNSETTLED
+    transfer = Transfer(handle=link.remote_handle, delivery_id=0, delivery_tag=b"t", settled=False)
+    pair.client.receive(frame(transfer, data_message(b"")))
+    failure = failure_of(receiver, LinkDetachedError)
+    assert failure.condition == "amqp:link:transfer-limit-exceeded"
+    assert "closed by this client" in str(failure)
+    pair.carry()
+    filled(pair, session, 1)
+
+
+def test_bytes_that_are_no_frames_close_the_connection() -> None:
+    pair = BackToBack()
+    session = pair.opened()
+    pair.client.receive(b"\x00\x00\x00\x01junk")
+    assert failure_of(session, ConnectionEndedError).condition == "amqp:connection:framing-error"
+    assert kinds(pair.client.take_output()) == ["Close"]
+
+
+def test_the_protocol_headers_come_first() -> None:
+    pair = BackToBack()
+    pair.opened()
+    assert pair.written.startswith(HEADER_SASL)
+    assert HEADER_AMQP in pair.written

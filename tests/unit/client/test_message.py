@@ -1,0 +1,103 @@
+"""Messages to and from bytes: every section, every kind of body, and bytes that are none."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.amqp10.sections import locate
+from amqp10broker.amqp10.types import Symbol, Timestamp, UInt
+from amqp10broker.client.message import (
+    BodyKind,
+    Header,
+    Message,
+    Properties,
+    data_message,
+    decode_message,
+)
+
+FULL = Message(
+    body=b"body",
+    header=Header(durable=True, priority=5, ttl=1000),
+    delivery_annotations={Symbol("x-route"): 1},
+    message_annotations={Symbol("x-seen"): True},
+    properties=Properties(
+        message_id=UUID(int=7), to="/queues/q", subject="s", content_type=Symbol("text/plain")
+    ),
+    application_properties={"shop": "north", "items": UInt(3), "at": Timestamp(0)},
+    footer={Symbol("x-crc"): b"\x00"},
+    kind=BodyKind.DATA,
+)
+
+
+def test_all_sections_survive() -> None:
+    assert decode_message(FULL.encode()) == FULL
+
+
+def test_sections_are_in_the_order_that_a_broker_checks() -> None:
+    found = locate(FULL.encode())
+    assert found.properties == FULL.properties
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (b"", BodyKind.DATA),
+        (b"x" * 255, BodyKind.DATA),
+        (b"x" * 70_000, BodyKind.DATA),
+        ("text", BodyKind.VALUE),
+        (None, BodyKind.VALUE),
+        ({"a": [1, 2.5, None]}, BodyKind.VALUE),
+        ([1, "two"], BodyKind.VALUE),
+    ],
+)
+def test_the_body_decides_how_it_travels(body: Any, kind: BodyKind) -> None:
+    got = decode_message(Message(body).encode())
+    assert (got.body, got.kind) == (body, kind)
+
+
+def test_a_kind_can_be_asked_for() -> None:
+    assert decode_message(Message([1, 2], kind=BodyKind.SEQUENCE).encode()).kind is BodyKind.SEQUENCE
+    assert decode_message(Message(b"b", kind=BodyKind.VALUE).encode()).kind is BodyKind.VALUE
+
+
+@given(st.binary(max_size=1000))
+def test_data_message_is_the_fast_way_to_the_same_bytes(body: bytes) -> None:
+    assert data_message(body) == Message(body).encode()
+
+
+def test_several_data_sections_are_one_body() -> None:
+    assert decode_message(data_message(b"one") + data_message(b"two")).body == b"onetwo"
+
+
+def test_several_sequence_sections_are_one_body() -> None:
+    parts = [Message(part, kind=BodyKind.SEQUENCE).encode() for part in ([1, 2], [3])]
+    assert decode_message(b"".join(parts)).body == [1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"hello",
+        data_message(b"cut off")[:-1],
+        Header().encode(),
+        b"\x00\x53\x10\x45",  # an open performative
+        b"\x00\x53\x75\xa1\x01a",  # data that is a string
+        b"\x00\x53\x76\xa0\x00",  # a sequence that is binary
+        b"\x00\x53\x74\x45\x00\x53\x75\xa0\x00",  # application-properties that are a list
+    ],
+)
+def test_bytes_that_are_no_message(payload: bytes) -> None:
+    with pytest.raises(DecodeError):
+        decode_message(payload)
+
+
+def test_a_value_without_encoding_is_refused() -> None:
+    with pytest.raises(EncodeError):
+        Message(object()).encode()
