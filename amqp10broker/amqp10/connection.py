@@ -48,7 +48,8 @@ HEADER_AMQP: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_SASL: Final = b"AMQP\x03\x01\x00\x00"
 
 IDLE_TIMEOUT_MS_MIN: Final = 1000
-"""Shorter time-outs of a peer are refused: they cost more frames than they find dead peers."""
+"""A server refuses shorter ones of a client: they cost more frames than they find dead peers. A client
+takes what its server says, which is half of 1000 for a broker that is set to the least."""
 
 
 class ConnectionState(Enum):
@@ -305,7 +306,7 @@ class Connection:
                 f"max-frame-size {performative.max_frame_size} is below the minimum of {MIN_MAX_FRAME_SIZE}",
             )
         idle = performative.idle_time_out
-        if idle is not None and 0 < idle < IDLE_TIMEOUT_MS_MIN:
+        if self.server and idle is not None and 0 < idle < IDLE_TIMEOUT_MS_MIN:
             self._fail_open(
                 Condition.NOT_ALLOWED,
                 f"idle-time-out ({idle} ms) < minimum idle-time-out ({IDLE_TIMEOUT_MS_MIN} ms)",

@@ -27,6 +27,10 @@ WATCH_SECONDS: Final = 1.0
 WATCH_SECONDS_MIN: Final = 0.1
 WATCH_SECONDS_MAX: Final = 3_600.0
 
+PING_SECONDS: Final = 5.0
+PING_SECONDS_MIN: Final = 0.01
+PING_SECONDS_MAX: Final = 3_600.0
+
 _FIRST: Final = ("host", "port", "log_level", "log_format", "trace_frames", "admin_socket", "container_id")
 _TESTING: Final = ("test_mode",)
 # The two settings whose default reads badly: an empty or missing value that stands for something.
@@ -72,6 +76,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_status(commands)
     _add_set(commands)
     _add_alarm(commands)
+    _add_ping(commands)
     return parser
 
 
@@ -159,6 +164,39 @@ def _add_alarm(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     _add_where(parser)
 
 
+def _add_ping(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser(
+        "ping",
+        help="log in to a broker as a client does, and say how long it took to answer",
+        description="Log in to a broker, open a connection and a session, and say how long it took. Exit "
+        "code 1 and one sentence if that fails: made for health checks.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    parser.add_argument("--port", help="default: AMQP10BROKER_PORT, or 5672")
+    parser.add_argument("--user", default="guest", help="default: guest; empty logs in as anonymous")
+    parser.add_argument(
+        "--password",
+        default="guest",
+        help="default: guest. Others on this machine can see it in the process list",
+    )
+    parser.add_argument(
+        "--timeout",
+        type=_ping_seconds,
+        default=PING_SECONDS,
+        metavar="SECONDS",
+        help=f"how long to wait for each answer (default {PING_SECONDS:g})",
+    )
+    parser.add_argument(
+        "--queue",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="also send a message and take it out again: through that queue, which must exist and should "
+        "have no other consumers; without NAME through a temporary one",
+    )
+
+
 def _add_where(parser: argparse.ArgumentParser) -> None:
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--port", help="the port on which the broker listens (default 5672)")
@@ -195,13 +233,20 @@ def _add_setting(
 
 
 def _watch_seconds(written: str) -> float:
+    return _seconds(written, WATCH_SECONDS_MIN, WATCH_SECONDS_MAX)
+
+
+def _ping_seconds(written: str) -> float:
+    return _seconds(written, PING_SECONDS_MIN, PING_SECONDS_MAX)
+
+
+def _seconds(written: str, smallest: float, largest: float) -> float:
     try:
         seconds = float(written)
     except ValueError:
         seconds = -1.0
-    if not WATCH_SECONDS_MIN <= seconds <= WATCH_SECONDS_MAX:
-        allowed = f"must be {WATCH_SECONDS_MIN:g} to {WATCH_SECONDS_MAX:g} seconds"
-        raise argparse.ArgumentTypeError(f"{written!r} {allowed}")
+    if not smallest <= seconds <= largest:
+        raise argparse.ArgumentTypeError(f"{written!r} must be {smallest:g} to {largest:g} seconds")
     return seconds
 
 
@@ -248,7 +293,18 @@ def _alarm(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-_COMMANDS: Final = {"serve": _serve, "status": _status, "set": _set, "alarm": _alarm}
+def _ping(arguments: argparse.Namespace) -> int:
+    from amqp10broker.cli import admin, ping
+
+    # The port is chosen as `status` chooses it; it is no matter where the administration socket is.
+    port = admin.place_of(arguments.port, None, os.environ).port
+    asked = ping.Ping(
+        arguments.host, port, arguments.user, arguments.password, arguments.timeout, arguments.queue
+    )
+    return ping.run(asked)
+
+
+_COMMANDS: Final = {"serve": _serve, "status": _status, "set": _set, "alarm": _alarm, "ping": _ping}
 
 
 def _complain(error: Exception) -> None:

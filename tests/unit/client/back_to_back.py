@@ -94,7 +94,7 @@ class BrokerEnd:
 
     def run(self) -> bytes:
         """Let queues and sessions work until they rest; returns what they write."""
-        out = [self.engine.take_output()]
+        out: list[bytes | memoryview] = [self.engine.take_output()]
         moved = not self.silent
         while moved:
             moved = False

@@ -62,7 +62,7 @@ def bodies(receiver: ReceiverEnd, count: int = 1 << 30) -> list[bytes]:
 def failure_of(thing: Any, kind: type[ClientError]) -> ClientError:
     failure = thing.failure
     assert type(failure) is kind, repr(failure)
-    return failure  # type: ignore[no-any-return]
+    return failure
 
 
 # --- connection -----------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from trio.testing import memory_stream_pair
+from trio.testing import MockClock, memory_stream_pair
 
 from amqp10broker.amqp10.performatives import Accepted
 from amqp10broker.client.errors import (
@@ -30,7 +30,7 @@ GUEST = {"user": "guest", "password": "guest"}
 
 
 @pytest.fixture
-async def broker(autojump_clock: Any) -> AsyncIterator[Broker]:
+async def broker(autojump_clock: MockClock) -> AsyncIterator[Broker]:
     async with running_broker(idle_timeout_ms=60_000) as running:
         yield running
 
@@ -43,7 +43,7 @@ async def client_of(broker: Broker, **options: Any) -> AsyncIterator[Client]:
         yield client
 
 
-async def test_send_and_receive(broker: Broker) -> None:
+async def test_send_and_receive(autojump_clock: MockClock, broker: Broker) -> None:
     async with client_of(broker) as client:
         sender = await client.sender("q")
         await sender.send(data_message(b"one"))
@@ -57,7 +57,7 @@ async def test_send_and_receive(broker: Broker) -> None:
     assert not broker.connections
 
 
-async def test_many_messages_from_several_tasks(broker: Broker) -> None:
+async def test_many_messages_from_several_tasks(autojump_clock: MockClock, broker: Broker) -> None:
     """Tasks share a sender; each gets the outcomes of its own messages."""
     async with client_of(broker) as client, trio.open_nursery() as nursery:
         sender = await client.sender("q")
@@ -75,7 +75,7 @@ async def test_many_messages_from_several_tasks(broker: Broker) -> None:
             seen += len(deliveries)
 
 
-async def test_large_messages(broker: Broker) -> None:
+async def test_large_messages(autojump_clock: MockClock, broker: Broker) -> None:
     options = ClientOptions(container_id="client", frame_size_max_bytes=512, incoming_window=3)
     async with client_of(broker, options=options) as client:
         sender = await client.sender("q")
@@ -86,13 +86,13 @@ async def test_large_messages(broker: Broker) -> None:
         assert delivery.message().body == bytes(50_000)
 
 
-async def test_nothing_there_in_time(broker: Broker) -> None:
+async def test_nothing_there_in_time(autojump_clock: MockClock, broker: Broker) -> None:
     async with client_of(broker) as client:
         receiver = await client.receiver("q")
         assert await receiver.receive(timeout_s=2.0) is None
 
 
-async def test_fetch_leaves_no_credit_behind(broker: Broker) -> None:
+async def test_fetch_leaves_no_credit_behind(autojump_clock: MockClock, broker: Broker) -> None:
     async with client_of(broker) as client:
         sender = await client.sender("q")
         await sender.send_many([data_message(b"x")] * 3)
@@ -105,7 +105,7 @@ async def test_fetch_leaves_no_credit_behind(broker: Broker) -> None:
         assert not receiver.end.ready
 
 
-async def test_released_messages_come_again(broker: Broker) -> None:
+async def test_released_messages_come_again(autojump_clock: MockClock, broker: Broker) -> None:
     async with client_of(broker) as client:
         sender = await client.sender("q")
         await sender.send(data_message(b"x"))
@@ -118,7 +118,7 @@ async def test_released_messages_come_again(broker: Broker) -> None:
         await sender.detach()
 
 
-async def test_a_message_without_queue_is_an_error_of_send(broker: Broker) -> None:
+async def test_a_message_without_queue_is_an_error_of_send(autojump_clock: MockClock, broker: Broker) -> None:
     async with client_of(broker) as client:
         await client.sender("q")
         sender = await client.sender(None)
@@ -126,7 +126,7 @@ async def test_a_message_without_queue_is_an_error_of_send(broker: Broker) -> No
             await sender.send(Message(b"", Properties(to="/queues/missing")))
 
 
-async def test_a_refused_link_is_an_error_and_not_a_group(broker: Broker) -> None:
+async def test_a_refused_link_is_an_error_and_not_a_group(autojump_clock: MockClock, broker: Broker) -> None:
     """What the block raises leaves it as it is, not wrapped by the client's nursery."""
     with pytest.raises(LinkRefusedError):
         async with client_of(broker) as client:
@@ -134,13 +134,13 @@ async def test_a_refused_link_is_an_error_and_not_a_group(broker: Broker) -> Non
     assert not broker.connections
 
 
-async def test_a_wrong_password(broker: Broker) -> None:
+async def test_a_wrong_password(autojump_clock: MockClock, broker: Broker) -> None:
     with pytest.raises(LoginError):
         async with client_of(broker, password="wrong"):
             raise AssertionError("logged in")
 
 
-async def test_no_credit_in_time_takes_the_messages_back(broker: Broker) -> None:
+async def test_no_credit_in_time_takes_the_messages_back(autojump_clock: MockClock, broker: Broker) -> None:
     """During an alarm the window is shut: what was not begun will not be sent after the time-out."""
     async with client_of(broker) as client:
         sender = await client.sender("q")
@@ -155,7 +155,9 @@ async def test_no_credit_in_time_takes_the_messages_back(broker: Broker) -> None
         await sender.send(data_message(b"y"))
 
 
-async def test_cancelled_while_sending_takes_back_what_had_not_begun(broker: Broker) -> None:
+async def test_cancelled_while_sending_takes_back_what_had_not_begun(
+    autojump_clock: MockClock, broker: Broker
+) -> None:
     async with client_of(broker) as client:
         sender = await client.sender("q")
         broker.set_alarm("memory", on=True)
@@ -168,7 +170,20 @@ async def test_cancelled_while_sending_takes_back_what_had_not_begun(broker: Bro
         assert queue_counts(broker, "q") == (0, 0)
 
 
-async def test_heartbeats_keep_an_idle_connection(broker: Broker) -> None:
+async def test_a_link_whose_attach_is_cancelled_takes_no_messages(
+    autojump_clock: MockClock, broker: Broker
+) -> None:
+    async with client_of(broker) as client:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await client.receiver("q", credit=10)
+        await settle_down()
+        await (await client.sender("q")).send(data_message(b"x"))
+        await settle_down()
+        assert queue_counts(broker, "q") == (1, 0)
+
+
+async def test_heartbeats_keep_an_idle_connection(autojump_clock: MockClock, broker: Broker) -> None:
     """Ten time-outs of both sides pass, and the connection is there."""
     async with client_of(broker) as client:
         await trio.sleep(600)
@@ -176,32 +191,53 @@ async def test_heartbeats_keep_an_idle_connection(broker: Broker) -> None:
         await sender.send(data_message(b"still here"))
 
 
-async def test_a_broker_that_stops_ends_the_waiting(broker: Broker) -> None:
-    with pytest.raises(ConnectionEndedError):
-        async with client_of(broker) as client:
-            receiver = await client.receiver("q")
-            broker.stop()
-            await receiver.receive(timeout_s=100)
+async def receive_for_ever(stream: trio.abc.Stream) -> None:
+    """Wait for a message that does not come."""
+    async with over(stream, user="guest", password="guest") as client:
+        receiver = await client.receiver("q")
+        await receiver.receive(timeout_s=1000)
 
 
-async def test_a_stream_that_breaks_ends_the_waiting(broker: Broker) -> None:
+async def test_a_broker_that_stops_ends_the_waiting(autojump_clock: MockClock) -> None:
+    ours, theirs = memory_stream_pair()
+    raised: list[ConnectionEndedError] = []
+
+    async def wait() -> None:
+        with pytest.raises(ConnectionEndedError) as caught:
+            await receive_for_ever(ours)
+        raised.append(caught.value)
+
+    async with trio.open_nursery() as nursery, running_broker() as broker:
+        broker.serve(theirs, peer="client")
+        nursery.start_soon(wait)
+        await trio.sleep(1.0)
+    assert raised[0].condition == "amqp:connection:forced"
+    assert trio.current_time() < 10
+
+
+async def test_a_stream_that_breaks_ends_the_waiting(autojump_clock: MockClock, broker: Broker) -> None:
     ours, theirs = memory_stream_pair()
     broker.serve(theirs, peer="client")
-    with pytest.raises(ConnectionEndedError):
-        async with over(ours, user="guest", password="guest") as client:
-            receiver = await client.receiver("q")
-            await trio.aclose_forcefully(theirs)
-            await receiver.receive(timeout_s=100)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_close_later, theirs)
+        with pytest.raises(ConnectionEndedError, match="lost"):
+            await receive_for_ever(ours)
+    assert trio.current_time() < 10
 
 
-async def test_a_peer_that_says_nothing_is_timed_out(autojump_clock: Any) -> None:
+async def _close_later(stream: trio.abc.Stream) -> None:
+    await trio.sleep(1.0)
+    await trio.aclose_forcefully(stream)
+
+
+async def test_a_peer_that_says_nothing_is_timed_out(autojump_clock: MockClock) -> None:
     ours, _theirs = memory_stream_pair()
     with pytest.raises(TimedOutError, match="answer to our open frame"):
         async with over(ours, user="guest", password="guest", timeout_s=3.0):
             raise AssertionError("opened")
 
 
-async def test_a_cancelled_block_closes_the_stream(broker: Broker) -> None:
+async def test_a_cancelled_block_closes_the_stream(autojump_clock: MockClock, broker: Broker) -> None:
     with trio.move_on_after(1.0) as scope:
         async with client_of(broker):
             await trio.sleep_forever()
@@ -210,13 +246,15 @@ async def test_a_cancelled_block_closes_the_stream(broker: Broker) -> None:
     assert not broker.connections
 
 
-async def test_a_fault_of_the_program_leaves_the_block_as_it_is(broker: Broker) -> None:
+async def test_a_fault_of_the_program_leaves_the_block_as_it_is(
+    autojump_clock: MockClock, broker: Broker
+) -> None:
     with pytest.raises(ZeroDivisionError):
         async with client_of(broker):
             _ = 1 / 0
 
 
-async def test_sessions_can_be_begun_and_ended(broker: Broker) -> None:
+async def test_sessions_can_be_begun_and_ended(autojump_clock: MockClock, broker: Broker) -> None:
     async with client_of(broker) as client:
         session = await client.begin_session()
         sender = await client.sender("q", session=session)

@@ -1,0 +1,16 @@
+"""The client room: the engine of `amqp10` driven from the connecting side.
+
+==============  =========================================================================================
+`core`          `ClientCore`: one connection and its sessions, pure: bytes in, bytes out
+`session`       `ClientSession`: a session and its link ends, pure
+`ends`          `SenderEnd`, `ReceiverEnd`, `Delivery`: the link ends of a session, pure
+`options`       `ClientOptions` and the default time-outs
+`outcomes`      `Accepted`, `Rejected` ...: what becomes of a message
+`message`       `Message` and `data_message`: what a program says, to and from bytes
+`errors`        `ClientError` and what is under it
+`blocking`      `connect`, `Client`, `Sender`, `Receiver` on a blocking socket (links in `blocking_links`)
+`trio`          the same on Trio; the only module here that imports it
+==============  =========================================================================================
+
+Nothing is imported here, so that a program pays for no more than the module that it uses.
+"""

@@ -1,0 +1,304 @@
+"""One client connection without a socket: conducts `amqp10.Connection` and its sessions.
+
+Bytes in (`receive`), bytes out (`take_output`), and states to wait for (`opened`, `ClientSession.begun`,
+`SenderEnd.in_flight` ...). Methods never wait and know no clock; whoever owns a socket calls them, and
+looks at `failure` when what it waits for does not come. `blocking` and `trio` are two such owners.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.amqp10.connection import Connection, ConnectionState
+from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
+from amqp10broker.amqp10.events import (
+    BeginReceived,
+    CloseReceived,
+    ConnectionEvent,
+    ConnectionFailed,
+    FramesReceived,
+    OpenReceived,
+    SaslFinished,
+)
+from amqp10broker.amqp10.frames import HEARTBEAT
+from amqp10broker.amqp10.heartbeat import IdleTimer
+from amqp10broker.amqp10.performatives import (
+    Open,
+    SaslCode,
+)
+from amqp10broker.amqp10.session import Session
+from amqp10broker.amqp10.session_state import SessionState
+from amqp10broker.client.errors import (
+    ClientError,
+    ConnectionEndedError,
+    LoginError,
+    SessionEndedError,
+)
+from amqp10broker.client.options import ClientOptions
+from amqp10broker.client.session import ClientSession, ended, fields
+
+OUTPUT_BUDGET_BYTES: Final = 262_144
+"""Transfers written by one `take_output`: enough for one system call to be cheap, and little enough for
+what the broker says meanwhile to be read soon."""
+
+
+class ClientCore:
+    """One client connection.
+
+    Attributes:
+        options: as given.
+        remote_open: the broker's open frame, None before it.
+        failure: why the connection cannot be used any more; None while it can.
+        bytes_received: so far.
+        bytes_sent: so far.
+    """
+
+    def __init__(self, options: ClientOptions) -> None:
+        """Make a connection that has said nothing yet."""
+        self.options = options
+        self.remote_open: Open | None = None
+        self.failure: ClientError | None = None
+        self.bytes_received = 0
+        self.bytes_sent = 0
+        self._connection = Connection(
+            server=False,
+            frame_size_max=options.frame_size_max_bytes,
+            channel_max=options.channel_max,
+        )
+        self._sessions: dict[int, ClientSession] = {}
+        self._by_remote_channel: dict[int, ClientSession] = {}
+        self._first: list[bytes | memoryview] = []
+        self._closing = False
+        self._idle: IdleTimer | None = None
+        self._numbers = 0
+
+    # --- states to wait for -----------------------------------------------------------------------
+
+    @property
+    def opened(self) -> bool:
+        """Whether both open frames have been exchanged, and no close."""
+        return self._connection.state is ConnectionState.OPENED
+
+    @property
+    def closed(self) -> bool:
+        """Whether the broker has nothing more to say; the socket may be closed once all is written."""
+        return self._connection.state is ConnectionState.END or self.failure is not None
+
+    @property
+    def tick_interval(self) -> float | None:
+        """Seconds between two calls of `tick`; None when neither side has an idle time-out."""
+        return None if self._idle is None else self._idle.interval
+
+    @property
+    def writing_waits(self) -> bool:
+        """Whether the next `take_output` may give something."""
+        return any(session.engine.has_pending for session in self._sessions.values())
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self, user: str | None, password: str | None) -> None:
+        """Begin to log in; `opened` comes to hold, or `failure` is set.
+
+        Args:
+            user: None logs in as anonymous.
+            password: of that user.
+        """
+        hostname = self.options.hostname
+        if user is None:
+            self._connection.start("ANONYMOUS", self.options.container_id.encode(), hostname)
+        else:
+            response = b"\0" + user.encode() + b"\0" + (password or "").encode()
+            self._connection.start("PLAIN", response, hostname)
+
+    def begin(self) -> ClientSession:
+        """Begin a session; `ClientSession.begun` comes to hold, or `ClientSession.failure`.
+
+        Raises:
+            ClientError: the connection is not open, or all of its channels are in use.
+        """
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        if not self.opened:
+            raise ConnectionEndedError("the connection is not open: wait until it is, or connect again")
+        channel_max = self._connection.channel_max
+        channel = next((each for each in range(channel_max + 1) if each not in self._sessions), None)
+        if channel is None:
+            raise SessionEndedError(
+                f"all {channel_max + 1} sessions that the broker allows are in use: end one, or connect again"
+            )
+        engine = Session(
+            channel,
+            incoming_window=self.options.incoming_window,
+            handle_max=self.options.handle_max,
+            frame_size_max=self._connection.frame_size_max,
+        )
+        session = self._sessions[channel] = ClientSession(self, engine)
+        return session
+
+    def close(self) -> None:
+        """Close the connection after what was decided so far; `closed` comes to hold."""
+        if self.opened:
+            # Before the close, for nothing may follow it. Messages without credit stay unsent.
+            self._first.insert(0, self._connection.take_output())
+            for session in self._sessions.values():
+                self._first.extend(session.engine.take_output())
+            self._connection.close()
+        self._closing = True
+
+    def tick(self, now: float) -> None:
+        """Look at the traffic; to be called when `opened`, and from then on every `tick_interval`.
+
+        Args:
+            now: seconds, the same origin at every call.
+        """
+        if self.remote_open is None or not self.opened:
+            return
+        if self._idle is None:
+            self._idle = IdleTimer(self.options.idle_timeout_ms, self.remote_open.idle_time_out, now)
+        heartbeat, expired = self._idle.tick(now, self.bytes_received, self.bytes_sent)
+        if expired:
+            self.fail(
+                ConnectionEndedError(
+                    f"the broker was silent for {self.options.idle_timeout_ms / 1000:g} s: it hangs, or the "
+                    "network between is cut; connect again"
+                )
+            )
+        elif heartbeat:
+            self._first.append(HEARTBEAT)
+
+    def fail(self, failure: ClientError) -> None:
+        """The transport is of no more use; the first reason counts."""
+        if self.failure is None:
+            self.failure = failure
+
+    def next_number(self) -> int:
+        """A number that this connection gives once."""
+        self._numbers += 1
+        return self._numbers
+
+    # --- bytes in ---------------------------------------------------------------------------------
+
+    def receive(self, data: bytes) -> None:
+        """Take bytes from the transport. Faults end up in `failure`."""
+        self.bytes_received += len(data)
+        for event in self._connection.receive(data):
+            try:
+                self._on_event(event)
+            except AmqpConnectionError as fault:
+                self._connection.fail(fault)
+                self._failed(fault)
+                return
+
+    def receive_end(self) -> None:
+        """The transport has ended: the broker closed the socket."""
+        self._connection.state = ConnectionState.END
+        if self._closing:
+            return
+        self.fail(
+            ConnectionEndedError(
+                "the broker closed the socket before the connection was open: is it an AMQP 1.0 broker? its "
+                "log says why"
+                if self.remote_open is None
+                else "the connection was lost: the broker has gone, or was killed; connect again"
+            )
+        )
+
+    def _on_event(self, event: ConnectionEvent) -> None:
+        match event:
+            case FramesReceived():
+                session = self._by_remote_channel.get(event.channel)
+                if event.ended:
+                    self._by_remote_channel.pop(event.channel, None)
+                if session is not None:
+                    session.receive(event.items)
+                    if event.ended:
+                        self._forget(session)
+            case BeginReceived():
+                self._on_begin(event)
+            case SaslFinished():
+                self._on_sasl(event)
+            case OpenReceived():
+                self.remote_open = event.performative
+            case CloseReceived():
+                if self._connection.state is ConnectionState.CLOSE_RECEIVED:
+                    self._connection.close()
+                if not self._closing or event.error is not None:
+                    self.fail(ended(ConnectionEndedError, "the broker closed the connection", event.error))
+            case ConnectionFailed():
+                self._failed(event.fault)
+            case _:
+                raise AssertionError(f"{event} is for a server")
+
+    def _on_begin(self, event: BeginReceived) -> None:
+        session = self._sessions.get(
+            -1 if event.performative.remote_channel is None else event.performative.remote_channel
+        )
+        if session is None or session.engine.state is not SessionState.BEGIN_SENT:
+            raise AmqpConnectionError(
+                Condition.NOT_ALLOWED, "this client takes no sessions that the peer begins"
+            )
+        session.engine.receive_begin(event.channel, event.performative)
+        self._by_remote_channel[event.channel] = session
+
+    def _on_sasl(self, event: SaslFinished) -> None:
+        if event.code != SaslCode.OK:
+            self.fail(
+                LoginError(
+                    "the broker refused user and password: correct them; note that guest may log in from the "
+                    "broker's own machine only"
+                    if event.code == SaslCode.AUTH
+                    else f"the broker cannot check logins now (SASL code {event.code}): try again later"
+                )
+            )
+            return
+        options = self.options
+        self._connection.open(
+            options.container_id,
+            hostname=options.hostname,
+            # Half of what we bear, so that one lost or late frame does no harm (2.4.5).
+            idle_time_out_ms=options.idle_timeout_ms // 2 or None,
+            properties=fields(options.properties),
+        )
+
+    def _failed(self, fault: AmqpError) -> None:
+        if self.remote_open is None and fault.condition == Condition.UNAUTHORIZED_ACCESS:
+            self.fail(
+                LoginError(
+                    f"the broker offers no such login: {fault.description}; give user and password, or allow "
+                    "anonymous logins",
+                    condition=fault.condition,
+                    description=fault.description,
+                )
+            )
+            return
+        self.fail(
+            ConnectionEndedError(
+                f"what the broker sent is no good AMQP 1.0: {fault}; is it an AMQP 1.0 broker?",
+                condition=fault.condition,
+                description=fault.description,
+            )
+        )
+
+    def _forget(self, session: ClientSession) -> None:
+        self._first.extend(session.engine.take_output())
+        if self._sessions.get(session.engine.channel) is session:
+            del self._sessions[session.engine.channel]
+
+    # --- bytes out --------------------------------------------------------------------------------
+
+    def take_output(self, budget_bytes: int = OUTPUT_BUDGET_BYTES) -> bytes:
+        """Bytes to write now, empty if there are none. Call again after writing them."""
+        if not self.opened:
+            pieces = self._first
+            pieces.append(self._connection.take_output())
+        else:
+            pieces = [self._connection.take_output(), *self._first]
+            for session in self._sessions.values():
+                budget_bytes -= session.write(pieces, budget_bytes)
+        self._first = []
+        out = b"".join(pieces)
+        self.bytes_sent += len(out)
+        return out
+
+
+__all__ = ["OUTPUT_BUDGET_BYTES", "ClientCore", "ClientOptions", "ClientSession"]

@@ -1,0 +1,189 @@
+"""What can go wrong for a client, as exceptions.
+
+The class says what has ended; `condition` and `description` are the broker's own words::
+
+    ClientError
+    |-- ConnectError             no connection: nobody listens there, or it cannot be reached
+    |-- LoginError               the broker refused user and password, or the way of logging in
+    |-- ConnectionEndedError     the connection is over; connect again
+    |-- SessionEndedError        the session is over, the connection is not
+    |-- LinkError                one link; the session goes on
+    |   |-- LinkRefusedError     the broker did not attach it
+    |   `-- LinkDetachedError    it was attached and is no longer
+    |-- MessageTooLargeError     one message is over the link's limit; nothing was sent
+    |-- NotAcceptedError         one message was rejected, released or modified
+    `-- TimedOutError            nothing has ended; it took longer than it may
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from amqp10broker.amqp10.disposition import Outcome
+from amqp10broker.amqp10.errors import Condition
+from amqp10broker.amqp10.performatives import Accepted, Error, Rejected, Released
+from amqp10broker.errors import BrokerError
+
+_ADVICE: Final[Mapping[str, str]] = {
+    Condition.NOT_FOUND: "declare it first, or correct the address",
+    Condition.UNAUTHORIZED_ACCESS: "ask for the permission, or use another user",
+    Condition.NOT_ALLOWED: "the broker's configuration forbids it",
+    Condition.RESOURCE_LOCKED: "it belongs to another connection; use a queue of your own",
+    Condition.RESOURCE_DELETED: "declare it again if it is still wanted",
+    Condition.RESOURCE_LIMIT_EXCEEDED: "use fewer, or raise the broker's limit",
+    Condition.MESSAGE_SIZE_EXCEEDED: "split the message, or raise the limit of the receiving side",
+    Condition.CONNECTION_FORCED: "the broker is stopping or its operator closed it; connect again later",
+    Condition.TRANSFER_LIMIT_EXCEEDED: "a fault of this client: it sent more than it had credit for",
+    Condition.DECODE_ERROR: "the bytes are no AMQP 1.0; make messages with Message.encode or data_message",
+}
+
+
+class ClientError(BrokerError):
+    """Any failure that a client reports.
+
+    Attributes:
+        condition: the broker's error condition, such as ``amqp:not-found``; None if it gave none.
+        description: the broker's sentence; empty if it gave none.
+        outcomes: after sending several messages failed: the outcome of each message, None where none
+            is known. A message without outcome may or may not have reached the broker.
+    """
+
+    def __init__(self, message: str, *, condition: str | None = None, description: str = "") -> None:
+        super().__init__(message)
+        self.condition = condition
+        self.description = description
+        self.outcomes: Sequence[Outcome | None] = ()
+
+
+class ConnectError(ClientError):
+    """There is no connection. Start the broker, or correct host and port."""
+
+
+class LoginError(ClientError):
+    """The broker did not let us in. Correct user and password."""
+
+
+class ConnectionEndedError(ClientError):
+    """The connection is over, and with it all sessions and links. Connect again."""
+
+
+class SessionEndedError(ClientError):
+    """The session is over, and with it its links. Begin another one."""
+
+
+class LinkError(ClientError):
+    """One link cannot be used.
+
+    Attributes:
+        address: what it was attached to; None for an anonymous or dynamic terminus.
+    """
+
+    def __init__(
+        self, message: str, *, address: str | None, condition: str | None = None, description: str = ""
+    ) -> None:
+        super().__init__(message, condition=condition, description=description)
+        self.address = address
+
+
+class LinkRefusedError(LinkError):
+    """The broker did not attach the link; the condition says why."""
+
+
+class LinkDetachedError(LinkError):
+    """The link was attached and is no longer."""
+
+
+class MessageTooLargeError(ClientError):
+    """A message is larger than the link takes; it was not sent and the link goes on.
+
+    Attributes:
+        size: bytes of the encoded message.
+        limit: bytes the link takes.
+    """
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(
+            f"the message has {size} bytes and the link takes {limit}: split it, or raise "
+            "max_message_size_bytes of the broker",
+            condition=Condition.MESSAGE_SIZE_EXCEEDED,
+        )
+        self.size = size
+        self.limit = limit
+
+
+class NotAcceptedError(ClientError):
+    """The broker did not take a message over.
+
+    Attributes:
+        outcome: what it said instead of accepted.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        error = outcome.error if isinstance(outcome, Rejected) else None
+        super().__init__(
+            _not_accepted(outcome, error),
+            condition=None if error is None else str(error.condition),
+            description="" if error is None else error.description or "",
+        )
+        self.outcome = outcome
+        self.outcomes = (outcome,)
+
+
+class TimedOutError(ClientError):
+    """Something took longer than it may. Whether the broker acts on it all the same is not known.
+
+    Attributes:
+        waited_for: what, as a clause: "the broker's open frame".
+        timeout_s: seconds.
+    """
+
+    def __init__(self, waited_for: str, timeout_s: float, hint: str = "") -> None:
+        advice = hint or "look at `amqp10broker status`, or allow more time"
+        super().__init__(f"no {waited_for} within {timeout_s:.3g} s: {advice}")
+        self.waited_for = waited_for
+        self.timeout_s = timeout_s
+
+
+NO_CREDIT_HINT: Final = (
+    "the broker withholds credit because the queue is overloaded or an alarm is on; `amqp10broker status` "
+    "says which"
+)
+
+
+def _not_accepted(outcome: Outcome, error: Error | None) -> str:
+    match outcome:
+        case Rejected():
+            return f"the broker rejected the message{said(error)}"
+        case Released():
+            return "the broker released the message: it has no queue to put it in; correct the address"
+        case Accepted():
+            raise AssertionError("an accepted message is no error")
+        case _:
+            return "the broker gave the message back as modified: send it again later"
+
+
+def said(error: Error | None) -> str:
+    """The broker's error as the end of a sentence, with what to do about it if that is known."""
+    if error is None:
+        return " and gave no reason"
+    words = f": {error.condition}"
+    if error.description:
+        words += f": {error.description}"
+    advice = _ADVICE.get(error.condition)
+    return f"{words} ({advice})" if advice else words
+
+
+def cannot_connect(host: str, port: int, error: OSError) -> ConnectError:
+    """The error for a TCP connection that could not be made."""
+    return ConnectError(
+        f"cannot connect to {host}:{port}: {error.strerror or error}; start the broker, or correct host "
+        "and port"
+    )
+
+
+def connection_lost(why: str) -> ConnectionEndedError:
+    """The error for a transport that broke."""
+    return ConnectionEndedError(
+        f"the connection was lost: {why}; see whether the broker runs, and connect again"
+    )

@@ -1,0 +1,178 @@
+"""Messages as a program sees them, to and from bytes: part 3, section 3.2.
+
+A sender takes encoded messages, because many programs send the same shape again and again and can
+encode faster than a general class; `Message` is that general class, `data_message` the fast way for
+plain bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from amqp10broker.amqp10.codec import decode, encode
+from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.amqp10.performatives import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    MESSAGE_ANNOTATIONS,
+    Header,
+    Properties,
+    decode_composite,
+)
+from amqp10broker.amqp10.types import Described, Map, ULong
+
+_DATA8: Final = b"\x00\x53\x75\xa0"
+_DATA32: Final = b"\x00\x53\x75\xb0"
+_LATER: Final = "a message begins with the descriptor of a section"
+
+
+class BodyKind(Enum):
+    """The three forms of a body (3.2.6 to 3.2.8)."""
+
+    DATA = DATA
+    SEQUENCE = AMQP_SEQUENCE
+    VALUE = AMQP_VALUE
+
+
+@dataclass(slots=True)
+class Message:
+    """A message taken apart. A section that is absent is None."""
+
+    body: Any = b""
+    """bytes for data (several sections joined), a list for amqp-sequence (likewise), else any value."""
+    properties: Properties | None = None
+    application_properties: Mapping[str, Any] | None = None
+    header: Header | None = None
+    delivery_annotations: Mapping[Any, Any] | None = None
+    message_annotations: Mapping[Any, Any] | None = None
+    """Keys are symbols; keys of your own start with ``x-``."""
+    footer: Mapping[Any, Any] | None = None
+    kind: BodyKind | None = None
+    """How the body travels; None sends bytes as data and anything else as amqp-value."""
+
+    def encode(self) -> bytes:
+        """The sections in their order.
+
+        Raises:
+            EncodeError: a value has no AMQP 1.0 encoding.
+        """
+        parts: list[bytes] = []
+        if self.header is not None:
+            parts.append(self.header.encode())
+        if self.delivery_annotations is not None:
+            parts.append(_section(DELIVERY_ANNOTATIONS, dict(self.delivery_annotations)))
+        if self.message_annotations is not None:
+            parts.append(_section(MESSAGE_ANNOTATIONS, dict(self.message_annotations)))
+        if self.properties is not None:
+            parts.append(self.properties.encode())
+        if self.application_properties is not None:
+            parts.append(_section(APPLICATION_PROPERTIES, dict(self.application_properties)))
+        kind = self.kind or (
+            BodyKind.DATA if isinstance(self.body, (bytes, bytearray, memoryview)) else BodyKind.VALUE
+        )
+        parts.append(_section(kind.value, self.body))
+        if self.footer is not None:
+            parts.append(_section(FOOTER, dict(self.footer)))
+        return b"".join(parts)
+
+
+def data_message(body: bytes) -> bytes:
+    """Encode a message that is nothing but bytes."""
+    size = len(body)
+    if size < 256:
+        return b"%b%c%b" % (_DATA8, size, body)
+    return _DATA32 + size.to_bytes(4, "big") + body
+
+
+def decode_message(payload: bytes) -> Message:
+    """Take an encoded message apart.
+
+    Raises:
+        DecodeError: the bytes are no message.
+    """
+    message = Message(kind=None)
+    data: list[bytes] = []
+    pos = 0
+    end = len(payload)
+    while pos < end:
+        code, start = _section_code(payload, pos, end)
+        match code:
+            case Header.DESCRIPTOR:
+                section, pos = decode_composite(payload, pos, end)
+                assert isinstance(section, Header)
+                message.header = section
+                continue
+            case Properties.DESCRIPTOR:
+                section, pos = decode_composite(payload, pos, end)
+                assert isinstance(section, Properties)
+                message.properties = section
+                continue
+        value, pos = decode(payload, start, end)
+        if code in _VALUE_TYPES and not isinstance(value, _VALUE_TYPES[code]):
+            raise DecodeError(f"section 0x{code:02x} holds a {type(value).__name__}")
+        if code == DATA:
+            message.kind = BodyKind.DATA
+            data.append(value)
+        elif code == AMQP_SEQUENCE:
+            message.body = [*message.body, *value] if message.kind is BodyKind.SEQUENCE else value
+            message.kind = BodyKind.SEQUENCE
+        elif code == AMQP_VALUE:
+            message.kind = BodyKind.VALUE
+            message.body = value
+        else:
+            setattr(message, _MAPS[code], value)
+    if message.kind is None:
+        raise DecodeError("the message has no body section")
+    if message.kind is BodyKind.DATA:
+        message.body = data[0] if len(data) == 1 else b"".join(data)
+    return message
+
+
+_MAPS: Final[Mapping[int, str]] = {
+    DELIVERY_ANNOTATIONS: "delivery_annotations",
+    MESSAGE_ANNOTATIONS: "message_annotations",
+    APPLICATION_PROPERTIES: "application_properties",
+    FOOTER: "footer",
+}
+_CODES: Final[Mapping[object, int]] = {
+    "amqp:header:list": Header.DESCRIPTOR,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": Properties.DESCRIPTOR,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
+    "amqp:amqp-value:*": AMQP_VALUE,
+    "amqp:footer:map": FOOTER,
+}
+_KNOWN: Final = frozenset(_CODES.values())
+_VALUE_TYPES: Final[Mapping[int, type | tuple[type, ...]]] = {
+    DATA: bytes,
+    AMQP_SEQUENCE: list,
+    **dict.fromkeys(_MAPS, (dict, Map)),
+}
+
+
+def _section(code: int, value: Any) -> bytes:
+    return encode(Described(ULong(code), value))
+
+
+def _section_code(payload: bytes, pos: int, end: int) -> tuple[int, int]:
+    """The section that begins at `pos`, and where its value begins."""
+    if payload[pos] != 0:
+        raise DecodeError(f"no section begins at byte {pos}: {_LATER}")
+    descriptor, start = decode(payload, pos + 1, end)
+    code = _CODES.get(descriptor, descriptor) if isinstance(descriptor, str) else descriptor
+    if code not in _KNOWN:
+        raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
+    return int(code), start
+
+
+__all__ = ["BodyKind", "Header", "Message", "Properties", "data_message", "decode_message"]

@@ -1,0 +1,50 @@
+"""What a connection asks for, and the defaults of everything that a client waits for."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+TIMEOUT_S: Final = 30.0
+"""Default of everything that has to come from the broker sooner or later."""
+CLOSE_TIMEOUT_S: Final = 5.0
+"""For the broker's answer to our close; the socket is closed after it in any case."""
+IN_FLIGHT_MAX: Final = 1024
+"""Default of messages handed over and without outcome; more than the broker's default credit asks for."""
+CREDIT: Final = 100
+"""Default of a receiver's credit."""
+READ_BYTES: Final = 262_144
+"""Taken from the socket at once."""
+
+_container_numbers = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOptions:
+    """What a connection asks for. All but `container_id` have defaults that suit most programs."""
+
+    container_id: str
+    """Names this program in the broker's status; unique, for link names are unique within it."""
+    hostname: str | None = None
+    """The host, or ``vhost:NAME``, of the open frame."""
+    frame_size_max_bytes: int = 1_048_576
+    """Largest frame that we take, at least 512."""
+    channel_max: int = 255
+    """Sessions less one."""
+    handle_max: int = 4_294_967_295
+    """Links of a session less one, as far as we are concerned."""
+    incoming_window: int = 2048
+    """Transfer frames that the broker may have under way to one session; re-opened at half."""
+    idle_timeout_ms: int = 60_000
+    """Silence of the broker after which we give it up; 0 for never."""
+    properties: Mapping[str, Any] | None = None
+    """Of the open frame; shown by the broker."""
+
+
+def made_up_container_id() -> str:
+    """A container id that is unique as long as processes are: host, process, number within it."""
+    return f"amqp10broker-client@{socket.gethostname()}-{os.getpid()}-{next(_container_numbers)}"

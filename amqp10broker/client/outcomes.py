@@ -1,0 +1,106 @@
+"""Outcomes of messages (part 3, section 3.4): those that are told, and those that are collected."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
+from amqp10broker.amqp10.performatives import Accepted, Error, Modified, Rejected, Released
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.client.ends import SenderEnd
+from amqp10broker.client.message import Message
+
+
+def rejected(condition: str = "", description: str = "") -> Rejected:
+    """The outcome of an invalid message: nobody shall have it.
+
+    Args:
+        condition: an error condition for the sender, such as ``amqp:decode-error``; empty for no reason.
+        description: a sentence for the sender's log.
+    """
+    error = Error(condition=Symbol(condition), description=description or None) if condition else None
+    return Rejected(error=error)
+
+
+def modified(
+    *,
+    delivery_failed: bool = True,
+    undeliverable_here: bool = False,
+    annotations: Mapping[str, Any] | None = None,
+) -> Modified:
+    """The outcome of a message that is given back changed.
+
+    Args:
+        delivery_failed: count this as a failed attempt.
+        undeliverable_here: not to this link again.
+        annotations: merged into message-annotations; keys start with ``x-``.
+    """
+    return Modified(
+        delivery_failed=delivery_failed,
+        undeliverable_here=undeliverable_here,
+        message_annotations=None
+        if annotations is None
+        else {Symbol(name): value for name, value in annotations.items()},
+    )
+
+
+class BatchesUnderWay:
+    """The batches of one `send_many`, whose outcomes are collected in order."""
+
+    def __init__(self, end: SenderEnd, in_flight_max: int) -> None:
+        if in_flight_max < 1:
+            raise ValueError(f"in_flight_max is {in_flight_max}; at least one message must be under way")
+        self._end = end
+        self._waiting: list[range] = []
+        self._keys: list[range] = []
+        self._found: list[list[Outcome | None]] = []
+
+    def add(self, keys: range) -> None:
+        """Another batch was handed over."""
+        self._waiting.append(keys)
+        self._keys.append(keys)
+
+    def count(self) -> int:
+        """Messages without outcome, as far as it concerns this call."""
+        waiting = self._waiting
+        while waiting and not self._end.waiting(waiting[0]):
+            self._found.append(self._end.take_outcomes(waiting.pop(0)))
+        return min(self._end.in_flight, sum(map(len, waiting)))
+
+    def at_most(self, count: int) -> bool:
+        """Whether no more than so many are without outcome."""
+        return self.count() <= count
+
+    def outcomes(self) -> list[Outcome | None]:
+        """The outcomes of all, when `count` is 0."""
+        return list(itertools.chain.from_iterable(self._found))
+
+    def abandon(self) -> list[Outcome | None]:
+        """Nobody waits any more; the outcomes that are known."""
+        self.count()
+        for keys in self._waiting:
+            self._found.append(self._end.abandon(keys))
+        self._waiting.clear()
+        return self.outcomes()
+
+
+def encoded(messages: Iterable[Message | bytes]) -> list[bytes]:
+    """Messages as bytes."""
+    return [message.encode() if isinstance(message, Message) else message for message in messages]
+
+
+__all__ = [
+    "ACCEPTED",
+    "RELEASED",
+    "Accepted",
+    "BatchesUnderWay",
+    "Modified",
+    "Outcome",
+    "Rejected",
+    "Released",
+    "encoded",
+    "modified",
+    "rejected",
+]

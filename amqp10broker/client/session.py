@@ -1,0 +1,232 @@
+"""One session of a client connection, with its link ends. Pure; conducted by `core.ClientCore`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from amqp10broker.amqp10.errors import AmqpError, Condition
+from amqp10broker.amqp10.events import (
+    DeliveriesReceived,
+    DeliveriesSent,
+    DeliveriesUpdated,
+    LinkAttached,
+    LinkAttaching,
+    LinkDetached,
+    PumpEvent,
+    SessionEnded,
+    SessionEvent,
+)
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import Error, SenderSettleMode, Source, Target, TerminusExpiryPolicy
+from amqp10broker.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session
+from amqp10broker.amqp10.session_state import SessionState
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.client.ends import LinkEnd, ReceiverEnd, SenderEnd
+from amqp10broker.client.errors import ClientError, SessionEndedError, said
+
+_TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
+_LINK_NAME_ADDRESS_CHARS: Final = 60
+
+
+class ConnectionOwner(Protocol):
+    """What a session asks of the connection that it belongs to."""
+
+    @property
+    def failure(self) -> ClientError | None:
+        """Why the connection is over, None while it is not."""
+
+    def next_number(self) -> int:
+        """A number that this connection gives once."""
+
+
+class ClientSession:
+    """One session of a `ClientCore`, with its link ends.
+
+    Attributes:
+        engine: the session engine.
+        begun: the broker has begun its end.
+        ended: neither side will say anything more on it.
+    """
+
+    def __init__(self, core: ConnectionOwner, engine: Session) -> None:
+        self.engine = engine
+        self._core = core
+        self._failure: ClientError | None = None
+        self._links_made = 0
+        engine.begin()
+
+    @property
+    def failure(self) -> ClientError | None:
+        """Why the session cannot be used any more; None while it can, and after our own end."""
+        return self._failure or self._core.failure
+
+    @property
+    def begun(self) -> bool:
+        """Whether the broker has begun its end."""
+        return self.engine.state is SessionState.MAPPED
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing more can come, because the broker has ended its end or the connection."""
+        return self.engine.state is SessionState.UNMAPPED or self.failure is not None
+
+    def end(self) -> None:
+        """End the session and its links; `ended` comes to hold."""
+        if self.engine.state is SessionState.MAPPED and self.failure is None:
+            self.engine.end()
+
+    def sender(
+        self, address: str | None, *, settled: bool = False, properties: Mapping[str, Any] | None = None
+    ) -> SenderEnd:
+        """Attach a link for sending; `SenderEnd.attached` comes to hold, or `failure`.
+
+        Args:
+            address: where messages go; None: each says so in its property `to`.
+            settled: send without asking for outcomes.
+            properties: of the attach.
+        """
+        link = self.engine.attach(
+            self._link_name(address),
+            ROLE_SENDER,
+            source=Source(),
+            target=Target(address=address),
+            snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
+            properties=fields(properties),
+        )
+        assert type(link) is SenderLink
+        return SenderEnd(self, link, address)
+
+    def receiver(
+        self,
+        address: str | None,
+        *,
+        credit_limit: int = 0,
+        settled: bool = False,
+        max_message_size_bytes: int = 0,
+        filters: Mapping[str, Any] | None = None,
+        properties: Mapping[str, Any] | None = None,
+    ) -> ReceiverEnd:
+        """Attach a link for receiving; `ReceiverEnd.attached` comes to hold, or `failure`.
+
+        Args:
+            address: where messages come from; None: a queue of our own, made for this link and
+                deleted with it, whose name is then in `ReceiverEnd.address`.
+            credit_limit: credit is kept topped up to it; 0: `ReceiverEnd.grant` gives it by hand.
+            settled: the broker is to forget messages as it sends them.
+            max_message_size_bytes: larger ones end the link; 0 for no limit.
+            filters: of the source.
+            properties: of the attach.
+        """
+        if address is None:
+            source = Source(
+                dynamic=True,
+                expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
+                capabilities=(_TEMPORARY_QUEUE,),
+            )
+        else:
+            source = Source(address=address, filter=fields(filters))
+        link = self.engine.attach(
+            self._link_name(address),
+            ROLE_RECEIVER,
+            source=source,
+            target=Target(),
+            snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
+            credit_limit=credit_limit,
+            max_message_size=max_message_size_bytes,
+            properties=fields(properties),
+        )
+        assert type(link) is ReceiverLink
+        return ReceiverEnd(self, link, address, credit_limit)
+
+    def _link_name(self, address: str | None) -> str:
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        if self.engine.ended:
+            raise SessionEndedError("this program has ended the session: begin another one")
+        self._links_made += 1
+        shown = (address or "-")[:_LINK_NAME_ADDRESS_CHARS]
+        return f"{shown}#{self.engine.channel}.{self._links_made}.{self._core.next_number()}"
+
+    # --- what the core hands on -------------------------------------------------------------------
+
+    def receive(self, items: list[object]) -> None:
+        """Frame bodies of this session.
+
+        Raises:
+            AmqpConnectionError: the broker broke a rule of the connection.
+        """
+        for event in self.engine.receive(items):
+            self._on_event(event)
+
+    def write(self, pieces: list[bytes | memoryview], budget_bytes: int) -> int:
+        """Add what is to be written to `pieces`; returns the bytes of transfers among it."""
+        spent = 0
+        events: list[PumpEvent] | None = None
+        while events is None or events:
+            written, events = self.engine.pump(budget_bytes - spent)
+            spent += written
+            for event in events:
+                self._on_event(event)
+        pieces.extend(self.engine.take_output())
+        return spent
+
+    def _on_event(self, event: SessionEvent | PumpEvent) -> None:
+        match event:
+            case DeliveriesReceived():
+                _receiver(event.link).on_received(event)
+            case DeliveriesUpdated():
+                _sender(event.link).on_updated(event)
+            case DeliveriesSent():
+                _sender(event.link).on_sent(event.deliveries)
+            case LinkAttached():
+                _end(event.link).on_attached(event.attach)
+            case LinkDetached():
+                _end(event.link).on_detached(event)
+            case LinkAttaching():
+                # A broker has no business attaching links to a client.
+                self.engine.refuse_link(
+                    event.link,
+                    AmqpError(Condition.NOT_ALLOWED, "this client takes no links that the peer attaches"),
+                )
+            case SessionEnded():
+                if event.fault is None:
+                    self.engine.end()
+                    self._failure = ended(SessionEndedError, "the broker ended the session", event.error)
+                else:
+                    what = "the session was ended for a fault of the broker"
+                    self._failure = ended(SessionEndedError, what, event.error)
+            case _:
+                pass  # flows and the peer's settling have been taken over by the engine
+
+
+def _end(link: SenderLink | ReceiverLink) -> LinkEnd:
+    end = link.app
+    assert isinstance(end, LinkEnd)
+    return end
+
+
+def _sender(link: SenderLink) -> SenderEnd:
+    end = link.app
+    assert isinstance(end, SenderEnd)
+    return end
+
+
+def _receiver(link: ReceiverLink) -> ReceiverEnd:
+    end = link.app
+    assert isinstance(end, ReceiverEnd)
+    return end
+
+
+def ended(kind: type[ClientError], what: str, error: Error | None) -> ClientError:
+    """The error for an end or close frame of the broker."""
+    return kind(
+        f"{what}{said(error)}",
+        condition=None if error is None else str(error.condition),
+        description="" if error is None else error.description or "",
+    )
+
+
+def fields(given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
+    """A map of the type `fields`, which has symbols for keys."""
+    return None if given is None else {Symbol(name): value for name, value in given.items()}
