@@ -307,7 +307,7 @@ class Context:
         self.say(f"{row['target']:6} {row['case']:32} {row['rate_per_s']:>12,.0f} msgs/s{cpu}")
 
 
-_NOT_SETTINGS: Final = frozenset({"password", "results", "quick", "label", "no_floor", "benchmark"})
+_NOT_SETTINGS: Final = frozenset({"python", "password", "results", "quick", "label", "no_floor", "benchmark"})
 
 
 def _is_plain(key: str, value: object) -> bool:
