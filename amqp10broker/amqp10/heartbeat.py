@@ -36,18 +36,19 @@ class IdleTimer:
         choices = [part for part in (self._local / 4, self._remote / 4) if part > 0]
         self.interval = min(choices) if choices else None
 
-    def tick(self, now: float, received: int, sent: int) -> tuple[bool, bool]:
+    def tick(self, now: float, received: int, sent: int, *, listening: bool = True) -> tuple[bool, bool]:
         """Look at the traffic.
 
         Args:
             now: seconds, same origin as at construction.
             received: bytes received so far.
             sent: bytes sent so far.
+            listening: we read what comes; while we do not, the silence is ours.
 
         Returns:
             Whether to send an empty frame now, and whether the peer's silence has lasted too long.
         """
-        if received != self._received:
+        if received != self._received or not listening:
             self._received = received
             self._received_at = now
         if sent != self._sent:

@@ -88,7 +88,6 @@ class ConnectionTask:
         self._inner: trio.Nursery | None = None
         self._outer: trio.Nursery | None = None
         self._stopped_by: AmqpError | None = None
-        self._crash: BaseException | None = None
         self.number = number
         self.end = "by the client"
         self.peer = peer
@@ -116,12 +115,9 @@ class ConnectionTask:
                 outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
                 await self._await_peer_close()
         finally:
-            with trio.CancelScope(
-                shield=True
-            ):  # a socket left open would be a leak; aclose never blocks long
+            # A socket left open would be a leak; aclose never blocks long.
+            with trio.CancelScope(shield=True):
                 await self._stream.aclose()
-        if self._crash is not None:
-            raise self._crash
 
     async def _run_writer(self) -> None:
         try:
@@ -294,9 +290,12 @@ class ConnectionTask:
     async def _keep_alive(self, timer: IdleTimer, interval: float) -> None:
         while self.engine.state is ConnectionState.OPENED and not self._reading.cancel_called:
             await trio.sleep(interval)
-            if self._waits_for_session():
-                continue  # the reader is not reading: the silence is ours
-            heartbeat, expired = timer.tick(trio.current_time(), self.bytes_received, self._writer.bytes_sent)
+            heartbeat, expired = timer.tick(
+                trio.current_time(),
+                self.bytes_received,
+                self._writer.bytes_sent,
+                listening=not self._waits_for_session(),
+            )
             if heartbeat:
                 self._lane.put([HEARTBEAT])
             if expired:
