@@ -10,7 +10,7 @@ from __future__ import annotations
 from enum import Enum, auto
 from typing import Any, Final
 
-from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition, DecodeError
+from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
 from amqp10broker.amqp10.events import (
     BeginReceived,
     CloseReceived,
@@ -162,11 +162,6 @@ class Connection:
         self._head = b""
         self._channels: set[int] = set()
         self._credentials: tuple[str, bytes, str | None] | None = None
-
-    @property
-    def open_for_frames(self) -> bool:
-        """Whether session frames may be exchanged."""
-        return self.state is ConnectionState.OPENED
 
     def take_output(self) -> bytes:
         """Bytes to write now."""
@@ -455,14 +450,3 @@ class Connection:
                 Condition.ILLEGAL_STATE, f"{step.name.lower()} in connection state {self.state.name.lower()}"
             )
         self.state = state
-
-
-__all__ = [
-    "CONNECTION_TRANSITIONS",
-    "HEADER_AMQP",
-    "HEADER_SASL",
-    "Connection",
-    "ConnectionInput",
-    "ConnectionState",
-    "DecodeError",
-]

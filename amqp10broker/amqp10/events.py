@@ -13,9 +13,8 @@ from typing import Any
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import AmqpError
-from amqp10broker.amqp10.link import Link, ReceiverLink, SenderLink
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Attach, Begin, Error, Flow, Open
-from amqp10broker.amqp10.transfer import TransferRun
 
 # --- session -------------------------------------------------------------------------------------
 
@@ -245,28 +244,3 @@ ConnectionEvent = (
     | CloseReceived
     | ConnectionFailed
 )
-__all__ = [
-    "BeginReceived",
-    "CloseReceived",
-    "ConnectionEvent",
-    "ConnectionFailed",
-    "DeliveriesReceived",
-    "DeliveriesSent",
-    "DeliveriesSettled",
-    "DeliveriesUpdated",
-    "FramesReceived",
-    "Link",
-    "LinkAttached",
-    "LinkAttaching",
-    "LinkDetached",
-    "LinkFlowed",
-    "MarkerReached",
-    "OpenReceived",
-    "PumpEvent",
-    "SaslFinished",
-    "SaslInitReceived",
-    "SaslResponseReceived",
-    "SessionEnded",
-    "SessionEvent",
-    "TransferRun",
-]

@@ -63,11 +63,6 @@ class FrameReader:
         self._rest = b""
         self._layouts: dict[bytes, TransferLayout | DispositionLayout] = {}
 
-    @property
-    def waiting_bytes(self) -> int:
-        """Bytes of a frame that has not arrived whole."""
-        return len(self._rest)
-
     def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
         """Take bytes in, give the bodies of all frames that are now whole.
 

@@ -147,11 +147,6 @@ class Session:
         return self.state not in (SessionState.MAPPED, SessionState.BEGIN_SENT, SessionState.BEGIN_RECEIVED)
 
     @property
-    def sending_waits_for_window(self) -> bool:
-        """Whether deliveries wait because the peer's incoming-window is used up."""
-        return bool(self._out.turns) and self.outgoing.remote_incoming_window == 0
-
-    @property
     def has_pending(self) -> bool:
         """Whether any link has deliveries or markers that are not written."""
         return bool(self._out.turns)
@@ -166,17 +161,14 @@ class Session:
 
     # --- begin and end ----------------------------------------------------------------------------
 
-    def begin(self, *, properties: Any = None, window_size: int | None = None) -> None:
+    def begin(self, *, properties: Any = None) -> None:
         """Send begin: as the answer to the peer's, or first.
 
         Args:
             properties: of the begin.
-            window_size: incoming-window to use instead of the one given at construction.
         """
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
-        if window_size is not None:
-            self.incoming.resize(window_size)
         self._write(
             Begin(
                 remote_channel=self._remote_channel if answer else None,

@@ -179,8 +179,3 @@ def acquired(message: Message, *, failed: bool) -> Message:
         failed: the delivery counts as a failed attempt (`modified` with delivery-failed).
     """
     return _acquired_head(message[0], failed), message[1]
-
-
-def size_bytes(message: Message) -> int:
-    """Bytes the message takes on the wire, transfer frames not counted."""
-    return len(message[0]) + len(message[1])

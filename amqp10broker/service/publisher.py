@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
-from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpError, AmqpLinkError, Condition
+from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition
 from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink
@@ -196,8 +196,3 @@ class Publisher:
         """The link is gone."""
         if self.queue is not None:
             self._post(self.queue.handle, DetachPublisher(self.ref))
-
-
-def refusal(error: AmqpError) -> Rejected:
-    """The rejected outcome that carries an error."""
-    return Rejected(error=to_error(error))

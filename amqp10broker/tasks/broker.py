@@ -26,7 +26,7 @@ from typing import Any, Final, Self
 
 import trio
 
-from amqp10broker import __version__, adminpath
+from amqp10broker import __version__
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.config import Config
@@ -286,6 +286,3 @@ async def run_broker(
             async for number in signals:
                 _log.info("stopping", signal=signal.Signals(number).name)
                 break
-
-
-__all__ = ["Broker", "adminpath", "run_broker"]

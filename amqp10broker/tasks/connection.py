@@ -37,7 +37,7 @@ from amqp10broker.amqp10.events import (
 from amqp10broker.amqp10.frames import HEARTBEAT
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
-from amqp10broker.security.login import Login, Mechanism, authenticate
+from amqp10broker.security.login import Login, authenticate
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.open import check_open, open_properties
 from amqp10broker.service.session import BrokerSession
@@ -425,6 +425,3 @@ class ConnectionTask:
                 for _, session in sorted(self._sessions.items())
             ],
         }
-
-
-__all__ = ["ConnectionTask", "Mechanism"]

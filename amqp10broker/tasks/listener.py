@@ -11,7 +11,7 @@ import trio
 
 from amqp10broker.tasks.connection import ConnectionTask, shutting_down
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.stream import SocketTransport
+from amqp10broker.tasks.stream import SocketTransport, Stream
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
@@ -86,9 +86,9 @@ async def serve_socket(broker: Broker, sock: socket.socket, address: tuple[str, 
     await serve_stream(broker, broker.traced(stream, peer), peer, loopback=is_loopback(address[0]))
 
 
-async def serve_stream(broker: Broker, stream: object, peer: str, *, loopback: bool) -> None:
+async def serve_stream(broker: Broker, stream: Stream, peer: str, *, loopback: bool) -> None:
     """Serve any stream as a client's connection; a fault in it ends only it."""
-    connection = ConnectionTask(broker, stream, broker.next_number(), peer, loopback=loopback)  # type: ignore[arg-type]
+    connection = ConnectionTask(broker, stream, broker.next_number(), peer, loopback=loopback)
     broker.connections[connection.number] = connection
     if broker.stopping:  # accepted a moment before the end
         connection.shut_down(shutting_down())

@@ -432,7 +432,8 @@ def test_nothing_is_sent_without_window() -> None:
     ends.server.pump(1 << 20)
     frames = read_all(b"".join(bytes(piece) for piece in ends.server.take_output()))
     assert len(frames) == 2
-    assert ends.server.sending_waits_for_window
+    assert ends.server.has_pending
+    assert ends.server.outgoing.remote_incoming_window == 0
 
 
 def test_pieces_fit_the_peers_frames() -> None:
