@@ -181,7 +181,7 @@ class MixedBlock:
 
     def stamp(self, times_ns: Sequence[int]) -> None:
         """Refuse: messages of different sizes are not used for latency."""
-        raise NotImplementedError("mixed messages carry no stamps")
+        raise ValueError("mixed messages carry no stamps: measure latency with one size")
 
 
 class LargeTransfer:

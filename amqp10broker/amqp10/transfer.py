@@ -4,8 +4,9 @@ Reading: a `TransferLayout` is what two transfers of one sender have in common, 
 first and checked, byte for byte, on every later one; what differs is delivery-id, delivery-tag and
 payload. Writing: a `TransferTemplate` is one sender link's frame head with the same two gaps.
 
-Measured on CPython 3.11 (see docs/adr/0003): decoding by the generated tables costs about 4 us a
-frame, by a learned layout 0.5 us; encoding by the generated class 3 us, by a template 0.2 us.
+Measured on CPython 3.11 (docs/adr/0003): decoding takes 1.1 us a frame by the generated tables, 0.4 by
+a learned layout, cutting the frame out included; encoding 1.5 us by the generated class, 0.1 by a
+template.
 """
 
 from __future__ import annotations
