@@ -32,7 +32,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.config import Config
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.security.login import Mechanism
-from amqp10broker.service.status import session_status
+from amqp10broker.service.sessions.status import session_status
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.connection import ConnectionTask, shutting_down
 from amqp10broker.tasks.listener import accept_forever, open_sockets, serve_stream

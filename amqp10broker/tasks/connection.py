@@ -39,8 +39,8 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
 from amqp10broker.security.login import Login, authenticate
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.open import check_open, open_properties
-from amqp10broker.service.session import BrokerSession
+from amqp10broker.service.sessions.open import check_open, open_properties
+from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
 from amqp10broker.tasks.mailbox import Mailbox

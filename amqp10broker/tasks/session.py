@@ -7,7 +7,7 @@ from collections.abc import Callable
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.queues.commands import Command
-from amqp10broker.service.session import BrokerSession
+from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.mail import (
     AlarmChanged,
     ConfigChanged,

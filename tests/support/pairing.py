@@ -28,7 +28,7 @@ from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.queues.effects import Deliver, Effect
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.session import BrokerSession
+from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.rawframes import FrameCutter, Got
 
 FRAME_BYTES = 512

@@ -67,8 +67,8 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.session import BrokerSession
-from amqp10broker.service.status import session_status
+from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.service.sessions.status import session_status
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
 

@@ -13,9 +13,9 @@ import trio
 
 from amqp10broker.amqp10.performatives import Accepted, Attach, Close, Disposition, Flow, Transfer
 from amqp10broker.config import FlowSettings
-from amqp10broker.service.consumer import Consumer
-from amqp10broker.service.publisher import Publisher
-from amqp10broker.service.session import BrokerSession
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.connection import CLOSE_WAIT_S, ConnectionTask
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.writer import CONTROL_BYTES_MAX

@@ -19,8 +19,8 @@ from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.open import check_open, open_properties
-from amqp10broker.service.session import BrokerSession
+from amqp10broker.service.sessions.open import check_open, open_properties
+from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.pairing import Host, QueueBox
 
 

@@ -40,10 +40,10 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.service.attach import plan_source, plan_target, rcv_settle_mode, to_verdict
-from amqp10broker.service.consumer import Consumer
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.publisher import Publisher
+from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode, to_verdict
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
 
 
 class BrokerSession:

@@ -6,9 +6,9 @@ from enum import Enum
 from typing import Any
 
 from amqp10broker.amqp10.performatives import SenderSettleMode
-from amqp10broker.service.consumer import Consumer
-from amqp10broker.service.publisher import Publisher
-from amqp10broker.service.session import BrokerSession
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.sessions.session import BrokerSession
 
 
 class Wait(Enum):
