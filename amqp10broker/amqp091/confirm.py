@@ -1,0 +1,141 @@
+"""Publisher confirms of one channel: which messages still wait for their queues, and what to tell when.
+
+Sequence numbers begin at 1 and are taken in order, so the messages that wait stand in a window of one byte
+each: a batch of neighbours is marked with one slice, and the smallest that still waits is found by a search
+for a byte. Only messages for several queues have an entry in a dict. What is confirmed is collected until
+`ConfirmTracker.take`, which merges it as RabbitMQ does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+_WAITING: Final = 0
+_DONE: Final = 1
+
+
+class Confirm(NamedTuple):
+    """One basic.ack, or basic.nack, to send."""
+
+    tag: int
+    multiple: bool
+    nack: bool
+
+
+class ConfirmTracker:
+    """What a channel in confirm mode owes its publisher."""
+
+    __slots__ = ("_acks", "_base", "_counts", "_nacks", "_window")
+
+    def __init__(self) -> None:
+        self._base = 1  # the sequence number of the window's first byte
+        self._window = bytearray()
+        self._counts: dict[int, int] = {}  # queues still to confirm, where they were more than one
+        self._acks: list[range] = []  # not taken yet, disjoint, in the order of confirmation
+        self._nacks: list[int] = []
+
+    @property
+    def next_seq(self) -> int:
+        """The sequence number of the next message."""
+        return self._base + len(self._window)
+
+    @property
+    def waiting(self) -> int:
+        """How many messages have neither been confirmed nor rejected."""
+        return self._window.count(_WAITING)
+
+    def published(self, seq: int, queues: int, count: int = 1) -> None:
+        """Take note of messages that were routed.
+
+        Args:
+            seq: sequence number of the first; must be `next_seq`.
+            queues: how many queues each went to; with 0 it is confirmed at once.
+            count: how many, of neighbouring sequence numbers.
+        """
+        assert seq == self.next_seq, f"sequence number {seq} where {self.next_seq} is next"
+        if queues == 0:
+            self._window += b"\x01" * count
+            self._acks.append(range(seq, seq + count))
+            return
+        self._window += bytes(count)
+        if queues > 1:
+            for one in range(seq, seq + count):
+                self._counts[one] = queues
+
+    def confirmed(self, seqs: Sequence[int]) -> None:
+        """A queue has taken responsibility for messages; a queue that was deleted counts the same.
+
+        Args:
+            seqs: sequence numbers, each that waits for this queue. One that was rejected by another queue is
+                passed over.
+        """
+        if not self._counts and (run := _as_range(seqs)) is not None:
+            start = run.start - self._base
+            stop = run.stop - self._base
+            if start >= 0 and self._window.count(_WAITING, start, stop) == len(run):
+                self._window[start:stop] = b"\x01" * len(run)
+                self._acks.append(run)
+                return
+        for seq in seqs:
+            index = seq - self._base
+            if index < 0 or self._window[index] != _WAITING:
+                continue
+            left = self._counts.get(seq, 1) - 1
+            if left:
+                self._counts[seq] = left
+                continue
+            self._counts.pop(seq, None)
+            self._window[index] = _DONE
+            self._acks.append(range(seq, seq + 1))
+
+    def rejected(self, seqs: Sequence[int]) -> None:
+        """A queue has not taken messages: they are nacked, whatever other queues say."""
+        for seq in seqs:
+            index = seq - self._base
+            if index < 0 or self._window[index] != _WAITING:
+                continue
+            self._counts.pop(seq, None)
+            self._window[index] = _DONE
+            self._nacks.append(seq)
+
+    def take(self) -> list[Confirm]:
+        """What to send now, in this order: nacks singly, one ack for all that is confirmed up to the first
+        message that waits or was nacked just now, the other acks singly."""
+        if not self._acks and not self._nacks:
+            return []
+        acks, nacks = sorted(self._acks, key=_start), sorted(self._nacks)
+        self._acks.clear()
+        self._nacks.clear()
+        first_waiting = self._window.find(_WAITING)
+        settled = len(self._window) if first_waiting < 0 else first_waiting
+        del self._window[:settled]
+        self._base += settled
+        cutoff = min(self._base, nacks[0]) if nacks else self._base
+        confirms = [Confirm(tag, False, True) for tag in nacks]
+        merged = highest = 0  # how many acks are below the cutoff, and the last of them
+        singles: list[Confirm] = []
+        for run in acks:
+            if run.start < cutoff:
+                stop = min(run.stop, cutoff)
+                merged += stop - run.start
+                highest = stop - 1
+                run = range(stop, run.stop)
+            singles += [Confirm(tag, False, False) for tag in run]
+        if merged:
+            confirms.append(Confirm(highest, merged > 1, False))
+        return confirms + singles
+
+
+def _start(run: range) -> int:
+    return run.start
+
+
+def _as_range(seqs: Sequence[int]) -> range | None:
+    """The numbers as a range, if they are neighbours in ascending order."""
+    if isinstance(seqs, range):
+        return seqs if seqs and seqs.step == 1 else None
+    if not seqs or seqs[-1] - seqs[0] != len(seqs) - 1:
+        return None
+    run = range(seqs[0], seqs[-1] + 1)
+    return run if list(seqs) == list(run) else None

@@ -1,0 +1,98 @@
+"""Contents: a method, a content header, and body frames up to the announced size (section 2.3.5.2).
+
+One `PendingContent` stands for each channel whose content has begun and is not whole. The frames of other
+channels may come in between; a frame of the same channel that does not continue the content is an error.
+"""
+
+from __future__ import annotations
+
+from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.amqp091.framing import CONTENT_HEADER, CONTENT_HEADER_BYTES, CONTENT_HEADER_BYTES_MIN
+from amqp10broker.amqp091.methods import Method
+from amqp10broker.amqp091.shapes import PublishShape
+
+
+class PendingContent:
+    """A content that is not whole yet.
+
+    Attributes:
+        method: that it belongs to.
+        properties: None before the content header.
+        remaining: bytes of the body still to come.
+        shape: of the method frame, if it is a publish.
+        discarded: the body is too large to be kept; its frames are counted only.
+    """
+
+    __slots__ = ("_pieces", "discarded", "method", "properties", "remaining", "shape")
+
+    def __init__(self, method: Method, shape: PublishShape | None = None) -> None:
+        self.method = method
+        self.shape = shape
+        self.properties: bytes | None = None
+        self.remaining = 0
+        self.discarded = False
+        self._pieces: list[bytes] = []
+
+    def header(self, payload: bytes) -> int:
+        """Take the content header.
+
+        Returns:
+            The announced body size.
+
+        Raises:
+            AmqpHardError: 505, no content header is expected, or one of another class; 501, it is cut off.
+        """
+        if self.properties is not None:
+            raise self.unexpected()
+        if len(payload) < CONTENT_HEADER_BYTES_MIN:
+            raise self._fault(
+                ReplyCode.FRAME_ERROR,
+                f"content header of {len(payload)} bytes, at least {CONTENT_HEADER_BYTES_MIN} are needed",
+            )
+        class_id, weight, size = CONTENT_HEADER.unpack_from(payload)
+        if class_id != self.method.CLASS_ID:
+            raise self._fault(
+                ReplyCode.UNEXPECTED_FRAME,
+                f"expected content header for class {self.method.CLASS_ID}, "
+                f"got one for class {class_id} instead",
+            )
+        if weight != 0:
+            raise self.unexpected()
+        self.properties = payload[CONTENT_HEADER_BYTES:]
+        self.remaining = size
+        return int(size)
+
+    def body(self, payload: bytes) -> None:
+        """Take a body frame.
+
+        Raises:
+            AmqpHardError: 505, a content header is expected; 501, the body is longer than announced.
+        """
+        if self.properties is None:
+            raise self.unexpected()
+        if len(payload) > self.remaining:
+            raise self._fault(
+                ReplyCode.FRAME_ERROR,
+                f"body frame of {len(payload)} bytes where {self.remaining} of the announced size are left",
+            )
+        self.remaining -= len(payload)
+        if not self.discarded:
+            self._pieces.append(payload)
+
+    def take_body(self) -> bytes:
+        """The whole body; only when nothing remains."""
+        return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
+
+    def unexpected(self) -> AmqpHardError:
+        """What a frame earns that does not continue this content."""
+        if self.properties is None:
+            text = (
+                f"expected content header for class {self.method.CLASS_ID}, "
+                "got non content header frame instead"
+            )
+        else:
+            text = "expected content body, got non content body frame instead"
+        return self._fault(ReplyCode.UNEXPECTED_FRAME, text)
+
+    def _fault(self, code: ReplyCode, text: str) -> AmqpHardError:
+        return AmqpHardError(code, text, self.method.CLASS_ID, self.method.METHOD_ID)

@@ -1,0 +1,115 @@
+"""Reply codes of AMQP 0-9-1 and the exceptions that carry them (specification, section 1.6; 4.10).
+
+The class of an exception says what ends; the fields say what the peer is told::
+
+    Amqp091Error
+    |-- AmqpChannelError       soft: the channel is closed (channel.close)
+    `-- AmqpHardError          hard: the connection is closed (connection.close)
+        `-- DecodeError        502: bytes that are no arguments, no field table, no properties
+
+A reply text travels as ``<NAME> - <text>``: clients show it to people, who look it up. Raise the narrowest
+class; the connection engine and the channel translate each where frames come in.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import Final
+
+REPLY_TEXT_BYTES_MAX: Final = 255
+"""A reply text is a short string."""
+
+
+class ReplyCode(IntEnum):
+    """The reply codes, named as in the specification."""
+
+    REPLY_SUCCESS = 200
+    CONTENT_TOO_LARGE = 311
+    NO_ROUTE = 312
+    NO_CONSUMERS = 313
+    CONNECTION_FORCED = 320
+    INVALID_PATH = 402
+    ACCESS_REFUSED = 403
+    NOT_FOUND = 404
+    RESOURCE_LOCKED = 405
+    PRECONDITION_FAILED = 406
+    FRAME_ERROR = 501
+    SYNTAX_ERROR = 502
+    COMMAND_INVALID = 503
+    CHANNEL_ERROR = 504
+    UNEXPECTED_FRAME = 505
+    RESOURCE_ERROR = 506
+    NOT_ALLOWED = 530
+    NOT_IMPLEMENTED = 540
+    INTERNAL_ERROR = 541
+
+
+class Scope(IntEnum):
+    """What a reply code ends."""
+
+    CHANNEL = 1
+    CONNECTION = 2
+
+
+_SOFT: Final = frozenset(
+    {
+        ReplyCode.CONTENT_TOO_LARGE,
+        ReplyCode.NO_ROUTE,
+        ReplyCode.NO_CONSUMERS,
+        ReplyCode.ACCESS_REFUSED,
+        ReplyCode.NOT_FOUND,
+        ReplyCode.RESOURCE_LOCKED,
+        ReplyCode.PRECONDITION_FAILED,
+    }
+)
+
+
+def scope_of(code: int) -> Scope:
+    """What a reply code ends where the specification leaves no choice; unknown codes end the connection."""
+    return Scope.CHANNEL if code in _SOFT else Scope.CONNECTION
+
+
+class Amqp091Error(Exception):
+    """A fault to report to the peer.
+
+    Args:
+        code: the reply code.
+        text: a sentence for the person who reads the peer's log, without the name of the code.
+        class_id: class of the method that failed, 0 if none did.
+        method_id: the method that failed, 0 if none did.
+    """
+
+    def __init__(self, code: ReplyCode, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        super().__init__(f"{code.name} - {text}")
+        self.code = code
+        self.text = text
+        self.class_id = class_id
+        self.method_id = method_id
+
+    @property
+    def reply_text(self) -> str:
+        """What travels: name and text, at most 255 bytes; a longer one is cut and ends with ``...``."""
+        return cut_reply_text(f"{self.code.name} - {self.text}")
+
+
+class AmqpChannelError(Amqp091Error):
+    """Closes the channel."""
+
+
+class AmqpHardError(Amqp091Error):
+    """Closes the connection."""
+
+
+class DecodeError(AmqpHardError):
+    """The bytes cannot be read: arguments of a method, a field table or properties."""
+
+    def __init__(self, text: str, class_id: int = 0, method_id: int = 0) -> None:
+        super().__init__(ReplyCode.SYNTAX_ERROR, text, class_id, method_id)
+
+
+def cut_reply_text(text: str) -> str:
+    """The text, cut so that it fits a short string and stays whole characters."""
+    encoded = text.encode()
+    if len(encoded) <= REPLY_TEXT_BYTES_MAX:
+        return text
+    return encoded[: REPLY_TEXT_BYTES_MAX - 3].decode(errors="ignore") + "..."

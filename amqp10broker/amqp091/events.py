@@ -1,0 +1,106 @@
+"""Everything that `connection.Connection091.receive` reports to its owner."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from amqp10broker.amqp091.errors import Amqp091Error
+from amqp10broker.amqp091.items import Item
+
+
+@dataclass(frozen=True, slots=True)
+class StartOkReceived:
+    """The client chose a mechanism: answer with `secure`, `tune` or `fail`, then `receive` the rest."""
+
+    mechanism: str
+    response: bytes
+    client_properties: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class SecureOkReceived:
+    """The client answered a challenge: answer as to `StartOkReceived`."""
+
+    response: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class TuneDone:
+    """The limits of the connection are settled; nothing to answer."""
+
+    channel_max: int
+    """Largest channel number."""
+    frame_max: int
+    """Bytes; 0 for no limit."""
+    heartbeat: int
+    """Seconds; 0 for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenReceived:
+    """The client wants a virtual host: answer with `open_ok` or `fail`, then `receive` the rest."""
+
+    vhost: str
+
+
+class ChannelItems:
+    """What came for one channel, in order. A channel begins with channel.open; whether it does is the
+    channel's business.
+
+    Attributes:
+        channel: 1 to the negotiated maximum.
+        items: at least one.
+    """
+
+    __slots__ = ("channel", "items")
+
+    def __init__(self, channel: int, items: list[Item]) -> None:
+        self.channel = channel
+        self.items = items
+
+    def __repr__(self) -> str:
+        return f"ChannelItems(channel={self.channel}, items={self.items!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateSecretReceived:
+    """The client has new credentials: answer with `update_secret_ok` or `fail`."""
+
+    secret: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class CloseReceived:
+    """The client closes: end its channels, then answer with `close_ok`."""
+
+    code: int
+    text: str
+    class_id: int
+    method_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseOkReceived:
+    """The client has seen our close: write what is left, close the socket."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionFailed:
+    """The client broke a rule of the connection. connection.close has been written; wait for close-ok."""
+
+    error: Amqp091Error
+
+
+ConnectionEvent = (
+    StartOkReceived
+    | SecureOkReceived
+    | TuneDone
+    | OpenReceived
+    | ChannelItems
+    | UpdateSecretReceived
+    | CloseReceived
+    | CloseOkReceived
+    | ConnectionFailed
+)

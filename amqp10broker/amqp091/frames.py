@@ -1,0 +1,407 @@
+"""Frames: section 2.3.5. Bytes from a socket become methods and contents.
+
+`FrameReader` is the first half of the hot path. A publisher repeats itself: the method frame, the content
+header and the header of the body frame are the same bytes for all messages of one shape. The reader learns
+them (see `shapes`): what begins with them is read with one comparison, a row of them at once. A message with
+a known method frame and a body in one frame is read whole; all else goes frame by frame.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.amqp091.content import PendingContent
+from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.amqp091.framing import (
+    BASIC_CLASS,
+    CONNECTION_CLASS,
+    CONTENT_HEADER_BYTES_MIN,
+    CONTENT_START,
+    CONTENT_START_BYTES,
+    FRAME_MIN_SIZE,
+    FRAME_OVERHEAD,
+    HEADER,
+    HEADER_BYTES,
+    HEARTBEAT,
+    content_frames,
+    method_frame,
+)
+from amqp10broker.amqp091.items import (
+    AckRun,
+    Content,
+    ContentTooLarge,
+    Heartbeat,
+    Item,
+    MethodFrame,
+    PublishRun,
+)
+from amqp10broker.amqp091.methods import (
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    BasicAck,
+    BasicPublish,
+    ChannelCloseOk,
+    Method,
+    decode_method,
+)
+from amqp10broker.amqp091.shapes import ACK, ACK_PAYLOAD_BYTES, PublishShape, read_acks
+
+__all__ = [
+    "CONTENT_BYTES_MAX",
+    "FRAME_MIN_SIZE",
+    "HEARTBEAT",
+    "AckRun",
+    "Content",
+    "ContentTooLarge",
+    "FrameReader",
+    "Heartbeat",
+    "Item",
+    "MethodFrame",
+    "PublishRun",
+    "content_frames",
+    "method_frame",
+]
+
+CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
+"""A larger body is not collected."""
+
+_SHAPES_MAX: Final = 4096
+"""Method frames kept per connection; a publisher with more routing keys than this is not repeating itself."""
+
+_NO_LIMIT: Final = 2**32
+
+
+class _Batch:
+    """The items of one call, with the last one of each channel, which may still grow."""
+
+    __slots__ = ("items", "tails")
+
+    def __init__(self) -> None:
+        self.items: list[Item] = []
+        self.tails: dict[int, tuple[PublishShape, PublishRun] | AckRun] = {}
+
+    def publishes(self, shape: PublishShape) -> PublishRun:
+        """The run that the next message of a shape belongs to."""
+        tail = self.tails.get(shape.channel)
+        if type(tail) is tuple and tail[0] is shape:
+            return tail[1]
+        method = shape.method
+        run = PublishRun(
+            shape.channel, method.exchange, method.routing_key, method.mandatory, method.immediate
+        )
+        self.tails[shape.channel] = (shape, run)
+        self.items.append(run)
+        return run
+
+    def acks(self, channel: int) -> AckRun:
+        """The run that the next ack of a channel belongs to."""
+        tail = self.tails.get(channel)
+        if type(tail) is AckRun:
+            return tail
+        run = AckRun(channel)
+        self.tails[channel] = run
+        self.items.append(run)
+        return run
+
+    def add(self, item: Item) -> None:
+        """Add what is not joined to anything."""
+        if item.channel:
+            self.tails.pop(item.channel, None)
+        else:
+            self.tails.clear()
+        self.items.append(item)
+
+
+class FrameReader:
+    """Cuts a byte stream into frames and puts contents together.
+
+    Attributes:
+        frame_max: bytes, the largest frame allowed; 0 for no limit. Eight more are tolerated, as RabbitMQ
+            does.
+        channel_max: largest channel number allowed.
+        open: whether channels may be used; until then only channel 0 may.
+        content_bytes_max: a body announced larger is reported and not collected.
+        fault: why no more can be read; the connection must be closed with it.
+    """
+
+    __slots__ = (
+        "_contents",
+        "_held",
+        "_need",
+        "_pieces",
+        "_shapes",
+        "channel_max",
+        "content_bytes_max",
+        "fault",
+        "frame_max",
+        "open",
+    )
+
+    def __init__(
+        self,
+        frame_max: int = FRAME_MIN_SIZE,
+        *,
+        channel_max: int = 65535,
+        content_bytes_max: int = CONTENT_BYTES_MAX,
+    ) -> None:
+        self.frame_max = frame_max
+        self.channel_max = channel_max
+        self.open = True
+        self.content_bytes_max = content_bytes_max
+        self.fault: AmqpHardError | None = None
+        self._contents: dict[int, PendingContent] = {}
+        self._shapes: dict[bytes, PublishShape] = {}
+        # Bytes not read yet, and how many are needed to read on: a long frame is joined once, not per call.
+        self._pieces: list[bytes] = []
+        self._held = 0
+        self._need = 0
+
+    def feed(self, data: bytes, *, stop_after_first: bool = False) -> list[Item]:
+        """Take bytes in, give what is now whole.
+
+        Args:
+            data: what the socket gave, any cut.
+            stop_after_first: return after one frame and keep the rest unread; for the phases in which the
+                meaning of the next byte depends on this frame.
+
+        Returns:
+            Items of one channel are in order. Publishes and acks of one channel are joined across those of
+            other channels, never across a frame on channel 0.
+
+        Raises:
+            AmqpHardError: the connection must be closed with it. If good frames stand in front, those are
+                returned, `fault` is set, and the next call raises.
+        """
+        self._raise_fault()
+        if self._pieces:
+            self._pieces.append(data)
+            self._held += len(data)
+            if self._held < self._need:
+                return []
+            data = b"".join(self._pieces)
+            self._pieces.clear()
+        batch = _Batch()
+        if stop_after_first:
+            pos, need = self._read_one(data, batch)
+        else:
+            pos, need = self._read(data, batch)
+        if pos < len(data):
+            self._pieces.append(data[pos:] if pos else data)
+            self._held = len(data) - pos
+            self._need = need - pos
+        if not batch.items:
+            self._raise_fault()
+        return batch.items
+
+    def _raise_fault(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    def take_rest(self) -> bytes:
+        """Hand over the bytes not read; if there is a fault, the faulty frame is the first of them."""
+        rest = b"".join(self._pieces)
+        self._pieces.clear()
+        return rest
+
+    def _read_one(self, buf: bytes, batch: _Batch) -> tuple[int, int]:
+        """Read one frame: as `_read`."""
+        try:
+            stop = self._read_frame(buf, 0, batch) if len(buf) >= HEADER_BYTES else HEADER_BYTES
+        except AmqpHardError as fault:
+            self.fault = fault
+            return 0, 0
+        return (stop, stop) if stop <= len(buf) else (0, stop)
+
+    def _read(self, buf: bytes, batch: _Batch) -> tuple[int, int]:
+        """Read all whole frames.
+
+        Returns:
+            Where reading stopped, and what position must be reached to read on.
+        """
+        end = len(buf)
+        pos = 0
+        shape: PublishShape | None = None  # of the message read last, if nothing else came after it
+        run: PublishRun | None = None
+        unpack_header = HEADER.unpack_from
+        unpack_content = CONTENT_START.unpack_from
+        starts_with = buf.startswith
+        get_shape = self._shapes.get
+        contents = self._contents
+        frame_limit = self.frame_max or _NO_LIMIT
+        body_limit = min(frame_limit, self.content_bytes_max)
+        while end - pos >= HEADER_BYTES:
+            if shape is not None and starts_with(shape.prefix, pos):
+                # Its channel has no content pending: it had none before the message just read.
+                stop = pos + shape.stride
+                if stop > end:
+                    return pos, stop
+                if buf[stop - 1] == FRAME_END:
+                    assert run is not None
+                    run.properties.append(shape.properties)
+                    run.bodies.append(buf[pos + shape.body_at : stop - 1])
+                    pos = stop
+                    if starts_with(shape.prefix, pos):
+                        pos = shape.read_rows(buf, pos, end, run)
+                    continue
+            kind, channel, size = unpack_header(buf, pos)
+            if kind == FRAME_METHOD and channel not in contents:
+                head_at = pos + size + FRAME_OVERHEAD
+                if (
+                    size == ACK_PAYLOAD_BYTES
+                    and starts_with(ACK, pos + HEADER_BYTES)
+                    and 0 < channel <= self.channel_max
+                    and self.open
+                    and head_at <= end
+                    and buf[head_at - 1] == FRAME_END
+                    and buf[head_at - 2] < 2
+                ):
+                    pos = read_acks(buf, pos, end, batch.acks(channel))
+                    shape = None
+                    continue
+                found = get_shape(buf[pos:head_at])
+                if found is not None and end - head_at >= CONTENT_START_BYTES:
+                    # A message with its body in one frame is read whole or, if it is not here yet, later.
+                    head_kind, head_channel, head_bytes, class_id, weight, body_bytes = unpack_content(
+                        buf, head_at
+                    )
+                    if (
+                        head_kind == FRAME_HEADER
+                        and head_channel == channel
+                        and class_id == BASIC_CLASS
+                        and weight == 0
+                        and CONTENT_HEADER_BYTES_MIN <= head_bytes <= frame_limit
+                        and 0 < body_bytes <= body_limit
+                    ):
+                        body_at = head_at + head_bytes + FRAME_OVERHEAD + HEADER_BYTES
+                        if body_at > end:
+                            return pos, body_at
+                        stop = body_at + body_bytes + 1
+                        if unpack_header(buf, body_at - HEADER_BYTES) == (FRAME_BODY, channel, body_bytes):
+                            if stop > end:
+                                return pos, stop
+                            if buf[stop - 1] == FRAME_END == buf[body_at - HEADER_BYTES - 1]:
+                                if found is not shape:
+                                    shape = found
+                                    run = batch.publishes(found)
+                                assert run is not None
+                                properties = buf[head_at + CONTENT_START_BYTES : body_at - HEADER_BYTES - 1]
+                                run.properties.append(properties)
+                                run.bodies.append(buf[body_at : stop - 1])
+                                shape.learn(buf[pos:body_at], properties, body_bytes)
+                                pos = stop
+                                continue
+            shape = None
+            try:
+                stop = self._read_frame(buf, pos, batch)
+            except AmqpHardError as fault:
+                self.fault = fault
+                return pos, 0
+            if stop > end:
+                return pos, stop
+            pos = stop
+        return pos, pos + HEADER_BYTES
+
+    def _read_frame(self, buf: bytes, pos: int, batch: _Batch) -> int:
+        """Read one frame of any kind: where it ends, and if that is behind the bytes nothing was done."""
+        kind, channel, size = HEADER.unpack_from(buf, pos)
+        stop: int = pos + size + FRAME_OVERHEAD
+        self._check_header(kind, channel, size)
+        if stop > len(buf):
+            return stop
+        if buf[stop - 1] != FRAME_END:
+            raise AmqpHardError(
+                ReplyCode.FRAME_ERROR,
+                f"type {kind}, {size} octets payload, end octet {buf[stop - 1]} instead of {FRAME_END}",
+            )
+        payload = buf[pos + HEADER_BYTES : stop - 1]
+        if kind == FRAME_METHOD:
+            self._on_method(channel, payload, buf[pos:stop], batch)
+        elif kind == FRAME_HEARTBEAT:
+            batch.add(Heartbeat())
+        else:
+            content = self._contents.get(channel)
+            if content is None:
+                raise AmqpHardError(
+                    ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
+                )
+            if kind == FRAME_HEADER:
+                size = content.header(payload)
+                if size > self.content_bytes_max:
+                    content.discarded = True
+                    batch.add(ContentTooLarge(channel, content.method, size, self.content_bytes_max))
+            else:
+                content.body(payload)
+            if content.remaining == 0:
+                del self._contents[channel]
+                if not content.discarded:
+                    self._finish(channel, content, batch)
+        return stop
+
+    def _check_header(self, kind: int, channel: int, size: int) -> None:
+        """Refuse what cannot become a good frame before all of it is here."""
+        if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT):
+            raise AmqpHardError(ReplyCode.FRAME_ERROR, f"type {kind}, {size} octets payload, unknown type")
+        if self.frame_max and size > self.frame_max:
+            room = self.frame_max - FRAME_OVERHEAD
+            raise AmqpHardError(ReplyCode.FRAME_ERROR, f"type {kind}, {size} octets payload, max {room}")
+        if kind == FRAME_HEARTBEAT:
+            if channel or size:
+                raise AmqpHardError(
+                    ReplyCode.FRAME_ERROR, f"heartbeat on channel {channel} with {size} octets payload"
+                )
+        elif channel and not self.open:
+            raise AmqpHardError(
+                ReplyCode.UNEXPECTED_FRAME, f"type {kind} on channel {channel} before the connection is open"
+            )
+        elif channel > self.channel_max:
+            raise AmqpHardError(
+                ReplyCode.CHANNEL_ERROR,
+                f"channel {channel} is higher than the negotiated channel_max ({self.channel_max})",
+            )
+
+    def _on_method(self, channel: int, payload: bytes, frame: bytes, batch: _Batch) -> None:
+        pending = self._contents.get(channel)
+        if pending is not None:
+            # A peer whose channel we closed may leave a content unfinished; its close-ok says so.
+            if not pending.discarded and payload != _CLOSE_OK:
+                raise pending.unexpected()
+            del self._contents[channel]
+        shape = self._shapes.get(frame)
+        method: Method = shape.method if shape is not None else decode_method(payload)
+        if (method.CLASS_ID == CONNECTION_CLASS) != (channel == 0):
+            raise _wrong_channel(channel, method)
+        if isinstance(method, BasicPublish):
+            if shape is None:
+                if len(self._shapes) >= _SHAPES_MAX:
+                    self._shapes.clear()
+                shape = self._shapes[frame] = PublishShape(channel, method)
+            self._contents[channel] = PendingContent(method, shape)
+        elif method.HAS_CONTENT:
+            self._contents[channel] = PendingContent(method)
+        elif isinstance(method, BasicAck):
+            batch.acks(channel).tags.append((method.delivery_tag, method.multiple))
+        else:
+            batch.add(MethodFrame(channel, method))
+
+    def _finish(self, channel: int, content: PendingContent, batch: _Batch) -> None:
+        assert content.properties is not None
+        if content.shape is None:
+            batch.add(Content(channel, content.method, content.properties, content.take_body()))
+            return
+        run = batch.publishes(content.shape)
+        run.properties.append(content.properties)
+        run.bodies.append(content.take_body())
+
+
+_CLOSE_OK: Final = ChannelCloseOk().encode()
+
+
+def _wrong_channel(channel: int, method: Method) -> AmqpHardError:
+    if channel:
+        code, text = ReplyCode.COMMAND_INVALID, f"{method.NAME} belongs on channel 0, not {channel}"
+    else:
+        code, text = ReplyCode.CHANNEL_ERROR, f"{method.NAME} belongs on an open channel, not on channel 0"
+    return AmqpHardError(code, text, method.CLASS_ID, method.METHOD_ID)

@@ -1,0 +1,107 @@
+"""What repeats in the bytes of a publisher or a consumer, and reading a row of it at once.
+
+A `PublishShape` is a method frame of basic.publish that was seen, with the bytes that stood before the body
+of the last message with it: method frame, content header, header of the body frame. A message with the same
+arguments, properties and body size begins with the same bytes and has the same length.
+"""
+
+from __future__ import annotations
+
+from struct import Struct
+from typing import Final
+
+from amqp10broker.amqp091.framing import END
+from amqp10broker.amqp091.items import AckRun, PublishRun
+from amqp10broker.amqp091.methods import BasicPublish
+
+ACK: Final = b"\x00\x3c\x00\x50"
+"""Class and method of basic.ack."""
+ACK_PAYLOAD_BYTES: Final = 13
+ACK_BYTES: Final = 21
+_ACK_ROW: Final = Struct(">11sQ2s")
+"""A whole basic.ack frame: all up to the tag, the tag, and the bit with the end octet."""
+_ACK_ENDS: Final = {b"\x00" + END: False, b"\x01" + END: True}
+
+_FIRST_ROWS: Final = 4
+"""A row is tried with this many, then with four times as many each time all were alike: what is read in
+vain stays less than what was read to good purpose."""
+
+
+class PublishShape:
+    """A method frame of basic.publish, and how its last message began.
+
+    Attributes:
+        channel: of the frame.
+        method: its arguments.
+        prefix: the bytes before the last body; empty if none was learned.
+        properties: of the last message.
+        body_at: length of the prefix.
+        stride: length of the whole message.
+    """
+
+    __slots__ = ("_row", "body_at", "channel", "method", "prefix", "properties", "stride")
+
+    def __init__(self, channel: int, method: BasicPublish) -> None:
+        self.channel = channel
+        self.method = method
+        self.prefix = b""
+        self.properties = b""
+        self.body_at = 0
+        self.stride = 0
+        self._row: Struct | None = None
+
+    def learn(self, prefix: bytes, properties: bytes, body_bytes: int) -> None:
+        """Remember how a message began."""
+        self.prefix = prefix
+        self.properties = properties
+        self.body_at = len(prefix)
+        self.stride = len(prefix) + body_bytes + 1
+        self._row = None
+
+    def read_rows(self, buf: bytes, pos: int, end: int, run: PublishRun) -> int:
+        """Add the messages that stand at `pos` and look like the last; where the first other byte is."""
+        row = self._row
+        if row is None:
+            row = self._row = Struct(f"{self.body_at}s{self.stride - self.body_at - 1}sc")
+        prefix = self.prefix
+        stride = self.stride
+        count = _FIRST_ROWS
+        found = count
+        while found == count:
+            count = min(count, (end - pos) // stride)
+            if not count:
+                break
+            bodies = []
+            for start, body, last in row.iter_unpack(memoryview(buf)[pos : pos + count * stride]):
+                if start != prefix or last != END:
+                    break
+                bodies.append(body)
+            found = len(bodies)
+            run.bodies += bodies
+            run.properties += [self.properties] * found
+            pos += found * stride
+            if found == count:
+                count = found = count * 4
+        return pos
+
+
+def read_acks(buf: bytes, pos: int, end: int, run: AckRun) -> int:
+    """Add the basic.ack frames of one channel that stand at `pos`; where the first other byte is.
+
+    Only frames whose bit octet is 0 or 1 are read here.
+    """
+    head = buf[pos : pos + 11]
+    ends = _ACK_ENDS
+    count = _FIRST_ROWS
+    while True:
+        count = min(count, (end - pos) // ACK_BYTES)
+        before = len(run.tags)
+        for start, tag, last in _ACK_ROW.iter_unpack(memoryview(buf)[pos : pos + count * ACK_BYTES]):
+            if start != head or last not in ends:
+                break
+            run.tags.append((tag, ends[last]))
+        found = len(run.tags) - before
+        pos += found * ACK_BYTES
+        if found < count or not count:
+            return pos
+        count *= 4

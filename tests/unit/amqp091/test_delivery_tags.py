@@ -1,0 +1,184 @@
+"""Outstanding deliveries by tag."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.amqp091.delivery_tags import Taken, Unacked
+from amqp10broker.amqp091.errors import AmqpChannelError, ReplyCode
+
+
+def flat(taken: list[Taken[str, Any]]) -> list[tuple[int, str, Any]]:
+    """Tag, consumer and key of each delivery."""
+    return [
+        (tag, part.consumer, key) for part in taken for tag, key in zip(part.tags, part.keys, strict=True)
+    ]
+
+
+def outstanding(*runs: tuple[int, str, int]) -> Unacked[str, int]:
+    """First tag, consumer and count of each run; a key is ten times its tag."""
+    unacked: Unacked[str, int] = Unacked()
+    for first, consumer, count in runs:
+        unacked.add(first, consumer, [tag * 10 for tag in range(first, first + count)])
+    return unacked
+
+
+def refused(unacked: Unacked[str, int], tag: int, *, multiple: bool = False) -> None:
+    before = len(unacked)
+    with pytest.raises(AmqpChannelError) as caught:
+        unacked.ack(tag, multiple)
+    assert caught.value.reply_text == f"PRECONDITION_FAILED - unknown delivery tag {tag}"
+    assert caught.value.code is ReplyCode.PRECONDITION_FAILED
+    assert len(unacked) == before
+
+
+def test_a_tag_is_taken_once() -> None:
+    """A double ack is an unknown tag."""
+    unacked = outstanding((1, "a", 3))
+    assert flat(unacked.ack(2, False)) == [(2, "a", 20)]
+    refused(unacked, 2)
+    assert len(unacked) == 2
+
+
+@pytest.mark.parametrize("tag", [0, 4, 2**64 - 1])
+@pytest.mark.parametrize("multiple", [False, True])
+def test_a_tag_never_given_is_unknown(tag: int, multiple: bool) -> None:
+    """406; only 0 with multiple means something else."""
+    unacked = outstanding((1, "a", 3))
+    if tag == 0 and multiple:
+        assert len(flat(unacked.ack(tag, multiple))) == 3
+    else:
+        refused(unacked, tag, multiple=multiple)
+
+
+def test_multiple_takes_all_up_to_the_tag() -> None:
+    """Of all consumers, in the order of the tags."""
+    unacked = outstanding((1, "a", 2), (3, "b", 2), (5, "a", 2))
+    unacked.ack(2, False)
+    assert flat(unacked.ack(5, True)) == [(1, "a", 10), (3, "b", 30), (4, "b", 40), (5, "a", 50)]
+    assert flat(unacked.take_all()) == [(6, "a", 60)]
+
+
+def test_multiple_with_a_tag_taken_already_is_unknown() -> None:
+    """Nothing is taken then, as lower ones may be outstanding."""
+    unacked = outstanding((1, "a", 5))
+    unacked.ack(3, False)
+    refused(unacked, 3, multiple=True)
+    assert len(unacked) == 4
+
+
+def test_all_of_none_is_nothing() -> None:
+    """Tag 0 with multiple is never unknown."""
+    assert Unacked[str, int]().ack(0, True) == []
+
+
+def test_a_row_of_acks_is_taken_at_once() -> None:
+    """One part for each run of a consumer."""
+    unacked = outstanding((1, "a", 4), (5, "b", 4))
+    taken: list[Taken[str, int]] = []
+    unacked.ack_run([(tag, False) for tag in range(1, 9)], taken)
+    assert taken == [
+        Taken("a", range(1, 5), [10, 20, 30, 40]),
+        Taken("b", range(5, 9), [50, 60, 70, 80]),
+    ]
+
+
+def test_a_row_of_acks_stops_at_an_unknown_tag() -> None:
+    """What was before it has been taken: those acks were good."""
+    unacked = outstanding((1, "a", 5))
+    unacked.ack(3, False)
+    taken: list[Taken[str, int]] = []
+    with pytest.raises(AmqpChannelError, match="unknown delivery tag 3"):
+        unacked.ack_run([(tag, False) for tag in range(1, 6)], taken)
+    assert flat(taken) == [(1, "a", 10), (2, "a", 20)]
+    assert len(unacked) == 2
+
+
+def test_a_long_run_of_one_consumer_does_not_keep_what_is_taken() -> None:
+    """However long a consumer goes on, only a bounded number of taken tags is remembered."""
+    unacked: Unacked[str, int] = Unacked()
+    for tag in range(1, 10_001):
+        unacked.add(tag, "a", [tag])
+        if tag > 10:
+            unacked.ack(tag - 10, False)
+    assert len(unacked) == 10
+    assert sum(len(run.keys) for run in unacked._runs) <= 512
+
+
+def test_rolled_back_deliveries_are_outstanding_again() -> None:
+    """Whether their run is still there or gone."""
+    unacked = outstanding((1, "a", 4), (5, "b", 2))
+    before = flat(outstanding((1, "a", 4), (5, "b", 2)).take_all())
+    parts = [*unacked.ack(2, False), *unacked.ack(6, True)]
+    unacked.restore(parts)
+    assert len(unacked) == 6
+    assert flat(unacked.take_all()) == before
+
+
+def test_a_used_tag_cannot_be_added() -> None:
+    """That would be a fault of ours."""
+    unacked = outstanding((1, "a", 4))
+    with pytest.raises(AssertionError):
+        unacked.add(4, "a", [1])
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("add"), st.sampled_from("ab"), st.integers(0, 5)),
+    st.tuples(st.just("ack"), st.integers(0, 40), st.booleans()),
+    st.tuples(st.just("run"), st.integers(1, 40), st.integers(1, 8)),
+    st.tuples(st.just("roll back"), st.integers(1, 40), st.booleans()),
+)
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_any_course_is_as_a_dict_says(steps: list[tuple[str, Any, Any]]) -> None:
+    """Each ack takes what the naive model takes, in the order of the tags, or is refused as there."""
+    unacked: Unacked[str, int] = Unacked()
+    model: dict[int, str] = {}
+    last = 0
+
+    def of_model(tag: int, multiple: bool) -> list[tuple[int, str, int]] | None:
+        if multiple and tag == 0:
+            tags = sorted(model)
+        elif tag not in model:
+            return None
+        else:
+            tags = [one for one in sorted(model) if one <= tag] if multiple else [tag]
+        return [(one, model.pop(one), one) for one in tags]
+
+    for kind, first, second in steps:
+        if kind == "add":
+            unacked.add(last + 1, first, range(last + 1, last + 1 + second))
+            model.update(dict.fromkeys(range(last + 1, last + 1 + second), first))
+            last += second
+        elif kind == "run":
+            tags = [(tag, False) for tag in range(first, first + second)]
+            taken: list[Taken[str, int]] = []
+            expected: list[tuple[int, str, int]] = []
+            for tag, _ in tags:
+                one = of_model(tag, False)
+                if one is None:
+                    with pytest.raises(AmqpChannelError, match=f"unknown delivery tag {tag}$"):
+                        unacked.ack_run(tags, taken)
+                    break
+                expected += one
+            else:
+                unacked.ack_run(tags, taken)
+            assert flat(taken) == expected
+        else:
+            wanted = of_model(first, second)
+            if wanted is None:
+                with pytest.raises(AmqpChannelError):
+                    unacked.ack(first, second)
+            else:
+                parts = unacked.ack(first, second)
+                assert flat(parts) == wanted
+                if kind == "roll back":
+                    unacked.restore(parts)
+                    model.update({tag: consumer for tag, consumer, _ in wanted})
+        assert len(unacked) == len(model)
+    assert flat(unacked.take_all()) == [(tag, model[tag], tag) for tag in sorted(model)]

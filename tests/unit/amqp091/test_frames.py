@@ -1,0 +1,357 @@
+"""Bytes become methods and contents, however they are cut, and neighbours are joined."""
+
+from __future__ import annotations
+
+import itertools
+from collections import defaultdict
+from typing import Any
+
+import pamqp.body
+import pamqp.frame
+import pamqp.header
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqp10broker.amqp091.frames import (
+    HEARTBEAT,
+    AckRun,
+    Content,
+    ContentTooLarge,
+    FrameReader,
+    Heartbeat,
+    Item,
+    MethodFrame,
+    PublishRun,
+    content_frames,
+    method_frame,
+)
+from amqp10broker.amqp091.framing import body_frames, content_header_frame
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicDeliver,
+    BasicNack,
+    BasicPublish,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    QueueDeclare,
+)
+
+FRAME_MAX = 8192
+PERSISTENT = b"\x10\x00\x02"
+PLAIN = b"\x00\x00"
+
+
+def publish(
+    channel: int = 1,
+    body: bytes = b"hello",
+    *,
+    key: str = "q",
+    properties: bytes = PERSISTENT,
+    frame_max: int = FRAME_MAX,
+) -> bytes:
+    method = BasicPublish(exchange="amq.direct", routing_key=key, mandatory=True)
+    return content_frames(channel, method, properties, body, frame_max)
+
+
+def ack(tag: int, channel: int = 1, *, multiple: bool = False) -> bytes:
+    return method_frame(channel, BasicAck(delivery_tag=tag, multiple=multiple))
+
+
+def flat(items: list[Item]) -> dict[int, list[Any]]:
+    """What came, by channel and without the joining."""
+    found: dict[int, list[Any]] = defaultdict(list)
+    for item in items:
+        assert not isinstance(item, ContentTooLarge)
+        match item:
+            case PublishRun():
+                assert len(item.properties) == len(item.bodies) > 0
+                arguments = (item.exchange, item.routing_key, item.mandatory, item.immediate)
+                found[item.channel] += [
+                    (arguments, *message) for message in zip(item.properties, item.bodies, strict=True)
+                ]
+            case AckRun():
+                assert item.tags
+                found[item.channel] += item.tags
+            case Content():
+                found[item.channel].append((item.method, item.properties, item.body))
+            case MethodFrame():
+                found[item.channel].append(item.method)
+            case Heartbeat():
+                found[0].append("heartbeat")
+    return dict(found)
+
+
+def by_pamqp(data: bytes) -> dict[int, list[Any]]:
+    """The same, read frame by frame with pamqp."""
+    found: dict[int, list[Any]] = defaultdict(list)
+    pending: dict[int, list[Any]] = {}
+    while data:
+        read, channel, frame = pamqp.frame.unmarshal(data)
+        raw, data = data[:read], data[read:]
+        name = getattr(frame, "name", "")
+        if name == "Basic.Publish":
+            pending[channel] = [
+                (frame.exchange, frame.routing_key, frame.mandatory, frame.immediate),
+                None,
+                b"",
+                0,
+            ]
+        elif isinstance(frame, pamqp.header.ContentHeader):
+            pending[channel][1] = raw[19:-1]
+            pending[channel][3] = frame.body_size
+        elif isinstance(frame, pamqp.body.ContentBody):
+            pending[channel][2] += frame.value
+        elif name == "Basic.Ack":
+            found[channel].append((frame.delivery_tag, frame.multiple))
+        elif name == "Heartbeat":
+            found[0].append("heartbeat")
+        else:
+            found[channel].append(name)
+        whole = pending.get(channel)
+        if whole is not None and whole[1] is not None and len(whole[2]) == whole[3]:
+            found[channel].append(tuple(pending.pop(channel)[:3]))
+    return dict(found)
+
+
+def with_names(found: dict[int, list[Any]]) -> dict[int, list[Any]]:
+    """Methods replaced by the name that pamqp has for them."""
+    return {
+        channel: [
+            value.NAME.title().replace("-", "") if hasattr(value, "NAME") else value for value in values
+        ]
+        for channel, values in found.items()
+    }
+
+
+def read(data: bytes, cuts: list[int] | None = None, frame_max: int = FRAME_MAX) -> list[Item]:
+    reader = FrameReader(frame_max)
+    items: list[Item] = []
+    for start, stop in itertools.pairwise([0, *sorted(cuts or []), len(data)]):
+        items += reader.feed(data[start:stop])
+    assert reader.fault is None
+    return items
+
+
+# --- joining ---------------------------------------------------------------------------------------
+
+
+def test_equal_publishes_become_one_run() -> None:
+    """Any number of messages with equal arguments on one channel is one item."""
+    bodies = [b"%03d" % number for number in range(100)]
+    (run,) = read(b"".join(publish(body=body) for body in bodies))
+    assert isinstance(run, PublishRun)
+    assert (run.channel, run.exchange, run.routing_key) == (1, "amq.direct", "q")
+    assert (run.mandatory, run.immediate) == (True, False)
+    assert run.bodies == bodies
+    assert run.properties == [PERSISTENT] * 100
+
+
+def test_a_run_joins_messages_of_other_sizes_and_properties() -> None:
+    """Only the arguments of the publish must be equal."""
+    messages = [(PERSISTENT, b"a"), (PERSISTENT, b"bb"), (PLAIN, b"bb"), (PLAIN, b""), (PLAIN, b"c" * 20_000)]
+    (run,) = read(b"".join(publish(body=body, properties=properties) for properties, body in messages))
+    assert isinstance(run, PublishRun)
+    assert list(zip(run.properties, run.bodies, strict=True)) == messages
+
+
+def test_another_routing_key_begins_another_run() -> None:
+    """And going back to the first one a third."""
+    items = read(publish(key="a") + publish(key="b") * 2 + publish(key="a"))
+    assert [(run.routing_key, len(run.bodies)) for run in items if isinstance(run, PublishRun)] == [
+        ("a", 1),
+        ("b", 2),
+        ("a", 1),
+    ]
+
+
+def test_runs_are_joined_across_other_channels() -> None:
+    """Two publishers that alternate are two runs, since channels are independent."""
+    items = read((publish(1, b"x") + publish(2, b"y")) * 10)
+    assert [(item.channel, len(item.bodies)) for item in items if isinstance(item, PublishRun)] == [
+        (1, 10),
+        (2, 10),
+    ]
+
+
+def test_a_method_of_the_channel_ends_its_run() -> None:
+    """What was published before a method comes before it."""
+    declare = QueueDeclare(queue="q")
+    items = read(publish(body=b"1") + method_frame(1, declare) + publish(body=b"2"))
+    assert [type(item) for item in items] == [PublishRun, MethodFrame, PublishRun]
+
+
+def test_nothing_is_joined_across_a_frame_on_channel_0() -> None:
+    """What stood before a method of the connection stays before it."""
+    items = read(publish(body=b"1") + HEARTBEAT + publish(body=b"2"))
+    assert [type(item) for item in items] == [PublishRun, Heartbeat, PublishRun]
+
+
+def test_neighbouring_acks_become_one_run() -> None:
+    """Tag and multiple of each, in order."""
+    (run,) = read(b"".join(ack(tag, multiple=tag % 7 == 0) for tag in range(1, 51)))
+    assert isinstance(run, AckRun)
+    assert run.tags == [(tag, tag % 7 == 0) for tag in range(1, 51)]
+
+
+def test_an_ack_with_reserved_bits_set_is_read() -> None:
+    """Only the lowest bit of the octet counts."""
+    frame = bytearray(ack(5))
+    frame[-2] = 0b110
+    assert flat(read(bytes(frame) + ack(6))) == {1: [(5, False), (6, False)]}
+    frame[-2] = 0b11
+    assert flat(read(ack(4) + bytes(frame))) == {1: [(4, False), (5, True)]}
+
+
+def test_a_body_that_holds_frames_is_not_read_as_frames() -> None:
+    """Not even where the rows of equal messages are read at once."""
+    inner = publish(body=b"12345")
+    messages = [inner, inner[::-1], b"\xce" * len(inner), inner]
+    (run,) = read(b"".join(publish(body=body) for body in messages * 5))
+    assert isinstance(run, PublishRun)
+    assert run.bodies == messages * 5
+
+
+# --- contents --------------------------------------------------------------------------------------
+
+
+def test_a_body_of_several_frames_is_put_together() -> None:
+    """In order, and the run goes on behind it."""
+    body = bytes(range(256)) * 100
+    (run,) = read(publish(body=b"a") + publish(body=body) + publish(body=b"b"))
+    assert isinstance(run, PublishRun)
+    assert run.bodies == [b"a", body, b"b"]
+
+
+def test_body_frames_may_be_cut_anyhow() -> None:
+    """Also into empty ones: the announced size says where the content ends."""
+    method = BasicPublish(routing_key="q")
+    frames = [method_frame(3, method), content_header_frame(3, PLAIN, 4)]
+    frames += [b"\x03\x00\x03\x00\x00\x00\x00\xce", body_frames(3, b"abc", 0), body_frames(3, b"d", 0)]
+    assert flat(read(b"".join(frames))) == {3: [(("", "q", False, False), PLAIN, b"abcd")]}
+
+
+def test_contents_of_two_channels_may_be_interleaved() -> None:
+    """Frame by frame; each channel has its own."""
+
+    def frames(channel: int, body: bytes) -> list[bytes]:
+        method = BasicPublish(routing_key="q")
+        return [
+            method_frame(channel, method),
+            content_header_frame(channel, PLAIN, len(body)),
+            body_frames(channel, body[:2], 0),
+            body_frames(channel, body[2:], 0),
+        ]
+
+    one, two = frames(1, b"first"), frames(2, b"other")
+    mixed = b"".join(itertools.chain.from_iterable(zip(one, two, strict=True))) + ack(1, 3)
+    arguments = ("", "q", False, False)
+    assert flat(read(mixed * 2)) == {
+        1: [(arguments, PLAIN, b"first")] * 2,
+        2: [(arguments, PLAIN, b"other")] * 2,
+        3: [(1, False)] * 2,
+    }
+
+
+def test_other_methods_with_content_are_given_whole() -> None:
+    """What a client receives."""
+    deliver = BasicDeliver(consumer_tag="c", delivery_tag=1, routing_key="q")
+    assert read(content_frames(1, deliver, PLAIN, b"body", FRAME_MAX)) == [
+        Content(1, deliver, PLAIN, b"body")
+    ]
+
+
+def test_a_content_that_announces_too_much_is_reported_and_read_over() -> None:
+    """At once, before its body; the channel goes on behind it."""
+    reader = FrameReader(FRAME_MAX, content_bytes_max=10)
+    method = BasicPublish(routing_key="q")
+    head = method_frame(1, method) + content_header_frame(1, PLAIN, 11)
+    assert reader.feed(head) == [ContentTooLarge(1, method, 11, 10)]
+    assert reader.feed(body_frames(1, b"0123456789a", 0)) == []
+    (run,) = reader.feed(content_frames(1, method, PLAIN, b"0123456789", 0))
+    assert isinstance(run, PublishRun)
+    assert run.bodies == [b"0123456789"]
+
+
+def test_a_content_of_more_than_512_mib_is_not_collected() -> None:
+    """The limit, if nobody sets another."""
+    method = BasicPublish(routing_key="q")
+    (item,) = read(method_frame(1, method) + content_header_frame(1, PLAIN, 512 * 1024 * 1024 + 1))
+    assert isinstance(item, ContentTooLarge)
+    assert item.size == item.limit + 1
+
+
+@pytest.mark.parametrize("closing", [ChannelCloseOk(), ChannelClose(200, "bye", 0, 0)])
+def test_a_content_read_over_may_be_left_unfinished(closing: Any) -> None:
+    """The channel is closed for it: any method on it ends the content."""
+    reader = FrameReader(FRAME_MAX, content_bytes_max=10)
+    reader.feed(method_frame(1, BasicPublish()) + content_header_frame(1, PLAIN, 11))
+    assert reader.feed(body_frames(1, b"01", 0) + method_frame(1, closing)) == [MethodFrame(1, closing)]
+
+
+def test_close_ok_ends_an_unfinished_content() -> None:
+    """A publisher whose channel we closed in the middle of a message may leave it so."""
+    head = method_frame(1, BasicPublish()) + content_header_frame(1, PLAIN, 5)
+    items = read(head + method_frame(1, ChannelCloseOk()) + method_frame(1, ChannelOpen()) + publish())
+    assert [type(item) for item in items] == [MethodFrame, MethodFrame, PublishRun]
+
+
+# --- chunks ----------------------------------------------------------------------------------------
+
+
+def test_one_frame_at_a_time_when_so_asked() -> None:
+    """The rest waits for the next call, which may bring no bytes."""
+    reader = FrameReader(FRAME_MAX)
+    first, second = ChannelOpen(), QueueDeclare(queue="q")
+    data = method_frame(1, first) + method_frame(1, second)
+    assert reader.feed(data[:-3], stop_after_first=True) == [MethodFrame(1, first)]
+    assert reader.feed(b"", stop_after_first=True) == []
+    assert reader.feed(data[-3:], stop_after_first=True) == [MethodFrame(1, second)]
+    assert reader.take_rest() == b""
+
+
+def test_bytes_not_read_can_be_handed_over() -> None:
+    """For a reader of another kind."""
+    reader = FrameReader(FRAME_MAX)
+    reader.feed(ack(1) + ack(2)[:10])
+    assert reader.take_rest() == ack(2)[:10]
+
+
+def test_a_long_frame_may_come_in_many_pieces() -> None:
+    """Also without a limit of the frame size."""
+    body = bytes(1_000_000)
+    data = publish(body=b"x", frame_max=0) + publish(body=body, frame_max=0)
+    (first, second) = read(data, list(range(0, len(data), 1000)), frame_max=0)
+    assert isinstance(first, PublishRun)
+    assert isinstance(second, PublishRun)
+    assert (first.bodies, second.bodies) == ([b"x"], [body])
+
+
+BODIES = st.sampled_from([b"", b"x", b"hello", b"\xce" * 7, publish(), bytes(9000)]) | st.binary(max_size=40)
+FRAMES = st.one_of(
+    st.builds(
+        publish,
+        st.integers(1, 3),
+        BODIES,
+        key=st.sampled_from("abc"),
+        properties=st.sampled_from([PLAIN, PERSISTENT, b"\x10\x80\x02\x03abc"]),
+        frame_max=st.sampled_from([0, FRAME_MAX, 20]),
+    ),
+    st.builds(ack, st.integers(1, 2**40), st.integers(1, 3), multiple=st.booleans()),
+    st.builds(lambda tag: method_frame(1, BasicNack(delivery_tag=tag)), st.integers(1, 9)),
+    st.just(method_frame(2, QueueDeclare(queue="q"))),
+    st.just(HEARTBEAT),
+)
+STREAMS = st.lists(st.tuples(FRAMES, st.integers(1, 12)), max_size=12).map(
+    lambda rows: b"".join(frame * times for frame, times in rows)
+)
+
+
+@settings(max_examples=300)
+@given(STREAMS, st.data())
+def test_what_is_read_does_not_depend_on_the_cut(stream: bytes, data: st.DataObject) -> None:
+    """pamqp, reading frame by frame, finds the same for each channel."""
+    cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10))
+    found = with_names(flat(read(stream, cuts, frame_max=16384)))
+    assert found == by_pamqp(stream)

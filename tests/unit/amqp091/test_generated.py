@@ -1,0 +1,73 @@
+"""The generated module is what its generator would write, and matches what is written by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.errors import ReplyCode, Scope, scope_of
+
+ROOT = Path(__file__).parents[3]
+GENERATOR = ROOT / ".ci" / "generate_methods.py"
+MODULE = ROOT / "amqp10broker" / "amqp091" / "methods.py"
+DEFINITIONS = ElementTree.parse(ROOT / "spec" / "amqp-0-9-1" / "amqp0-9-1.stripped.extended.xml").getroot()
+
+
+def check(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the generator in its comparing mode."""
+    command = [sys.executable, str(GENERATOR), "--check", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_methods_do_not_drift_from_their_definitions() -> None:
+    """The module that is checked in is the one the generator writes."""
+    result = check()
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_check_notices_an_edited_module(tmp_path: Path) -> None:
+    """A module changed by hand, or missing, is reported with exit code 1."""
+    edited = tmp_path / "methods.py"
+    edited.write_text(MODULE.read_text().replace("FRAME_END: Final = 206", "FRAME_END: Final = 205"))
+    for output in (edited, tmp_path / "missing.py"):
+        result = check("--output", str(output))
+        assert result.returncode == 1
+        assert "generate_methods.py" in result.stderr
+
+
+def test_every_method_of_the_definitions_has_its_class() -> None:
+    """Names, numbers, content and fields are those of the XML file, without the reserved fields."""
+    found = 0
+    for class_ in DEFINITIONS.iterfind("class"):
+        for element in class_.iterfind("method"):
+            name = f"{class_.attrib['name']}.{element.attrib['name']}"
+            words = f"{class_.attrib['name']}-{element.attrib['name']}".split("-")
+            method = getattr(methods, "".join(word.capitalize() for word in words))
+            assert name == method.NAME
+            assert (int(class_.attrib["index"]), int(element.attrib["index"])) == (
+                method.CLASS_ID,
+                method.METHOD_ID,
+            )
+            assert (element.get("content") == "1") == method.HAS_CONTENT
+            fields = [f.attrib["name"] for f in element.iterfind("field") if f.get("reserved") != "1"]
+            attributes = [name.replace("-", "_") for name in fields]
+            expected = [{"global": "global_", "nowait": "no_wait"}.get(name, name) for name in attributes]
+            assert list(method.__slots__) == expected
+            found += 1
+    assert found == 64
+
+
+def test_every_reply_code_of_the_definitions_has_its_name_and_scope() -> None:
+    """The codes written by hand are complete, and end what the XML says."""
+    specified = {
+        element.attrib["name"].replace("-", "_").upper(): (int(element.attrib["value"]), element.get("class"))
+        for element in DEFINITIONS.iterfind("constant")
+        if not element.attrib["name"].startswith("frame-") or "class" in element.attrib
+    }
+    assert {code.name: int(code) for code in ReplyCode} == {n: value for n, (value, _) in specified.items()}
+    for value, scope in specified.values():
+        if scope is not None:
+            assert scope_of(value) is (Scope.CHANNEL if scope == "soft-error" else Scope.CONNECTION)
