@@ -1,0 +1,220 @@
+"""A message published with AMQP 0-9-1: its head, made of a publish, and what the head says.
+
+The layout is in `message`. Exchange and routing key lie there as basic.deliver writes them, and the
+properties as a content header does, so that a delivery slices both and decodes nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Any, Final
+
+from amqp10broker.amqp091.codec import decode_table, encode_shortstr, encode_table
+from amqp10broker.amqp091.errors import DecodeError
+from amqp10broker.amqp091.properties import (
+    APP_ID,
+    CLUSTER_ID,
+    CONTENT_ENCODING,
+    CONTENT_TYPE,
+    CORRELATION_ID,
+    DELIVERY_MODE,
+    EXPIRATION,
+    HEADERS,
+    MESSAGE_ID,
+    PRIORITY,
+    REPLY_TO,
+    TIMESTAMP,
+    TYPE,
+    USER_ID,
+    is_persistent,
+    misfit,
+    read_flags,
+)
+from amqp10broker.errors import PreconditionFailed
+
+MARK: Final = 0x91
+"""The first byte of a head of AMQP 0-9-1."""
+
+EXPIRATION_MS_MAX: Final = 315_360_000_000
+"""Ten years of 365 days, RabbitMQ's limit."""
+
+_NAMES_AT: Final = 6
+_FRESH: Final = bytes((MARK, 0, 0, 0, 0, 0))
+_CACHE_ENTRIES: Final = 4096
+_INTEGER: Final = re.compile("[+-]?[0-9]+")
+_NO_KEYS: Final[tuple[str, ...]] = ()
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _prefix(exchange: str, routing_key: str) -> bytes:
+    return _FRESH + encode_shortstr(exchange) + encode_shortstr(routing_key)
+
+
+def make_head(
+    exchange: str,
+    routing_key: str,
+    properties: bytes,
+    *,
+    redelivered: bool = False,
+    delivery_count: int = 0,
+) -> bytes:
+    """A head.
+
+    Args:
+        exchange: as published to.
+        routing_key: the first one.
+        properties: property flags and values, as in a content header.
+        redelivered: somebody has had the message before.
+        delivery_count: how many deliveries failed.
+    """
+    prefix = _prefix(exchange, routing_key)
+    if redelivered or delivery_count:
+        prefix = bytes((MARK, int(redelivered))) + delivery_count.to_bytes(4, "big") + prefix[_NAMES_AT:]
+    return prefix + properties
+
+
+def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
+    """Exchange and routing key as two short strings, the properties, and whether it is redelivered."""
+    end = 7 + head[6]
+    end += 1 + head[end]
+    return head[6:end], head[end:], bool(head[1] & 1)
+
+
+def delivery_count(head: bytes) -> int:
+    """How many deliveries of the message failed."""
+    return int.from_bytes(head[2:6], "big")
+
+
+def persistent(head: bytes) -> bool:
+    """Whether the delivery mode is 2."""
+    end = 7 + head[6]
+    return is_persistent(head[end + 1 + head[end] :])
+
+
+def acquired_head(head: bytes, failed: bool) -> bytes:
+    """The head after one consumer had the message."""
+    count = head[2:6] if not failed else (int.from_bytes(head[2:6], "big") + 1).to_bytes(4, "big")
+    return bytes((MARK, head[1] | 1)) + count + head[_NAMES_AT:]
+
+
+def read_content(
+    exchange: str, routing_key: str, properties: bytes, *, user: str, impersonator: bool
+) -> tuple[bytes, tuple[str, ...]]:
+    """Check the properties of a published content and make the head of its message.
+
+    Args:
+        exchange: as published to.
+        routing_key: as published with.
+        properties: property flags and values, as in the content header.
+        user: the authenticated user; a user-id must equal it.
+        impersonator: the user may publish under any user-id.
+
+    Returns:
+        The head, and the routing keys that the headers CC and BCC add. BCC is not in the head any more.
+
+    Raises:
+        DecodeError: the properties are malformed (a syntax error, which ends the connection).
+        PreconditionFailed: a property has a value that is refused (which ends the channel).
+    """
+    keys = _NO_KEYS
+    expiration: bytes | None = None
+    user_id: bytes | None = None
+    # One walk over the values, which are skipped where nothing is to be checked. Only in the few messages
+    # with such a property anything is decoded.
+    try:
+        flags, pos = read_flags(properties)
+        kept = properties
+        if flags & CONTENT_TYPE:
+            pos += 1 + properties[pos]
+        if flags & CONTENT_ENCODING:
+            pos += 1 + properties[pos]
+        if flags & HEADERS:
+            start = pos
+            headers, pos = decode_table(properties, pos)
+            if "CC" in headers:
+                keys = _routing_keys("CC", headers["CC"])
+            if "BCC" in headers:
+                keys += _routing_keys("BCC", headers.pop("BCC"))
+                kept = properties[:start] + encode_table(headers) + properties[pos:]
+        if flags & DELIVERY_MODE:
+            pos += 1
+        if flags & PRIORITY:
+            pos += 1
+        if flags & (CORRELATION_ID | REPLY_TO | EXPIRATION):
+            if flags & CORRELATION_ID:
+                pos += 1 + properties[pos]
+            if flags & REPLY_TO:
+                pos += 1 + properties[pos]
+            if flags & EXPIRATION:
+                start = pos + 1
+                pos = start + properties[pos]
+                expiration = properties[start:pos]
+        if flags & MESSAGE_ID:
+            pos += 1 + properties[pos]
+        if flags & (TIMESTAMP | TYPE | USER_ID | APP_ID | CLUSTER_ID):
+            if flags & TIMESTAMP:
+                pos += 8
+            if flags & TYPE:
+                pos += 1 + properties[pos]
+            if flags & USER_ID:
+                start = pos + 1
+                pos = start + properties[pos]
+                user_id = properties[start:pos]
+            if flags & APP_ID:
+                pos += 1 + properties[pos]
+            if flags & CLUSTER_ID:
+                pos += 1 + properties[pos]
+    except IndexError:
+        raise DecodeError("content properties are cut off") from None
+    if pos != len(properties):
+        raise misfit(pos, len(properties))
+    if expiration is not None:
+        _check_expiration(expiration)
+    if user_id is not None and not impersonator and user_id != user.encode():
+        raise _refused(f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'")
+    return _prefix(exchange, routing_key) + kept, keys
+
+
+def _routing_keys(header: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list):
+        raise _refused(f"header '{header}' must be an array of longstr, not {_kind(value)}")
+    for key in value:
+        if not isinstance(key, str):
+            raise _refused(f"header '{header}' must be an array of longstr, not of {_kind(key)}")
+    return tuple(value)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, str):
+        return "longstr"
+    if type(value) is bytes:
+        return "longstr that is not UTF-8"
+    return {dict: "table", list: "array", type(None): "void"}.get(type(value), type(value).__name__.lower())
+
+
+def _check_expiration(text: bytes) -> None:
+    shown = _shown(text)
+    found = _INTEGER.match(shown)
+    if found is None:
+        reason = "no_integer"
+    elif found.end() != len(shown):
+        left = shown[found.end() :].replace("\\", "\\\\").replace('"', '\\"')
+        reason = f'{{leftover_string,"{left}"}}'
+    else:
+        value = int(shown)
+        if value < 0:
+            reason = f"{{value_negative,{value}}}"
+        elif value > EXPIRATION_MS_MAX:
+            reason = f"{{value_too_large,{value}}}"
+        else:
+            return
+    raise _refused(f"invalid expiration '{shown}': {reason}")
+
+
+def _shown(text: bytes) -> str:
+    return text.decode("utf-8", "backslashreplace")
+
+
+def _refused(description: str) -> PreconditionFailed:
+    return PreconditionFailed("published message", description)

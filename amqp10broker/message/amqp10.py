@@ -1,0 +1,221 @@
+"""A message published with AMQP 1.0: its head, read from a payload, and what the head says.
+
+The head is the encoded header and message-annotations as they will be delivered, the bare part is
+properties, application-properties, body and footer, byte for byte as published (see `message`).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.amqp10.codec import decode, encode
+from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
+from amqp10broker.amqp10.performatives import Header, Properties, decode_composite
+from amqp10broker.amqp10.sections import locate
+from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
+
+if TYPE_CHECKING:
+    from amqp10broker.message.message import Message
+
+X_EXCHANGE: Final = Symbol("x-exchange")
+X_ROUTING_KEY: Final = Symbol("x-routing-key")
+X_CC: Final = Symbol("x-cc")
+_MESSAGE_ANNOTATIONS: Final = ULong(0x72)
+_CACHE_ENTRIES: Final = 4096
+
+_HEADER8: Final = b"\x00\x53\x70\xc0"
+_DATA8: Final = b"\x00\x53\x75\xa0"
+_DATA32: Final = b"\x00\x53\x75\xb0"
+
+
+class MessageReader:
+    """Turns payloads into messages for one exchange and routing key, with a memory for heads.
+
+    A publisher writes the same header and annotations over and over; each different prefix is
+    decoded once.
+
+    Attributes:
+        has_extra_keys: some message so far had an x-cc annotation: ask `extra_keys` for each.
+    """
+
+    __slots__ = (
+        "_exchange",
+        "_heads",
+        "_impersonator",
+        "_plain_head",
+        "_routing_key",
+        "_user",
+        "has_extra_keys",
+    )
+
+    def __init__(self, exchange: str, routing_key: str, user: str, impersonator: bool = False) -> None:
+        """Read for one route.
+
+        Args:
+            exchange: name for the x-exchange annotation, empty for the default exchange.
+            routing_key: for the x-routing-key annotation.
+            user: the authenticated user; a user-id in properties must equal it.
+            impersonator: the user may publish under any user-id.
+        """
+        self._exchange = exchange
+        self._routing_key = routing_key
+        self._user = user
+        self._impersonator = impersonator
+        self.has_extra_keys = False
+        self._plain_head = make_head(None, None, exchange, routing_key)
+        self._heads: dict[bytes, bytes] = {b"": self._plain_head}
+
+    def read(self, payload: bytes) -> Message:
+        """Check a message and make it ready for queue and consumer.
+
+        Raises:
+            AmqpLinkError: malformed, reserved annotations, or a user-id that is not the user's.
+        """
+        # The commonest shapes, a header seen before (or none) and one data section, need no search.
+        if payload[:4] == _DATA8 and len(payload) > 4 and payload[4] + 5 == len(payload):
+            return self._plain_head, payload
+        at = 5 + payload[4] if payload.startswith(_HEADER8) and len(payload) > 4 else 0
+        head = self._heads.get(payload[:at])
+        if head is not None and len(payload) > at + 8:
+            code = payload[at : at + 4]
+            if (code == _DATA8 and at + 5 + payload[at + 4] == len(payload)) or (
+                code == _DATA32 and at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big") == len(payload)
+            ):
+                return head, payload[at:] if at else payload
+        return self.read_with_properties(payload)[0]
+
+    def read_with_properties(self, payload: bytes) -> tuple[Message, Properties | None]:
+        """As `read`, and the decoded properties, which an anonymous terminus routes by."""
+        try:
+            sections = locate(payload)
+            prefix = payload[: sections.bare]
+            head = self._heads.get(prefix)
+            if head is None:
+                head = self._decode_head(payload, sections.header, sections.message_annotations)
+                if len(self._heads) >= _CACHE_ENTRIES:
+                    self._heads.clear()
+                self._heads[prefix] = head
+        except DecodeError as error:
+            text = error.description
+            if not text.startswith("failed to parse message"):
+                text = f"failed to parse message: {text}"
+            raise AmqpLinkError(Condition.DECODE_ERROR, text) from error
+        properties = sections.properties
+        if properties is not None and properties.user_id is not None:
+            self._check_user(properties.user_id)
+        return (head, payload[sections.bare :] if sections.bare else payload), properties
+
+    @staticmethod
+    def extra_keys(head: bytes) -> tuple[str, ...]:
+        """The routing keys that the publisher's x-cc annotation adds; see `extra_keys`."""
+        return extra_keys(head)
+
+    def _check_user(self, user_id: bytes) -> None:
+        if user_id != self._user.encode() and not self._impersonator:
+            raise AmqpLinkError(
+                Condition.UNAUTHORIZED_ACCESS,
+                f"user_id property set to '{user_id.decode('utf-8', 'backslashreplace')}' "
+                f"but authenticated user was '{self._user}'",
+            )
+
+    def _decode_head(
+        self, payload: bytes, header_at: tuple[int, int] | None, annotations_at: tuple[int, int] | None
+    ) -> bytes:
+        header: Header | None = None
+        if header_at is not None:
+            decoded, _ = decode_composite(payload, *header_at)
+            assert isinstance(decoded, Header)
+            header = decoded
+        annotations: dict[Any, Any] | None = None
+        if annotations_at is not None:
+            described, _ = decode(payload, *annotations_at)
+            annotations = described.value
+            if isinstance(annotations, Map) or not all(
+                isinstance(key, Symbol) and key.startswith("x-") for key in annotations or ()
+            ):
+                raise AmqpLinkError(
+                    Condition.INVALID_FIELD,
+                    "reserved_annotation_key: keys of message-annotations must be symbols that start with x-",
+                )
+        if annotations and X_CC in annotations:
+            self.has_extra_keys = True
+        return make_head(header, annotations, self._exchange, self._routing_key)
+
+
+def make_head(
+    header: Header | None, annotations: dict[Any, Any] | None, exchange: str, routing_key: str
+) -> bytes:
+    """Header and message-annotations of a message that nobody has acquired yet.
+
+    Args:
+        header: the publisher's, or None; its first-acquirer and delivery-count are ours to set.
+        annotations: the publisher's, or None.
+        exchange: replaces x-exchange.
+        routing_key: replaces x-routing-key.
+    """
+    merged = dict(annotations) if annotations else {}
+    merged[X_EXCHANGE] = exchange
+    merged[X_ROUTING_KEY] = routing_key
+    given = header or Header()
+    fresh = Header(
+        durable=bool(given.durable),
+        priority=given.priority,
+        ttl=given.ttl,
+        first_acquirer=True,
+        delivery_count=0,
+    )
+    return encode_head(fresh, merged)
+
+
+def encode_head(header: Header, annotations: dict[Any, Any]) -> bytes:
+    """A head of exactly these two."""
+    return header.encode() + encode(Described(_MESSAGE_ANNOTATIONS, annotations))
+
+
+def decode_head(head: bytes) -> tuple[Header, dict[Any, Any]]:
+    """Header and message-annotations, for the caller to change as it likes."""
+    header, end = decode_composite(head)
+    assert isinstance(header, Header)
+    described, _ = decode(head, end)
+    annotations: dict[Any, Any] = described.value
+    return header, annotations
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def header_of(head: bytes) -> Header:
+    """The header in a message's head. Shared by all that ask: read it, do not change it."""
+    header, _ = decode_composite(head)
+    assert isinstance(header, Header)
+    return header
+
+
+def extra_keys(head: bytes) -> tuple[str, ...]:
+    """The routing keys that the publisher's x-cc annotation adds to the first one.
+
+    Raises:
+        AmqpLinkError: the annotation is no list of strings.
+    """
+    # Most messages have no such annotation, and looking for its name in the bytes says so at once.
+    return _extra_keys(head) if X_CC.encode() in head else ()
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _extra_keys(head: bytes) -> tuple[str, ...]:
+    value = decode_head(head)[1].get(X_CC, ())
+    if not isinstance(value, list | tuple | Array) or not all(type(key) is str for key in value):
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"bad value for 'x-cc' message-annotation: {value!r}; give a list of strings",
+        )
+    return tuple(value)
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def acquired_head(head: bytes, failed: bool) -> bytes:
+    """The head after one consumer had the message."""
+    header, end = decode_composite(head)
+    assert isinstance(header, Header)
+    header.first_acquirer = False
+    header.delivery_count = (header.delivery_count or 0) + int(failed)
+    return header.encode() + head[end:]

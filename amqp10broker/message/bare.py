@@ -1,0 +1,114 @@
+"""The bare message of AMQP 1.0, of one that has been accepted: where its sections lie."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from amqp10broker.amqp10.codec import decode, skip
+from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.amqp10.performatives import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    FOOTER,
+    PROPERTIES,
+    Properties,
+    decode_composite,
+)
+from amqp10broker.amqp10.sections import locate
+from amqp10broker.amqp10.types import Map
+
+_SMALL_DESCRIPTOR: Final = b"\x00\x53"
+_DATA8: Final = b"\x00\x53\x75\xa0"
+_DATA32: Final = b"\x00\x53\x75\xb0"
+_CODES: Final = {
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
+    "amqp:amqp-value:*": AMQP_VALUE,
+    "amqp:footer:map": FOOTER,
+}
+
+
+def _section(bare: bytes, pos: int) -> tuple[int, int]:
+    """The code of the section at `pos`, and where its value begins."""
+    if bare.startswith(_SMALL_DESCRIPTOR, pos):
+        return bare[pos + 2], pos + 3
+    code, pos = decode(bare, pos + 1)
+    return _CODES[code] if isinstance(code, str) else int(code), pos
+
+
+def body_start(bare: bytes) -> int:
+    """Where the body begins: behind properties and application-properties, if they are there."""
+    if bare.startswith((_DATA8, _DATA32)):
+        return 0
+    pos = 0
+    while True:
+        code, value = _section(bare, pos)
+        if code >= DATA:
+            return pos
+        pos = skip(bare, value)
+
+
+def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | Map]:
+    """Properties and application-properties.
+
+    Args:
+        prefix: the bare message up to its body.
+    """
+    properties: Properties | None = None
+    application: dict[Any, Any] | Map = {}
+    pos = 0
+    while pos < len(prefix):
+        code, value = _section(prefix, pos)
+        if code == PROPERTIES:
+            decoded, pos = decode_composite(prefix, pos)
+            assert isinstance(decoded, Properties)
+            properties = decoded
+        else:
+            application, pos = decode(prefix, value)
+    return properties, application
+
+
+def data_of(bare: bytes, pos: int) -> bytes | None:
+    """What the data sections of a message hold, joined; None if its body is of another kind.
+
+    Args:
+        bare: the bare message and footer.
+        pos: where the body begins.
+    """
+    # The commonest shape is one data section and no footer.
+    code = bare[pos : pos + 4]
+    if code == _DATA8 and pos + 5 + bare[pos + 4] == len(bare):
+        return bare[pos + 5 :]
+    if code == _DATA32 and pos + 8 + int.from_bytes(bare[pos + 4 : pos + 8], "big") == len(bare):
+        return bare[pos + 8 :]
+    parts: list[bytes] = []
+    while pos < len(bare):
+        section, value = _section(bare, pos)
+        if section == FOOTER:
+            break
+        if section != DATA:
+            return None
+        content, pos = decode(bare, value)
+        parts.append(content)
+    return b"".join(parts)
+
+
+def data_section(content: bytes) -> bytes:
+    """A body of one data section."""
+    size = len(content)
+    if size <= 255:
+        return b"%b%c%b" % (_DATA8, size, content)
+    return b"%b%b%b" % (_DATA32, size.to_bytes(4, "big"), content)
+
+
+def is_encoded_body(content: bytes) -> bool:
+    """Whether bytes are body sections of AMQP 1.0, a footer behind them or not, and nothing else."""
+    try:
+        sections = locate(content)
+        return sections.bare == 0 and _section(content, 0)[0] >= DATA
+    except DecodeError:
+        return False

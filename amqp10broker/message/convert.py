@@ -1,0 +1,336 @@
+"""Messages from one protocol's encoding into the other's, for a consumer that speaks the other one.
+
+Converting never raises for a message that was accepted: what the other protocol cannot say is left out,
+or said in an annotation or header where there is a custom for it. What a head says decides all but the
+body, so the work is done once for each of the heads that are small and come again.
+
+The tables of what becomes of what are in `docs/conversion.md`. What has no exact counterpart:
+
+- a reply-to of AMQP 0-9-1 is the name of a queue, one of AMQP 1.0 an address: ``q`` becomes
+  ``/queues/q`` and back; anything else stays as it is.
+- a content-type or content-encoding that is not ASCII is no symbol, and is left out.
+- an expiration above 2**32 - 1 ms (49 days) becomes that, the largest ttl.
+- a message-id or correlation-id of AMQP 0-9-1 that is not UTF-8 becomes binary.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, unquote_to_bytes
+from uuid import UUID
+
+from amqp10broker.amqp091.codec import decode_shortstr
+from amqp10broker.amqp091.properties import (
+    PERSISTENT,
+    BasicProperties,
+    decode_properties,
+    encode_properties,
+)
+from amqp10broker.amqp091.types import ByteArray
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.performatives import Header, Properties
+from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import X_CC, X_EXCHANGE, X_ROUTING_KEY, decode_head, encode_head
+from amqp10broker.message.bare import body_start, data_of, data_section, is_encoded_body, read_properties
+from amqp10broker.message.deaths import X_DEATH, X_OPT_DEATHS, from_annotation, from_header, to_annotation
+from amqp10broker.message.values import (
+    DROPPED,
+    NAME_BYTES_MAX,
+    milliseconds,
+    name_of,
+    seconds,
+    simple_to_amqp091,
+    simple_to_amqp10,
+    urn_of,
+    uuid_of,
+)
+from amqp10broker.message.values import (
+    to_amqp091 as value_to_amqp091,
+)
+from amqp10broker.message.values import (
+    to_amqp10 as value_to_amqp10,
+)
+
+if TYPE_CHECKING:
+    from amqp10broker.message.message import Message
+
+ENCODED_BODY: Final = "amqp-1.0"
+"""The type of a message of AMQP 0-9-1 whose body is the encoded body of one of AMQP 1.0."""
+
+X_BASIC_TYPE: Final = Symbol("x-basic-type")
+X_MESSAGE_ID: Final = "x-message-id"
+X_CORRELATION_ID: Final = "x-correlation-id"
+CC: Final = "CC"
+
+_APPLICATION_PROPERTIES: Final = ULong(0x74)
+_TTL_MAX: Final = 2**32 - 1
+_QUEUES: Final = "/queues/"
+
+# Heads of more bytes are converted each time: 4096 of them would not be a small memory.
+_CACHED_BYTES_MAX: Final = 1024
+_CACHE_ENTRIES: Final = 4096
+
+
+def to_amqp10(message: Message) -> Message:
+    """The message in the encoding of AMQP 1.0; itself if it is in it."""
+    head, body = message
+    if head[0] != amqp091.MARK:
+        return message
+    converted = _cached_to_amqp10 if len(head) <= _CACHED_BYTES_MAX else _head_to_amqp10
+    head10, prefix, encoded = converted(head)
+    if not encoded:
+        return head10, prefix + data_section(body)
+    if is_encoded_body(body):
+        return head10, prefix + body
+    # It only says so. The type stays as an annotation, so that it comes back.
+    head10, prefix, _ = converted(head, False)
+    return head10, prefix + data_section(body)
+
+
+def to_amqp091(message: Message) -> Message:
+    """The message in the encoding of AMQP 0-9-1; itself if it is in it."""
+    head, bare = message
+    if head[0] == amqp091.MARK:
+        return message
+    start = body_start(bare)
+    prefix = bare[:start]
+    body = data_of(bare, start)
+    small = len(head) + start <= _CACHED_BYTES_MAX
+    converted = _cached_to_amqp091 if small else _head_to_amqp091
+    if body is None:
+        return converted(head, prefix, True), bare[start:]
+    return converted(head, prefix, False), body
+
+
+# AMQP 0-9-1 to AMQP 1.0
+
+
+def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes, bool]:
+    """The head, what comes before the body, and whether the type says that the body is encoded."""
+    names, given, redelivered = amqp091.split_head(head)
+    exchange, pos = decode_shortstr(names, 0)
+    routing_key, _ = decode_shortstr(names, pos)
+    properties = decode_properties(given)
+    encoded = trust_type and properties.type == ENCODED_BODY
+
+    annotations: dict[Any, Any] = {}
+    application: dict[str, Any] = {}
+    died = False
+    if properties.headers:
+        died = _headers_to_amqp10(properties.headers, annotations, application)
+    if properties.type is not None and not encoded:
+        annotations[X_BASIC_TYPE] = _text(properties.type)
+    annotations[X_EXCHANGE] = exchange
+    annotations[X_ROUTING_KEY] = routing_key
+
+    count = amqp091.delivery_count(head)
+    header = Header(
+        durable=properties.delivery_mode == PERSISTENT,
+        priority=properties.priority,
+        ttl=None if properties.expiration is None else min(int(properties.expiration), _TTL_MAX),
+        first_acquirer=not (redelivered or count or died),
+        delivery_count=count,
+    )
+    prefix = _properties_to_amqp10(properties)
+    if application:
+        prefix += encode(Described(_APPLICATION_PROPERTIES, application))
+    return encode_head(header, annotations), prefix, encoded
+
+
+_cached_to_amqp10 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp10)
+
+
+def _headers_to_amqp10(
+    headers: dict[str, Any], annotations: dict[Any, Any], application: dict[str, Any]
+) -> bool:
+    """Spread the headers, and say whether there are records of dead-lettering among them."""
+    deaths = from_header(headers.get(X_DEATH))
+    cc: list[str] | None = None  # goes before a header called x-cc
+    for name, value in headers.items():
+        if name.startswith("x-") and name.isascii():
+            if name == X_DEATH and deaths:
+                annotations[X_OPT_DEATHS] = to_annotation(deaths)
+            else:
+                annotation = value_to_amqp10(value)
+                if annotation is not DROPPED:
+                    annotations[Symbol(name)] = annotation
+        elif name == CC and type(value) is list and all(type(key) is str for key in value):
+            cc = value
+        else:
+            simple = simple_to_amqp10(value)
+            if simple is not DROPPED:
+                application[name] = simple
+    if cc is not None:
+        annotations[X_CC] = cc
+    return bool(deaths)
+
+
+def _properties_to_amqp10(given: BasicProperties) -> bytes:
+    """The properties section, nothing if no field of it would be set."""
+    properties = Properties(
+        message_id=_id_to_amqp10(given.message_id),
+        user_id=None if given.user_id is None else _bytes(given.user_id),
+        reply_to=None if given.reply_to is None else _address(_text(given.reply_to)),
+        correlation_id=_id_to_amqp10(given.correlation_id),
+        content_type=_symbol(given.content_type),
+        content_encoding=_symbol(given.content_encoding),
+        group_id=None if given.app_id is None else _text(given.app_id),
+    )
+    if given.timestamp is not None:
+        time = milliseconds(given.timestamp)
+        properties.creation_time = None if time is DROPPED else time
+    return b"" if properties == _NO_PROPERTIES else properties.encode()
+
+
+_NO_PROPERTIES: Final = Properties()
+
+
+def _bytes(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")
+
+
+def _text(text: str) -> str:
+    """The text, with what was not UTF-8 replaced."""
+    return text if text.isascii() else _bytes(text).decode("utf-8", "replace")
+
+
+def _symbol(text: str | None) -> Symbol | None:
+    return Symbol(text) if text is not None and text.isascii() else None
+
+
+def _id_to_amqp10(text: str | None) -> UUID | bytes | str | None:
+    if text is None:
+        return None
+    uuid = uuid_of(text)
+    if uuid is not None:
+        return uuid
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return _bytes(text)
+    return text
+
+
+def _address(reply_to: str) -> str:
+    """The address of a queue; what is one already, and the empty text, stay."""
+    if not reply_to or reply_to.startswith((_QUEUES, "/exchanges/")):
+        return reply_to
+    return _QUEUES + quote(reply_to, safe="")
+
+
+# AMQP 1.0 to AMQP 0-9-1
+
+
+def _head_to_amqp091(head: bytes, prefix: bytes, encoded: bool) -> bytes:
+    header, annotations = decode_head(head)
+    given, application = read_properties(prefix)
+    exchange = _shortened(annotations.pop(X_EXCHANGE, ""))
+    routing_key = _shortened(annotations.pop(X_ROUTING_KEY, ""))
+
+    properties = BasicProperties(
+        delivery_mode=PERSISTENT if header.durable else 1,
+        priority=header.priority,
+        expiration=None if header.ttl is None else str(header.ttl),
+    )
+    headers: dict[str, Any] = {}
+    if encoded:
+        properties.type = ENCODED_BODY
+    else:
+        properties.type = _short(annotations.get(X_BASIC_TYPE))
+    if application:
+        _application_to_headers(application, headers)
+    if annotations:
+        _annotations_to_headers(annotations, headers)
+    if given is not None:
+        _properties_to_amqp091(given, properties, headers)
+    properties.headers = headers or None
+    return amqp091.make_head(
+        exchange,
+        routing_key,
+        encode_properties(properties),
+        redelivered=not header.first_acquirer,
+        delivery_count=header.delivery_count or 0,
+    )
+
+
+_cached_to_amqp091 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp091)
+
+
+def _application_to_headers(application: dict[Any, Any] | Map, headers: dict[str, Any]) -> None:
+    for key, value in application.items():
+        name = name_of(key)
+        simple = simple_to_amqp091(value)
+        if name is not None and simple is not DROPPED:
+            headers[name] = simple
+
+
+def _annotations_to_headers(annotations: dict[Any, Any], headers: dict[str, Any]) -> None:
+    for key, value in annotations.items():
+        name = name_of(key)
+        if name is None or name.startswith("x-basic-") or name == X_DEATH:
+            continue
+        if name == X_CC and type(value) in (list, Array) and all(type(item) is str for item in value):
+            headers[CC] = list(value)
+            continue
+        if name == X_OPT_DEATHS and (deaths := from_annotation(value)):
+            headers[X_DEATH] = [death.to_table() for death in deaths]
+            continue
+        converted = value_to_amqp091(value)
+        if converted is not DROPPED:
+            headers[name] = converted
+
+
+def _properties_to_amqp091(given: Properties, properties: BasicProperties, headers: dict[str, Any]) -> None:
+    """The fields to, subject, group-sequence, reply-to-group-id and absolute-expiry-time have no place."""
+    properties.message_id = _id_to_amqp091(given.message_id, X_MESSAGE_ID, headers)
+    properties.correlation_id = _id_to_amqp091(given.correlation_id, X_CORRELATION_ID, headers)
+    properties.content_type = _short(given.content_type)
+    properties.content_encoding = _short(given.content_encoding)
+    properties.app_id = _short(given.group_id)
+    if given.user_id is not None and len(given.user_id) <= NAME_BYTES_MAX:
+        properties.user_id = given.user_id.decode("utf-8", "surrogateescape")
+    if isinstance(given.reply_to, str):
+        properties.reply_to = _short(_queue_name(given.reply_to))
+    if given.creation_time is not None:
+        time = seconds(given.creation_time)
+        properties.timestamp = None if time is DROPPED else time
+
+
+def _short(text: Any) -> str | None:
+    """The text if it fits a short string."""
+    return name_of(text)
+
+
+def _shortened(text: str) -> str:
+    """The beginning of the text that fits a short string."""
+    return text.encode()[:NAME_BYTES_MAX].decode("utf-8", "ignore")
+
+
+def _id_to_amqp091(value: Any, header: str, headers: dict[str, Any]) -> str | None:
+    """The text of an id. If it has none, or a long one, it goes to a header."""
+    if value is None:
+        return None
+    if isinstance(value, UUID):
+        return urn_of(value)
+    if isinstance(value, int):
+        return str(int(value))
+    if isinstance(value, bytes):
+        headers[header] = ByteArray(value)
+        return None
+    text = _short(value)
+    if text is None:
+        headers[header] = str(value)
+    return text
+
+
+def _queue_name(address: str) -> str:
+    """The queue that an address names; any other address as it is."""
+    name = address.removeprefix(_QUEUES)
+    if name == address or not name or "/" in name:
+        return address
+    try:
+        return unquote_to_bytes(name).decode()
+    except UnicodeDecodeError:
+        return address

@@ -1,0 +1,140 @@
+"""Records of dead-lettering, as both protocols show them: x-death of 0-9-1, x-opt-deaths of 1.0.
+
+One record stands for one queue and one reason; the newest event comes first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.amqp091.types import Int64, Timestamp
+from amqp10broker.amqp10.codec import array_of
+from amqp10broker.amqp10.types import Array, Map, Symbol, UInt, ULong
+from amqp10broker.amqp10.types import Timestamp as Milliseconds
+
+X_DEATH: Final = "x-death"
+X_OPT_DEATHS: Final = Symbol("x-opt-deaths")
+
+_UINT_MAX: Final = 2**32 - 1
+_INT64_MAX: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What happened to a message in one queue for one reason."""
+
+    queue: str
+    reason: str
+    """rejected, expired, maxlen or delivery_limit."""
+    count: int
+    first_time_ms: int
+    last_time_ms: int
+    exchange: str
+    """What the message had been published to before it came into the queue."""
+    routing_keys: tuple[str, ...]
+    ttl_ms: int | None = None
+    """The message's own time to live, which it lost by expiring."""
+
+    def to_table(self) -> dict[str, Any]:
+        """As an item of x-death, which has one time: the first."""
+        table: dict[str, Any] = {
+            "count": Int64(self.count),
+            "reason": self.reason,
+            "queue": self.queue,
+            "time": Timestamp(self.first_time_ms // 1000),
+            "exchange": self.exchange,
+            "routing-keys": list(self.routing_keys),
+        }
+        if self.ttl_ms is not None:
+            table["original-expiration"] = str(self.ttl_ms)
+        return table
+
+    def to_map(self) -> dict[Any, Any]:
+        """As an item of x-opt-deaths."""
+        fields: dict[Any, Any] = {}
+        if self.ttl_ms is not None:
+            fields[Symbol("ttl")] = UInt(min(self.ttl_ms, _UINT_MAX))
+        fields[Symbol("queue")] = self.queue
+        fields[Symbol("reason")] = Symbol(self.reason)
+        fields[Symbol("count")] = ULong(self.count)
+        fields[Symbol("first-time")] = Milliseconds(self.first_time_ms)
+        fields[Symbol("last-time")] = Milliseconds(self.last_time_ms)
+        fields[Symbol("exchange")] = self.exchange
+        fields[Symbol("routing-keys")] = array_of(self.routing_keys) if self.routing_keys else Array(0xA1)
+        return fields
+
+
+def to_annotation(deaths: tuple[Death, ...]) -> Array:
+    """The value of x-opt-deaths.
+
+    Args:
+        deaths: at least one.
+    """
+    return array_of([death.to_map() for death in deaths])
+
+
+def from_header(value: Any) -> tuple[Death, ...]:
+    """The records in an x-death header; none if it is not of that shape, for a client may send anything."""
+    return _all(_from_table, value) if type(value) is list else ()
+
+
+def from_annotation(value: Any) -> tuple[Death, ...]:
+    """The records in an x-opt-deaths annotation; none if it is not of that shape."""
+    return _all(_from_map, value) if type(value) in (list, Array) and not _described(value) else ()
+
+
+def _described(value: Any) -> bool:
+    return type(value) is Array and bool(value.descriptors)
+
+
+def _all(read: Any, items: Any) -> tuple[Death, ...]:
+    deaths = tuple(read(item) for item in items)
+    return () if None in deaths else deaths
+
+
+def _from_table(table: Any) -> Death | None:
+    if type(table) is not dict:
+        return None
+    expiration = table.get("original-expiration")
+    if expiration is not None and not (_is_text(expiration) and expiration.isdecimal()):
+        return None
+    time = table.get("time")
+    if type(time) is not Timestamp or time * 1000 > _INT64_MAX:
+        return None
+    return _death(
+        table,
+        table.get("routing-keys"),
+        time * 1000,
+        time * 1000,
+        None if expiration is None else int(expiration),
+    )
+
+
+def _from_map(fields: Any) -> Death | None:
+    if type(fields) not in (dict, Map):
+        return None
+    first, last, ttl = fields.get("first-time"), fields.get("last-time"), fields.get("ttl")
+    times = type(first) is Milliseconds and type(last) is Milliseconds and first >= 0 and last >= 0
+    if not times or not (ttl is None or type(ttl) is UInt):
+        return None
+    keys = fields.get("routing-keys")
+    if type(keys) is Array and not keys.descriptors:
+        keys = list(keys)
+    return _death(fields, keys, int(first), int(last), None if ttl is None else int(ttl))
+
+
+def _death(fields: Any, keys: Any, first: int, last: int, ttl: int | None) -> Death | None:
+    queue, reason, exchange = fields.get("queue"), fields.get("reason"), fields.get("exchange")
+    count = fields.get("count")
+    if not (_is_text(queue) and _is_text(reason) and reason.isascii() and _is_text(exchange)):
+        return None
+    if not isinstance(count, int) or type(count) is bool or not 0 <= count <= _INT64_MAX:
+        return None
+    if type(keys) is not list or not all(map(_is_text, keys)):
+        return None
+    return Death(str(queue), str(reason), int(count), first, last, str(exchange), tuple(map(str, keys)), ttl)
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
