@@ -1,0 +1,160 @@
+"""Argument values of exchanges and bindings: when two are equal, how they hash, how errors write them.
+
+Values come from several doors (AMQP 0-9-1 field tables, AMQP 1.0 maps, JSON), each with its own classes for
+numbers. Here only kind and content count: integers of any width are integers, text is text whether it came
+as `str` or as UTF-8 `bytes`; but an integer, a float and a boolean are never equal.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import struct
+from collections.abc import Mapping
+from decimal import Decimal
+from typing import Final
+
+_INT32_MIN: Final = -(2**31)
+_INT32_MAX: Final = 2**31 - 1
+
+# RabbitMQ's names of field types, by the name of the class that a door gives its values: this room knows
+# no protocol, so it cannot know the classes themselves.
+_TYPE_NAMES: Final = {
+    "Int8": "byte",
+    "UInt8": "unsignedbyte",
+    "Int16": "short",
+    "UInt16": "unsignedshort",
+    "Int32": "signedint",
+    "UInt32": "unsignedint",
+    "Int64": "long",
+    "Timestamp": "timestamp",
+    "Float32": "float",
+    "ByteArray": "binary",
+}
+
+
+def canonical(value: object) -> object:
+    """Return a hashable form that is equal for two values exactly if they count as the same.
+
+    Text and integers stay what they are, which makes the common comparisons the cheapest ones; everything
+    else becomes a tuple that begins with its kind.
+    """
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bytes | bytearray | memoryview):
+        content = bytes(value)
+        try:
+            return content.decode()
+        except UnicodeDecodeError:
+            return ("bytes", content)
+    if isinstance(value, bool):
+        return ("bool", value)
+    if isinstance(value, int):
+        return int(value)
+    if value is None:
+        return ("void",)
+    if isinstance(value, float):
+        return ("float", float(value))
+    if isinstance(value, Decimal):
+        return ("decimal", value)
+    if isinstance(value, Mapping):
+        return ("table", canonical_table(value))
+    if isinstance(value, list | tuple):
+        return ("array", tuple(canonical(item) for item in value))
+    # Another door's own kind (a UUID): its class tells it apart, its text is its content.
+    return (type(value).__name__, str(value))
+
+
+def canonical_table(arguments: Mapping[str, object]) -> tuple[tuple[str, object], ...]:
+    """Return the canonical form of a whole table; the order of keys does not count."""
+    return tuple((str(key), canonical(arguments[key])) for key in sorted(arguments))
+
+
+def arguments_hash(arguments: Mapping[str, object]) -> str:
+    """Return a short text that names a table of arguments in the path of a binding.
+
+    Returns:
+        Six characters (base64url without padding of 32 bits), the same in every process and on every
+        machine; the empty text for an empty table.
+    """
+    if not arguments:
+        return ""
+    parts: list[bytes] = []
+    _encode(("table", canonical_table(arguments)), parts)
+    digest = hashlib.blake2b(b"".join(parts), digest_size=4).digest()
+    return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+
+
+def hash64(value: object) -> int:
+    """Return a 64-bit hash of a value, the same in every process; equal values hash alike."""
+    form = canonical(value)
+    if isinstance(form, str):
+        content = form.encode("utf-8", "surrogatepass")
+    else:
+        parts: list[bytes] = []
+        _encode(form, parts)
+        content = b"".join(parts)
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "big")
+
+
+def _encode(form: object, parts: list[bytes]) -> None:
+    """Append an unambiguous encoding of a canonical form: a letter, a length, the content."""
+    if isinstance(form, tuple):
+        parts.append(b"(" + struct.pack(">I", len(form)))
+        for item in form:
+            _encode(item, parts)
+        return
+    if isinstance(form, str):
+        letter, content = b"s", form.encode("utf-8", "surrogatepass")
+    elif isinstance(form, bytes):
+        letter, content = b"b", form
+    elif isinstance(form, bool):
+        letter, content = b"t", b"\x01" if form else b"\x00"
+    elif isinstance(form, float):
+        letter, content = b"d", struct.pack(">d", form)
+    else:
+        letter, content = b"i", str(form).encode()
+    parts.append(letter + struct.pack(">I", len(content)) + content)
+
+
+def type_name(value: object) -> str:
+    """Return RabbitMQ's name for the type of a field value: ``longstr``, ``signedint``, ``bool``."""
+    name = _TYPE_NAMES.get(type(value).__name__)
+    if name is not None:
+        return name
+    match value:
+        case str() | bytes():
+            return "longstr"
+        case bool():
+            return "bool"
+        case int():
+            return "signedint" if _INT32_MIN <= value <= _INT32_MAX else "long"
+        case float():
+            return "double"
+        case Decimal():
+            return "decimal"
+        case None:
+            return "void"
+        case Mapping():
+            return "table"
+        case list() | tuple():
+            return "array"
+        case _:
+            return "binary"
+
+
+def plain_text(value: object) -> str:
+    """Write a value as it stands between quotes in an error text."""
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return "undefined" if value is None else str(value)
+
+
+def quoted_text(value: object) -> str:
+    """Write a value as RabbitMQ prints a term: text as ``<<"abc">>``."""
+    if isinstance(value, str | bytes):
+        text = plain_text(value).replace("\\", "\\\\").replace('"', '\\"')
+        return f'<<"{text}">>' if text.isascii() else f'<<"{text}"/utf8>>'
+    return plain_text(value)

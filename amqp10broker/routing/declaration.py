@@ -1,0 +1,100 @@
+"""What is checked when an exchange is declared: its name, its alternate, and the one that is there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from amqp10broker.errors import Inequivalent, InvalidArgument
+from amqp10broker.routing.arguments import canonical, plain_text, type_name
+from amqp10broker.routing.exchange import Exchange
+
+NAME_BYTES_MAX: Final = 255
+"""A short string of AMQP 0-9-1 holds no more; a longer name could not be told to its clients."""
+ALTERNATE_EXCHANGE: Final = "alternate-exchange"
+RESERVED_PREFIX: Final = "amq."
+
+_CR_LF: Final = {ord("\r"): None, ord("\n"): None}
+
+
+def stripped(name: str) -> str:
+    """Return a name without carriage returns and line feeds, as it is declared."""
+    return name.translate(_CR_LF) if "\r" in name or "\n" in name else name
+
+
+def check_length(what: str, name: str) -> None:
+    """Refuse names and keys that AMQP 0-9-1 cannot write.
+
+    Raises:
+        InvalidArgument: more than 255 bytes.
+    """
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if size > NAME_BYTES_MAX:
+        raise InvalidArgument(
+            what, f"{what} '{name[:32]}...' has {size} bytes: use at most {NAME_BYTES_MAX}, counted in UTF-8"
+        )
+
+
+def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str | None:
+    """Return the name in ``alternate-exchange``, if it is among an exchange's arguments.
+
+    Raises:
+        InvalidArgument: it is no text.
+    """
+    if ALTERNATE_EXCHANGE not in arguments:
+        return None
+    value = arguments[ALTERNATE_EXCHANGE]
+    if type_name(value) != "longstr":
+        raise InvalidArgument(
+            f"exchange '{name}'",
+            f"invalid type '{type_name(value)}' for arg '{ALTERNATE_EXCHANGE}'"
+            f" in exchange '{name}' in vhost '{vhost}'",
+        )
+    return plain_text(value)
+
+
+def check_equivalent(
+    exchange: Exchange,
+    vhost: str,
+    *,
+    type: str,
+    durable: bool,
+    auto_delete: bool,
+    internal: bool,
+    arguments: Mapping[str, object],
+) -> None:
+    """Compare a declaration with the exchange that is there. Of the arguments the alternate alone counts.
+
+    Raises:
+        Inequivalent: they differ; the first difference is told.
+    """
+
+    def differ(argument: str, received: str, current: str) -> Inequivalent:
+        return Inequivalent(
+            f"exchange '{exchange.name}'",
+            f"inequivalent arg '{argument}' for exchange '{exchange.name}' in vhost '{vhost}':"
+            f" received {received} but current is {current}",
+        )
+
+    for argument, given, kept in (
+        ("type", type, exchange.type),
+        ("durable", durable, exchange.durable),
+        ("auto_delete", auto_delete, exchange.auto_delete),
+        ("internal", internal, exchange.internal),
+    ):
+        if given != kept:
+            raise differ(argument, f"'{plain_text(given)}'", f"'{plain_text(kept)}'")
+    received = _alternate_text(arguments)
+    current = _alternate_text(exchange.arguments)
+    if (received == "none") != (current == "none"):
+        raise differ(ALTERNATE_EXCHANGE, received, current)
+    now, before = arguments.get(ALTERNATE_EXCHANGE), exchange.arguments.get(ALTERNATE_EXCHANGE)
+    if canonical(now) != canonical(before):
+        raise differ(ALTERNATE_EXCHANGE, f"'{plain_text(now)}'", f"'{plain_text(before)}'")
+
+
+def _alternate_text(arguments: Mapping[str, object]) -> str:
+    if ALTERNATE_EXCHANGE not in arguments:
+        return "none"
+    value = arguments[ALTERNATE_EXCHANGE]
+    return f"the value '{plain_text(value)}' of type '{type_name(value)}'"

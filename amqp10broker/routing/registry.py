@@ -1,0 +1,114 @@
+"""The kinds of exchange by name: those of this package, and those that installed packages add.
+
+A package adds a kind by an entry point in the group ``amqp10broker.exchange_types``; its name is the type's
+name, its object an `ExchangeTypeFactory`::
+
+    [project.entry-points."amqp10broker.exchange_types"]
+    x-by-length = "my_package.exchanges:ByLength"
+
+Entry points are read when somebody first asks for a kind that is not known, and loaded when one of theirs
+is first used: a broker that needs none pays nothing for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from amqp10broker.errors import PreconditionFailed
+from amqp10broker.routing.consistent_hash import ConsistentHashExchange, ModulusHashExchange
+from amqp10broker.routing.direct import DirectExchange
+from amqp10broker.routing.exchange import Choose, ExchangeType, ExchangeTypeFactory
+from amqp10broker.routing.fanout import FanoutExchange
+from amqp10broker.routing.headers import HeadersExchange
+from amqp10broker.routing.local_random import LocalRandomExchange
+from amqp10broker.routing.topic import TopicExchange
+
+ENTRY_POINT_GROUP: Final = "amqp10broker.exchange_types"
+
+
+def _installed() -> Iterable[EntryPoint]:
+    return entry_points(group=ENTRY_POINT_GROUP)
+
+
+class Registry:
+    """Factories by the name that clients declare."""
+
+    def __init__(self, find_entry_points: Callable[[], Iterable[EntryPoint]] = _installed) -> None:
+        """Begin with this package's own kinds.
+
+        Args:
+            find_entry_points: gives the entry points of installed packages, asked at most once.
+        """
+        self._factories: dict[str, ExchangeTypeFactory] = {
+            "direct": lambda arguments, choose: DirectExchange(),
+            "fanout": lambda arguments, choose: FanoutExchange(),
+            "topic": lambda arguments, choose: TopicExchange(),
+            "headers": lambda arguments, choose: HeadersExchange(),
+            "x-consistent-hash": lambda arguments, choose: ConsistentHashExchange(arguments),
+            "x-modulus-hash": lambda arguments, choose: ModulusHashExchange(),
+            "x-local-random": lambda arguments, choose: LocalRandomExchange(choose),
+        }
+        self._find_entry_points = find_entry_points
+        self._entry_points: dict[str, EntryPoint] | None = None
+
+    def register(self, name: str, factory: ExchangeTypeFactory) -> None:
+        """Add a kind of exchange, or put another in the place of one; exchanges already there keep theirs."""
+        self._factories[name] = factory
+
+    def names(self) -> list[str]:
+        """Return the names of all kinds, sorted; reads the entry points."""
+        return sorted({*self._factories, *self._others()})
+
+    def factory(self, name: str) -> ExchangeTypeFactory:
+        """Return what makes exchanges of a kind.
+
+        Raises:
+            PreconditionFailed: nobody knows the kind, or the package that adds it cannot be loaded.
+        """
+        found = self._factories.get(name)
+        if found is not None:
+            return found
+        entry_point = self._others().get(name)
+        if entry_point is None:
+            raise PreconditionFailed(f"exchange type '{name}'", f"unknown exchange type '{name}'")
+        try:
+            factory: ExchangeTypeFactory = entry_point.load()
+        except Exception as error:
+            # Another package's import may fail with anything; the client must hear it, not the broker die.
+            raise PreconditionFailed(
+                f"exchange type '{name}'",
+                f"exchange type '{name}' cannot be loaded from {entry_point.value}:"
+                f" {type(error).__name__}: {error}; repair or uninstall that package",
+            ) from error
+        self._factories[name] = factory
+        return factory
+
+    def create(self, name: str, arguments: Mapping[str, object], choose: Choose) -> ExchangeType:
+        """Make the table of a new exchange.
+
+        Args:
+            name: the kind.
+            arguments: of the exchange.
+            choose: for kinds that leave something to chance.
+
+        Raises:
+            PreconditionFailed: as `factory`.
+            InvalidArgument: the arguments do not suit the kind.
+        """
+        return self.factory(name)(arguments, choose)
+
+    def _others(self) -> dict[str, EntryPoint]:
+        if self._entry_points is None:
+            self._entry_points = {one.name: one for one in self._find_entry_points()}
+        return self._entry_points
+
+
+REGISTRY: Final = Registry()
+"""What every virtual host uses unless it is given another."""
+
+
+def register(name: str, factory: ExchangeTypeFactory) -> None:
+    """Add a kind of exchange to `REGISTRY`, for programs that run a broker inside."""
+    REGISTRY.register(name, factory)

@@ -1,0 +1,413 @@
+"""Exchanges and bindings of one virtual host: declaring, binding, deleting, and the way of a message.
+
+Queues are only names here, and permissions are decided before. `version` grows with every change, so that a
+caller may keep a route that is cacheable until it does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from amqp10broker.errors import AccessRefused, InUse, NotFound
+from amqp10broker.routing.bindings import Bindings
+from amqp10broker.routing.declaration import (
+    RESERVED_PREFIX,
+    alternate_of,
+    check_equivalent,
+    check_length,
+    stripped,
+)
+from amqp10broker.routing.exchange import (
+    NOTHING,
+    Binding,
+    Choose,
+    Destination,
+    Exchange,
+    Headers,
+    no_headers,
+)
+from amqp10broker.routing.registry import REGISTRY, Registry
+
+REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to"
+DEFAULT_EXCHANGE: Final = ""
+PREDECLARED: Final = (
+    ("", "direct", False),
+    ("amq.direct", "direct", False),
+    ("amq.fanout", "fanout", False),
+    ("amq.headers", "headers", False),
+    ("amq.match", "headers", False),
+    ("amq.rabbitmq.trace", "topic", True),
+    ("amq.topic", "topic", False),
+)
+"""Name, type, and whether it is internal; all of them durable."""
+
+
+def in_turn() -> Choose:
+    """Return a choice without chance: the first, the second, and so on, round and round."""
+    turn = -1
+
+    def choose(count: int) -> int:
+        nonlocal turn
+        turn += 1
+        return turn % count
+
+    return choose
+
+
+class Topology:
+    """The exchanges of a virtual host and what is bound to what."""
+
+    def __init__(
+        self,
+        vhost: str,
+        queue_exists: Callable[[str], bool],
+        *,
+        choose: Choose | None = None,
+        registry: Registry = REGISTRY,
+    ) -> None:
+        """Begin with the predeclared exchanges.
+
+        Args:
+            vhost: name of the virtual host, for error texts.
+            queue_exists: tells whether there is a queue of a name.
+            choose: where exchanges leave something to chance; given a count, returns an index below it.
+                Without it they take turns.
+            registry: the kinds of exchange.
+        """
+        self.vhost = vhost
+        self.version = 0
+        self._queue_exists = queue_exists
+        self._choose = choose or in_turn()
+        self._registry = registry
+        self._exchanges: dict[str, Exchange] = {}
+        self._bindings = Bindings()
+        for name, kind, internal in PREDECLARED:
+            table = registry.create(kind, NOTHING, self._choose)
+            self._exchanges[name] = Exchange(name, kind, True, False, internal, NOTHING, table)
+
+    # Exchanges
+
+    def __iter__(self) -> Iterator[Exchange]:
+        """Yield every exchange, the predeclared ones first."""
+        return iter(tuple(self._exchanges.values()))
+
+    def find_exchange(self, name: str) -> Exchange | None:
+        """Return an exchange; None if there is none of that name."""
+        return self._exchanges.get(name)
+
+    def lookup_exchange(self, name: str) -> Exchange:
+        """Return an exchange that must be there.
+
+        Raises:
+            NotFound: it is not.
+        """
+        exchange = self._exchanges.get(name)
+        if exchange is None:
+            raise NotFound(f"exchange '{name}'", f"no exchange '{name}' in vhost '{self.vhost}'")
+        return exchange
+
+    def declare_exchange(
+        self,
+        name: str,
+        type: str = "direct",
+        *,
+        durable: bool = True,
+        auto_delete: bool = False,
+        internal: bool = False,
+        arguments: Mapping[str, object] = NOTHING,
+    ) -> tuple[Exchange, bool]:
+        """Make an exchange, or find the one that is there already and as it is declared.
+
+        Args:
+            name: line breaks in it are dropped.
+            type: its kind, `registry` has the names.
+            durable: it outlives the broker process.
+            auto_delete: it goes with the last binding from it.
+            internal: clients may not publish to it; only kept here.
+            arguments: ``alternate-exchange`` and those of the kind.
+
+        Returns:
+            The exchange, and whether it was made now.
+
+        Raises:
+            PreconditionFailed: unknown type.
+            AccessRefused: the default exchange, or a new name that begins with ``amq.``.
+            Inequivalent: it is there and differs.
+            InvalidArgument: the name is too long, or an argument does not do.
+        """
+        name = stripped(name)
+        self._registry.factory(type)
+        self._refuse_default(name)
+        exchange = self._exchanges.get(name)
+        if exchange is not None:
+            check_equivalent(
+                exchange,
+                self.vhost,
+                type=type,
+                durable=durable,
+                auto_delete=auto_delete,
+                internal=internal,
+                arguments=arguments,
+            )
+            return exchange, False
+        if name.startswith(RESERVED_PREFIX):
+            raise AccessRefused(
+                f"exchange '{name}'", f"exchange name '{name}' contains reserved prefix 'amq.*'"
+            )
+        check_length("exchange name", name)
+        alternate = alternate_of(name, self.vhost, arguments)
+        frozen = MappingProxyType(dict(arguments)) if arguments else NOTHING
+        table = self._registry.create(type, frozen, self._choose)
+        exchange = Exchange(name, type, durable, auto_delete, internal, frozen, table, alternate)
+        self._exchanges[name] = exchange
+        self.version += 1
+        return exchange, True
+
+    def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
+        """Delete an exchange with its bindings, and what auto-deletes itself thereupon.
+
+        Args:
+            name: of the exchange.
+            if_unused: only if nothing is bound from it.
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            AccessRefused: a predeclared name.
+            InUse: `if_unused`, and something is bound from it.
+        """
+        self._refuse_default(name)
+        if name.startswith(RESERVED_PREFIX):
+            raise AccessRefused(
+                f"exchange '{name}'",
+                f"deletion of system exchange '{name}' in vhost '{self.vhost}' not allowed",
+            )
+        if name not in self._exchanges:
+            return False
+        if if_unused and self._bindings.has_source(name):
+            raise InUse(f"exchange '{name}'", f"exchange '{name}' in vhost '{self.vhost}' in use")
+        self._drop_exchanges([name])
+        self.version += 1
+        return True
+
+    # Bindings
+
+    def bind(self, binding: Binding) -> bool:
+        """Bind a queue or an exchange to an exchange.
+
+        Returns:
+            Whether the binding is new; an equal one changes nothing.
+
+        Raises:
+            AccessRefused: the default exchange on either side, or a direct reply-to queue.
+            NotFound: source or destination is not there.
+            InvalidArgument: the exchange's kind cannot use the binding.
+        """
+        self._refuse_unbindable(binding)
+        source = self.lookup_exchange(binding.source)
+        destination = binding.destination
+        if destination.kind == "exchange":
+            self.lookup_exchange(destination.name)
+        elif not self._queue_exists(destination.name):
+            raise NotFound(str(destination), f"no {destination} in vhost '{self.vhost}'")
+        check_length("binding key", binding.routing_key)
+        if binding in self._bindings:
+            return False
+        source.table.check_binding(binding)
+        self._bindings.add(binding)
+        source.table.add(binding)
+        source.exchange_destinations += destination.kind == "exchange"
+        self.version += 1
+        return True
+
+    def unbind(self, binding: Binding) -> bool:
+        """Remove a binding, and what auto-deletes itself thereupon.
+
+        Any binding that could be made once can be removed, also one that would be refused today.
+
+        Returns:
+            Whether it was there.
+
+        Raises:
+            AccessRefused: as for `bind`.
+            NotFound: one of two exchanges is not there. A queue or its exchange that is gone is no fault:
+                the binding went with it.
+        """
+        self._refuse_unbindable(binding)
+        if binding.destination.kind == "exchange":
+            self.lookup_exchange(binding.source)
+            self.lookup_exchange(binding.destination.name)
+        if binding not in self._bindings:
+            return False
+        self._drop_exchanges(self._drop_bindings([binding]))
+        self.version += 1
+        return True
+
+    def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
+        """Return the bindings from a source, to a destination, or both; oldest first.
+
+        Every queue is bound to the default exchange by its name. That binding is not kept anywhere; it is
+        returned only when the destination is asked for, before the others.
+        """
+        found: list[Binding] = []
+        if (
+            destination is not None
+            and destination.kind == "queue"
+            and source in (None, DEFAULT_EXCHANGE)
+            and self._queue_exists(destination.name)
+        ):
+            found.append(Binding(DEFAULT_EXCHANGE, destination, destination.name))
+        found += self._bindings.find(source, destination)
+        return found
+
+    def find_binding(
+        self, source: str, destination: Destination, routing_key: str, arguments_hash: str
+    ) -> Binding | None:
+        """Return the binding whose arguments have this hash (`Binding.arguments_hash`)."""
+        for binding in self._bindings.find(source, destination):
+            if binding.routing_key == routing_key and binding.arguments_hash == arguments_hash:
+                return binding
+        return None
+
+    def durable_bindings(self, queue_is_durable: Callable[[str], bool]) -> list[Binding]:
+        """Return what must outlive the process: bindings between a durable exchange and a durable end."""
+
+        def is_durable(destination: Destination) -> bool:
+            if destination.kind == "queue":
+                return queue_is_durable(destination.name)
+            return self._exchanges[destination.name].durable
+
+        return [
+            binding
+            for binding in self._bindings.find(None, None)
+            if self._exchanges[binding.source].durable and is_durable(binding.destination)
+        ]
+
+    def remove_queue(self, name: str) -> None:
+        """Forget a queue that is deleted: its bindings go, and what auto-deletes itself thereupon."""
+        bindings = list(self._bindings.find(None, Destination("queue", name)))
+        self._drop_exchanges(self._drop_bindings(bindings))
+        # Also without bindings: routes through the default exchange named it.
+        self.version += 1
+
+    # Routing
+
+    def route(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Headers = no_headers,
+        properties: Headers = no_headers,
+    ) -> tuple[tuple[str, ...], bool]:
+        """Find the queues for a message.
+
+        Args:
+            exchange: where it was published; as looked up since the last change of `version`.
+            keys: its routing key, then those of CC and BCC; at least one.
+            headers: gives what a headers exchange compares; asked only if one is on the way.
+            properties: gives its properties by their AMQP 0-9-1 name, for ``hash-property``.
+
+        Returns:
+            The names of the queues, each once, in a stable order; and whether the same exchange and keys
+            lead there until `version` changes.
+        """
+        table = exchange.table
+        if exchange.name == DEFAULT_EXCHANGE:
+            return self._default_route(keys)
+        if not exchange.exchange_destinations and (len(keys) == 1 or not table.per_key):
+            # One look into one table, whose destinations are queues and different from one another.
+            found = table.route(keys[0], headers, properties)
+            names = tuple([destination.name for destination in found])
+            if names or exchange.alternate is None:
+                return names, table.cacheable
+            if exchange.alternate not in self._exchanges:
+                return (), table.cacheable
+        return self._walk(exchange, keys, headers, properties)
+
+    def _default_route(self, keys: Sequence[str]) -> tuple[tuple[str, ...], bool]:
+        """Take keys for queue names. A queue that comes later changes no version: a miss is not cacheable."""
+        exists = self._queue_exists
+        if len(keys) == 1:
+            return ((keys[0],), True) if exists(keys[0]) else ((), False)
+        names = tuple(key for key in dict.fromkeys(keys) if exists(key))
+        return names, all(map(exists, keys))
+
+    def _walk(
+        self, exchange: Exchange, keys: Sequence[str], headers: Headers, properties: Headers
+    ) -> tuple[tuple[str, ...], bool]:
+        """Go from exchange to exchange, each once: bindings and alternates may form cycles."""
+        queues: dict[str, None] = {}
+        seen = {exchange.name}
+        waiting = [exchange]
+        cacheable = True
+        # Grows while it is walked: exchanges are visited in the order in which they are found.
+        for current in waiting:
+            if current.name == DEFAULT_EXCHANGE:
+                names, hit = self._default_route(keys)
+                queues.update(dict.fromkeys(names))
+                cacheable = cacheable and hit
+                continue
+            table = current.table
+            cacheable = cacheable and table.cacheable
+            matched = False
+            for key in keys if table.per_key else keys[:1]:
+                for destination in table.route(key, headers, properties):
+                    matched = True
+                    if destination.kind == "queue":
+                        queues[destination.name] = None
+                    elif destination.name not in seen:
+                        seen.add(destination.name)
+                        waiting.append(self._exchanges[destination.name])
+            # An exchange with any destination needs no alternate, even if nothing comes of that destination.
+            if not matched and current.alternate is not None and current.alternate not in seen:
+                alternate = self._exchanges.get(current.alternate)
+                if alternate is not None:
+                    seen.add(alternate.name)
+                    waiting.append(alternate)
+        return tuple(queues), cacheable
+
+    # Steps of the above
+
+    def _drop_bindings(self, bindings: Sequence[Binding]) -> list[str]:
+        """Remove bindings; return the exchanges that auto-delete themselves now."""
+        lost: dict[str, None] = {}
+        for binding in bindings:
+            source = self._exchanges[binding.source]
+            self._bindings.remove(binding)
+            source.table.remove(binding)
+            source.exchange_destinations -= binding.destination.kind == "exchange"
+            lost[source.name] = None
+        return [
+            name for name in lost if self._exchanges[name].auto_delete and not self._bindings.has_source(name)
+        ]
+
+    def _drop_exchanges(self, names: Sequence[str]) -> None:
+        """Delete exchanges, and those that auto-delete themselves because of it, and so on."""
+        doomed = list(names)
+        while doomed:
+            name = doomed.pop()
+            if name not in self._exchanges:
+                continue
+            from_it = list(self._bindings.find(name, None))
+            to_it = list(self._bindings.find(None, Destination("exchange", name)))
+            doomed += self._drop_bindings(list(dict.fromkeys(from_it + to_it)))
+            del self._exchanges[name]
+
+    def _refuse_default(self, name: str) -> None:
+        if name == DEFAULT_EXCHANGE:
+            raise AccessRefused("the default exchange", "operation not permitted on the default exchange")
+
+    def _refuse_unbindable(self, binding: Binding) -> None:
+        self._refuse_default(binding.source)
+        destination = binding.destination
+        if destination.kind == "exchange":
+            self._refuse_default(destination.name)
+        elif destination.name.startswith(REPLY_TO_PREFIX):
+            raise AccessRefused(
+                str(destination),
+                f"{destination} in vhost '{self.vhost}' is for direct replies and cannot be bound:"
+                " publish to the default exchange with its name as routing key",
+            )

@@ -1,0 +1,225 @@
+"""A topology under any sequence of declarations, bindings and deletions, against lists and plain loops."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from amqp10broker.errors import RefusedError
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.topic import words_of
+from amqp10broker.routing.topology import Topology
+from tests.property.test_topic import naive_match
+
+EXCHANGES = ("a", "b", "c", "d")
+QUEUES = ("p", "q", "r")
+KINDS = ("direct", "fanout", "topic", "headers")
+KEYS = ("", "x", "y", "x.y", "x.*", "#", "*.#.y")
+ROUTED = ("", "x", "y", "x.y", "p")
+HEADERS = ({}, {"n": 1}, {"n": 1, "m": 2})
+ARGUMENTS: tuple[dict[str, object], ...] = ({}, {"n": 1}, {"n": 1, "m": 2, "x-match": "any"}, {"n": 1.0})
+
+names = st.sampled_from(EXCHANGES)
+destinations = st.one_of(
+    st.builds(Destination, st.just("queue"), st.sampled_from(QUEUES)),
+    st.builds(Destination, st.just("exchange"), names),
+)
+bindings = st.builds(Binding, names, destinations, st.sampled_from(KEYS), st.sampled_from(ARGUMENTS))
+
+
+class NaiveExchange:
+    """Name, kind, auto-delete and alternate."""
+
+    def __init__(self, kind: str, auto_delete: bool, alternate: str | None) -> None:
+        self.kind = kind
+        self.auto_delete = auto_delete
+        self.alternate = alternate
+
+    def matches(self, binding: Binding, key: str, headers: dict[str, object]) -> bool:
+        """Compare as the kind does."""
+        if self.kind == "direct":
+            return binding.routing_key == key
+        if self.kind == "topic":
+            return naive_match(words_of(binding.routing_key), words_of(key))
+        if self.kind == "headers":
+            wanted = {name: value for name, value in binding.arguments.items() if name != "x-match"}
+            met = [
+                name in headers and type(headers[name]) is type(value) and headers[name] == value
+                for name, value in wanted.items()
+            ]
+            return any(met) if binding.arguments.get("x-match") == "any" else all(met)
+        return True
+
+
+class Topologies(RuleBasedStateMachine):
+    """Both are told the same and must agree on everything that can be asked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.queues = set(QUEUES)
+        self.real = Topology("/", lambda name: name in self.queues)
+        self.exchanges: dict[str, NaiveExchange] = {}
+        self.bindings: list[Binding] = []
+        self.version = self.real.version
+        self.state: object = None
+
+    @rule(
+        name=names,
+        kind=st.sampled_from(KINDS),
+        auto_delete=st.booleans(),
+        alternate=st.one_of(st.none(), st.sampled_from((*EXCHANGES, "missing", ""))),
+    )
+    def declare(self, name: str, kind: str, auto_delete: bool, alternate: str | None) -> None:
+        """Declare what is not there, or the same or something else again."""
+        arguments = {} if alternate is None else {"alternate-exchange": alternate}
+        known = self.exchanges.get(name)
+        same = known and (known.kind, known.auto_delete, known.alternate) == (kind, auto_delete, alternate)
+        try:
+            created = self.real.declare_exchange(name, kind, auto_delete=auto_delete, arguments=arguments)[1]
+        except RefusedError:
+            assert known
+            assert not same
+            return
+        assert created is (known is None)
+        assert known is None or same
+        if known is None:
+            self.exchanges[name] = NaiveExchange(kind, auto_delete, alternate)
+
+    @rule(name=st.sampled_from(QUEUES))
+    def declare_queue(self, name: str) -> None:
+        """A queue comes (again)."""
+        self.queues.add(name)
+
+    @rule(binding=bindings)
+    def bind(self, binding: Binding) -> None:
+        """Bind, whether both ends are there or not."""
+        end = binding.destination
+        there = end.name in (self.queues if end.kind == "queue" else self.exchanges)
+        try:
+            new = self.real.bind(binding)
+        except RefusedError:
+            assert not there or binding.source not in self.exchanges
+            return
+        assert there
+        assert binding.source in self.exchanges
+        assert new is (binding not in self.bindings)
+        if new:
+            self.bindings.append(binding)
+
+    @rule(binding=bindings)
+    def unbind(self, binding: Binding) -> None:
+        """Unbind, mostly what is not bound."""
+        self._unbind(binding)
+
+    @rule(number=st.integers(0, 30))
+    def unbind_one(self, number: int) -> None:
+        """Unbind what is bound."""
+        if self.bindings:
+            self._unbind(self.bindings[number % len(self.bindings)])
+
+    def _unbind(self, binding: Binding) -> None:
+        try:
+            removed = self.real.unbind(binding)
+        except RefusedError:
+            assert binding.destination.kind == "exchange"
+            assert {binding.source, binding.destination.name} - self.exchanges.keys()
+            return
+        assert removed is (binding in self.bindings)
+        if removed:
+            self._forget([binding])
+
+    @rule(name=names, if_unused=st.booleans())
+    def delete(self, name: str, if_unused: bool) -> None:
+        """Delete an exchange."""
+        used = any(one.source == name for one in self.bindings)
+        try:
+            deleted = self.real.delete_exchange(name, if_unused=if_unused)
+        except RefusedError:
+            assert if_unused
+            assert used
+            return
+        assert deleted is (name in self.exchanges)
+        assert not (if_unused and used)
+        if deleted:
+            self._forget_exchange(name)
+
+    @rule(name=st.sampled_from(QUEUES))
+    def delete_queue(self, name: str) -> None:
+        """Delete a queue."""
+        self.queues.discard(name)
+        self.real.remove_queue(name)
+        self._forget([one for one in self.bindings if one.destination == Destination("queue", name)])
+
+    def _forget(self, gone: list[Binding]) -> None:
+        """Remove bindings; sources that are left without any and auto-delete go too."""
+        self.bindings = [one for one in self.bindings if one not in gone]
+        for source in {one.source for one in gone}:
+            if (
+                source in self.exchanges
+                and self.exchanges[source].auto_delete
+                and all(one.source != source for one in self.bindings)
+            ):
+                self._forget_exchange(source)
+
+    def _forget_exchange(self, name: str) -> None:
+        del self.exchanges[name]
+        end = Destination("exchange", name)
+        self._forget([one for one in self.bindings if name == one.source or one.destination == end])
+
+    def _naive_route(self, first: str, keys: tuple[str, ...], headers: dict[str, object]) -> set[str]:
+        queues: set[str] = set()
+        seen: set[str] = set()
+
+        def visit(name: str) -> None:
+            if name in seen:
+                return
+            seen.add(name)
+            if name == "":
+                queues.update(set(keys) & self.queues)
+                return
+            exchange = self.exchanges.get(name)
+            if exchange is None:
+                return
+            matched = [
+                one
+                for one in self.bindings
+                if one.source == name and any(exchange.matches(one, key, headers) for key in keys)
+            ]
+            for one in matched:
+                if one.destination.kind == "queue":
+                    queues.add(one.destination.name)
+                else:
+                    visit(one.destination.name)
+            if not matched and exchange.alternate is not None:
+                visit(exchange.alternate)
+
+        visit(first)
+        return queues
+
+    @invariant()
+    def same_things_are_there(self) -> None:
+        """Exchanges and bindings agree; when they have changed, so has the version."""
+        real = {one.name for one in self.real if one.name and not one.name.startswith("amq.")}
+        assert real == self.exchanges.keys()
+        assert set(self.real.bindings()) == set(self.bindings)
+        for name in EXCHANGES:
+            assert self.real.bindings(name) == [one for one in self.bindings if one.source == name]
+        state = (set(self.exchanges), set(self.bindings))
+        assert state == self.state or self.real.version > self.version or self.state is None
+        self.state, self.version = state, self.real.version
+
+    @invariant()
+    def same_routes(self) -> None:
+        """Every message goes to the same queues, each once."""
+        for name in self.exchanges:
+            exchange = self.real.lookup_exchange(name)
+            for keys in (*((key,) for key in ROUTED), ("x", "p"), ("y", "x.y")):
+                for headers in HEADERS:
+                    found, _ = self.real.route(exchange, keys, lambda given=headers: given)  # type: ignore[misc]
+                    assert len(found) == len(set(found))
+                    assert set(found) == self._naive_route(name, keys, headers)
+
+
+TestTopologies = Topologies.TestCase
+TestTopologies.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)

@@ -1,0 +1,130 @@
+"""When argument values are equal, how they hash and how errors write them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from decimal import Decimal
+
+import pytest
+
+from amqp10broker.routing.arguments import (
+    arguments_hash,
+    canonical,
+    hash64,
+    plain_text,
+    quoted_text,
+    type_name,
+)
+
+
+class UInt8(int):
+    """As a protocol's own integer."""
+
+
+class Float32(float):
+    """As a protocol's own float."""
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (5, UInt8(5)),
+        ("é", "é".encode()),
+        (b"\xff", bytearray(b"\xff")),
+        (1.5, Float32(1.5)),
+        ([1, "a"], (UInt8(1), b"a")),
+        ({"a": 1, "b": 2}, {"b": 2, "a": 1}),
+        (None, None),
+    ],
+)
+def test_values_of_one_kind_and_content_are_equal(left: object, right: object) -> None:
+    """Widths of numbers, text or bytes, and the order of keys do not count."""
+    assert canonical(left) == canonical(right)
+    assert hash64(left) == hash64(right)
+    assert arguments_hash({"k": left}) == arguments_hash({"k": right})
+
+
+@pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        (1, 1.0),
+        (1, True),
+        (1.0, True),
+        (0, False),
+        (1, "1"),
+        (b"\xff", "\xff"),
+        (None, ""),
+        (Decimal(1), 1),
+        ([1], [True]),
+        ({"a": 1}, {"a": 1.0}),
+        (["ab"], ["a", "b"]),
+    ],
+)
+def test_values_of_different_kind_or_content_differ(left: object, right: object) -> None:
+    """An integer, a float, a boolean and a text are never equal, also inside arrays and tables."""
+    assert canonical(left) != canonical(right)
+    assert hash64(left) != hash64(right)
+    assert arguments_hash({"k": left}) != arguments_hash({"k": right})
+
+
+def test_empty_arguments_hash_to_the_empty_text() -> None:
+    """A binding without arguments has nothing after ``args=`` in its path."""
+    assert arguments_hash({}) == ""
+
+
+def test_arguments_hash_is_the_same_in_another_process() -> None:
+    """A path that was handed out is good after a restart, whatever Python's own hash seed."""
+    arguments = {"x-match": "any", "n": -7, "f": 0.5, "t": True, "v": None, "l": [1, {"k": b"\xff"}]}
+    program = (
+        "from amqp10broker.routing.arguments import arguments_hash\n"
+        f"print(arguments_hash({arguments!r}), end='')"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == arguments_hash(arguments)
+    assert len(done.stdout) == 6
+
+
+def test_arguments_hash_keeps_its_value() -> None:
+    """The figures are part of the interface: a change breaks paths that clients hold."""
+    assert arguments_hash({"x-match": "all", "number": 1}) == "Qrjc8A"
+
+
+@pytest.mark.parametrize(
+    ("value", "name"),
+    [
+        ("a", "longstr"),
+        (b"a", "longstr"),
+        (True, "bool"),
+        (1, "signedint"),
+        (2**40, "long"),
+        (UInt8(1), "unsignedbyte"),
+        (Float32(1), "float"),
+        (1.0, "double"),
+        (None, "void"),
+        ([], "array"),
+        ({}, "table"),
+        (Decimal(1), "decimal"),
+        (object(), "binary"),
+    ],
+)
+def test_type_names_are_those_of_field_tables(value: object, name: str) -> None:
+    """Errors name the type as RabbitMQ does."""
+    assert type_name(value) == name
+
+
+@pytest.mark.parametrize(
+    ("value", "plain", "quoted"),
+    [
+        ("a", "a", '<<"a">>'),
+        ('a"\\', 'a"\\', '<<"a\\"\\\\">>'),
+        ("é", "é", '<<"é"/utf8>>'),
+        (True, "true", "true"),
+        (None, "undefined", "undefined"),
+        (3, "3", "3"),
+    ],
+)
+def test_values_are_written_as_terms(value: object, plain: str, quoted: str) -> None:
+    """Errors write values as RabbitMQ does."""
+    assert plain_text(value) == plain
+    assert quoted_text(value) == quoted

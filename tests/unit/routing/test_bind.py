@@ -1,0 +1,200 @@
+"""Binding and unbinding, and asking for bindings."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.errors import AccessRefused, InvalidArgument, NotFound, RefusedError
+from amqp10broker.routing.exchange import Binding
+from tests.support.topologies import Small, exchange, queue
+
+
+def test_bind_is_idempotent() -> None:
+    """An equal binding changes nothing."""
+    small = Small("q")
+    binding = small.bind("amq.direct", "q", "k", {"a": 1})
+    version = small.topology.version
+    assert not small.topology.bind(Binding("amq.direct", queue("q"), "k", {"a": 1}))
+    assert small.topology.version == version
+    assert small.topology.bindings() == [binding]
+
+
+def test_arguments_are_part_of_a_binding() -> None:
+    """The same key with other arguments is another binding; integers of another width are not."""
+
+    class Int64(int):
+        pass
+
+    small = Small("q")
+    first = small.bind("amq.direct", "q", "k", {"a": 1})
+    second = small.bind("amq.direct", "q", "k", {"a": 1.0})
+    assert first != second
+    assert first == Binding("amq.direct", queue("q"), "k", {"a": Int64(1)})
+    assert first != ("amq.direct", queue("q"), "k")
+    assert small.topology.bindings("amq.direct") == [first, second]
+
+
+def test_binding_arguments_cannot_be_changed_afterwards() -> None:
+    """A binding keeps its own copy."""
+    arguments: dict[str, object] = {"a": 1}
+    binding = Binding("amq.direct", queue("q"), "k", arguments)
+    arguments["a"] = 2
+    assert binding.arguments == {"a": 1}
+    with pytest.raises(TypeError):
+        binding.arguments["a"] = 3  # type: ignore[index]
+
+
+@pytest.mark.parametrize(
+    ("binding", "text"),
+    [
+        (Small.binding("x", "q"), "no exchange 'x' in vhost '/'"),
+        (Small.binding("amq.direct", "other"), "no queue 'other' in vhost '/'"),
+        (Small.binding("amq.direct", exchange("x")), "no exchange 'x' in vhost '/'"),
+        (Small.binding("x", exchange("y")), "no exchange 'x' in vhost '/'"),
+    ],
+)
+def test_bind_wants_both_ends(binding: Binding, text: str) -> None:
+    """A missing source or destination is not found; the source is looked for first."""
+    with pytest.raises(NotFound) as refusal:
+        Small("q").topology.bind(binding)
+    assert refusal.value.description == text
+
+
+@pytest.mark.parametrize(
+    "binding", [Small.binding("", "q", "k"), Small.binding("amq.direct", exchange(""), "k")]
+)
+def test_default_exchange_is_not_bound(binding: Binding) -> None:
+    """Its bindings are the queues' names, and nothing leads to it."""
+    topology = Small("q").topology
+    for attempt in (topology.bind, topology.unbind):
+        with pytest.raises(AccessRefused) as refusal:
+            attempt(binding)
+        assert refusal.value.description == "operation not permitted on the default exchange"
+
+
+@pytest.mark.parametrize("name", ["amq.rabbitmq.reply-to", "amq.rabbitmq.reply-to.g1h2.key"])
+def test_reply_to_queues_are_not_bound(name: str) -> None:
+    """They are no queues, replies go to them through the default exchange."""
+    topology = Small().topology
+    for attempt in (topology.bind, topology.unbind):
+        with pytest.raises(AccessRefused, match="cannot be bound"):
+            attempt(Small.binding("amq.direct", name, "k"))
+
+
+def test_binding_keys_have_255_bytes_at_most() -> None:
+    """A longer key could not be told to AMQP 0-9-1 clients."""
+    small = Small("q")
+    small.bind("amq.direct", "q", "k" * 255)
+    with pytest.raises(InvalidArgument, match="binding key 'k+...' has 256 bytes"):
+        small.bind("amq.direct", "q", "k" * 256)
+
+
+def test_refused_binding_leaves_no_trace() -> None:
+    """The version stays, nothing is bound, and the exchange is not in use."""
+    small = Small("q")
+    small.declare("t", "topic")
+    version = small.topology.version
+    with pytest.raises(RefusedError):
+        small.bind("t", "q", "#.#.#")
+    assert small.topology.version == version
+    assert small.topology.delete_exchange("t", if_unused=True)
+
+
+def test_unbind_of_a_missing_binding_is_no_fault() -> None:
+    """Nor of a queue that is gone: the binding went with it."""
+    small = Small("q")
+    version = small.topology.version
+    assert not small.topology.unbind(small.binding("amq.direct", "q", "k"))
+    assert not small.topology.unbind(small.binding("amq.direct", "gone", "k"))
+    assert not small.topology.unbind(small.binding("gone", "q", "k"))
+    assert small.topology.version == version
+
+
+@pytest.mark.parametrize(("source", "destination"), [("x", "amq.direct"), ("amq.direct", "x")])
+def test_unbind_wants_both_exchanges(source: str, destination: str) -> None:
+    """Between exchanges a missing end is not found."""
+    with pytest.raises(NotFound) as refusal:
+        Small().topology.unbind(Small.binding(source, exchange(destination)))
+    assert refusal.value.description == "no exchange 'x' in vhost '/'"
+
+
+def test_unbind_takes_that_binding_alone() -> None:
+    """Key and arguments must be the same."""
+    small = Small("q")
+    kept = small.bind("amq.direct", "q", "k")
+    gone = small.bind("amq.direct", "q", "k", {"a": 1})
+    other = small.bind("amq.direct", "q", "l")
+    assert small.topology.unbind(gone)
+    assert small.topology.bindings("amq.direct") == [kept, other]
+
+
+def test_bindings_are_found_by_source_destination_or_both() -> None:
+    """Oldest first."""
+    small = Small("q", "r")
+    small.declare("x")
+    one = small.bind("amq.direct", "q", "1")
+    two = small.bind("amq.fanout", "q", "2")
+    three = small.bind("amq.direct", "r", "3")
+    four = small.bind("amq.direct", exchange("x"), "4")
+    five = small.bind("amq.direct", "q", "5")
+    topology = small.topology
+    assert topology.bindings("amq.direct") == [one, three, four, five]
+    assert topology.bindings("amq.direct", queue("q")) == [one, five]
+    assert topology.bindings(destination=exchange("x")) == [four]
+    assert topology.bindings("amq.fanout", exchange("x")) == []
+    assert topology.bindings("nothing") == []
+    assert set(topology.bindings()) == {one, two, three, four, five}
+
+
+def test_queues_are_bound_to_the_default_exchange() -> None:
+    """That binding is told for a queue that is there, and kept nowhere."""
+    small = Small("q")
+    other = small.bind("amq.direct", "q", "k")
+    default = Binding("", queue("q"), "q")
+    assert small.topology.bindings(destination=queue("q")) == [default, other]
+    assert small.topology.bindings("", queue("q")) == [default]
+    assert small.topology.bindings("amq.direct", queue("q")) == [other]
+    assert small.topology.bindings("", queue("gone")) == []
+    assert small.topology.bindings("") == []
+
+
+def test_binding_is_found_by_the_hash_of_its_arguments() -> None:
+    """The path of a binding names it again."""
+    small = Small("q")
+    plain = small.bind("amq.headers", "q", "k")
+    other = small.bind("amq.headers", "q", "k", {"a": 1, "x-match": "any"})
+    find = small.topology.find_binding
+    assert plain.arguments_hash == ""
+    assert find("amq.headers", queue("q"), "k", "") == plain
+    assert find("amq.headers", queue("q"), "k", other.arguments_hash) == other
+    assert find("amq.headers", queue("q"), "l", "") is None
+    assert find("amq.headers", queue("q"), "k", "AAAAAA") is None
+
+
+def test_durable_bindings_have_two_durable_ends() -> None:
+    """A binding outlives the process if both its ends do."""
+    small = Small("kept", "lost")
+    small.declare("kept-x")
+    small.declare("lost-x", durable=False)
+    one = small.bind("kept-x", "kept")
+    small.bind("kept-x", "lost")
+    small.bind("lost-x", "kept")
+    two = small.bind("kept-x", exchange("amq.fanout"))
+    small.bind("kept-x", exchange("lost-x"))
+    assert small.topology.durable_bindings(lambda name: name == "kept") == [one, two]
+
+
+def test_exchange_counts_its_bindings_to_exchanges() -> None:
+    """Only while there are any does a route need more than one look into one table."""
+    small = Small("q")
+    small.declare("x")
+    found = small.topology.lookup_exchange("amq.fanout")
+    small.bind("amq.fanout", "q")
+    assert found.exchange_destinations == 0
+    first = small.bind("amq.fanout", exchange("x"), "1")
+    small.bind("amq.fanout", exchange("x"), "2")
+    assert found.exchange_destinations == 2
+    small.topology.unbind(first)
+    assert found.exchange_destinations == 1
+    small.topology.delete_exchange("x")
+    assert found.exchange_destinations == 0

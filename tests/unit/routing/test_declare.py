@@ -1,0 +1,226 @@
+"""Declaring and deleting exchanges."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.errors import AccessRefused, Inequivalent, InUse, InvalidArgument, NotFound
+from tests.support.topologies import Small, exchange
+
+
+def test_predeclared_exchanges() -> None:
+    """Every virtual host begins with these, all of them durable."""
+    found = {one.name: (one.type, one.internal) for one in Small().topology}
+    assert found == {
+        "": ("direct", False),
+        "amq.direct": ("direct", False),
+        "amq.fanout": ("fanout", False),
+        "amq.topic": ("topic", False),
+        "amq.headers": ("headers", False),
+        "amq.match": ("headers", False),
+        "amq.rabbitmq.trace": ("topic", True),
+    }
+    assert all(one.durable and not one.auto_delete for one in Small().topology)
+
+
+def test_declare_keeps_what_was_said() -> None:
+    """Flags and arguments are there for whoever asks."""
+    small = Small()
+    found, created = small.topology.declare_exchange(
+        "x",
+        "topic",
+        durable=False,
+        auto_delete=True,
+        internal=True,
+        arguments={"alternate-exchange": "ae", "k": 1},
+    )
+    assert created
+    assert found is small.topology.lookup_exchange("x") is small.topology.find_exchange("x")
+    assert (found.name, found.type, found.durable, found.auto_delete, found.internal) == (
+        "x",
+        "topic",
+        False,
+        True,
+        True,
+    )
+    assert found.arguments == {"alternate-exchange": "ae", "k": 1}
+    assert found.alternate == "ae"
+
+
+def test_equal_redeclaration_finds_it() -> None:
+    """Declaring again what is there makes nothing; arguments other than the alternate do not count."""
+    small = Small()
+    first, _ = small.topology.declare_exchange("x", "fanout", arguments={"k": 1})
+    version = small.topology.version
+    assert small.topology.declare_exchange("x", "fanout", arguments={"k": 2}) == (first, False)
+    assert small.topology.version == version
+
+
+@pytest.mark.parametrize(
+    ("changed", "argument", "told"),
+    [
+        ({"type": "fanout"}, "type", "received 'fanout' but current is 'direct'"),
+        ({"durable": False}, "durable", "received 'false' but current is 'true'"),
+        ({"auto_delete": True}, "auto_delete", "received 'true' but current is 'false'"),
+        ({"internal": True}, "internal", "received 'true' but current is 'false'"),
+        (
+            {"arguments": {}},
+            "alternate-exchange",
+            "received none but current is the value 'ae' of type 'longstr'",
+        ),
+        (
+            {"arguments": {"alternate-exchange": "other"}},
+            "alternate-exchange",
+            "received 'other' but current is 'ae'",
+        ),
+    ],
+)
+def test_different_redeclaration_is_refused(changed: dict[str, object], argument: str, told: str) -> None:
+    """The first difference is told, and the exchange stays as it was."""
+    small = Small()
+    small.declare("x", alternate_exchange="ae")
+    with pytest.raises(Inequivalent) as refusal:
+        small.topology.declare_exchange("x", **{"arguments": {"alternate-exchange": "ae"}, **changed})  # type: ignore[arg-type]
+    assert refusal.value.description == (
+        f"inequivalent arg '{argument}' for exchange 'x' in vhost '/': {told}"
+    )
+    assert small.topology.lookup_exchange("x").alternate == "ae"
+
+
+def test_alternate_that_was_not_there_is_a_difference() -> None:
+    """An alternate cannot be added by declaring again."""
+    small = Small()
+    small.declare("x")
+    with pytest.raises(Inequivalent) as refusal:
+        small.topology.declare_exchange("x", arguments={"alternate-exchange": "ae"})
+    assert refusal.value.description.endswith("received the value 'ae' of type 'longstr' but current is none")
+
+
+def test_equal_alternate_as_bytes_is_no_difference() -> None:
+    """Text is text."""
+    small = Small()
+    small.declare("x", alternate_exchange="ae")
+    assert not small.topology.declare_exchange("x", arguments={"alternate-exchange": b"ae"})[1]
+
+
+def test_alternate_must_be_text() -> None:
+    """An alternate is a name."""
+    with pytest.raises(InvalidArgument) as refusal:
+        Small().topology.declare_exchange("x", arguments={"alternate-exchange": 5})
+    assert refusal.value.description == (
+        "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
+    )
+
+
+def test_reserved_prefix_is_refused_for_new_names() -> None:
+    """Names with amq. are the broker's."""
+    with pytest.raises(AccessRefused) as refusal:
+        Small().topology.declare_exchange("amq.x")
+    assert refusal.value.description == "exchange name 'amq.x' contains reserved prefix 'amq.*'"
+
+
+def test_predeclared_exchange_may_be_declared_as_it_is() -> None:
+    """Clients do that; the prefix is refused only for what is not there."""
+    topology = Small().topology
+    assert not topology.declare_exchange("amq.topic", "topic")[1]
+    with pytest.raises(Inequivalent):
+        topology.declare_exchange("amq.topic", "direct")
+
+
+def test_default_exchange_cannot_be_declared_or_deleted() -> None:
+    """It is not the client's."""
+    topology = Small().topology
+    for attempt in (lambda: topology.declare_exchange(""), lambda: topology.delete_exchange("")):
+        with pytest.raises(AccessRefused) as refusal:
+            attempt()
+        assert refusal.value.description == "operation not permitted on the default exchange"
+
+
+def test_line_breaks_are_dropped_from_names() -> None:
+    """CR and LF are no part of a name; a name of nothing else is the default exchange's."""
+    topology = Small().topology
+    assert topology.declare_exchange("a\r\nb\n")[0].name == "ab"
+    with pytest.raises(AccessRefused):
+        topology.declare_exchange("\r\n")
+
+
+def test_names_have_255_bytes_at_most() -> None:
+    """Longer ones could not be told to AMQP 0-9-1 clients; bytes count, not characters."""
+    topology = Small().topology
+    assert topology.declare_exchange("n" * 255)[1]
+    with pytest.raises(InvalidArgument, match="has 256 bytes"):
+        topology.declare_exchange("é" * 128)
+
+
+def test_missing_exchange_is_not_found() -> None:
+    """Passive declaring and publishing ask for an exchange that must be there."""
+    topology = Small().topology
+    assert topology.find_exchange("x") is None
+    with pytest.raises(NotFound) as refusal:
+        topology.lookup_exchange("x")
+    assert refusal.value.description == "no exchange 'x' in vhost '/'"
+
+
+def test_delete_is_idempotent() -> None:
+    """Deleting what is not there is no fault and changes nothing."""
+    small = Small()
+    small.declare("x")
+    assert small.topology.delete_exchange("x")
+    version = small.topology.version
+    assert not small.topology.delete_exchange("x")
+    assert small.topology.version == version
+
+
+def test_delete_if_unused_wants_no_bindings_from_it() -> None:
+    """A bound exchange is in use; one that is only a destination is not."""
+    small = Small("q")
+    small.declare("x")
+    small.bind("amq.fanout", exchange("x"))
+    binding = small.bind("x", "q")
+    with pytest.raises(InUse) as refusal:
+        small.topology.delete_exchange("x", if_unused=True)
+    assert refusal.value.description == "exchange 'x' in vhost '/' in use"
+    small.topology.unbind(binding)
+    assert small.topology.delete_exchange("x", if_unused=True)
+
+
+@pytest.mark.parametrize("name", ["amq.direct", "amq.anything"])
+def test_predeclared_exchanges_are_not_deleted(name: str) -> None:
+    """Nor is anything else of that prefix."""
+    with pytest.raises(AccessRefused) as refusal:
+        Small().topology.delete_exchange(name)
+    assert refusal.value.description == f"deletion of system exchange '{name}' in vhost '/' not allowed"
+
+
+def test_delete_takes_bindings_on_both_sides() -> None:
+    """Nothing is left that names the exchange, also if it is made again."""
+    small = Small("q")
+    small.declare("x", "fanout")
+    small.bind("x", "q")
+    small.bind("amq.fanout", exchange("x"))
+    small.topology.delete_exchange("x")
+    assert small.topology.bindings() == []
+    assert small.route("amq.fanout") == ()
+    small.declare("x", "fanout")
+    assert small.route("x") == ()
+
+
+def test_version_grows_with_every_change() -> None:
+    """A cached route is good while the version stays."""
+    small = Small("q")
+    versions = [small.topology.version]
+
+    def note() -> None:
+        versions.append(small.topology.version)
+
+    small.declare("x")
+    note()
+    binding = small.bind("x", "q")
+    note()
+    small.topology.unbind(binding)
+    note()
+    small.delete_queue("q")
+    note()
+    small.topology.delete_exchange("x")
+    note()
+    assert versions == sorted(set(versions))

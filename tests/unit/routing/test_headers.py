@@ -1,0 +1,136 @@
+"""Headers exchanges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from amqp10broker.errors import InvalidArgument
+from tests.support.topologies import Small
+
+
+class Int8(int):
+    """As a protocol's own integer."""
+
+
+def matches(arguments: Mapping[str, object], headers: Mapping[str, object]) -> bool:
+    """Bind one queue with arguments and route a message with headers."""
+    small = Small("q")
+    small.bind("amq.headers", "q", "ignored", arguments)
+    return small.route("amq.headers", "key", headers=headers) == ("q",)
+
+
+@pytest.mark.parametrize("mode", [{}, {"x-match": "all"}, {"x-match": b"all"}])
+def test_all_is_the_default_and_wants_every_header(mode: dict[str, object]) -> None:
+    """Without x-match, or with all, each argument must be met; further headers do not matter."""
+    wanted = {"type": "car", "size": 4, **mode}
+    assert matches(wanted, {"type": "car", "size": 4, "more": 1})
+    assert not matches(wanted, {"type": "car"})
+    assert not matches(wanted, {"type": "car", "size": 5})
+    assert not matches(wanted, {})
+
+
+def test_any_wants_one_header() -> None:
+    """With any, one argument that is met is enough."""
+    wanted = {"type": "car", "size": 4, "x-match": "any"}
+    assert matches(wanted, {"size": 4, "type": "bus"})
+    assert not matches(wanted, {"size": 5, "type": "bus"})
+    assert not matches(wanted, {})
+
+
+@pytest.mark.parametrize(
+    ("mode", "matched"), [("all", True), ("all-with-x", True), ("any", False), ("any-with-x", False)]
+)
+def test_nothing_to_compare(mode: str, matched: bool) -> None:
+    """Without arguments all of none are met, but not any of none."""
+    assert matches({"x-match": mode}, {"a": 1}) is matched
+    assert matches({"x-match": mode}, {}) is matched
+
+
+def test_x_keys_are_not_compared_in_all_and_any() -> None:
+    """Arguments that begin with x- count only in the two modes that say so."""
+    headers = {"x-a": "1", "b": "2"}
+    assert matches({"x-match": "all", "x-a": "other", "b": "2"}, headers)
+    assert not matches({"x-match": "all-with-x", "x-a": "other", "b": "2"}, headers)
+    assert matches({"x-match": "all-with-x", "x-a": "1", "b": "2"}, headers)
+    assert not matches({"x-match": "any", "x-a": "1", "b": "other"}, headers)
+    assert matches({"x-match": "any-with-x", "x-a": "1", "b": "other"}, headers)
+    assert not matches({"x-match": "any-with-x", "x-a": "other", "b": "other"}, headers)
+
+
+def test_x_match_itself_is_never_compared() -> None:
+    """A header of that name changes nothing."""
+    assert not matches({"x-match": "any-with-x", "a": 1}, {"x-match": "any-with-x"})
+
+
+@pytest.mark.parametrize("mode", ["all", "any"])
+def test_void_asks_for_presence_only(mode: str) -> None:
+    """A void argument is met by any value of that header, and not by its absence."""
+    wanted = {"x-match": mode, "a": None}
+    assert matches(wanted, {"a": 1})
+    assert matches(wanted, {"a": None})
+    assert not matches(wanted, {"b": 1})
+
+
+@pytest.mark.parametrize(
+    ("given", "matched"), [(1, True), (Int8(1), True), (1.0, False), (True, False), ("1", False)]
+)
+def test_types_must_match(given: object, matched: bool) -> None:
+    """An integer argument is met by that integer of any width, and by nothing else that looks like it."""
+    assert matches({"a": 1}, {"a": given}) is matched
+
+
+def test_text_and_bytes_compare_by_content() -> None:
+    """Whether a text came as bytes or not does not count."""
+    assert matches({"a": "é"}, {"a": "é".encode()})
+    assert not matches({"a": "é"}, {"a": b"\xe9"})
+
+
+def test_nested_values_compare_by_content() -> None:
+    """Arrays and tables are compared too."""
+    assert matches({"a": [1, {"b": "c"}]}, {"a": [Int8(1), {"b": b"c"}]})
+    assert not matches({"a": [1]}, {"a": [1.0]})
+
+
+def test_bad_x_match_value_is_refused() -> None:
+    """Only the four modes mean something."""
+    with pytest.raises(InvalidArgument) as refusal:
+        Small("q").bind("amq.match", "q", "", {"x-match": "bogus"})
+    assert refusal.value.description == (
+        'Invalid x-match field value <<"bogus">>; expected all, any, all-with-x, or any-with-x'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(23, "signedint (value 23)"), (Int8(1), "byte (value 1)"), (True, "bool (value true)")],
+)
+def test_bad_x_match_type_is_refused(value: object, written: str) -> None:
+    """x-match is a text."""
+    with pytest.raises(InvalidArgument) as refusal:
+        Small("q").bind("amq.match", "q", "", {"x-match": value})
+    assert refusal.value.description == f"Invalid x-match field type {written}; expected longstr"
+
+
+def test_one_copy_for_a_queue_with_two_matching_bindings() -> None:
+    """A queue that two bindings lead to gets the message once, until both are gone."""
+    small = Small("q", "r")
+    first = small.bind("amq.headers", "q", "", {"a": 1})
+    small.bind("amq.headers", "q", "", {"b": 2})
+    small.bind("amq.headers", "r", "", {"a": 1})
+    assert small.route("amq.headers", headers={"a": 1, "b": 2}) == ("q", "r")
+    small.topology.unbind(first)
+    assert small.route("amq.headers", headers={"a": 1, "b": 2}) == ("r", "q")
+    assert small.route("amq.headers", headers={"a": 1}) == ("r",)
+
+
+def test_headers_are_not_asked_for_without_bindings() -> None:
+    """Nobody decodes headers that nothing compares."""
+    small = Small()
+
+    def headers() -> Mapping[str, object]:
+        raise AssertionError("asked")
+
+    found = small.topology.lookup_exchange("amq.headers")
+    assert small.topology.route(found, ("k",), headers) == ((), False)
