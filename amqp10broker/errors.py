@@ -10,9 +10,15 @@ to do instead. A protocol room translates those that a peer can cause into its o
     `-- RefusedError            a request of a client is refused; says which resource
         |-- NotFound
         |-- AccessRefused
+        |   `-- PermissionDenied
         |-- PreconditionFailed  it exists, but not as asked for
+        |   |-- Inequivalent
+        |   |-- InvalidArgument
+        |   `-- InUse
         |-- ResourceLocked      somebody else holds it exclusively
-        `-- LimitExceeded
+        |-- LimitExceeded
+        |-- NotSupported
+        `-- NotAllowed
 """
 
 from __future__ import annotations
@@ -75,3 +81,27 @@ class ResourceLocked(RefusedError):
 
 class LimitExceeded(RefusedError):
     """A limit of the configuration would be passed."""
+
+
+class Inequivalent(PreconditionFailed):
+    """It is declared already, and differs from what the request says."""
+
+
+class InvalidArgument(PreconditionFailed):
+    """An argument of the request is unknown, of a wrong type or out of range."""
+
+
+class InUse(PreconditionFailed):
+    """It was to go only if nobody uses it, or if it is empty, and it is not so."""
+
+
+class NotSupported(RefusedError):
+    """This broker, or this kind of resource, does not do that."""
+
+
+class NotAllowed(RefusedError):
+    """The request breaks a rule of the connection: a virtual host that is not there or not the user's."""
+
+
+class PermissionDenied(AccessRefused):
+    """The user's permissions do not cover it."""

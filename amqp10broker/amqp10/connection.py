@@ -360,9 +360,14 @@ class Connection:
         """Server: ask the client for another response."""
         self._write_sasl(SaslChallenge(challenge=challenge))
 
-    def sasl_outcome(self, code: int) -> None:
-        """Server: tell the outcome; 0 lets the client go on, any other ends the connection."""
-        self._write_sasl(SaslOutcome(code=code))
+    def sasl_outcome(self, code: int, additional_data: bytes | None = None) -> None:
+        """Server: tell the outcome; 0 lets the client go on, any other ends the connection.
+
+        Args:
+            code: a `SaslCode`.
+            additional_data: the mechanism's last word, for the client to verify.
+        """
+        self._write_sasl(SaslOutcome(code=code, additional_data=additional_data))
         self._move(ConnectionInput.SASL_OK if code == 0 else ConnectionInput.SASL_FAILED)
 
     def start(self, mechanism: str, initial_response: bytes, hostname: str | None = None) -> None:

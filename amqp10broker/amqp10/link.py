@@ -8,11 +8,13 @@ holds depends on what the client asked for. Conducted by `session.Session`.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import Enum, auto
 from typing import Any, Final
 
 from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
 from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, PartialDelivery, Pending
+from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
 from amqp10broker.amqp10.transfer import TransferTemplate
 
@@ -146,9 +148,11 @@ class ReceiverLink(Link):
         max_message_size: bytes we take; 0 for no limit.
         partial: a multi-frame delivery under way.
         drain: we asked the peer to drain.
+        whole_frames_only: a delivery of several frames is a fault of the link.
+        escalate: makes of a fault of this link one of the session; None: it stays the link's.
     """
 
-    __slots__ = ("credit", "drain", "max_message_size", "partial")
+    __slots__ = ("credit", "drain", "escalate", "max_message_size", "partial", "whole_frames_only")
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
@@ -156,3 +160,5 @@ class ReceiverLink(Link):
         self.max_message_size = 0
         self.partial: PartialDelivery | None = None
         self.drain = False
+        self.whole_frames_only = False
+        self.escalate: Callable[[AmqpLinkError], AmqpSessionError] | None = None

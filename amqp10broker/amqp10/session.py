@@ -241,7 +241,9 @@ class Session:
             if self._link_fault is not None:
                 link, link_fault = self._link_fault
                 self._link_fault = None
-                if link.attached and not self.ended:
+                if link.escalate is not None:
+                    session_fault = session_fault or link.escalate(link_fault)
+                elif link.attached and not self.ended:
                     yield LinkDetached(link, True, None, link_fault, self.detach(link, link_fault))
             if session_fault is not None and not self.ended:
                 self.end(session_fault)

@@ -1,4 +1,4 @@
-"""Declared queues by name, and who may use them.
+"""All that is declared on this broker: virtual hosts with their queues and exchanges, and users.
 
 The catalog is plain state, changed and read synchronously by whichever task holds the processor;
 it neither starts queues nor talks to them. For that it is given a `QueueHost`, which the living
@@ -7,123 +7,159 @@ room implements.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
 
-from amqp10broker.errors import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
-from amqp10broker.queues.commands import Command
+from amqp10broker.catalog.limits import Usage, VhostLimits
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
+from amqp10broker.catalog.users import Permission, TopicPermission, Users
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.routing.exchange import Choose
 
-VHOST = "/"
-RESERVED_PREFIX = "amq."
+__all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueHost", "QueueSpec", "VirtualHost"]
 
-
-class QueueHandle(Protocol):
-    """Where letters to a queue are put. Never waits: what may be outstanding is bounded by credit."""
-
-    def post(self, command: Command) -> None:
-        """Put one letter."""
-
-    def counts(self) -> dict[str, Any]:
-        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers."""
-
-
-class QueueHost(Protocol):
-    """Who runs queues."""
-
-    def start_queue(self, name: str, durable: bool) -> QueueHandle:
-        """Begin to run an empty queue."""
-
-
-@dataclass(frozen=True, slots=True)
-class DeclaredQueue:
-    """One queue.
-
-    Attributes:
-        name: unique in the virtual host.
-        durable: as declared.
-        owner: the connection that has it exclusively, None if anyone may use it.
-        handle: where its letters go.
-    """
-
-    name: str
-    durable: bool
-    owner: object | None
-    handle: QueueHandle
-    type: str = "classic"
+VHOST: Final = "/"
+"""The virtual host that is always there at start, and that clients get who name none."""
 
 
 class Catalog:
-    """All declared queues."""
+    """Virtual hosts and users.
 
-    def __init__(self, host: QueueHost) -> None:
+    Attributes:
+        vhosts: by name; changed by `add_vhost` and `delete_vhost` only.
+        users: who may log in, and who may do what.
+        usage: connections and channels that are open, counted against the limits.
+        parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
+        global_parameters: those of the whole broker by name, kept as they are.
+        unknown: other parts of an imported definitions file, kept for the next export.
+    """
+
+    def __init__(
+        self,
+        host: QueueHost,
+        *,
+        default_queue_type: str = QueueType.CLASSIC.value,
+        choose: Choose | None = None,
+    ) -> None:
+        """Make a catalog with the virtual host ``/`` and nobody who may log in.
+
+        Args:
+            host: who runs queues.
+            default_queue_type: of queues that are declared without a type in a virtual host without
+                a default.
+            choose: where routing leaves something to chance: given a count, an index below it.
+                None takes turns.
+        """
+        self.vhosts: dict[str, VirtualHost] = {}
+        self.users = Users()
+        self.usage = Usage()
+        self.parameters: dict[tuple[str, str, str], Any] = {}
+        self.global_parameters: dict[str, Any] = {}
+        self.unknown: dict[str, Any] = {}
         self._host = host
-        self._queues: dict[str, DeclaredQueue] = {}
+        self._default_queue_type = default_queue_type
+        self._choose = choose
+        self.add_vhost(VHOST, description="Default virtual host")
+
+    @property
+    def default_queue_type(self) -> str:
+        """The kind of a queue that is declared without one in a virtual host without a default."""
+        return self._default_queue_type
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
-        return iter(self._queues.values())
+        """All queues of all virtual hosts."""
+        for vhost in list(self.vhosts.values()):
+            yield from list(vhost)
 
-    def find(self, name: str) -> DeclaredQueue | None:
-        """The queue of this name, or None."""
-        return self._queues.get(name)
+    def find_vhost(self, name: str) -> VirtualHost | None:
+        """The virtual host of this name, or None."""
+        return self.vhosts.get(name)
 
-    def lookup(self, name: str) -> DeclaredQueue:
-        """The queue of this name.
+    def lookup_vhost(self, name: str) -> VirtualHost:
+        """The virtual host of this name.
 
         Raises:
             NotFound: there is none.
         """
-        queue = self._queues.get(name)
-        if queue is None:
-            raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{VHOST}'")
-        return queue
+        vhost = self.vhosts.get(name)
+        if vhost is None:
+            raise NotFound(f"vhost '{name}'", f"vhost {name} not found")
+        return vhost
 
-    def for_consumer(self, queue: DeclaredQueue, owner: object) -> DeclaredQueue:
-        """Check that a connection may consume from a queue.
-
-        Raises:
-            ResourceLocked: another connection has it exclusively.
-        """
-        if queue.owner is not None and queue.owner is not owner:
-            raise ResourceLocked(
-                f"queue '{queue.name}'",
-                f"cannot obtain exclusive access to locked queue '{queue.name}' in vhost '{VHOST}'. It is "
-                "exclusive to the connection that declared it",
-            )
-        return queue
-
-    def declare(
-        self, name: str, *, durable: bool = True, owner: object | None = None, internal: bool = False
-    ) -> DeclaredQueue:
-        """The queue of this name, made now if it is not there.
+    def add_vhost(
+        self,
+        name: str,
+        *,
+        description: str = "",
+        tags: Iterable[str] = (),
+        default_queue_type: str | None = None,
+        limits: VhostLimits | None = None,
+        metadata: Mapping[str, Any] | None = None,
+    ) -> VirtualHost:
+        """Add a virtual host, which nobody may enter yet.
 
         Args:
             name: 1 to 255 bytes.
-            durable: must agree with an existing queue's.
-            owner: the connection that gets it exclusively.
-            internal: names with the reserved prefix are allowed.
+            description: for people.
+            tags: for people.
+            default_queue_type: None takes the broker's.
+            limits: None is no limit.
+            metadata: kept as it is.
 
         Raises:
-            AccessRefused: the name is reserved.
-            PreconditionFailed: it exists and is not as asked for.
+            PreconditionFailed: there is one of this name.
+            InvalidArgument: the name is empty or too long, or the type is no kind of queue.
+            NotSupported: this broker does not have that kind of queue.
         """
-        queue = self._queues.get(name)
-        if queue is None:
-            if name.startswith(RESERVED_PREFIX) and not internal:
-                raise AccessRefused(
-                    f"queue '{name}'",
-                    f"queue '{name}' in vhost '{VHOST}' starts with reserved prefix '{RESERVED_PREFIX}'",
-                )
-            queue = DeclaredQueue(name, durable, owner, self._host.start_queue(name, durable))
-            self._queues[name] = queue
-        elif queue.durable != durable:
-            raise PreconditionFailed(
-                f"queue '{name}'",
-                f"inequivalent arg 'durable' for queue '{name}' in vhost '{VHOST}': received "
-                f"'{str(durable).lower()}' but current is '{str(queue.durable).lower()}'",
-            )
-        return queue
+        if name in self.vhosts:
+            raise PreconditionFailed(f"vhost '{name}'", f"vhost '{name}' exists")
+        if not 1 <= len(name.encode(errors="surrogatepass")) <= 255:
+            raise InvalidArgument(f"vhost '{name}'", f"vhost name {name[:40]!r} must have 1 to 255 bytes")
+        vhost = VirtualHost(
+            name,
+            self._host,
+            default_queue_type=default_queue_type,
+            node_queue_type=self._default_queue_type,
+            choose=self._choose,
+        )
+        vhost.description = description
+        vhost.tags = tuple(tags)
+        vhost.metadata = dict(metadata or {})
+        vhost.limits = limits or VhostLimits()
+        self.vhosts[name] = vhost
+        return vhost
 
-    def remove(self, name: str) -> DeclaredQueue | None:
-        """Forget a queue; the caller posts the `Delete` to it."""
-        return self._queues.pop(name, None)
+    def delete_vhost(self, name: str) -> VirtualHost:
+        """Forget a virtual host and all permissions in it.
+
+        Returns:
+            It, with its queues: the caller posts `Delete` to each and closes the connections to it.
+
+        Raises:
+            NotFound: there is none.
+        """
+        vhost = self.lookup_vhost(name)
+        del self.vhosts[name]
+        vhost.deleted = True
+        self.users.forget_vhost(name)
+        self.parameters = {key: each for key, each in self.parameters.items() if key[0] != name}
+        return vhost
+
+    def set_permission(self, user: str, vhost: str, permission: Permission) -> None:
+        """Say what a user may do in a virtual host.
+
+        Raises:
+            NotFound: there is no such user or virtual host.
+        """
+        self.lookup_vhost(vhost)
+        self.users.set_permission(user, vhost, permission)
+
+    def set_topic_permission(self, user: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
+        """Restrict a user's routing keys at a topic exchange, which need not exist yet.
+
+        Raises:
+            NotFound: there is no such user or virtual host.
+        """
+        self.lookup_vhost(vhost)
+        self.users.set_topic_permission(user, vhost, exchange, permission)

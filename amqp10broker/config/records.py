@@ -209,6 +209,24 @@ class Config:
     session_max_per_connection: int = number(64, 1, 65_536, "sessions that one connection may have")
     link_max_per_session: int = number(256, 1, UINT_MAX, "links that one session may have")
     connection_max: int = number(10_000, 1, 1_000_000, "connections at one time; further ones are closed")
+    channel_max: int = number(
+        2_047, 1, 65_535, "channels that one AMQP 0-9-1 connection may have; the highest channel number"
+    )
+    consumer_max_per_channel: int = number(
+        0, 1, UINT_MAX, "consumers that one AMQP 0-9-1 channel may have", zero_means="no limit"
+    )
+    credit_flow_initial: int = number(
+        400, 1, UINT_MAX, "AMQP 0-9-1: messages a reader may give a channel, and a channel a queue, ahead"
+    )
+    credit_flow_more_after: int = number(
+        200,
+        1,
+        UINT_MAX,
+        "AMQP 0-9-1: messages handled after which a channel or queue takes as many more, at most all it may",
+    )
+    permit_global_qos: bool = switch(
+        True, "AMQP 0-9-1: basic.qos with global=true limits the channel; if not, it counts as global=false"
+    )
     idle_timeout_ms: int = number(
         60_000,
         1_000,
@@ -234,6 +252,34 @@ class Config:
         "guest", "user that SASL ANONYMOUS logs in as; empty turns ANONYMOUS off", may_be_empty=True
     )
 
+    plain_needs_tls: bool = switch(
+        False, "offer SASL PLAIN and AMQPLAIN on TLS connections only; SCRAM-SHA-256 is offered always"
+    )
+
+    tls_certificate: str | None = text(
+        None, "PEM file with our certificate and those up to its root; given: TLS is spoken on tls_port"
+    )
+    tls_port: int = number(5671, 0, 65_535, "TCP port for TLS; 0 takes any free port")
+    tls_key: str | None = text(None, "PEM file with our private key; default: in tls_certificate")
+    tls_key_password: str | None = text(None, "password of the private key")
+    tls_ca: str | None = text(None, "PEM file with who may have signed clients' certificates")
+    tls_verify: str = text(
+        "none", "what is asked of a client's certificate", choices=("none", "optional", "required")
+    )
+    tls_minimum_version: str = text("1.2", "oldest version of TLS to speak", choices=("1.2", "1.3"))
+    tls_user_from: str = text(
+        "common_name",
+        "part of a client's certificate that is the user name for SASL EXTERNAL",
+        choices=("common_name", "distinguished_name", "san_dns", "san_email", "san_uri"),
+    )
+
+    default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that name none")
+    default_queue_type: str = text(
+        "classic", "type of queues that are declared without one", choices=("classic", "quorum")
+    )
+    definitions: str | None = text(
+        None, "JSON file with users, virtual hosts, queues, exchanges as RabbitMQ exports them, read at start"
+    )
     queues: tuple[QueueDeclaration, ...] = ()
     declare_on_attach: bool = switch(
         True, "a bare queue name as address declares a durable classic queue, as in RabbitMQ 4.0"

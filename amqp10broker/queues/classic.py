@@ -18,27 +18,36 @@ from typing import Final, assert_never
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.message import Message, acquired
 from amqp10broker.queues.commands import (
+    DELETE,
     AttachPublisher,
+    Cancel,
     Command,
     ConsumerRef,
     Credit,
     Delete,
     DetachPublisher,
     GiveBack,
+    Inspect,
     Publish,
     PublisherRef,
+    Purge,
     ReplyTo,
+    RequestRef,
     Settle,
     Subscribe,
     Unsubscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import (
+    Answer,
     Confirmed,
     CreditReply,
     Deliver,
     Effect,
     QueueDeleted,
+    Refusal,
+    Subscribed,
+    SubscribeRefused,
     Unconfirmed,
 )
 
@@ -66,12 +75,18 @@ class Consumer:
             its way to the session.
         settled: deliveries count as accepted when they have reached the session.
         epoch: of its last `GiveBack`.
+        exclusive: it has the queue for itself.
+        counted: it is a consumer for counts and auto-delete, which a fetch of one message is not.
+        cancelled: it gets no more, and holds what it has not settled.
     """
 
     __slots__ = (
+        "cancelled",
+        "counted",
         "credit",
         "delivery_count",
         "epoch",
+        "exclusive",
         "handed_out",
         "queued",
         "ref",
@@ -80,9 +95,12 @@ class Consumer:
         "unsettled",
     )
 
-    def __init__(self, ref: ConsumerRef, *, settled: bool) -> None:
+    def __init__(self, ref: ConsumerRef, *, settled: bool, exclusive: bool, counted: bool) -> None:
         self.ref = ref
         self.settled = settled
+        self.exclusive = exclusive
+        self.counted = counted
+        self.cancelled = False
         self.credit = 0
         self.delivery_count = 0
         self.handed_out = 0
@@ -98,12 +116,14 @@ class ClassicQueue:
     Attributes:
         name: the queue's name.
         durable: declared durable; memory is all there is here.
-        deleted: `Delete` was applied; nothing is accepted any more.
+        auto_delete: goes with the last of its consumers, if it ever had one.
+        deleted: it is gone; nothing is accepted any more.
     """
 
-    def __init__(self, name: str, *, durable: bool) -> None:
+    def __init__(self, name: str, *, durable: bool, auto_delete: bool = False) -> None:
         self.name = name
         self.durable = durable
+        self.auto_delete = auto_delete
         self.deleted = False
         self._fresh: deque[Message] = deque()
         self._fresh_position = 0
@@ -126,8 +146,8 @@ class ClassicQueue:
 
     @property
     def consumers(self) -> int:
-        """Links that consume."""
-        return len(self._consumers)
+        """Links and AMQP 0-9-1 consumers that may get messages."""
+        return sum(1 for each in self._consumers.values() if each.counted and not each.cancelled)
 
     @property
     def publishers(self) -> int:
@@ -146,10 +166,9 @@ class ClassicQueue:
             case GiveBack():
                 self._give_back(command)
             case Subscribe():
-                if self.deleted:
-                    self._tell(command.consumer.reply_to, QueueDeleted(command.consumer, self.name))
-                else:
-                    self._consumers[command.consumer] = Consumer(command.consumer, settled=command.settled)
+                self._subscribe(command)
+            case Cancel():
+                self._cancel(command)
             case Unsubscribe():
                 self._unsubscribe(command)
             case AttachPublisher():
@@ -159,8 +178,12 @@ class ClassicQueue:
                     self._publishers[command.publisher] = None
             case DetachPublisher():
                 self._publishers.pop(command.publisher, None)
+            case Inspect():
+                self._answer(command.request)
+            case Purge():
+                self._purge(command)
             case Delete():
-                self._delete()
+                self._delete(command)
             case _:
                 assert_never(command)
 
@@ -193,13 +216,15 @@ class ClassicQueue:
         if command.verdict is Verdict.ACCEPT or command.verdict is Verdict.DISCARD:
             for key in command.keys:
                 pop(key, None)
-            return
-        failed = command.verdict is Verdict.REQUEUE_FAILED
-        for key in command.keys:
-            message = pop(key, None)
-            if message is not None:
-                heappush(self._returned, (key, acquired(message, failed=failed)))
-        self._serve()
+        else:
+            failed = command.verdict is Verdict.REQUEUE_FAILED
+            for key in command.keys:
+                message = pop(key, None)
+                if message is not None:
+                    heappush(self._returned, (key, acquired(message, failed=failed)))
+            self._serve()
+        if consumer.cancelled and not consumer.unsettled:
+            del self._consumers[command.consumer]
 
     def _give_back(self, command: GiveBack) -> None:
         consumer = self._consumers.get(command.consumer)
@@ -245,6 +270,48 @@ class ClassicQueue:
             for key, message in consumer.unsettled.items():
                 heappush(self._returned, (key, acquired(message, failed=failed)))
         self._serve()
+        self._end_of(consumer)
+
+    def _subscribe(self, command: Subscribe) -> None:
+        ref = command.consumer
+        if self.deleted:
+            self._tell(ref.reply_to, QueueDeleted(ref, self.name))
+            return
+        if command.counted:
+            others = [each for each in self._consumers.values() if each.counted and not each.cancelled]
+            if any(each.exclusive for each in others) or (command.exclusive and others):
+                self._tell(ref.reply_to, SubscribeRefused(ref, self.name))
+                return
+        self._consumers[ref] = Consumer(
+            ref, settled=command.settled, exclusive=command.exclusive, counted=command.counted
+        )
+        if command.answer:
+            self._tell(ref.reply_to, Subscribed(ref))
+
+    def _cancel(self, command: Cancel) -> None:
+        consumer = self._consumers.get(command.consumer)
+        if consumer is None or consumer.cancelled:
+            return
+        self._set_credit(consumer, 0)
+        consumer.cancelled = True
+        if consumer.settled or not consumer.unsettled:
+            del self._consumers[command.consumer]
+        self._end_of(consumer)
+
+    def _end_of(self, consumer: Consumer) -> None:
+        """A consumer is gone: an auto-delete queue goes with its last."""
+        if self.auto_delete and consumer.counted and not self.deleted and not self.consumers:
+            self._delete(DELETE)
+
+    def _answer(self, request: RequestRef) -> None:
+        refused = Refusal.GONE if self.deleted else None
+        self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
+
+    def _purge(self, command: Purge) -> None:
+        self._answer(command.request)
+        self._fresh_position += len(self._fresh)
+        self._fresh.clear()
+        self._returned.clear()
 
     def _credit(self, command: Credit) -> None:
         consumer = self._consumers.get(command.consumer)
@@ -280,7 +347,19 @@ class ClassicQueue:
             consumer.queued = False
             self._turns.remove(consumer)
 
-    def _delete(self) -> None:
+    def _delete(self, command: Delete) -> None:
+        request = command.request
+        refused = None
+        if self.deleted:
+            refused = Refusal.GONE
+        elif command.if_unused and self.consumers:
+            refused = Refusal.IN_USE
+        elif command.if_empty and self.ready:
+            refused = Refusal.NOT_EMPTY
+        if request is not None:
+            self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
+        if refused is not None:
+            return
         self.deleted = True
         for consumer in self._consumers.values():
             self._flush(consumer)

@@ -46,6 +46,15 @@ class ConsumerRef:
         self.reply_to = reply_to
 
 
+class RequestRef:
+    """One question to a queue; its `Answer` comes back under it."""
+
+    __slots__ = ("reply_to",)
+
+    def __init__(self, reply_to: ReplyTo) -> None:
+        self.reply_to = reply_to
+
+
 class Verdict(Enum):
     """What becomes of a delivery, in words of no protocol."""
 
@@ -92,15 +101,35 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """A link consumes from now on, with no credit yet.
+    """A link or an AMQP 0-9-1 consumer consumes from now on, with no credit yet.
+
+    Refused with `SubscribeRefused` when it wants the queue for itself and is not the first, or when
+    another has the queue for itself.
 
     Attributes:
         consumer: to whom deliveries go.
         settled: deliveries count as accepted when they are handed over.
+        exclusive: no other consumer may come as long as this one is there.
+        counted: it is a consumer for counts, exclusiveness and auto-delete. What fetches single
+            messages (basic.get) is not.
+        answer: say `Subscribed` when it was accepted.
     """
 
     consumer: ConsumerRef
     settled: bool
+    exclusive: bool = False
+    counted: bool = True
+    answer: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """No more deliveries for this consumer; what it holds may still be settled.
+
+    Deliveries that did not reach the client are given back before, by `GiveBack`.
+    """
+
+    consumer: ConsumerRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,13 +208,40 @@ class GiveBack:
 
 
 @dataclass(frozen=True, slots=True)
+class Inspect:
+    """Say how many messages and consumers there are, behind everything that was posted before."""
+
+    request: RequestRef
+
+
+@dataclass(frozen=True, slots=True)
+class Purge:
+    """Drop the ready messages; what consumers hold stays. The answer says how many there were."""
+
+    request: RequestRef
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
-    """Delete the queue with its messages; everybody attached is told."""
+    """Delete the queue with its messages; everybody attached is told.
+
+    Attributes:
+        request: who wants to know how many ready messages went, or why nothing was deleted.
+        if_unused: only without consumers.
+        if_empty: only without ready messages.
+    """
+
+    request: RequestRef | None = None
+    if_unused: bool = False
+    if_empty: bool = False
 
 
 Command = (
     AttachPublisher
     | DetachPublisher
+    | Cancel
+    | Inspect
+    | Purge
     | Publish
     | Subscribe
     | Unsubscribe

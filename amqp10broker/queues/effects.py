@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, PublisherRef
+from amqp10broker.queues.commands import ConsumerRef, PublisherRef, RequestRef
 
 
 @dataclass(slots=True, eq=False)
@@ -73,4 +74,47 @@ class QueueDeleted:
     queue: str
 
 
-Effect = Confirmed | Unconfirmed | Deliver | CreditReply | QueueDeleted
+@dataclass(frozen=True, slots=True)
+class Subscribed:
+    """The consumer is accepted; its deliveries follow."""
+
+    consumer: ConsumerRef
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeRefused:
+    """The consumer is not accepted: another has the queue for itself, or it wanted that and cannot."""
+
+    consumer: ConsumerRef
+    queue: str
+
+
+class Refusal(Enum):
+    """Why a queue did not do what was asked."""
+
+    IN_USE = "in use"
+    NOT_EMPTY = "not empty"
+    GONE = "gone"
+    """It was deleted before the question came."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer to `Inspect`, `Purge` or `Delete`.
+
+    Attributes:
+        request: the question.
+        ready: ready messages; for `Purge` and `Delete` those that went.
+        consumers: consumers that are counted.
+        refused: why nothing was done, None if it was.
+    """
+
+    request: RequestRef
+    ready: int
+    consumers: int
+    refused: Refusal | None = None
+
+
+Effect = (
+    Confirmed | Unconfirmed | Deliver | CreditReply | QueueDeleted | Subscribed | SubscribeRefused | Answer
+)

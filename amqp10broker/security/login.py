@@ -1,73 +1,320 @@
-"""SASL mechanisms on the server's side: PLAIN (RFC 4616) and ANONYMOUS (RFC 4505)."""
+"""SASL on the server's side: one `Authentication` a connection decides who the client is.
+
+Nothing here waits. What takes time (argon2, SCRAM's derivation) is handed out as `Slow`: the caller runs
+it in a thread and gives its result to `resume`. What the client must answer is handed out as `Challenge`::
+
+    step = authenticator.begin(peer).start(mechanism, initial_response)
+    while not isinstance(step, Success | Failure):
+        if isinstance(step, Slow):
+            step = authentication.resume(await in_a_thread(step.work))
+        else:
+            step = authentication.respond(await ask_the_client(step.data))
+
+Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and PASSWORD), ANONYMOUS
+(RFC 4505), EXTERNAL (RFC 4422, appendix A) and SCRAM-SHA-256 (RFC 7677).
+"""
 
 from __future__ import annotations
 
-import hmac
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+import base64
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any, Final, TypeAlias
+
+from amqp10broker.catalog.users import Users
+from amqp10broker.security.passwords import Passwords, Token
+from amqp10broker.security.scram import ScramError, ScramServer
+
+_NONCE_BYTES: Final = 18
 
 
 class Mechanism(Enum):
     """Mechanisms this broker speaks, by their registered names."""
 
     PLAIN = "PLAIN"
+    AMQPLAIN = "AMQPLAIN"
     ANONYMOUS = "ANONYMOUS"
+    EXTERNAL = "EXTERNAL"
+    SCRAM_SHA_256 = "SCRAM-SHA-256"
+
+
+READABLE: Final = frozenset({Mechanism.PLAIN, Mechanism.AMQPLAIN})
+"""Mechanisms by which the password itself goes over the wire."""
 
 
 @dataclass(frozen=True, slots=True)
-class Login:
-    """The outcome of an attempt.
+class Peer:
+    """What is known of a client before it says who it is.
 
     Attributes:
-        user: who it is; None when the attempt is refused.
+        loopback: it comes from this machine.
+        tls: the connection is encrypted.
+        certificate_user: the user that its verified certificate names; None without one.
+    """
+
+    loopback: bool
+    tls: bool = False
+    certificate_user: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Success:
+    """The client is this user.
+
+    Attributes:
+        user: the name.
+        data: the mechanism's last word, for a protocol that can send one with the outcome.
+    """
+
+    user: str
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """The client is not let in.
+
+    Attributes:
         reason: for the log, never for the client.
+        user: whom it claimed to be, for the log; empty if that is not known.
     """
 
-    user: str | None
-    reason: str = ""
+    reason: str
+    user: str = ""
 
 
-def authenticate(
-    mechanism: str,
-    response: bytes,
-    *,
-    users: Mapping[str, str],
-    mechanisms: Collection[Mechanism],
-    anonymous_user: str,
-    loopback_users: Collection[str],
-    loopback: bool,
-) -> Login:
-    """Decide on a client's first response.
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """The client must answer this; give the answer to `Authentication.respond`."""
 
-    Args:
-        mechanism: as the client named it.
-        response: its initial response.
-        users: name -> password.
-        mechanisms: those on offer.
-        anonymous_user: as whom ANONYMOUS logs in; empty if it does not.
-        loopback_users: names that may come from this machine only.
-        loopback: whether the client comes from this machine.
-    """
-    if mechanism not in {offered.value for offered in mechanisms}:
-        return Login(None, f"mechanism '{mechanism}' is not offered")
-    if mechanism == Mechanism.ANONYMOUS.value:
-        user = anonymous_user
-    else:
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    """Work of some milliseconds: run it in a thread and give what it returns to `Authentication.resume`."""
+
+    work: Callable[[], Any] = field(repr=False)
+
+
+Step: TypeAlias = Success | Failure | Challenge | Slow
+_Steps: TypeAlias = Generator[Challenge | Slow, Any, Success | Failure]
+
+
+class Authenticator:
+    """The rules of logging in, for all connections of a broker."""
+
+    def __init__(
+        self,
+        users: Users,
+        passwords: Passwords,
+        *,
+        token: Token,
+        read_table: Callable[[bytes], Mapping[str, object] | None],
+        mechanisms: Sequence[Mechanism] = tuple(Mechanism),
+        anonymous_user: str = "",
+        loopback_users: frozenset[str] = frozenset(),
+        plain_needs_tls: bool = False,
+    ) -> None:
+        """Set the rules.
+
+        Args:
+            users: who may log in.
+            passwords: verifies for them.
+            token: gives unguessable bytes, for SCRAM's nonces.
+            read_table: decodes the pairs of a 0-9-1 field table, without its length; None if it is none.
+            mechanisms: those that may be offered at all, in this order.
+            anonymous_user: as whom ANONYMOUS logs in; empty: it is not offered.
+            loopback_users: names that may come from this machine only.
+            plain_needs_tls: offer PLAIN and AMQPLAIN on encrypted connections only.
+        """
+        self.users = users
+        self.passwords = passwords
+        self.token = token
+        self.read_table = read_table
+        self.anonymous_user = anonymous_user
+        self.loopback_users = loopback_users
+        self._mechanisms = tuple(mechanisms)
+        self._plain_needs_tls = plain_needs_tls
+
+    def offered(self, peer: Peer) -> tuple[Mechanism, ...]:
+        """The mechanisms that this client may choose from, in order."""
+        return tuple(each for each in self._mechanisms if self._fits(each, peer))
+
+    def begin(self, peer: Peer, *, data_with_outcome: bool = True) -> Authentication:
+        """Begin with one client.
+
+        Args:
+            peer: what is known of it.
+            data_with_outcome: the protocol can send a mechanism's last word together with success.
+                AMQP 1.0 can; for AMQP 0-9-1 it is made one more challenge.
+        """
+        return Authentication(self, peer, data_with_outcome=data_with_outcome)
+
+    def why_not(self, mechanism: str, peer: Peer) -> str | None:
+        """Why a client may not choose a mechanism, for the log; None if it may."""
+        known = next((each for each in self._mechanisms if each.value == mechanism), None)
+        if known is None:
+            return f"mechanism '{mechanism}' is not offered"
+        if known in READABLE and self._plain_needs_tls and not peer.tls:
+            return f"mechanism '{mechanism}' needs TLS here; use SCRAM-SHA-256, or connect with TLS"
+        if not self._fits(known, peer):
+            return f"mechanism '{mechanism}' is not offered to this client"
+        return None
+
+    def _fits(self, mechanism: Mechanism, peer: Peer) -> bool:
+        if mechanism in READABLE:
+            return peer.tls or not self._plain_needs_tls
+        if mechanism is Mechanism.ANONYMOUS:
+            return bool(self.anonymous_user)
+        if mechanism is Mechanism.EXTERNAL:
+            return peer.certificate_user is not None
+        return True
+
+
+class Authentication:
+    """One client's way through a mechanism. After `Success` or `Failure` nothing more may be asked of it."""
+
+    def __init__(self, rules: Authenticator, peer: Peer, *, data_with_outcome: bool) -> None:
+        self._rules = rules
+        self._peer = peer
+        self._data_with_outcome = data_with_outcome
+        self._steps: _Steps | None = None
+
+    def start(self, mechanism: str, response: bytes | None) -> Step:
+        """The client has chosen a mechanism.
+
+        Args:
+            mechanism: as the client named it.
+            response: what it said at once; None if it said nothing.
+        """
+        assert self._steps is None, "already started"
+        problem = self._rules.why_not(mechanism, self._peer)
+        if problem is not None:
+            return Failure(problem)
+        begin = {
+            Mechanism.PLAIN: self._plain,
+            Mechanism.AMQPLAIN: self._amqplain,
+            Mechanism.ANONYMOUS: self._anonymous,
+            Mechanism.EXTERNAL: self._external,
+            Mechanism.SCRAM_SHA_256: self._scram,
+        }[Mechanism(mechanism)]
+        self._steps = begin(response)
+        return self._next(None)
+
+    def respond(self, response: bytes) -> Step:
+        """The client has answered a `Challenge`."""
+        return self._next(response)
+
+    def resume(self, result: Any) -> Step:
+        """The work of a `Slow` is done, and this is what it returned."""
+        return self._next(result)
+
+    def _next(self, value: Any) -> Step:
+        assert self._steps is not None, "not started"
+        try:
+            return self._steps.send(value)
+        except StopIteration as end:
+            outcome: Success | Failure = end.value
+        if isinstance(outcome, Success):
+            return self._may_come_from_there(outcome)
+        return outcome
+
+    def _may_come_from_there(self, success: Success) -> Success | Failure:
+        if success.user in self._rules.loopback_users and not self._peer.loopback:
+            return Failure(f"user '{success.user}' can only connect from this machine", success.user)
+        return success
+
+    # --- mechanisms -------------------------------------------------------------------------------
+
+    def _plain(self, response: bytes | None) -> _Steps:
+        if response is None:
+            response = yield Challenge(b"")
         parts = response.split(b"\0")
         if len(parts) != 3:
-            return Login(None, "PLAIN response is not authzid NUL authcid NUL password")
+            return Failure("PLAIN response is not authzid NUL authcid NUL password")
         # The authzid is ignored, as RabbitMQ does: nobody may act as somebody else.
-        _, name, password = parts
+        return (yield from self._password(parts[1], parts[2]))
+
+    def _amqplain(self, response: bytes | None) -> _Steps:
+        if response is None:
+            response = yield Challenge(b"")
+        table = self._rules.read_table(response)
+        if table is None:
+            return Failure("AMQPLAIN response is not a field table")
+        name, password = (_as_bytes(table.get(key)) for key in ("LOGIN", "PASSWORD"))
+        if name is None or password is None:
+            return Failure("AMQPLAIN response has no LOGIN or no PASSWORD that is a string")
+        return (yield from self._password(name, password))
+
+    def _password(self, encoded_name: bytes, password: bytes) -> _Steps:
         try:
-            user = name.decode()
+            name = encoded_name.decode()
         except UnicodeDecodeError:
-            return Login(None, "user name is not UTF-8")
-        expected = users.get(user)
-        # Compare in any case, so that the time taken does not tell which names exist.
-        matches = hmac.compare_digest(password, (expected or "").encode())
-        if expected is None or not matches:
-            return Login(None, f"user '{user}': invalid credentials")
-    if user in loopback_users and not loopback:
-        return Login(None, f"user '{user}' can only connect from this machine")
-    return Login(user)
+            return Failure("user name is not UTF-8")
+        passwords = self._rules.passwords
+        if passwords.quick(name, password):
+            return Success(name)
+        record = passwords.record(name)
+        right = yield Slow(passwords.slow(name, password))
+        if right and passwords.remember(name, password, record):
+            return Success(name)
+        if not password:
+            return Failure(f"user '{name}': blank passwords are not accepted", name)
+        return Failure(f"user '{name}': invalid credentials", name)
+
+    def _anonymous(self, response: bytes | None) -> _Steps:
+        # What the client says is "trace information" (RFC 4505) and decides nothing.
+        yield from ()
+        name = self._rules.anonymous_user
+        if name not in self._rules.users:
+            return Failure(f"user '{name}', as whom ANONYMOUS logs in, does not exist", name)
+        return Success(name)
+
+    def _external(self, response: bytes | None) -> _Steps:
+        yield from ()
+        name = self._peer.certificate_user
+        assert name is not None, "EXTERNAL is not offered without a certificate"
+        if response and response != name.encode():
+            return Failure(f"user '{name}' of the certificate wants to act as another user", name)
+        if name not in self._rules.users:
+            return Failure(f"user '{name}' of the certificate does not exist", name)
+        return Success(name)
+
+    def _scram(self, response: bytes | None) -> _Steps:
+        if not response:
+            response = yield Challenge(b"")
+        nonce = base64.b64encode(self._rules.token(_NONCE_BYTES)).decode()
+        server = ScramServer(nonce)
+        try:
+            server.read_first(response)
+        except ScramError as error:
+            return Failure(str(error))
+        name = server.user
+        if server.authzid not in ("", name):
+            return Failure(f"user '{name}' wants to act as another user", name)
+        record = self._rules.passwords.record(name)
+        verifier, real = yield Slow(self._rules.passwords.scram_record(name))
+        answer = yield Challenge(server.challenge(verifier))
+        try:
+            final = server.read_final(answer)
+        except ScramError as error:
+            why = str(error)
+            if not real and record is not None:
+                why += "; the password was never known in plain here, set it anew to use SCRAM"
+            return Failure(f"user '{name}': {why}", name)
+        if not real or self._rules.passwords.record(name) is not record:
+            return Failure(f"user '{name}': the password was changed meanwhile", name)
+        if self._data_with_outcome:
+            return Success(name, final)
+        # The client answers with nothing once it has checked that we know its verifier.
+        if (yield Challenge(final)):
+            return Failure(f"user '{name}': the last response must be empty", name)
+        return Success(name)
+
+
+def _as_bytes(value: object) -> bytes | None:
+    if isinstance(value, str):
+        return value.encode()
+    return value if isinstance(value, bytes) else None

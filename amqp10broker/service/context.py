@@ -6,9 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from amqp10broker.catalog.catalog import Catalog, QueueHandle
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.commands import Command, ReplyTo
+from amqp10broker.security.authorise import Access
+
+MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
+"""Makes a queue for direct reply-to: in a virtual host, of a name, for a connection."""
 
 
 @dataclass(slots=True)
@@ -16,22 +22,28 @@ class SessionContext:
     """One session's surroundings.
 
     Attributes:
-        catalog: declared queues.
+        catalog: everything that is declared.
+        vhost: the connection's virtual host.
+        access: what the user may do there.
         config: the present configuration; replaced as a whole when a setting changes.
         reply_to: under which queues answer this session.
         user: authenticated name.
         container_id: the client's.
         connection: identity of the connection, the owner of exclusive queues.
         new_id: gives a fresh unguessable token for generated names.
+        volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
     """
 
     catalog: Catalog
+    vhost: VirtualHost
+    access: Access
     config: Config
     reply_to: ReplyTo
     user: str
     container_id: str
     connection: object
     new_id: Callable[[], str]
+    volatile: MakeVolatile
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """The flow settings for a link of this client with this address."""

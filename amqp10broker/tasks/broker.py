@@ -16,6 +16,7 @@ unsettled, writers flush, close frames go out); queues end. A deadline cancels w
 from __future__ import annotations
 
 import os
+import random
 import secrets
 import signal
 import socket
@@ -29,16 +30,21 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.security.login import Mechanism
-from amqp10broker.service.sessions.status import session_status
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.security.login import Authenticator, Peer
+from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks.admin import serve_admin
-from amqp10broker.tasks.connection import ConnectionTask, shutting_down
-from amqp10broker.tasks.listener import accept_forever, open_sockets, serve_stream
+from amqp10broker.tasks.connection091 import Connection091
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.furnish import furnish, read_field_table, tls_context
+from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged
-from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.queue import InlineQueue, RunningQueue
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.trace import TracingStream
 
@@ -57,8 +63,12 @@ class Broker:
         config: the present configuration; `set_flow` replaces it.
         container_id: ours, in open frames.
         addresses: ``(host, port)`` of each listening socket.
-        catalog: declared queues.
-        connections: by number.
+        tls_addresses: of those that speak TLS.
+        catalog: what is declared: virtual hosts with queues and exchanges, users.
+        passwords: makes and verifies password records.
+        authenticator: the rules of logging in.
+        connections: by number, of both protocols.
+        greetings: of clients that have not said what they speak; cancelled when the broker stops.
         alarms: names of the alarms that are on.
         stopping: no new connection is served.
     """
@@ -72,16 +82,24 @@ class Broker:
         self.config = config or Config()
         self.container_id = self.config.container_id_on(socket.gethostname())
         self.addresses: list[tuple[str, int]] = []
-        self.catalog = Catalog(self)
-        self.connections: dict[int, ConnectionTask] = {}
+        self.tls_addresses: list[tuple[str, int]] = []
+        config = self.config
+        self.catalog = Catalog(self, default_queue_type=config.default_queue_type, choose=random.randrange)
+        self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
+        self.authenticator = Authenticator(
+            self.catalog.users,
+            self.passwords,
+            token=secrets.token_bytes,
+            read_table=read_field_table,
+            anonymous_user=config.anonymous_login_user,
+            loopback_users=frozenset(config.loopback_users),
+            plain_needs_tls=config.plain_needs_tls,
+        )
+        self.connections: dict[int, Connection10 | Connection091] = {}
+        self.greetings: set[trio.CancelScope] = set()
         self.alarms: set[str] = set()
         self.stopping = False
-        self.mechanisms = tuple(
-            mechanism
-            for mechanism in Mechanism
-            if mechanism is not Mechanism.ANONYMOUS or self.config.anonymous_login_user
-        )
-        self.offered_capabilities = (Symbol("ANONYMOUS-RELAY"),)
+        self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
         self._numbers = 0
         self._queues: trio.Nursery | None = None
         self._connections_nursery: trio.Nursery | None = None
@@ -106,14 +124,19 @@ class Broker:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
+        tls = tls_context(self.config)
         sockets = await open_sockets(self.config.host, self.config.port)
         failure: Exception | None = None
         try:
+            encrypted = []
+            if tls is not None:
+                encrypted = await open_sockets(self.config.host, self.config.tls_port)
+                self.tls_addresses = [sock.getsockname()[:2] for sock in encrypted]
             self.addresses = [sock.getsockname()[:2] for sock in sockets]
             self._started_at = trio.current_time()
             async with trio.open_nursery() as queues:
                 self._queues = queues
-                self._declare_configured()
+                furnish(self.catalog, self.config, self.passwords.make)
                 try:
                     async with (
                         trio.open_nursery() as connections,
@@ -122,6 +145,8 @@ class Broker:
                         self._connections_nursery = connections
                         for sock in sockets:
                             listeners.start_soon(accept_forever, self, sock, connections)
+                        for sock in encrypted:
+                            listeners.start_soon(accept_forever, self, sock, connections, tls)
                         await listeners.start(serve_admin, self)
                         try:
                             yield
@@ -131,7 +156,7 @@ class Broker:
                             failure = error
                         finally:
                             listeners.cancel_scope.cancel()
-                            for sock in sockets:
+                            for sock in (*sockets, *encrypted):
                                 sock.close()
                             self._stop_connections(connections)
                 finally:
@@ -145,40 +170,54 @@ class Broker:
     def _stop_connections(self, nursery: trio.Nursery) -> None:
         nursery.cancel_scope.deadline = trio.current_time() + self.config.shutdown_timeout_ms / 1000
         self.stopping = True
-        fault = shutting_down()
+        for greeting in self.greetings:
+            greeting.cancel()
         for connection in list(self.connections.values()):
-            connection.shut_down(fault)
-
-    def _declare_configured(self) -> None:
-        for queue in self.config.queues:
-            self.catalog.declare(queue.name, durable=queue.durable)
+            connection.close(SHUTTING_DOWN)
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def start_queue(self, name: str, durable: bool) -> RunningQueue:
+    def start_queue(self, queue: QueueSpec) -> RunningQueue:
         """Begin to run an empty queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
-        queue = RunningQueue(
-            ClassicQueue(name, durable=durable),
-            confirm_delay_ms=self.config.fault_injection.confirm_delay_ms_for(name),
+        running = RunningQueue(
+            ClassicQueue(queue.name, durable=queue.durable, auto_delete=queue.auto_delete),
+            lambda gone: self._forget(queue, gone),
+            confirm_delay_ms=self.config.fault_injection.confirm_delay_ms_for(queue.name),
         )
-        self._queues.start_soon(self._run_queue, queue, name=f"queue {name}")
-        return queue
+        self._queues.start_soon(self._run_queue, queue, running, name=f"queue {queue.name}")
+        return running
 
-    async def _run_queue(self, queue: RunningQueue) -> None:
+    def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+        """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
+        return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name)))
+
+    def _forget(self, queue: QueueSpec, running: RunningQueue) -> None:
+        """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
+        vhost = self.catalog.find_vhost(queue.vhost)
+        declared = None if vhost is None else vhost.find(queue.name)
+        if vhost is not None and declared is not None and declared.handle is running:
+            vhost.remove(queue.name)
+
+    async def _run_queue(self, queue: QueueSpec, running: RunningQueue) -> None:
         """Run a queue; a fault in it ends it, and nobody else."""
         try:
-            await queue.run()
+            await running.run()
         except Exception as error:
-            name = queue.queue.name
-            _log.error("queue failed by a fault in the broker and is gone", queue=name, exc_info=error)
-            self.catalog.remove(name)
-            queue.fail()
+            _log.error(
+                "queue failed by a fault in the broker and is gone",
+                queue=queue.name,
+                vhost=queue.vhost,
+                exc_info=error,
+            )
+            self._forget(queue, running)
+            running.fail()
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted."""
         assert self._connections_nursery is not None, "the broker is not running"
-        self._connections_nursery.start_soon(_serve_stream, self, self.traced(stream, peer), peer, loopback)
+        traced = self.traced(stream, peer)
+        self._connections_nursery.start_soon(serve_stream, self, traced, peer, Peer(loopback))
 
     def traced(self, stream: Stream, peer: str) -> Stream:
         """The stream, with a tracer around it if frames are traced."""
@@ -207,7 +246,7 @@ class Broker:
         self.config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
         letter = ConfigChanged(self.config)
         for connection in self.connections.values():
-            connection.tell_sessions(letter)
+            connection.tell(letter)
         _log.info("setting changed", name=name, value=value)
 
     def set_alarm(self, name: str, *, on: bool) -> None:
@@ -224,7 +263,7 @@ class Broker:
         if before != bool(self.alarms):
             letter = AlarmChanged(bool(self.alarms))
             for connection in self.connections.values():
-                connection.tell_sessions(letter)
+                connection.tell(letter)
 
     def status(self) -> dict[str, Any]:
         """Everything `amqp10broker status` shows, as one JSON-ready document."""
@@ -235,9 +274,8 @@ class Broker:
                 "version": __version__,
                 "pid": os.getpid(),
                 "uptime_s": round(trio.current_time() - self._started_at, 3),
-                "listeners": [
-                    f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses
-                ],
+                "listeners": [peer_text(address) for address in self.addresses],
+                "tls_listeners": [peer_text(address) for address in self.tls_addresses],
                 "flow": {
                     "max_link_credit": flow.max_link_credit,
                     "max_incoming_window": flow.max_incoming_window,
@@ -246,16 +284,18 @@ class Broker:
                 "alarms": sorted(self.alarms),
                 "rss_bytes": rss_bytes(),
             },
-            "connections": [connection.status(session_status) for connection in self.connections.values()],
+            "connections": [connection.status() for connection in self.connections.values()],
             "queues": [
-                {"name": queue.name, "type": queue.type, "durable": queue.durable, **queue.handle.counts()}
+                {
+                    "name": queue.name,
+                    "vhost": queue.vhost,
+                    "type": queue.type,
+                    "durable": queue.durable,
+                    **queue.handle.counts(),
+                }
                 for queue in self.catalog
             ],
         }
-
-
-async def _serve_stream(broker: Broker, stream: Stream, peer: str, loopback: bool) -> None:
-    await serve_stream(broker, stream, peer, loopback=loopback)
 
 
 def rss_bytes() -> int:

@@ -5,11 +5,17 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+import ssl
 from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqp10broker.tasks.connection import ConnectionTask, shutting_down
+from amqp10broker.greeting import HEADER_BYTES, Protocol, answer
+from amqp10broker.security.login import Peer
+from amqp10broker.security.tls import CertificateUser, certificate_user
+from amqp10broker.tasks.connection091 import Connection091
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.lifeline import READ_BYTES
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import SocketTransport, Stream
 
@@ -18,6 +24,7 @@ if TYPE_CHECKING:
 
 _log = Log("amqp10broker.listener")
 
+SHUTTING_DOWN: Final = "the broker is shutting down"
 BACKLOG: Final = 1024
 _OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 _PAUSE_S: Final = 0.1
@@ -52,8 +59,20 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-async def accept_forever(broker: Broker, listener: socket.socket, connections: trio.Nursery) -> None:
-    """Accept until cancelled; each connection runs in the nursery given."""
+async def accept_forever(
+    broker: Broker,
+    listener: socket.socket,
+    connections: trio.Nursery,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Accept until cancelled; each connection runs in the nursery given.
+
+    Args:
+        broker: whose connections they are.
+        listener: a listening socket.
+        connections: where they run.
+        tls: speak TLS on them.
+    """
     while True:
         try:
             await trio.lowlevel.wait_readable(listener)
@@ -67,44 +86,127 @@ async def accept_forever(broker: Broker, listener: socket.socket, connections: t
             _log.error("cannot accept a connection", reason=str(error))
             await trio.sleep(_PAUSE_S)
             continue
-        if len(broker.connections) >= broker.config.connection_max:
+        if len(broker.connections) + len(broker.greetings) >= broker.config.connection_max:
             _log.warning("connection refused: connection_max is reached", peer=peer_text(address))
             sock.close()
             continue
-        connections.start_soon(serve_socket, broker, sock, address)
+        connections.start_soon(serve_socket, broker, sock, address, tls)
 
 
-async def serve_socket(broker: Broker, sock: socket.socket, address: tuple[str, int]) -> None:
+async def serve_socket(
+    broker: Broker, sock: socket.socket, address: tuple[str, int], tls: ssl.SSLContext | None
+) -> None:
     """One accepted connection from beginning to end."""
     peer = peer_text(address)
+    loopback = is_loopback(address[0])
     try:
-        stream = SocketTransport(sock)
+        transport = SocketTransport(sock)
     except OSError as error:  # the client has gone already
         _log.debug("connection lost before it began", peer=peer, reason=str(error))
         sock.close()
         return
-    await serve_stream(broker, broker.traced(stream, peer), peer, loopback=is_loopback(address[0]))
+    if tls is None:
+        await serve_stream(broker, broker.traced(transport, peer), peer, Peer(loopback))
+        return
+    encrypted = await _encrypt(broker, sock, tls, peer)
+    if encrypted is None:
+        return
+    user = certificate_user(encrypted.getpeercert(), CertificateUser(broker.config.tls_user_from))
+    origin = Peer(loopback, tls=True, certificate_user=user)
+    await serve_stream(broker, broker.traced(encrypted, peer), peer, origin)
 
 
-async def serve_stream(broker: Broker, stream: Stream, peer: str, *, loopback: bool) -> None:
-    """Serve any stream as a client's connection; a fault in it ends only it."""
-    connection = ConnectionTask(broker, stream, broker.next_number(), peer, loopback=loopback)
-    broker.connections[connection.number] = connection
-    if broker.stopping:  # accepted a moment before the end
-        connection.shut_down(shutting_down())
+async def _encrypt(
+    broker: Broker, sock: socket.socket, tls: ssl.SSLContext, peer: str
+) -> trio.SSLStream[trio.SocketStream] | None:
+    """Do the TLS handshake; None, and the socket closed, when it fails."""
+    stream = trio.SSLStream(
+        trio.SocketStream(trio.socket.from_stdlib_socket(sock)), tls, server_side=True, https_compatible=True
+    )
+    reason = "handshake timed out"
+    with trio.move_on_after(broker.config.handshake_timeout_ms / 1000):
+        try:
+            await stream.do_handshake()
+            return stream
+        except trio.BrokenResourceError as error:
+            reason = str(error.__cause__ or error)
+    _log.warning("TLS handshake failed", peer=peer, reason=reason)
+    with trio.CancelScope(shield=True):
+        await trio.aclose_forcefully(stream)
+    return None
+
+
+async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) -> None:
+    """Serve any stream as a client's connection; a fault in it ends only it.
+
+    Args:
+        broker: whose connection it is.
+        stream: the transport.
+        peer: the client's address as text.
+        origin: what is known of the client before it logs in.
+    """
+    number = broker.next_number()
     try:
-        await connection.run()
+        greeted = await _greet(broker, stream, number, peer)
+        if greeted is None:
+            with trio.CancelScope(shield=True):
+                await stream.aclose()
+            return
+        protocol, first_bytes = greeted
+        kind = Connection10 if protocol is Protocol.AMQP_10 else Connection091
+        connection = kind(broker, stream, number, peer, origin=origin, first_bytes=first_bytes)
+        broker.connections[number] = connection
+        if broker.stopping:  # accepted a moment before the end
+            connection.close(SHUTTING_DOWN)
+        try:
+            await connection.run()
+        finally:
+            del broker.connections[number]
+            if connection.user:
+                _log.info("connection closed", connection=number, peer=peer, reason=connection.end)
     except* Exception as group:
-        _log.error(
-            "connection failed by a fault in the broker",
-            connection=connection.number,
-            peer=peer,
-            exc_info=group,
-        )
-    finally:
-        del broker.connections[connection.number]
-        if connection.user:
-            _log.info("connection closed", connection=connection.number, peer=peer, reason=connection.end)
+        _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=group)
+
+
+async def _greet(broker: Broker, stream: Stream, number: int, peer: str) -> tuple[Protocol, bytes] | None:
+    """Read the protocol header and answer one that we do not speak.
+
+    Returns:
+        What the client speaks, and the bytes for that protocol's engine; None if there is nothing to
+        serve, and the stream is to be closed.
+    """
+    with trio.CancelScope() as scope:
+        if broker.stopping:  # accepted a moment before the end
+            return None
+        broker.greetings.add(scope)
+        try:
+            with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
+                return await _read_header(stream)
+            if limit.cancelled_caught:
+                _log.warning("handshake timed out", connection=number, peer=peer, state="START")
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            _log.debug("connection lost before its protocol header", peer=peer, reason=str(error))
+        finally:
+            broker.greetings.discard(scope)
+    return None
+
+
+async def _read_header(stream: Stream) -> tuple[Protocol, bytes] | None:
+    data = b""
+    while True:
+        received = await stream.receive_some(READ_BYTES)
+        if not received:
+            return None
+        data += received
+        greeting = answer(data)
+        if greeting is None:
+            continue
+        if greeting.protocol is None:
+            await stream.send_all(greeting.reply)
+            return None
+        # AMQP 1.0's engine reads the header itself, for it has more than one.
+        at = 0 if greeting.protocol is Protocol.AMQP_10 else HEADER_BYTES
+        return greeting.protocol, data[at:]
 
 
 def peer_text(address: tuple[str, int]) -> str:

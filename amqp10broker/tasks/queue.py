@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import trio
 
+from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import DELETE, Command, Publish, ReplyTo
+from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.mail import QueueLetter, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 
@@ -29,17 +32,21 @@ class RunningQueue:
         queue: the state machine; only this task applies commands, others read counts.
     """
 
-    __slots__ = ("_delay_s", "_mailbox", "queue")
+    __slots__ = ("_delay_s", "_mailbox", "_on_deleted", "queue")
 
-    def __init__(self, queue: ClassicQueue, *, confirm_delay_ms: int = 0) -> None:
+    def __init__(
+        self, queue: ClassicQueue, on_deleted: Callable[[RunningQueue], None], *, confirm_delay_ms: int = 0
+    ) -> None:
         """Make a queue ready to run.
 
         Args:
             queue: its state.
+            on_deleted: called once when the queue is gone, before anybody hears of it.
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each
                 waited for a disk.
         """
         self.queue = queue
+        self._on_deleted = on_deleted
         self._mailbox: Mailbox[QueueLetter] = Mailbox()
         self._delay_s = confirm_delay_ms / 1000
 
@@ -77,11 +84,17 @@ class RunningQueue:
                 for command in commands:
                     queue.apply(command)
                     published = published or type(command) is Publish
+            self._forget_if_deleted()
             if published and self._delay_s:
                 await trio.sleep(self._delay_s)
             self._send_effects()
         for commands in mailbox.close():
             self.post_all(commands)
+
+    def _forget_if_deleted(self) -> None:
+        """Nobody may find the queue any more when the first hears that it is gone."""
+        if self.queue.deleted:
+            self._on_deleted(self)
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
@@ -96,3 +109,54 @@ class RunningQueue:
         for reply_to, batch in self.queue.take_effects().items():
             assert isinstance(reply_to, SessionAddress)
             reply_to.mailbox.put(batch)
+
+
+class InlineQueue:
+    """A queue without a task: letters are worked off as they are put, and answered at once.
+
+    For queues that hold nothing (direct reply-to), so that they need no turn of their own.
+    """
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: VolatileQueue) -> None:
+        self.queue = queue
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self.post_all([command])
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """Put several commands of one sender as one letter."""
+        for command in commands:
+            self.queue.apply(command)
+        for reply_to, batch in self.queue.take_effects().items():
+            assert isinstance(reply_to, SessionAddress)
+            reply_to.mailbox.put(batch)
+
+    def counts(self) -> dict[str, Any]:
+        """What `status` shows."""
+        return {
+            "messages_ready": 0,
+            "messages_unsettled": 0,
+            "consumers": self.queue.consumers,
+            "publishers": 0,
+        }
+
+
+def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
+    """Put letters to queues, those for the same queue as one."""
+    if len(mail) == 1:
+        handle, command = mail[0]
+        handle.post(command)
+        return
+    by_queue: dict[RunningQueue | InlineQueue, list[Command]] = {}
+    for handle, command in mail:
+        assert isinstance(handle, RunningQueue | InlineQueue)
+        commands = by_queue.get(handle)
+        if commands is None:
+            by_queue[handle] = [command]
+        else:
+            commands.append(command)
+    for queue, commands in by_queue.items():
+        queue.post_all(commands)

@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.session_state import SessionState
-from amqp10broker.queues.commands import Command
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.mail import (
     AlarmChanged,
@@ -17,7 +16,7 @@ from amqp10broker.tasks.mail import (
     WriterReady,
 )
 from amqp10broker.tasks.mailbox import Bound, Mailbox
-from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.queue import post_mail
 from amqp10broker.tasks.writer import Lane
 
 READS_MAX = 4
@@ -114,20 +113,4 @@ class RunningSession:
             self.lane.put(pieces, transfer_bytes)
 
     def _post(self) -> None:
-        mail = self.service.take_mail()
-        if not mail:
-            return
-        if len(mail) == 1:
-            handle, command = mail[0]
-            handle.post(command)
-            return
-        by_queue: dict[RunningQueue, list[Command]] = {}
-        for handle, command in mail:
-            assert isinstance(handle, RunningQueue)
-            commands = by_queue.get(handle)
-            if commands is None:
-                by_queue[handle] = [command]
-            else:
-                commands.append(command)
-        for queue, commands in by_queue.items():
-            queue.post_all(commands)
+        post_mail(self.service.take_mail())

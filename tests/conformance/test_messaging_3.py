@@ -409,7 +409,7 @@ def test_a_dynamic_node_goes_with_its_link() -> None:
     lines = script.do("C> DETACH h=1 closed=true")
     assert lines[0] == "B> DETACH h=1 closed=true"
     assert lines[1].startswith("B> DETACH h=0 closed=true error=amqp:resource-deleted")
-    assert script.world.catalog.find(name) is None
+    assert script.world.vhost.find(name) is None
 
 
 def test_a_dynamic_source_belongs_to_its_connection() -> None:
@@ -429,7 +429,7 @@ def test_a_bare_name_declares_the_queue(terminus: str) -> None:
     script.do("C> BEGIN")
     script.do(f"C> ATTACH h=1 {terminus}=orders")
     script.do("C> DETACH h=1 closed=true")
-    declared = script.world.catalog.find("orders")
+    declared = script.world.vhost.find("orders")
     assert declared is not None
     assert declared.durable
 

@@ -22,14 +22,14 @@ from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End, Flow, SenderSettleMode, Transfer
 from amqp10broker.amqp10.serial import MASK, diff
 from amqp10broker.amqp10.session import Session
-from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.queues.effects import Deliver, Effect
-from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.rawframes import FrameCutter, Got
+from tests.support.surroundings import make_catalog, make_context
 
 FRAME_BYTES = 512
 
@@ -54,8 +54,8 @@ class Host:
     def __init__(self) -> None:
         self.boxes: dict[str, QueueBox] = {}
 
-    def start_queue(self, name: str, durable: bool) -> QueueBox:
-        self.boxes[name] = box = QueueBox(name, durable=durable)
+    def start_queue(self, queue: QueueSpec) -> QueueBox:
+        self.boxes[queue.name] = box = QueueBox(queue.name, durable=queue.durable)
         return box
 
 
@@ -143,7 +143,7 @@ class Pair:
     ) -> None:
         self.config = Config(flow=flow, container_id="broker")
         self.host = Host()
-        self.catalog = Catalog(self.host)
+        self.catalog = make_catalog(self.host)
         self.reply_to = ReplyTo("pair")
         self.batch_bytes = batch_bytes
         self.up = b""
@@ -155,15 +155,7 @@ class Pair:
         self.client.begin()
         (begin,) = self.client.take_output()
         (got,) = FrameCutter().feed(begin)
-        context = SessionContext(
-            catalog=self.catalog,
-            config=self.config,
-            reply_to=self.reply_to,
-            user="guest",
-            container_id="client",
-            connection=self,
-            new_id=lambda: "id",
-        )
+        context = make_context(self.catalog, self.config, self.reply_to, self)
         self.broker = BrokerSession(0, got.body, context, frame_size_max=frame_bytes, alarm=False)
         (answer,) = FrameCutter().feed(b"".join(self.broker.session.take_output()))
         assert type(answer.body) is Begin

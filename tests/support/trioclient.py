@@ -260,7 +260,7 @@ async def settle_down() -> None:
 
 def queue_counts(broker: Broker, name: str) -> tuple[int, int]:
     """Ready and unsettled messages of a queue."""
-    found = broker.catalog.find(name)
+    found = broker.catalog.lookup_vhost("/").find(name)
     assert found is not None
     counts = found.handle.counts()
     return counts["messages_ready"], counts["messages_unsettled"]

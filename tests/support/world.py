@@ -1,7 +1,7 @@
 """A broker without tasks, sockets and time: clients' raw frames in, every answer out, in exact order.
 
 `World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
-letters as the tasks do (`tasks/connection.py`, `tasks/session.py`, `tasks/queue.py`), one at a time and
+letters as the tasks do (`tasks/connection10.py`, `tasks/session.py`, `tasks/queue.py`), one at a time and
 always in the same order. What tasks leave to chance is a switch here: a queue can be *stalled* (letters
 to it wait), *muted* (its answers wait) or *withhold* its confirms, and a writer can be blocked.
 
@@ -39,7 +39,9 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.amqp10.types import Symbol
-from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.catalog import VHOST
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowOverride
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.queues.classic import ClassicQueue
@@ -66,11 +68,11 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
-from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
+from tests.support.surroundings import make_catalog, make_context
 
 MASK = 0xFFFF_FFFF
 WRITER_BYTES = 65_536
@@ -432,13 +434,12 @@ class Client:
 
     def _begin(self, event: BeginReceived) -> None:
         address = Address(f"{self.label}.{event.channel}")
-        context = SessionContext(
-            catalog=self.world.catalog,
-            config=self.world.config,
-            reply_to=address,
-            user="guest",
+        context = make_context(
+            self.world.catalog,
+            self.world.config,
+            address,
+            self,
             container_id=self.container_id,
-            connection=self,
             new_id=self.world.new_id,
         )
         service = BrokerSession(
@@ -550,7 +551,7 @@ class World:
     def __init__(self, *, config: Config | None = None, chunk: int = 0) -> None:
         self.config = config or Config()
         self.chunk = chunk
-        self.catalog = Catalog(self)
+        self.catalog = make_catalog(self)
         self.queues: dict[str, WorldQueue] = {}
         self.clients: dict[str, Client] = {}
         self.alarms: set[str] = set()
@@ -560,10 +561,16 @@ class World:
 
     # --- what the broker's rooms ask of their living room ----------------------------------------
 
-    def start_queue(self, name: str, durable: bool) -> WorldQueue:
+    def start_queue(self, queue: QueueSpec) -> WorldQueue:
         """As the broker: begin to run an empty queue."""
-        queue = self.queues[name] = WorldQueue(self, ClassicQueue(name, durable=durable))
-        return queue
+        name = queue.name
+        running = self.queues[name] = WorldQueue(self, ClassicQueue(name, durable=queue.durable))
+        return running
+
+    @property
+    def vhost(self) -> VirtualHost:
+        """Where everything is."""
+        return self.catalog.lookup_vhost(VHOST)
 
     def new_id(self) -> str:
         """As the broker, but foreseeable."""
@@ -580,7 +587,7 @@ class World:
 
     def declare(self, name: str, *, durable: bool = True) -> WorldQueue:
         """A queue."""
-        self.catalog.declare(name, durable=durable)
+        self.vhost.declare(name, durable=durable)
         return self.queues[name]
 
     def publish(self, name: str, count: int, *, body: str = "m", size: int | None = None) -> None:
@@ -596,7 +603,7 @@ class World:
 
     def delete(self, name: str) -> None:
         """Delete a queue, as an operator would."""
-        declared = self.catalog.remove(name)
+        declared = self.vhost.remove(name)
         assert declared is not None
         declared.handle.post(DELETE)
         self.settle()

@@ -6,7 +6,11 @@ from typing import Any
 
 import pytest
 
-MODULES = ("broker", "connection", "listener")
+from tests.support.logins import verify_passwords_at_once
+
+__all__ = ["LogRecorder", "log", "verify_passwords_at_once"]
+
+MODULES = ("broker", "connection10", "connection091", "lifeline", "listener")
 
 
 class LogRecorder:

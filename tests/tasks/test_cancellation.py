@@ -15,7 +15,8 @@ import trio
 
 from amqp10broker.amqp10.performatives import Accepted, Attach, Disposition, SenderSettleMode, Transfer
 from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.connection import ConnectionTask
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.lifeline import Lifeline
 from amqp10broker.tasks.queue import RunningQueue
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.writer import Writer
@@ -58,7 +59,7 @@ class Killer(trio.abc.Instrument):
 
 
 ROLES = {
-    "reader": "_serve_stream",
+    "reader": "serve_stream",
     "writer": "_run_writer",
     "session": "_run_session",
     "queue": "queue q",
@@ -119,7 +120,7 @@ async def run_once(
         pair = partial(pipe_pair, 600, direct=direct)
         victim = connect(broker, pair=pair)
         await victim.open(idle_time_out=60_000)
-        connection: ConnectionTask = victim.task
+        connection: Connection10 = victim.task
 
         def own_tasks(task: trio.lowlevel.Task) -> bool:
             if ROLES[role] not in task.name:
@@ -128,10 +129,10 @@ async def run_once(
 
         def cancel() -> None:
             if scope == "connection":
-                assert connection._outer is not None
-                connection._outer.cancel_scope.cancel()
+                assert connection.line._outer is not None
+                connection.line._outer.cancel_scope.cancel()
             elif scope == "reading":
-                connection._reading.cancel()
+                connection.line.reading.cancel()
             else:
                 for each in scopes:
                     each.cancel()
@@ -188,23 +189,25 @@ def count_tasks(broker: Broker) -> int:
     return len(broker._queues.child_tasks) + len(broker._connections_nursery.child_tasks)
 
 
-def belongs_to(task: trio.lowlevel.Task, connection: ConnectionTask) -> bool:
+def belongs_to(task: trio.lowlevel.Task, connection: Connection10) -> bool:
     """Whether a task is one of this connection's."""
-    nurseries = [nursery for nursery in (connection._outer, connection._inner) if nursery is not None]
+    nurseries = [
+        nursery for nursery in (connection.line._outer, connection.line._inner) if nursery is not None
+    ]
     if any(task in nursery.child_tasks for nursery in nurseries):
         return True
     return any(nursery.parent_task is task for nursery in nurseries)
 
 
 def wrap_with_scope(
-    patch: pytest.MonkeyPatch, role: str, connection: ConnectionTask, scopes: list[trio.CancelScope]
+    patch: pytest.MonkeyPatch, role: str, connection: Connection10, scopes: list[trio.CancelScope]
 ) -> None:
     """Put a cancel scope of the test's around the session tasks that start from now on."""
     original = RunningSession.run
 
     async def run(self: RunningSession, fail: Any) -> None:
         with trio.CancelScope() as scope:
-            if self.lane._writer is connection._writer:
+            if self.lane._writer is connection.line.writer:
                 scopes.append(scope)
             await original(self, fail)
 
@@ -262,11 +265,11 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
             mode = SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED
             await settle_down()
 
-            def cancel(connection: ConnectionTask = connection) -> None:
-                assert connection._outer is not None
-                connection._outer.cancel_scope.cancel()
+            def cancel(connection: Connection10 = connection) -> None:
+                assert connection.line._outer is not None
+                connection.line._outer.cancel_scope.cancel()
 
-            def chosen(task: trio.lowlevel.Task, connection: ConnectionTask = connection) -> bool:
+            def chosen(task: trio.lowlevel.Task, connection: Connection10 = connection) -> bool:
                 return "queue q" in task.name or (
                     "_run_session" in task.name and belongs_to(task, connection)
                 )
@@ -305,19 +308,19 @@ async def test_cancelled_send_poisons_the_connection(autojump_clock: object) -> 
         await client.send(attach_receiver(0, "q"), credit(0, 50))
         await settle_down()
         connection = client.task
-        assert connection._writer.waiting_bytes > 0
-        connection._outer.cancel_scope.cancel()
+        assert connection.line.writer.waiting_bytes > 0
+        connection.line._outer.cancel_scope.cancel()
         await settle_down()
         got = [each for each in await client.rest() if type(each.body) not in (Attach, Transfer)]
         assert got == []
-        assert connection._writer.broken
+        assert connection.line.writer.broken
         assert client.task is None
         assert queue_counts(broker, "q") == (50, 0)
 
 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
     """The names used above exist: a renamed task must not silence these tests."""
-    for name in ("_run_writer", "_run_session"):
-        assert hasattr(ConnectionTask, name)
+    assert hasattr(Lifeline, "_run_writer")
+    assert hasattr(Connection10, "_run_session")
     assert hasattr(Writer, "run")
     assert hasattr(RunningQueue, "run")

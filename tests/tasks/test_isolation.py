@@ -16,7 +16,8 @@ from amqp10broker.config import FlowSettings
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.tasks.connection import CLOSE_WAIT_S, ConnectionTask
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.writer import CONTROL_BYTES_MAX
 from tests.support.rawframes import (
@@ -77,7 +78,7 @@ FAULTS = [
     (BrokerSession, "on_effects", transfer(0, 0, b"x")),
     (BrokerSession, "pump", transfer(0, 0, b"x")),
     (BrokerSession, "take_mail", transfer(0, 0, b"x")),
-    (ConnectionTask, "_pass_on", transfer(0, 0, b"x")),
+    (Connection10, "_pass_on", transfer(0, 0, b"x")),
 ]
 
 
@@ -128,7 +129,7 @@ async def test_crash_of_the_writer_ends_its_own_connection_only(
         async def failing_send(_data: bytes) -> None:
             raise Fault("on purpose")
 
-        monkeypatch.setattr(victim.task._stream, "send_all", failing_send, raising=False)
+        monkeypatch.setattr(victim.task.line.stream, "send_all", failing_send, raising=False)
         await victim.send(attach_sender(0, "bad"))
         await victim.rest()
         await settle_down()
@@ -248,15 +249,19 @@ async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(autojump_cl
             nursery.cancel_scope.cancel()
         task = flooder.task
         request_bytes = len(flow(0, echo=True))
-        assert task.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
-        assert task._writer.waiting_bytes < CONTROL_BYTES_MAX * 3
+        assert task.line.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
+        assert task.line.writer.waiting_bytes < CONTROL_BYTES_MAX * 3
         (session,) = task._sessions.values()
         assert session.inbox.most <= READS_MAX + 1
         await round_trip(good, "good", 0, 0)
         # It reads at last: every request that got in whole is answered exactly once.
         got = await flooder.idle()
         assert {type(each.body) for each in got} == {Flow}
-        assert task.bytes_received // request_bytes - 10 <= len(got) <= task.bytes_received // request_bytes
+        assert (
+            task.line.bytes_received // request_bytes - 10
+            <= len(got)
+            <= task.line.bytes_received // request_bytes
+        )
 
 
 async def test_connection_of_a_client_that_never_reads_can_be_ended(

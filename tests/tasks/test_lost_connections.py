@@ -204,7 +204,7 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
         task = client.task
         (session,) = task._sessions.values()
         (consumer,) = session.service.consumers
-        queue = broker.catalog.find("q").handle.queue
+        queue = broker.catalog.lookup_vhost("/").find("q").handle.queue
         # The queue's deliveries and a frame that closes the connection, in one batch of letters.
         from amqp10broker.queues.commands import Credit
         from amqp10broker.tasks.mail import Frames

@@ -86,11 +86,11 @@ async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object,
             # Reads, a wake-up of the writer, and answers of the one queue: each takes a wake of it, and
             # a session that has READS_MAX reads waiting asks for no more.
             assert session.inbox.most <= READS_MAX + 1 + READS_MAX
-        mailbox = broker.catalog.find("q").handle._mailbox
+        mailbox = broker.catalog.lookup_vhost("/").find("q").handle._mailbox
         # A letter of each session for each of its wakes; a wake takes all that waits.
         assert mailbox.most <= len(sessions) * (READS_MAX + 1)
         for connection in broker.connections.values():
-            assert connection._writer._mailbox.most <= 2 * (READS_MAX + 1)
+            assert connection.line.writer._mailbox.most <= 2 * (READS_MAX + 1)
 
 
 async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_credit(
@@ -102,7 +102,7 @@ async def test_publisher_with_a_queue_that_does_not_confirm_is_bounded_by_its_cr
         await client.send(attach_sender(0, "q"))
         await client.until(Attach)
         await client.idle()
-        handle = broker.catalog.find("q").handle
+        handle = broker.catalog.lookup_vhost("/").find("q").handle
         # The queue stands still: its letters wait.
         held = handle._mailbox
         taken: list[object] = []
@@ -143,7 +143,7 @@ async def test_flood_of_link_flows_leaves_one_request_under_way(autojump_clock: 
         client = await connect(broker).open()
         await client.send(attach_receiver(0, "q"))
         await client.until(Attach)
-        handle = broker.catalog.find("q").handle
+        handle = broker.catalog.lookup_vhost("/").find("q").handle
         for _ in range(20):
             await client.send(*[credit(0, number % 7) for number in range(500)])
             await settle_down()

@@ -180,7 +180,7 @@ async def test_bytes_pipelined_behind_a_refused_login_are_not_looked_at(autojump
         client = connect(broker)
         await client.send(login("PLAIN", b"\0guest\0no"), open_frame(), attach_sender(0, "never"))
         await client.rest()
-        assert broker.catalog.find("never") is None
+        assert broker.catalog.lookup_vhost("/").find("never") is None
 
 
 async def test_lost_client_during_the_failure_delay_ends_its_task_in_time(autojump_clock: object) -> None:

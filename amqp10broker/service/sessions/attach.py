@@ -6,10 +6,11 @@ raise the `AmqpLinkError` with which the link is refused (part 2, section 2.6.3;
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from amqp10broker.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.performatives import (
     Accepted,
     Attach,
@@ -19,17 +20,30 @@ from amqp10broker.amqp10.performatives import (
     ReceiverSettleMode,
     Rejected,
     Released,
+    SenderSettleMode,
     Source,
     Target,
     TerminusDurability,
     TerminusExpiryPolicy,
 )
 from amqp10broker.amqp10.types import Symbol
-from amqp10broker.catalog.catalog import VHOST, Catalog, DeclaredQueue
-from amqp10broker.errors import AccessRefused, NotFound, PreconditionFailed, RefusedError, ResourceLocked
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VOLATILE
+from amqp10broker.errors import (
+    AccessRefused,
+    LimitExceeded,
+    NotFound,
+    NotSupported,
+    PermissionDenied,
+    PreconditionFailed,
+    RefusedError,
+    ResourceLocked,
+)
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
 from amqp10broker.service.context import SessionContext
+
+T = TypeVar("T")
 
 OUTCOMES: Final = (
     Symbol("amqp:accepted:list"),
@@ -38,14 +52,19 @@ OUTCOMES: Final = (
     Symbol("amqp:modified:list"),
 )
 TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
+VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
+DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
-_CONDITIONS: Final = {
-    NotFound: Condition.NOT_FOUND,
-    AccessRefused: Condition.UNAUTHORIZED_ACCESS,
-    PreconditionFailed: Condition.PRECONDITION_FAILED,
-    ResourceLocked: Condition.RESOURCE_LOCKED,
-}
+# The first that fits counts.
+_CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
+    (NotFound, Condition.NOT_FOUND),
+    (AccessRefused, Condition.UNAUTHORIZED_ACCESS),
+    (PreconditionFailed, Condition.PRECONDITION_FAILED),
+    (ResourceLocked, Condition.RESOURCE_LOCKED),
+    (LimitExceeded, Condition.RESOURCE_LIMIT_EXCEEDED),
+    (NotSupported, Condition.NOT_IMPLEMENTED),
+)
 
 _GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
 
@@ -72,12 +91,15 @@ class TargetPlan:
     """A publisher's link as it will be.
 
     Attributes:
-        queue: the fixed target, or None for an anonymous terminus.
+        queue: the fixed target if it is a queue.
+        exchange: the fixed target if it is an exchange, with the routing key; None for an anonymous
+            terminus, too.
         target: for our attach.
         dynamic: the queue was made for this link.
     """
 
     queue: DeclaredQueue | None
+    exchange: ExchangeAddress | None
     target: Target
     dynamic: bool
 
@@ -87,6 +109,7 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
 
     Raises:
         AmqpLinkError: with the words for the client.
+        AmqpSessionError: the user may not; the session ends.
     """
     source = attach.source
     if not isinstance(source, Source):
@@ -94,8 +117,11 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
     outcomes = _outcomes(source)
     verdict = default_verdict(source.default_outcome)
     dynamic = source.dynamic
-    if dynamic:
+    if dynamic and VOLATILE_QUEUE in (source.capabilities or ()):
+        queue = _volatile_queue(attach, source, context)
+    elif dynamic:
         queue = _temporary_queue(attach, source.address, source.capabilities, context, "source")
+        _allowed(lambda: context.access.read("queue", queue.name))
     else:
         address = _address(source.address)
         if isinstance(address, ExchangeAddress):
@@ -104,11 +130,13 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
                 f"Attach refused: {source.address!r} is no source: bind a queue to the exchange and consume "
                 "from /queues/:queue",
             )
+        _allowed(lambda: context.access.read("queue", address.queue))
         queue = _resolve(address, context)
-        try:
-            context.catalog.for_consumer(queue, context.connection)
-        except RefusedError as error:
-            raise to_link_error(error) from error
+        if queue.type == VOLATILE:
+            raise AmqpLinkError(
+                Condition.UNAUTHORIZED_ACCESS, f"only creator channel may consume from queue '{queue.name}'"
+            )
+        _allowed(lambda: context.vhost.for_connection(queue, context.connection))
     reply = Source(
         address=queue_address(queue.name) if dynamic else source.address,
         durable=source.durable if not dynamic else TerminusDurability.NONE,
@@ -121,7 +149,7 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         filter=None,
         default_outcome=source.default_outcome if source.default_outcome is not None else Released(),
         outcomes=outcomes,
-        capabilities=(TEMPORARY_QUEUE,) if dynamic else source.capabilities,
+        capabilities=_dynamic_capabilities(queue) if dynamic else source.capabilities,
     )
     return SourcePlan(queue, reply, verdict, dynamic)
 
@@ -140,6 +168,7 @@ def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
     assert isinstance(target, Target)
     if target.dynamic:
         queue = _temporary_queue(attach, target.address, target.capabilities, context, "target")
+        _allowed(lambda: context.access.write("exchange", ""))
         reply = Target(
             address=queue_address(queue.name),
             durable=TerminusDurability.NONE,
@@ -149,13 +178,27 @@ def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
             dynamic_node_properties=_node_properties(),
             capabilities=(TEMPORARY_QUEUE,),
         )
-        return TargetPlan(queue, reply, dynamic=True)
+        return TargetPlan(queue, None, reply, dynamic=True)
     if target.address is None:
-        return TargetPlan(None, target, dynamic=False)
+        return TargetPlan(None, None, target, dynamic=False)
     address = _address(target.address)
     if isinstance(address, ExchangeAddress):
-        raise AmqpLinkError(Condition.NOT_FOUND, f"no exchange '{address.exchange}' in vhost '{VHOST}'")
-    return TargetPlan(_resolve(address, context), target, dynamic=False)
+        _check_exchange(address.exchange, context)
+        return TargetPlan(None, address, target, dynamic=False)
+    _allowed(lambda: context.access.write("exchange", ""))
+    return TargetPlan(_resolve(address, context), None, target, dynamic=False)
+
+
+def _check_exchange(name: str, context: SessionContext) -> None:
+    _allowed(lambda: context.access.write("exchange", name))
+    exchange = _allowed(lambda: context.vhost.topology.lookup_exchange(name))
+    if exchange.internal:
+        raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, internal_exchange_text(name, context.vhost.name))
+
+
+def internal_exchange_text(exchange: str, vhost: str) -> str:
+    """What a client hears that publishes to an internal exchange."""
+    return f"forbidden to publish to internal exchange '{exchange}' in vhost '{vhost}'"
 
 
 def rcv_settle_mode(attach: Attach) -> int:
@@ -191,9 +234,21 @@ def to_verdict(state: Any) -> Verdict | None:
             return None
 
 
-def to_link_error(error: RefusedError) -> AmqpLinkError:
-    """A protocol-neutral refusal in AMQP 1.0's words."""
-    return AmqpLinkError(_CONDITIONS.get(type(error), Condition.INTERNAL_ERROR), error.description)
+def to_amqp_error(error: RefusedError) -> AmqpError:
+    """A protocol-neutral refusal in AMQP 1.0's words: a missing permission ends the session, all else
+    the link."""
+    condition = next(
+        (condition for kind, condition in _CONDITIONS if isinstance(error, kind)), Condition.INTERNAL_ERROR
+    )
+    kind = AmqpSessionError if isinstance(error, PermissionDenied) else AmqpLinkError
+    return kind(condition, error.description)
+
+
+def _allowed(check: Callable[[], T]) -> T:
+    try:
+        return check()
+    except RefusedError as error:
+        raise to_amqp_error(error) from error
 
 
 def _outcomes(source: Source) -> tuple[Symbol, ...]:
@@ -220,13 +275,12 @@ def _address(address: Any) -> QueueAddress | ExchangeAddress:
 
 
 def _resolve(address: QueueAddress, context: SessionContext) -> DeclaredQueue:
-    catalog: Catalog = context.catalog
-    try:
-        if address.declare and context.config.declare_on_attach and catalog.find(address.queue) is None:
-            return catalog.declare(address.queue)
-        return catalog.lookup(address.queue)
-    except RefusedError as error:
-        raise to_link_error(error) from error
+    vhost = context.vhost
+    name = address.queue
+    if address.declare and context.config.declare_on_attach and vhost.find(name) is None:
+        _allowed(lambda: context.access.configure("queue", name))
+        return _allowed(lambda: vhost.declare(name))[0]
+    return _allowed(lambda: vhost.lookup(name))
 
 
 def _temporary_queue(
@@ -242,7 +296,32 @@ def _temporary_queue(
     name = f"amq.dyn-{context.container_id}-{attach.name}-{context.new_id()}"
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
         name = f"amq.dyn.gen-{context.new_id()}"
-    return context.catalog.declare(name, owner=context.connection, internal=True)
+    _allowed(lambda: context.access.configure("queue", name))
+    return _allowed(lambda: context.vhost.declare(name, exclusive_owner=context.connection, internal=True))[0]
+
+
+def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:
+    """Direct reply-to: a queue without memory, for replies to this link."""
+    if (
+        source.address is not None
+        or attach.snd_settle_mode != SenderSettleMode.SETTLED
+        or source.durable != TerminusDurability.NONE
+        or source.expiry_policy != TerminusExpiryPolicy.LINK_DETACH
+        or source.timeout
+    ):
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            "Dynamic source not supported: a rabbitmq:volatile-queue needs no address, snd-settle-mode "
+            "settled, durable none, expiry-policy link-detach and timeout 0",
+        )
+    name = f"{DIRECT_REPLY_TO}.{context.new_id()}"
+    _allowed(lambda: context.access.configure("queue", name))
+    _allowed(lambda: context.access.read("queue", name))
+    return context.volatile(context.vhost, name, context.connection)
+
+
+def _dynamic_capabilities(queue: DeclaredQueue) -> tuple[Symbol, ...]:
+    return (VOLATILE_QUEUE,) if queue.type == VOLATILE else (TEMPORARY_QUEUE,)
 
 
 def _node_properties() -> dict[Any, Any]:

@@ -2,29 +2,34 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.amqp10.performatives import Open
 from amqp10broker.amqp10.types import Symbol
-from amqp10broker.catalog.catalog import VHOST
+from amqp10broker.catalog.catalog import Catalog
+
+PRODUCT: Final = "RabbitMQ"
+COMPATIBLE_VERSION: Final = "4.3.0"
+"""Whose behaviour clients find here. Some of RabbitMQ's own clients talk to no other product, and
+choose what they do by its version; who we are is in `information` and `platform`."""
 
 _VHOST_PREFIX = "vhost:"
 
 
-def check_open(performative: Open) -> AmqpConnectionError | None:
-    """Why a client may not open the connection as it asks; None if it may.
-
-    A hostname ``vhost:NAME`` chooses a virtual host; any other hostname means the default one.
-    """
+def vhost_of(performative: Open, default: str) -> str:
+    """The virtual host that a client chooses: hostname ``vhost:NAME``; any other means the default one."""
     hostname = performative.hostname or ""
-    if hostname.startswith(_VHOST_PREFIX):
-        name = hostname.removeprefix(_VHOST_PREFIX)
-        if name != VHOST:
-            return AmqpConnectionError(
-                Condition.UNAUTHORIZED_ACCESS,
-                f"AMQP 1.0 connection failed: virtual host '{name}' does not exist",
-            )
+    return hostname.removeprefix(_VHOST_PREFIX) if hostname.startswith(_VHOST_PREFIX) else default
+
+
+def check_open(vhost: str, catalog: Catalog) -> AmqpConnectionError | None:
+    """Why a client may not open the connection to a virtual host; None if nothing speaks against it."""
+    if catalog.find_vhost(vhost) is None:
+        return AmqpConnectionError(
+            Condition.UNAUTHORIZED_ACCESS,
+            f"AMQP 1.0 connection failed: virtual host '{vhost}' does not exist",
+        )
     return None
 
 
@@ -37,9 +42,10 @@ def open_properties(container_id: str, version: str, platform: str) -> dict[Any,
         platform: what the broker runs on, for people.
     """
     return {
-        Symbol("product"): "amqp10broker",
-        Symbol("version"): version,
-        Symbol("platform"): platform,
+        Symbol("product"): PRODUCT,
+        Symbol("version"): COMPATIBLE_VERSION,
+        Symbol("platform"): f"amqp10broker {version}, {platform}",
+        Symbol("information"): f"amqp10broker {version}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
         Symbol("cluster_name"): container_id,
         Symbol("node"): container_id,
     }

@@ -1,27 +1,35 @@
 """A client that publishes: our receiver link, and what became of each delivery.
 
 Credit is topped up by the engine's rule (`amqp10/credit.py`) from what is told here: a delivery is
-finished when its queue has confirmed it, also when the client sent it settled and hears nothing. So
-a queue that cannot follow withholds credit from the links that feed it, and from no others.
+finished when every queue it went to has confirmed it, also when the client sent it settled and hears
+nothing. So a queue that cannot follow withholds credit from the links that feed it, and from no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
-from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpLinkError, Condition
+from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import Properties, ReceiverSettleMode, Rejected
 from amqp10broker.amqp10.session import Session
-from amqp10broker.catalog.catalog import VHOST, Catalog, DeclaredQueue
+from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import FlowSettings
+from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.message import Message, MessageReader
+from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, parse
-from amqp10broker.service.context import Post
+from amqp10broker.service.context import Post, SessionContext
+from amqp10broker.service.routes import Route, Routes
+from amqp10broker.service.sessions.attach import internal_exchange_text, to_amqp_error
+
+READERS_MAX: Final = 1024
+"""Different targets whose message heads an anonymous terminus remembers."""
 
 
 class Publisher:
@@ -29,7 +37,9 @@ class Publisher:
 
     Attributes:
         link: our end.
-        queue: the fixed target; None for an anonymous terminus, which routes each message by its `to`.
+        queue: the fixed target if it is a queue.
+        exchange: the fixed target if it is an exchange. Neither: an anonymous terminus, which routes
+            each message by its `to`.
         ref: under which queues know it.
         address: as the client attached it, None for an anonymous terminus.
         settings: the flow settings in force for it.
@@ -37,13 +47,15 @@ class Publisher:
     """
 
     __slots__ = (
-        "_catalog",
+        "_context",
+        "_pending",
         "_post",
         "_reader",
         "_readers",
+        "_routes",
         "_session",
-        "_user",
         "address",
+        "exchange",
         "exclusive_queue",
         "link",
         "queue",
@@ -56,23 +68,30 @@ class Publisher:
         session: Session,
         link: ReceiverLink,
         queue: DeclaredQueue | None,
+        exchange: ExchangeAddress | None,
         ref: PublisherRef,
         address: str | None,
         settings: FlowSettings,
         post: Post,
         *,
-        catalog: Catalog,
-        user: str,
+        context: SessionContext,
+        routes: Routes,
         exclusive_queue: bool,
     ) -> None:
         self._session = session
         self._post = post
-        self._catalog = catalog
-        self._user = user
-        self._reader = MessageReader("", queue.name if queue else "", user)
-        self._readers: dict[str, MessageReader] = {}
+        self._context = context
+        self._routes = routes
+        if exchange is not None:
+            self._reader = self._new_reader(exchange.exchange, exchange.routing_key)
+        else:
+            self._reader = self._new_reader("", queue.name if queue else "")
+        self._readers: dict[tuple[str, str], MessageReader] = {}
+        # Of deliveries that went to several queues: how many have not answered, and whether one confirmed.
+        self._pending: dict[int, tuple[int, bool]] = {}
         self.link = link
         self.queue = queue
+        self.exchange = exchange
         self.ref = ref
         self.address = address
         self.settings = settings
@@ -80,75 +99,150 @@ class Publisher:
         if queue is not None:
             post(queue.handle, AttachPublisher(ref))
 
+    def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
+        return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
+
     # --- from the client --------------------------------------------------------------------------
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
         """Route deliveries to their queues.
 
         Raises:
-            AmqpLinkError: one of them breaks a rule of the link; those before it have been routed.
+            AmqpLinkError: one of them breaks a rule of the link, or the exchange is gone; those before
+                it have been routed.
+            AmqpSessionError: the user may not publish (any more).
         """
-        if self.queue is None:
+        if self.queue is None and self.exchange is None:
             self._route_each(event)
             return
         messages: list[Message] = []
         read = self._reader.read
+        ids = event.delivery_ids
         try:
             for payload in event.payloads:
                 messages.append(read(payload))
         except AmqpLinkError:
             # The malformed one and those behind it end with the link, unanswered.
-            if messages:
-                self._publish(self.queue, event.delivery_ids[: len(messages)], messages, event.settled)
+            self._publish(ids[: len(messages)], messages, event.settled)
             raise
-        self._publish(self.queue, event.delivery_ids, messages, event.settled)
+        self._publish(ids, messages, event.settled)
 
-    def _publish(
-        self, queue: DeclaredQueue, ids: Sequence[int], messages: Sequence[Message], settled: bool
+    def _publish(self, ids: Sequence[int], messages: Sequence[Message], settled: bool) -> None:
+        if not messages:
+            return
+        if self.queue is not None and not self._reader.has_extra_keys:
+            self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
+            return
+        exchange, routing_key = (
+            ("", "") if self.exchange is None else (self.exchange.exchange, self.exchange.routing_key)
+        )
+        if self.queue is not None:
+            routing_key = self.queue.name
+        try:
+            route = self._routes.find(exchange, routing_key)
+        except NotFound as error:
+            self._answer(ids, None if settled else RELEASED)
+            raise to_amqp_error(error) from error
+        except RefusedError as error:
+            raise to_amqp_error(error) from error
+        if route.queues is not None and not self._reader.has_extra_keys:
+            self._to_queues(route.queues, ids, messages, settled)
+            return
+        for delivery_id, message in zip(ids, messages, strict=True):
+            self._publish_one(route, self._reader, delivery_id, message, settled)
+
+    def _publish_one(
+        self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool
     ) -> None:
-        self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+        try:
+            extra_keys = reader.extra_keys(message[0]) if reader.has_extra_keys else ()
+        except AmqpLinkError:
+            self._answer([delivery_id], None if settled else RELEASED)
+            raise
+        try:
+            queues = self._routes.queues(route, extra_keys, lambda: routing_headers(message))
+        except RefusedError as error:
+            raise to_amqp_error(error) from error
+        self._to_queues(queues, [delivery_id], [message], settled)
+
+    def _to_queues(
+        self,
+        queues: Sequence[DeclaredQueue],
+        ids: Sequence[int],
+        messages: Sequence[Message],
+        settled: bool,
+    ) -> None:
+        if not queues:
+            self._answer(ids, None if settled else RELEASED)
+            return
+        if len(queues) > 1:
+            count = len(queues)
+            for delivery_id in ids:
+                self._pending[delivery_id] = (count, False)
+        for queue in queues:
+            self._post(queue.handle, Publish(self.ref, ids, messages, settled))
+
+    # --- anonymous terminus -----------------------------------------------------------------------
 
     def _route_each(self, event: DeliveriesReceived) -> None:
-        """An anonymous terminus: neighbours for one queue still travel together."""
-        batch: tuple[DeclaredQueue, list[int], list[Message]] | None = None
+        """Neighbours for the same queues still travel together."""
+        batch: tuple[Sequence[DeclaredQueue], list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
-                queue, message = self._route(delivery_id, tag, payload, settled=event.settled)
-                if queue is None or message is None:
+                routed = self._route(delivery_id, tag, payload, settled=event.settled)
+                if routed is None:
                     continue
-                if batch is None or batch[0] is not queue:
+                queues, message = routed
+                if batch is None or batch[0] is not queues:
                     if batch is not None:
-                        self._publish(*batch, event.settled)
-                    batch = (queue, [], [])
+                        self._to_queues(*batch, event.settled)
+                    batch = (queues, [], [])
                 batch[1].append(delivery_id)
                 batch[2].append(message)
         finally:
             if batch is not None:
-                self._publish(*batch, event.settled)
+                self._to_queues(*batch, event.settled)
 
     def _route(
         self, delivery_id: int, tag: bytes, payload: bytes, *, settled: bool
-    ) -> tuple[DeclaredQueue | None, Message | None]:
+    ) -> tuple[Sequence[DeclaredQueue], Message] | None:
         _, properties = self._reader.read_with_properties(payload)
         try:
-            name = self._target_of(properties)
+            exchange, routing_key = self._target_of(properties)
+            route = self._find(exchange, routing_key)
         except AmqpDeliveryError as error:
             if settled:
                 raise AmqpLinkError(error.condition, error.description, {"delivery-tag": tag}) from error
             self._answer([delivery_id], Rejected(error=to_error(error)))
-            return None, None
-        queue = self._catalog.find(name)
-        if queue is None:
-            self._answer([delivery_id], None if settled else RELEASED)
-            return None, None
-        reader = self._readers.get(name)
+            return None
+        key = (exchange, routing_key)
+        reader = self._readers.get(key)
         if reader is None:
-            if len(self._readers) >= 1024:
+            if len(self._readers) >= READERS_MAX:
                 self._readers.clear()
-            reader = self._readers[name] = MessageReader("", name, self._user)
-        return queue, reader.read(payload)
+            reader = self._readers[key] = self._new_reader(exchange, routing_key)
+        message = reader.read(payload)
+        if route.queues is not None and not reader.has_extra_keys:
+            if route.queues:
+                return route.queues, message
+            self._answer([delivery_id], None if settled else RELEASED)
+        else:
+            self._publish_one(route, reader, delivery_id, message, settled)
+        return None
 
-    def _target_of(self, properties: Properties | None) -> str:
+    def _find(self, exchange: str, routing_key: str) -> Route:
+        try:
+            return self._routes.find(exchange, routing_key)
+        except NotFound as error:
+            raise AmqpDeliveryError(Condition.NOT_FOUND, error.description) from error
+        except PermissionDenied as error:
+            raise to_amqp_error(error) from error
+        except AccessRefused as error:
+            text = internal_exchange_text(exchange, self._context.vhost.name)
+            raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
+
+    def _target_of(self, properties: Properties | None) -> tuple[str, str]:
+        """Exchange and routing key that a message names in its `to`."""
         to = None if properties is None else properties.to
         if to is None:
             raise AmqpDeliveryError(
@@ -163,20 +257,40 @@ class Publisher:
                 Condition.PRECONDITION_FAILED, f"bad 'to' address string: {error}"
             ) from error
         if isinstance(address, ExchangeAddress):
-            raise AmqpDeliveryError(
-                Condition.NOT_FOUND, f"no exchange '{address.exchange}' in vhost '{VHOST}'"
-            )
-        return address.queue
+            return address.exchange, address.routing_key
+        return "", address.queue
 
     # --- from the queue ---------------------------------------------------------------------------
 
     def on_confirmed(self, ids: Sequence[int], *, settled: bool) -> None:
         """A queue has taken responsibility."""
-        self._answer(ids, None if settled else ACCEPTED)
+        if self._pending:
+            self._count_down(ids, settled=settled, confirmed=True)
+        else:
+            self._answer(ids, None if settled else ACCEPTED)
 
     def on_unconfirmed(self, ids: Sequence[int], *, settled: bool) -> None:
-        """A queue was deleted before it could: nobody has the messages."""
-        self._answer(ids, None if settled else RELEASED)
+        """A queue was deleted before it could: it does not have the messages."""
+        if self._pending:
+            self._count_down(ids, settled=settled, confirmed=False)
+        else:
+            self._answer(ids, None if settled else RELEASED)
+
+    def _count_down(self, ids: Sequence[int], *, settled: bool, confirmed: bool) -> None:
+        """Answer deliveries whose last queue has spoken: accepted if any of them took it."""
+        accepted: list[int] = []
+        released: list[int] = []
+        for delivery_id in ids:
+            left, taken = self._pending.get(delivery_id, (1, False))
+            taken = taken or confirmed
+            if left > 1:
+                self._pending[delivery_id] = (left - 1, taken)
+                continue
+            self._pending.pop(delivery_id, None)
+            (accepted if taken else released).append(delivery_id)
+        for answered, outcome in ((accepted, ACCEPTED), (released, RELEASED)):
+            if answered:
+                self._answer(answered, None if settled else outcome)
 
     def release_unsettled(self) -> None:
         """The queue is gone: what it had not confirmed by then, it never will."""

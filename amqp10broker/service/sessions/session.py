@@ -29,20 +29,31 @@ from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Begin, Modified, SenderSettleMode
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
-from amqp10broker.catalog.catalog import QueueHandle
+from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
+from amqp10broker.management.caller import Caller
 from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, PublisherRef, Subscribe
 from amqp10broker.queues.effects import (
+    Answer,
     Confirmed,
     CreditReply,
     Deliver,
     Effect,
     QueueDeleted,
+    Subscribed,
+    SubscribeRefused,
     Unconfirmed,
 )
 from amqp10broker.service.context import SessionContext
+from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode, to_verdict
 from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.management import (
+    ManagementLinks,
+    RequestEnd,
+    ResponseEnd,
+    is_management,
+)
 from amqp10broker.service.sessions.publisher import Publisher
 
 
@@ -84,8 +95,16 @@ class BrokerSession:
         self.session.receive_begin(channel, begin)
         self.session.begin()
         self.mail: list[tuple[QueueHandle, Command]] = []
+        self._routes = Routes(context.vhost, context.access)
         self._consumers: dict[ConsumerRef, Consumer] = {}
         self._publishers: dict[PublisherRef, Publisher] = {}
+        self._management = ManagementLinks(
+            self.session,
+            self._caller,
+            context.reply_to,
+            self._post,
+            message_bytes_max=lambda: context.config.max_message_size_bytes,
+        )
 
     # --- letters in -------------------------------------------------------------------------------
 
@@ -120,6 +139,12 @@ class BrokerSession:
                         publisher.on_unconfirmed(effect.ids, settled=effect.settled)
                 case QueueDeleted():
                     self._on_queue_deleted(effect)
+                case Answer():
+                    self._management.on_answer(effect)
+                case SubscribeRefused():
+                    self._on_refused(effect)
+                case Subscribed():
+                    raise AssertionError("links do not ask whether they were accepted")
                 case _:
                     assert_never(effect)
 
@@ -186,6 +211,7 @@ class BrokerSession:
             self._drop_consumer(consumer, self.session.drop(consumer.link))
         for publisher in list(self._publishers.values()):
             self._drop_publisher(publisher)
+        self._management.close()
 
     # --- engine events ----------------------------------------------------------------------------
 
@@ -197,7 +223,9 @@ class BrokerSession:
                 self._on_updated(event)
             case LinkFlowed():
                 app = event.link.app
-                if isinstance(app, Consumer) and (event.flow.link_credit is not None or event.flow.echo):
+                if isinstance(app, Consumer | ResponseEnd) and (
+                    event.flow.link_credit is not None or event.flow.echo
+                ):
                     app.on_flow(echo=event.flow.echo)
             case LinkAttaching():
                 self._on_attaching(event)
@@ -228,6 +256,9 @@ class BrokerSession:
                 assert_never(event)
 
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
+        if isinstance(event.link.app, RequestEnd):
+            self._on_requests(event.link.app, event)
+            return
         publisher: Publisher | None = event.link.app
         if publisher is None:
             return
@@ -236,6 +267,22 @@ class BrokerSession:
         except AmqpLinkError as error:
             self._drop_publisher(publisher)
             self.session.detach(event.link, error)
+        except AmqpSessionError as error:
+            self.close()
+            self.session.end(error)
+
+    def _on_requests(self, end: RequestEnd, event: DeliveriesReceived) -> None:
+        try:
+            end.on_deliveries(event)
+        except AmqpLinkError as error:
+            self._management.on_detached(end)
+            event.link.app = None
+            self.session.detach(event.link, error)
+        except AmqpSessionError as error:
+            # What was asked and answered before the fault is told before the end.
+            self.pump(event.link.max_message_size)
+            self.close()
+            self.session.end(error)
 
     def _on_updated(self, event: DeliveriesUpdated) -> None:
         consumer: Consumer | None = event.link.app
@@ -275,12 +322,17 @@ class BrokerSession:
 
     def _on_attaching(self, event: LinkAttaching) -> None:
         try:
-            if isinstance(event.link, SenderLink):
+            if is_management(event.attach):
+                self._management.attach(event.link, event.attach)
+            elif isinstance(event.link, SenderLink):
                 self._attach_consumer(event.link, event)
             else:
                 self._attach_publisher(event.link, event)
         except AmqpLinkError as error:
             self.session.refuse_link(event.link, error)
+        except AmqpSessionError as error:
+            self.close()
+            self.session.end(error)
 
     def _attach_consumer(self, link: SenderLink, event: LinkAttaching) -> None:
         attach = event.attach
@@ -323,12 +375,13 @@ class BrokerSession:
             self.session,
             link,
             plan.queue,
+            plan.exchange,
             ref,
             address,
             settings,
             self._post,
-            catalog=self._context.catalog,
-            user=self._context.user,
+            context=self._context,
+            routes=self._routes,
             exclusive_queue=plan.dynamic,
         )
         self.session.accept_link(
@@ -356,6 +409,9 @@ class BrokerSession:
             self._drop_consumer(app, unsent)
         elif isinstance(app, Publisher):
             self._drop_publisher(app)
+        elif isinstance(app, RequestEnd | ResponseEnd):
+            link.app = None
+            self._management.on_detached(app)
 
     def _on_queue_deleted(self, effect: QueueDeleted) -> None:
         ref = effect.ref
@@ -373,8 +429,22 @@ class BrokerSession:
         if app.link.state is LinkState.ATTACHED:
             self.session.detach(
                 app.link,
-                AmqpLinkError(Condition.RESOURCE_DELETED, f"queue '{effect.queue}' in vhost '/' was deleted"),
+                AmqpLinkError(
+                    Condition.RESOURCE_DELETED,
+                    f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted",
+                ),
             )
+
+    def _on_refused(self, effect: SubscribeRefused) -> None:
+        """An AMQP 0-9-1 consumer has the queue for itself."""
+        consumer = self._consumers.pop(effect.consumer, None)
+        if consumer is None:
+            return
+        consumer.link.app = None
+        if consumer.link.state is LinkState.ATTACHED:
+            vhost = self._context.vhost.name
+            text = f"queue '{effect.queue}' in vhost '{vhost}' in exclusive use"
+            self.session.detach(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
 
     # --- helpers ----------------------------------------------------------------------------------
 
@@ -384,6 +454,16 @@ class BrokerSession:
         size = min([self._context.flow_for(None).max_incoming_window, *sizes])
         if size != self.session.incoming.size:
             self.session.incoming.resize(size)
+
+    def _caller(self) -> Caller:
+        context = self._context
+        return Caller(
+            context.catalog,
+            context.vhost,
+            context.access,
+            context.connection,
+            node=context.config.container_id or "amqp10broker",
+        )
 
     def _post(self, handle: QueueHandle, command: Command) -> None:
         self.mail.append((handle, command))
@@ -406,7 +486,7 @@ class BrokerSession:
             self._delete_queue(publisher.queue.name, publisher.queue.handle)
 
     def _delete_queue(self, name: str, handle: QueueHandle) -> None:
-        if self._context.catalog.remove(name) is not None:
+        if self._context.vhost.remove(name) is not None:
             self._post(handle, DELETE)
 
 

@@ -81,6 +81,18 @@ def test_flatness_compares_the_dearest_case_with_the_first() -> None:
     assert line[2] == "**no**"
 
 
+def test_isolation_is_judged_by_amqp_10_and_likeness_by_0_9_1() -> None:
+    """That the other half does what the article shows of it is no target missed."""
+    rows: list[results.Row] = [
+        {"case": "AMQP 0-9-1, +5 ms: with / alone", "isolation": 0.02, "slow_to_fast": 0.97},
+        {"case": "AMQP 1.0, +5 ms: with / alone", "isolation": 0.96, "slow_to_fast": 0.1},
+    ]
+    for row in rows:
+        row["target"] = "broker"
+    lines = [one for one in report.target_lines([document("two_senders", rows)]) if "two_senders" in one[0]]
+    assert [(one[1], one[2]) for one in lines] == [("0.96", "yes"), ("3 % apart at worst", "yes")]
+
+
 def test_a_target_without_a_result_is_shown_as_not_measured() -> None:
     """Nothing is left out in silence."""
     lines = report.target_lines([])

@@ -13,15 +13,14 @@ from amqp10broker.amqp10.events import (
     SaslInitReceived,
 )
 from amqp10broker.amqp10.performatives import SaslCode
-from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.client.core import ClientCore, ClientOptions
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.service.context import SessionContext
-from amqp10broker.service.sessions.open import check_open, open_properties
+from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.pairing import Host, QueueBox
+from tests.support.surroundings import make_catalog, make_context
 
 
 class BrokerEnd:
@@ -36,7 +35,7 @@ class BrokerEnd:
     def __init__(self, config: Config, mechanisms: tuple[str, ...]) -> None:
         self.config = config
         self.host = Host()
-        self.catalog = Catalog(self.host)
+        self.catalog = make_catalog(self.host)
         self.engine = Connection(
             server=True,
             frame_size_max=config.max_frame_size_bytes,
@@ -61,7 +60,7 @@ class BrokerEnd:
                 good = event.mechanism == "ANONYMOUS" or event.initial_response == b"\0guest\0guest"
                 self.engine.sasl_outcome(SaslCode.OK if good else SaslCode.AUTH)
             case OpenReceived():
-                fault = check_open(event.performative)
+                fault = check_open(vhost_of(event.performative, "/"), self.catalog)
                 if fault is not None:
                     self.engine.fail(fault)
                     return
@@ -70,15 +69,8 @@ class BrokerEnd:
                 )
             case BeginReceived():
                 self._reply_to[event.channel] = ReplyTo(str(event.channel))
-                context = SessionContext(
-                    catalog=self.catalog,
-                    config=self.config,
-                    reply_to=self._reply_to[event.channel],
-                    user="guest",
-                    container_id="client",
-                    connection=self,
-                    new_id=lambda: "id",
-                )
+                reply_to = self._reply_to[event.channel]
+                context = make_context(self.catalog, self.config, reply_to, self)
                 self.sessions[event.channel] = BrokerSession(
                     event.channel,
                     event.performative,

@@ -24,6 +24,7 @@ from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.outcomes import RELEASED
 from amqp10broker.client.trio import Client, connect, over
 from amqp10broker.tasks.broker import Broker
+from tests.support.logins import verify_passwords_at_once  # noqa: F401 - a fixture for every test
 from tests.support.trioclient import queue_counts, running_broker, settle_down
 
 GUEST = {"user": "guest", "password": "guest"}

@@ -1,0 +1,243 @@
+"""x-arguments of queues: which a kind of queue knows, of what type and value, and when two are the same.
+
+Refusals carry RabbitMQ's texts, in which a reason looks as Erlang writes it: ``{value_negative,-5}``.
+Arguments that no kind of queue knows are kept and mean nothing, as in RabbitMQ.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from amqp10broker.catalog.queue import QueueType
+from amqp10broker.errors import Inequivalent, InvalidArgument
+from amqp10broker.routing.arguments import canonical, plain_text, type_name
+
+QUEUE_TYPE: Final = "x-queue-type"
+EXPIRY_MS_MAX: Final = 315_360_000_000
+"""Ten years: the longest time-to-live of a queue or a message."""
+PRIORITY_MAX: Final = 255
+
+Check = Callable[[Any, Mapping[str, Any]], str | None]
+"""(value, all arguments) -> the reason why it is refused, None if it is good."""
+
+_CQ: Final = frozenset({QueueType.CLASSIC})
+_QQ: Final = frozenset({QueueType.QUORUM})
+_SQ: Final = frozenset({QueueType.STREAM})
+
+_INTEGER_NAMES: Final = frozenset(
+    {"byte", "unsignedbyte", "short", "unsignedshort", "signedint", "unsignedint", "long"}
+)
+
+
+def plain(value: Any) -> Any:
+    """The value without its wire type: what is kept, shown and compared."""
+    match value:
+        case bool() | None | str() | bytes():
+            return value
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case Mapping():
+            return {str(key): plain(each) for key, each in value.items()}
+        case list() | tuple():
+            return [plain(each) for each in value]
+        case _:
+            return value
+
+
+# --- checks ---------------------------------------------------------------------------------------
+
+
+def _integer(value: Any, _: Mapping[str, Any]) -> str | None:
+    name = type_name(value)
+    return None if name in _INTEGER_NAMES else f'"expected integer, got {name}"'
+
+
+def _not_negative(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    return _integer(value, arguments) or (f"{{value_negative,{int(value)}}}" if value < 0 else None)
+
+
+def _positive(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    return _not_negative(value, arguments) or ("{value_zero,0}" if value == 0 else None)
+
+
+def _message_ttl(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    too_large = f"{{value_too_large,{value}}}"
+    return _not_negative(value, arguments) or (too_large if value > EXPIRY_MS_MAX else None)
+
+
+def _expires(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    return _message_ttl(value, arguments) or ("{value_zero,0}" if value == 0 else None)
+
+
+def _priority(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    exceeded = f"{{max_value_exceeded,{value}}}"
+    return _not_negative(value, arguments) or (exceeded if value > PRIORITY_MAX else None)
+
+
+def _boolean(value: Any, _: Mapping[str, Any]) -> str | None:
+    return None if isinstance(value, bool) else f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _string(value: Any, _: Mapping[str, Any]) -> str | None:
+    return None if isinstance(value, str) else f"{{unacceptable_type,{type_name(value)}}}"
+
+
+def _one_of(*choices: str, otherwise: str) -> Check:
+    def check(value: Any, arguments: Mapping[str, Any]) -> str | None:
+        return _string(value, arguments) or (None if value in choices else otherwise.format(value))
+
+    return check
+
+
+def _routing_key(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    missing = "routing_key_but_no_dlx_defined"
+    return _string(value, arguments) or (None if "x-dead-letter-exchange" in arguments else missing)
+
+
+def _version(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    unsupported = f"\"unsupported queue version '{value}'\""
+    return _not_negative(value, arguments) or (None if value == 2 else unsupported)
+
+
+def _between(low: int, high: int) -> Check:
+    def check(value: Any, arguments: Mapping[str, Any]) -> str | None:
+        fault = _not_negative(value, arguments)
+        if fault is None and value < low:
+            return f"{{value_too_small,{value}}}"
+        return fault or (f"{{value_too_large,{value}}}" if value > high else None)
+
+    return check
+
+
+_MAX_AGE: Final = re.compile(r"0*[1-9][0-9]{0,17}[YMDhms]", re.ASCII)
+
+
+def _max_age(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    return _string(value, arguments) or (None if _MAX_AGE.fullmatch(value) else "invalid_max_age")
+
+
+def _retry_max(value: Any, arguments: Mapping[str, Any]) -> str | None:
+    fault = _positive(value, arguments)
+    low = arguments.get("x-delayed-retry-min")
+    if fault is None and isinstance(low, int) and value < low:
+        return f"{{value_less_than_min,{value}}}"
+    return fault
+
+
+KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
+    # x-queue-type itself is checked before the kind is known, see `VirtualHost.declare`.
+    QUEUE_TYPE: (_CQ | _QQ | _SQ, _string),
+    "x-expires": (_CQ | _QQ, _expires),
+    "x-message-ttl": (_CQ | _QQ, _message_ttl),
+    "x-dead-letter-exchange": (_CQ | _QQ, _string),
+    "x-dead-letter-routing-key": (_CQ | _QQ, _routing_key),
+    "x-dead-letter-strategy": (
+        _QQ,
+        _one_of("at-most-once", "at-least-once", otherwise="invalid_dlx_strategy"),
+    ),
+    "x-max-length": (_CQ | _QQ, _not_negative),
+    "x-max-length-bytes": (_CQ | _QQ | _SQ, _not_negative),
+    "x-overflow": (
+        _CQ | _QQ,
+        _one_of("drop-head", "reject-publish", "reject-publish-dlx", otherwise="invalid_overflow"),
+    ),
+    "x-max-priority": (_CQ, _priority),
+    "x-single-active-consumer": (_CQ | _QQ, _boolean),
+    "x-queue-leader-locator": (
+        _CQ | _QQ | _SQ,
+        _one_of("client-local", "balanced", otherwise="invalid_queue_locator_arg"),
+    ),
+    "x-queue-master-locator": (
+        _CQ,
+        _one_of("min-masters", "client-local", "random", otherwise="invalid_queue_locator_arg"),
+    ),
+    "x-queue-mode": (_CQ, _one_of("default", "lazy", otherwise="\"unsupported queue mode '{}'\"")),
+    "x-queue-version": (_CQ, _version),
+    "x-delivery-limit": (_QQ, _integer),
+    "x-quorum-initial-group-size": (_QQ, _positive),
+    "x-quorum-target-group-size": (_QQ, _positive),
+    "x-max-in-memory-length": (_QQ, _not_negative),
+    "x-max-in-memory-bytes": (_QQ, _not_negative),
+    "x-consumer-timeout": (_QQ, _not_negative),
+    "x-consumer-disconnected-timeout": (_QQ, _not_negative),
+    "x-delayed-retry-type": (
+        _QQ,
+        _one_of("disabled", "all", "failed", "returned", otherwise="invalid_delayed_retry_type"),
+    ),
+    "x-delayed-retry-min": (_QQ, _positive),
+    "x-delayed-retry-max": (_QQ, _retry_max),
+    "x-max-age": (_SQ, _max_age),
+    "x-stream-max-segment-size-bytes": (_SQ, _between(0, 3_000_000_000)),
+    "x-stream-filter-size-bytes": (_SQ, _between(16, 255)),
+    "x-initial-cluster-size": (_SQ, _positive),
+}
+"""Argument -> (the kinds that know it, what it may be); queues.md section 2.1 of the behaviour notes."""
+
+
+def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
+    """Refuse what a kind of queue does not know, or not so.
+
+    Args:
+        arguments: x-arguments by name.
+        kind: the queue's.
+        resource: ``queue 'q' in vhost '/'``.
+
+    Raises:
+        InvalidArgument: with RabbitMQ's text.
+    """
+    for name, value in arguments.items():
+        kinds, fault_of = KNOWN.get(name, (None, None))
+        if kinds is None or fault_of is None or kind not in kinds:
+            continue
+        fault = fault_of(value, arguments)
+        if fault is not None:
+            raise InvalidArgument(resource, f"invalid arg '{name}' for {resource}: {fault}")
+    for name in arguments:
+        if name in KNOWN and kind not in KNOWN[name][0]:
+            raise InvalidArgument(
+                resource, f"invalid arg '{name}' for {resource} of queue type {kind.module}"
+            )
+
+
+def assert_equivalent(
+    received: Mapping[str, Any], current: Mapping[str, Any], kind: QueueType, resource: str
+) -> None:
+    """Refuse a redeclaration whose x-arguments are not those of the queue.
+
+    Only what the existing queue's kind knows is compared. Integers of different widths are the same.
+
+    Raises:
+        Inequivalent: with RabbitMQ's text.
+    """
+    for name, (kinds, _) in KNOWN.items():
+        if kind not in kinds:
+            continue
+        if name in received and name in current:
+            new, old = received[name], current[name]
+            if canonical(new) != canonical(old):
+                raise inequivalent(
+                    name, resource, f"received '{plain_text(new)}' but current is '{plain_text(old)}'"
+                )
+        elif name in current:
+            old = current[name]
+            raise inequivalent(
+                name,
+                resource,
+                f"received none but current is the value '{plain_text(old)}' of type '{type_name(old)}'",
+            )
+        elif name in received:
+            new = received[name]
+            raise inequivalent(
+                name,
+                resource,
+                f"received the value '{plain_text(new)}' of type '{type_name(new)}' but current is none",
+            )
+
+
+def inequivalent(name: str, resource: str, difference: str) -> Inequivalent:
+    """The refusal of a redeclaration that differs in one property or argument."""
+    return Inequivalent(resource, f"inequivalent arg '{name}' for {resource}: {difference}")

@@ -1,0 +1,372 @@
+"""One virtual host: its queues by name, its exchanges and bindings, and the rules of declaring.
+
+Virtual hosts share nothing with each other. This is plain state, changed and read synchronously by
+whichever task holds the processor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from amqp10broker.catalog import queue_arguments
+from amqp10broker.catalog.limits import VhostLimits
+from amqp10broker.catalog.policies import Policies
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
+from amqp10broker.catalog.queue_arguments import QUEUE_TYPE
+from amqp10broker.errors import (
+    AccessRefused,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    NotSupported,
+    PreconditionFailed,
+    ResourceLocked,
+)
+from amqp10broker.routing.arguments import type_name
+from amqp10broker.routing.exchange import Choose, Exchange, Headers, no_headers
+from amqp10broker.routing.topology import Topology
+
+VOLATILE: Final = "volatile"
+"""Type of the queues of direct reply-to."""
+RESERVED_PREFIX: Final = "amq."
+NAME_BYTES_MAX: Final = 255
+_LINE_BREAKS: Final = str.maketrans("", "", "\r\n")
+
+
+class VirtualHost:
+    """A name space of queues and exchanges.
+
+    Attributes:
+        name: unique.
+        topology: its exchanges and bindings.
+        queues: by name; changed by `declare` and `remove` only.
+        limits: of connections and queues.
+        default_queue_type: the kind of a queue that is declared without ``x-queue-type``; None takes
+            the node's.
+        description: for people.
+        tags: for people.
+        metadata: what a definitions file says besides, kept as it is.
+        policies: kept in order; they do not act yet.
+        deleted: no queue can be declared any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        host: QueueHost,
+        *,
+        default_queue_type: str | None = None,
+        node_queue_type: str = QueueType.CLASSIC.value,
+        choose: Choose | None = None,
+    ) -> None:
+        """Make an empty virtual host with the exchanges that every one has.
+
+        Args:
+            name: unique.
+            host: who runs its queues.
+            default_queue_type: see the attribute.
+            node_queue_type: what counts when that is None.
+            choose: where routing leaves something to chance; None takes turns.
+
+        Raises:
+            InvalidArgument: a default type is no kind of queue.
+            NotSupported: a default type is a kind that this broker does not have.
+        """
+        self.name = name
+        self.queues: dict[str, DeclaredQueue] = {}
+        self.topology = Topology(name, self.queues.__contains__, choose=choose)
+        self.limits = VhostLimits()
+        self.default_queue_type: str | None = None
+        self.description = ""
+        self.tags: tuple[str, ...] = ()
+        self.metadata: dict[str, Any] = {}
+        self.policies = Policies()
+        self.deleted = False
+        self._host = host
+        self._queue_changes = 0
+        self._node_queue_type = queue_type_of(node_queue_type, f"vhost '{name}'")
+        if default_queue_type is not None:
+            self.set_default_queue_type(default_queue_type)
+
+    @property
+    def version(self) -> int:
+        """Grows with every change of queues, exchanges or bindings: what was found before may be stale."""
+        return self._queue_changes + self.topology.version
+
+    def __iter__(self) -> Iterator[DeclaredQueue]:
+        """The declared queues; the volatile ones of direct reply-to are nobody's business."""
+        return (queue for queue in self.queues.values() if queue.type != VOLATILE)
+
+    def __repr__(self) -> str:
+        return f"<VirtualHost {self.name!r}>"
+
+    def set_default_queue_type(self, kind: str | None) -> None:
+        """Change the kind of queues that are declared without ``x-queue-type``; None: the node's.
+
+        Raises:
+            InvalidArgument: there is no such kind.
+            NotSupported: this broker does not have it.
+        """
+        self.default_queue_type = None if kind is None else queue_type_of(kind, f"vhost '{self.name}'").value
+
+    # --- finding ----------------------------------------------------------------------------------
+
+    def find(self, name: str) -> DeclaredQueue | None:
+        """The queue of this name, or None."""
+        return self.queues.get(name)
+
+    def lookup(self, name: str) -> DeclaredQueue:
+        """The queue of this name.
+
+        Raises:
+            NotFound: there is none.
+        """
+        queue = self.queues.get(name)
+        if queue is None:
+            raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{self.name}'")
+        return queue
+
+    def for_connection(self, queue: DeclaredQueue, connection: object) -> DeclaredQueue:
+        """Check that a connection may use a queue at all.
+
+        Raises:
+            ResourceLocked: another connection has it exclusively.
+        """
+        if queue.owner is not None and queue.owner is not connection:
+            raise self._locked(queue.name)
+        return queue
+
+    for_consumer = for_connection
+
+    def queues_owned_by(self, connection: object) -> list[DeclaredQueue]:
+        """The queues that go with this connection."""
+        return [queue for queue in self.queues.values() if queue.owner is connection]
+
+    def route(
+        self,
+        exchange: Exchange,
+        keys: Sequence[str],
+        headers: Headers = no_headers,
+        properties: Headers = no_headers,
+    ) -> tuple[list[DeclaredQueue], bool]:
+        """The queues that a message goes to, each once, and whether that may be remembered.
+
+        Args:
+            exchange: where it was published to.
+            keys: its routing key, and those of CC and BCC.
+            headers: gives what a headers exchange compares; called only if one is met.
+            properties: gives its properties by their AMQP 0-9-1 name, likewise.
+        """
+        names, cacheable = self.topology.route(exchange, keys, headers, properties)
+        find = self.queues.get
+        return [queue for name in names if (queue := find(name)) is not None], cacheable
+
+    # --- declaring --------------------------------------------------------------------------------
+
+    def declare(
+        self,
+        name: str,
+        *,
+        durable: bool = True,
+        exclusive_owner: object | None = None,
+        auto_delete: bool = False,
+        arguments: Mapping[str, Any] | None = None,
+        internal: bool = False,
+    ) -> tuple[DeclaredQueue, bool]:
+        """The queue of this name, made now if it is not there.
+
+        Args:
+            name: 1 to 255 bytes; line breaks are removed.
+            durable: survives a restart; an exclusive queue never does, whatever is asked for.
+            exclusive_owner: the connection that gets it for itself, compared by identity.
+            auto_delete: goes with its last consumer.
+            arguments: x-arguments.
+            internal: the broker made the name: the reserved prefix is allowed.
+
+        Returns:
+            The queue, and whether it was made now.
+
+        Raises:
+            ResourceLocked: another connection has it exclusively, or it is exclusive and the request
+                is not, or the other way round.
+            Inequivalent: it exists and is not as asked for.
+            AccessRefused: the name is reserved.
+            InvalidArgument: the name or an argument is not allowed.
+            PreconditionFailed: a kind of queue cannot be exclusive, auto-delete or transient.
+            NotSupported: the kind of queue is not served.
+            LimitExceeded: the virtual host has as many queues as it may.
+        """
+        name = name.translate(_LINE_BREAKS)
+        resource = f"queue '{name}' in vhost '{self.name}'"
+        if exclusive_owner is not None:
+            durable = False
+        given = arguments or {}
+        existing = self.queues.get(name)
+        if existing is not None:
+            self._assert_equivalent(existing, durable, exclusive_owner, auto_delete, given, resource)
+            return existing, False
+        self._check_name(name, internal)
+        kind = self._queue_type(
+            given, resource, durable, exclusive_owner is not None, auto_delete, server_named=internal
+        )
+        queue_arguments.check(given, kind, resource)
+        _check_properties(kind, resource, durable, exclusive_owner is not None, auto_delete)
+        self._check_limit(name)
+        kept = {key: queue_arguments.plain(value) for key, value in given.items()} | {QUEUE_TYPE: kind.value}
+        spec = QueueSpec(self.name, name, kind.value, durable, exclusive_owner is not None, auto_delete, kept)
+        handle = self._host.start_queue(spec)
+        queue = DeclaredQueue(
+            name, self.name, kind.value, durable, exclusive_owner, auto_delete, kept, handle
+        )
+        self.queues[name] = queue
+        self._queue_changes += 1
+        return queue, True
+
+    def add_volatile(self, name: str, owner: object, handle: QueueHandle) -> DeclaredQueue:
+        """Make a queue for direct reply-to, which lives as long as its consumer.
+
+        Args:
+            name: made by the broker, not to be guessed.
+            owner: the connection that consumes from it.
+            handle: where its letters go.
+        """
+        queue = DeclaredQueue(name, self.name, VOLATILE, False, owner, True, {}, handle)
+        self.queues[name] = queue
+        self._queue_changes += 1
+        return queue
+
+    def remove(self, name: str) -> DeclaredQueue | None:
+        """Forget a queue and its bindings; the caller posts the `Delete` to it."""
+        queue = self.queues.pop(name, None)
+        if queue is not None:
+            self._queue_changes += 1
+            self.topology.remove_queue(name)
+        return queue
+
+    def _assert_equivalent(
+        self,
+        queue: DeclaredQueue,
+        durable: bool,
+        owner: object | None,
+        auto_delete: bool,
+        arguments: Mapping[str, Any],
+        resource: str,
+    ) -> None:
+        if queue.owner is not owner:
+            raise self._locked(queue.name)
+        for what, new, old in (
+            ("durable", durable, queue.durable),
+            ("auto_delete", auto_delete, queue.auto_delete),
+        ):
+            if new != old:
+                raise queue_arguments.inequivalent(
+                    what, resource, f"received '{str(new).lower()}' but current is '{str(old).lower()}'"
+                )
+        if QUEUE_TYPE not in arguments:
+            default = self._default_type(durable, owner is not None, auto_delete, server_named=False)
+            arguments = {**arguments, QUEUE_TYPE: default.value}
+        queue_arguments.assert_equivalent(arguments, queue.arguments, QueueType(queue.type), resource)
+
+    def _check_name(self, name: str, internal: bool) -> None:
+        resource = f"queue '{name}'"
+        if self.deleted:
+            raise NotFound(f"vhost '{self.name}'", f"vhost {self.name} not found")
+        if not name:
+            raise InvalidArgument(resource, "declare queue with empty name not allowed")
+        size = len(name.encode(errors="surrogatepass"))
+        if size > NAME_BYTES_MAX:
+            raise InvalidArgument(
+                resource, f"queue name is {size} bytes long, must be 1 to {NAME_BYTES_MAX}: '{name[:40]}...'"
+            )
+        if name.startswith(RESERVED_PREFIX) and not internal:
+            raise AccessRefused(
+                resource, f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'"
+            )
+
+    def _check_limit(self, name: str) -> None:
+        limit = self.limits.max_queues
+        if limit is not None and len(self.queues) >= limit:
+            raise LimitExceeded(
+                f"queue '{name}'",
+                f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({limit}) is reached",
+            )
+
+    def _queue_type(
+        self,
+        arguments: Mapping[str, Any],
+        resource: str,
+        durable: bool,
+        exclusive: bool,
+        auto_delete: bool,
+        *,
+        server_named: bool,
+    ) -> QueueType:
+        if QUEUE_TYPE not in arguments:
+            return self._default_type(durable, exclusive, auto_delete, server_named=server_named)
+        given = arguments[QUEUE_TYPE]
+        if not isinstance(given, str):
+            raise InvalidArgument(
+                resource,
+                f"invalid arg '{QUEUE_TYPE}' for {resource}: {{unacceptable_type,{type_name(given)}}}",
+            )
+        kind = queue_type_of(given, resource)
+        if server_named and kind is not QueueType.CLASSIC:
+            raise PreconditionFailed(resource, f"Cannot declare a server-named queue for type {kind.module}")
+        return kind
+
+    def _default_type(
+        self, durable: bool, exclusive: bool, auto_delete: bool, *, server_named: bool
+    ) -> QueueType:
+        if exclusive or auto_delete or server_named or not durable:
+            # Only a classic queue can be so; a default must not make such a request fail.
+            return QueueType.CLASSIC
+        return QueueType(self.default_queue_type or self._node_queue_type)
+
+    def _locked(self, name: str) -> ResourceLocked:
+        return ResourceLocked(
+            f"queue '{name}'",
+            f"cannot obtain exclusive access to locked queue '{name}' in vhost '{self.name}'. It could be "
+            "originally declared on another connection or the exclusive property value does not match "
+            "that of the original declaration.",
+        )
+
+
+def queue_type_of(name: str, resource: str) -> QueueType:
+    """The kind of queue of this name, one that this broker has.
+
+    Args:
+        name: as ``x-queue-type`` gives it.
+        resource: for the error: ``queue 'q' in vhost '/'``.
+
+    Raises:
+        InvalidArgument: there is no such kind.
+        NotSupported: there is, but not here.
+    """
+    try:
+        kind = QueueType(name)
+    except ValueError:
+        raise InvalidArgument(
+            resource, f"invalid arg '{QUEUE_TYPE}' for {resource}: \"unsupported queue type '{name}'\""
+        ) from None
+    if kind is QueueType.STREAM:
+        raise NotSupported(
+            resource,
+            f"invalid arg '{QUEUE_TYPE}' for {resource}: this broker has no streams; "
+            "declare a classic or a quorum queue",
+        )
+    return kind
+
+
+def _check_properties(
+    kind: QueueType, resource: str, durable: bool, exclusive: bool, auto_delete: bool
+) -> None:
+    if kind is QueueType.CLASSIC:
+        return
+    for wrong, what in (
+        (auto_delete, "auto-delete"),
+        (exclusive, "exclusive-owner"),
+        (not durable, "non-durable"),
+    ):
+        if wrong:
+            raise PreconditionFailed(resource, f"invalid property '{what}' for {resource}")

@@ -1,0 +1,179 @@
+"""Who may do what: permissions of the catalog applied to names.
+
+A permission is a regular expression that is searched for anywhere in the name of a queue or an
+exchange; an empty one allows nothing. The default exchange goes by the name ``amq.default``. Without a
+topic permission every routing key is allowed.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final, Literal
+
+from amqp10broker.catalog import patterns
+from amqp10broker.catalog.users import Users
+from amqp10broker.errors import NotAllowed, PermissionDenied
+
+Operation = Literal["configure", "write", "read"]
+Kind = Literal["queue", "exchange"]
+
+DEFAULT_EXCHANGE_NAME: Final = "amq.default"
+IMPERSONATOR: Final = "impersonator"
+"""The tag of users who may publish in the name of others."""
+_OPERATIONS: Final[tuple[Operation, ...]] = ("configure", "write", "read")
+# Names and routing keys come from clients: what is remembered of them has an end.
+_REMEMBERED_MAX: Final = 4096
+
+
+def check_vhost_access(users: Users, user: str, vhost: str) -> None:
+    """Refuse a user who has no permission at all in a virtual host.
+
+    Raises:
+        NotAllowed: with the text that AMQP 0-9-1 closes the connection with.
+    """
+    if user not in users or users.permission(user, vhost) is None:
+        raise NotAllowed(f"vhost '{vhost}'", f"access to vhost '{vhost}' refused for user '{user}'")
+
+
+class Access:
+    """What one user may do in one virtual host. Decisions are remembered until permissions change.
+
+    Attributes:
+        user: the user's name.
+        vhost: the virtual host's name.
+    """
+
+    __slots__ = ("_allowed", "_users", "_version", "user", "vhost")
+
+    def __init__(self, users: Users, user: str, vhost: str) -> None:
+        self.user = user
+        self.vhost = vhost
+        self._users = users
+        self._version = users.version
+        self._allowed: dict[tuple[str, ...], bool] = {}
+
+    @property
+    def version(self) -> int:
+        """Changes whenever a remembered decision may be stale."""
+        return self._users.version
+
+    @property
+    def impersonator(self) -> bool:
+        """Whether the user may publish in the name of others."""
+        user = self._users.find(self.user)
+        return user is not None and IMPERSONATOR in user.tags
+
+    def enter(self) -> None:
+        """Refuse if the user may not be in the virtual host (any more).
+
+        Raises:
+            NotAllowed: there is no such user, or it has no permission there.
+        """
+        check_vhost_access(self._users, self.user, self.vhost)
+
+    def configure(self, kind: Kind, name: str) -> None:
+        """Refuse to declare or delete.
+
+        Raises:
+            PermissionDenied: the configure permission does not match.
+        """
+        self._require("configure", kind, name)
+
+    def write(self, kind: Kind, name: str) -> None:
+        """Refuse to publish into an exchange, or to bind a queue.
+
+        Raises:
+            PermissionDenied: the write permission does not match.
+        """
+        self._require("write", kind, name)
+
+    def read(self, kind: Kind, name: str) -> None:
+        """Refuse to consume from a queue, or to bind to an exchange.
+
+        Raises:
+            PermissionDenied: the read permission does not match.
+        """
+        self._require("read", kind, name)
+
+    def any(self, kind: Kind, name: str) -> None:
+        """Refuse to look at something of which the user may do nothing else.
+
+        Raises:
+            PermissionDenied: none of the three permissions matches.
+        """
+        if not any(self.allows(operation, kind, name) for operation in _OPERATIONS):
+            raise PermissionDenied(
+                f"{kind} '{name}'",
+                f"access to {kind} '{_shown(kind, name)}' in vhost '{self.vhost}' refused for user "
+                f"'{self.user}'",
+            )
+
+    def write_topic(self, exchange: str, routing_key: str) -> None:
+        """Refuse to publish with a routing key into a topic exchange.
+
+        Raises:
+            PermissionDenied: there is a topic permission, and it does not match.
+        """
+        self._require_topic("write", exchange, routing_key)
+
+    def read_topic(self, exchange: str, routing_key: str) -> None:
+        """Refuse to bind with a routing key to a topic exchange.
+
+        Raises:
+            PermissionDenied: there is a topic permission, and it does not match.
+        """
+        self._require_topic("read", exchange, routing_key)
+
+    def allows(self, operation: Operation, kind: Kind, name: str) -> bool:
+        """Whether an operation on a queue or an exchange is allowed."""
+        name = _shown(kind, name)
+        allowed = self._remembered((operation, name))
+        if allowed is None:
+            permission = self._users.permission(self.user, self.vhost)
+            pattern = None if permission is None else getattr(permission, operation)
+            allowed = pattern is not None and patterns.matches(pattern, name)
+            self._remember((operation, name), allowed)
+        return allowed
+
+    def _require(self, operation: Operation, kind: Kind, name: str) -> None:
+        if not self.allows(operation, kind, name):
+            raise PermissionDenied(
+                f"{kind} '{name}'",
+                f"{operation} access to {kind} '{_shown(kind, name)}' in vhost '{self.vhost}' refused for "
+                f"user '{self.user}'",
+            )
+
+    def _require_topic(self, operation: Literal["write", "read"], exchange: str, routing_key: str) -> None:
+        key = (operation, exchange, routing_key)
+        allowed = self._remembered(key)
+        if allowed is None:
+            permission = self._users.topic_permission(self.user, self.vhost, exchange)
+            allowed = permission is None or patterns.matches(
+                self._expanded(getattr(permission, operation)), routing_key
+            )
+            self._remember(key, allowed)
+        if not allowed:
+            raise PermissionDenied(
+                f"exchange '{exchange}'",
+                f"{operation} access to topic '{routing_key}' in exchange '{exchange}' in vhost "
+                f"'{self.vhost}' refused for user '{self.user}'",
+            )
+
+    def _expanded(self, pattern: str) -> str:
+        # Escaped, which RabbitMQ does not do: a user called ".*" shall not match everything.
+        return pattern.replace("{username}", re.escape(self.user)).replace("{vhost}", re.escape(self.vhost))
+
+    def _remembered(self, key: tuple[str, ...]) -> bool | None:
+        if self._version != self._users.version:
+            self._allowed.clear()
+            self._version = self._users.version
+        return self._allowed.get(key)
+
+    def _remember(self, key: tuple[str, ...], allowed: bool) -> None:
+        if len(self._allowed) >= _REMEMBERED_MAX:
+            self._allowed.clear()
+        self._allowed[key] = allowed
+
+
+def _shown(kind: Kind, name: str) -> str:
+    return DEFAULT_EXCHANGE_NAME if kind == "exchange" and not name else name

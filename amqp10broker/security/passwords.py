@@ -1,0 +1,247 @@
+"""Password records: making them, and verifying a password against one.
+
+New passwords are kept as argon2id. One verification takes some twenty milliseconds on purpose, so it is
+split: `Passwords.quick` answers at once when it can, and `Passwords.slow` does the rest in a thread. A
+correct login is remembered under a key of this process, so that the next one costs microseconds.
+
+A wrong password always takes the slow way, whatever the record's algorithm and whether the user exists:
+time tells nobody which names there are.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, ScramRecord, Users
+from amqp10broker.errors import InvalidArgument
+from amqp10broker.security import scram
+
+if TYPE_CHECKING:
+    from argon2 import PasswordHasher
+
+# OWASP's second choice for argon2id: 19 MiB, two passes, one lane; 19 ms on a machine of 2020.
+MEMORY_KIB: Final = 19_456
+PASSES: Final = 2
+LANES: Final = 1
+_ARGON2_SALT_BYTES: Final = 16
+_RABBIT_SALT_BYTES: Final = 4
+_DIGESTS: Final = {
+    PasswordAlgorithm.RABBIT_SHA256: "sha256",
+    PasswordAlgorithm.RABBIT_SHA512: "sha512",
+    PasswordAlgorithm.RABBIT_MD5: "md5",
+}
+
+Token = Callable[[int], bytes]
+"""Gives so many unguessable bytes: `secrets.token_bytes`."""
+
+
+class Passwords:
+    """Makes and verifies password records for one broker process."""
+
+    def __init__(self, users: Users, token: Token) -> None:
+        """Begin with nothing remembered.
+
+        Args:
+            users: whose records count.
+            token: where salts and the key of this process come from.
+        """
+        self._users = users
+        self._token = token
+        self._key = token(32)
+        # Name -> (the record that the password was right for, keyed digest of name and password).
+        self._known: dict[str, tuple[PasswordRecord, bytes]] = {}
+        self._known_version = users.version
+        self._decoy: PasswordRecord | None = None
+
+    # --- making -----------------------------------------------------------------------------------
+
+    def make(self, password: str) -> PasswordRecord:
+        """The record of a new password. Takes some thirty milliseconds: call it in a thread.
+
+        Raises:
+            InvalidArgument: the password is empty or holds a NUL.
+        """
+        check_password(password)
+        value = _hasher().hash(password, salt=self._token(_ARGON2_SALT_BYTES))
+        return PasswordRecord(PasswordAlgorithm.ARGON2ID, value, self._scram_record(password))
+
+    def _scram_record(self, password: str) -> ScramRecord | None:
+        try:
+            return scram.derive(password, self._token(scram.SALT_BYTES))
+        except scram.ScramError:
+            # SASLprep forbids some passwords that PLAIN can send; they are good for PLAIN then.
+            return None
+
+    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
+        """The record as a definitions file may hold it: never in plain, and RabbitMQ can read it then."""
+        if record is None or record.algorithm is not PasswordAlgorithm.PLAIN:
+            return record
+        return rabbit_record(record.value, self._token(_RABBIT_SALT_BYTES))
+
+    # --- verifying --------------------------------------------------------------------------------
+
+    def quick(self, name: str, password: bytes) -> bool:
+        """Whether a password is known to be right without slow work. False says nothing: ask `slow`."""
+        record = self.record(name)
+        if record is None or not password:
+            return False
+        known = self._known.get(name)
+        if known is not None:
+            if known[0] is record and hmac.compare_digest(known[1], self._digest(name, password)):
+                return True
+            if known[0] is not record:
+                del self._known[name]
+        return _verify_fast(record, password)
+
+    def slow(self, name: str, password: bytes) -> Callable[[], bool]:
+        """What verifies a password in any case, to be called in a thread; it touches no shared state.
+
+        Whoever gets True from it tells `remember`, which looks whether the user has changed meanwhile.
+        """
+        record = self.record(name)
+        decoy = self._decoy_record()
+
+        def verify() -> bool:
+            if record is not None and record.algorithm is PasswordAlgorithm.ARGON2ID and password:
+                return _verify_argon2(record.value, password)
+            # As long as a real one takes.
+            _verify_argon2(decoy.value, password or b"-")
+            return record is not None and bool(password) and _verify_fast(record, password)
+
+        return verify
+
+    def remember(self, name: str, password: bytes, record: PasswordRecord | None) -> bool:
+        """Note that a password is right, until the user changes.
+
+        Args:
+            name: the user's.
+            password: what `slow` found to be right.
+            record: what the user had when `slow` was called.
+
+        Returns:
+            Whether it is still so; False if the password was changed while it was verified.
+        """
+        if record is None or record is not self.record(name):
+            return False
+        if self._known_version != self._users.version:
+            self._known = {
+                each: known for each, known in self._known.items() if known[0] is self.record(each)
+            }
+            self._known_version = self._users.version
+        if record.algorithm is PasswordAlgorithm.ARGON2ID:
+            self._known[name] = record, self._digest(name, password)
+        return True
+
+    def scram_record(self, name: str) -> Callable[[], tuple[ScramRecord, bool]]:
+        """What finds a user's SCRAM verifier, to be called in a thread.
+
+        It returns the verifier, and whether it is a real one: for unknown users, and for those whose
+        password was never known in plain, it makes up one that no proof meets and that stays the same.
+        All take the time of one derivation.
+        """
+        record = self.record(name)
+        salt = hmac.new(self._key, b"scram\0" + name.encode(), hashlib.sha256).digest()[: scram.SALT_BYTES]
+        made_up = self._digest(name, b"")
+
+        def find() -> tuple[ScramRecord, bool]:
+            plain = record.value if record and record.algorithm is PasswordAlgorithm.PLAIN else None
+            try:
+                derived = scram.derive("-" if plain is None else plain, salt)
+            except scram.ScramError:
+                plain, derived = None, scram.derive("-", salt)
+            if record is not None and record.scram is not None:
+                return record.scram, True
+            if plain is not None:
+                return derived, True
+            return ScramRecord(salt, scram.ITERATIONS, made_up, made_up), False
+
+        return find
+
+    def record(self, name: str) -> PasswordRecord | None:
+        """What a user's password is verified against; None without user or password."""
+        user = self._users.find(name)
+        return None if user is None else user.password
+
+    def _digest(self, name: str, password: bytes) -> bytes:
+        # The name's length goes first, so that no other pair gives the same bytes.
+        encoded = name.encode()
+        return hmac.new(
+            self._key, len(encoded).to_bytes(4, "big") + encoded + password, hashlib.sha256
+        ).digest()
+
+    def _decoy_record(self) -> PasswordRecord:
+        if self._decoy is None:
+            # Not a hash of anything: argon2 has done all its work before it compares.
+            salt = _argon2_base64(self._token(_ARGON2_SALT_BYTES))
+            digest = _argon2_base64(self._token(32))
+            value = f"$argon2id$v=19$m={MEMORY_KIB},t={PASSES},p={LANES}${salt}${digest}"
+            self._decoy = PasswordRecord(PasswordAlgorithm.ARGON2ID, value)
+        return self._decoy
+
+
+def plain_record(password: str) -> PasswordRecord:
+    """The record of a password that stands in the configuration in plain anyway.
+
+    Raises:
+        InvalidArgument: it is empty or holds a NUL.
+    """
+    check_password(password)
+    return PasswordRecord(PasswordAlgorithm.PLAIN, password)
+
+
+def rabbit_record(password: str, salt: bytes) -> PasswordRecord:
+    """The record as RabbitMQ makes it: base64 of a salt of four bytes, and SHA-256 of salt and password."""
+    assert len(salt) == _RABBIT_SALT_BYTES, salt
+    digest = hashlib.sha256(salt + password.encode()).digest()
+    return PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, base64.b64encode(salt + digest).decode())
+
+
+def check_password(password: str) -> None:
+    """Refuse a password that SASL PLAIN could not carry.
+
+    Raises:
+        InvalidArgument: it is empty or holds a NUL.
+    """
+    if not password or "\0" in password:
+        raise InvalidArgument("password", "the password is empty or holds a NUL; give another")
+
+
+def _verify_fast(record: PasswordRecord, password: bytes) -> bool:
+    if record.algorithm is PasswordAlgorithm.PLAIN:
+        return hmac.compare_digest(record.value.encode(), password)
+    name = _DIGESTS.get(record.algorithm)
+    if name is None:
+        return False
+    try:
+        stored = base64.b64decode(record.value, validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    salt, digest = stored[:_RABBIT_SALT_BYTES], stored[_RABBIT_SALT_BYTES:]
+    # RabbitMQ's oldest records are MD5: nothing new is made so.
+    expected = hashlib.new(name, salt + password, usedforsecurity=False).digest()
+    return hmac.compare_digest(digest, expected)
+
+
+def _verify_argon2(value: str, password: bytes) -> bool:
+    from argon2.exceptions import InvalidHashError, VerificationError
+
+    try:
+        return _hasher().verify(value, password)
+    except (VerificationError, InvalidHashError):
+        return False
+
+
+def _hasher() -> PasswordHasher:
+    # Imported here: a broker whose users are all in the configuration starts without it.
+    from argon2 import PasswordHasher
+
+    return PasswordHasher(time_cost=PASSES, memory_cost=MEMORY_KIB, parallelism=LANES)
+
+
+def _argon2_base64(data: bytes) -> str:
+    return base64.b64encode(data).rstrip(b"=").decode()

@@ -1,0 +1,166 @@
+"""TLS of the listening side: the context from settings, and the user that a client's certificate names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from ssl import CERT_NONE, CERT_OPTIONAL, CERT_REQUIRED, PROTOCOL_TLS_SERVER, SSLContext, SSLError, TLSVersion
+from typing import Any, Final
+
+from amqp10broker.errors import ConfigError
+
+
+class Verify(Enum):
+    """What is asked of a client's certificate."""
+
+    NONE = "none"
+    """Clients are not asked for one."""
+    OPTIONAL = "optional"
+    """A client may give one; it must then be good."""
+    REQUIRED = "required"
+    """Clients without a good one are not served."""
+
+
+class CertificateUser(Enum):
+    """Which part of a client's certificate is the user name for SASL EXTERNAL."""
+
+    COMMON_NAME = "common_name"
+    DISTINGUISHED_NAME = "distinguished_name"
+    SAN_DNS = "san_dns"
+    SAN_EMAIL = "san_email"
+    SAN_URI = "san_uri"
+
+
+@dataclass(frozen=True, slots=True)
+class TlsSettings:
+    """Files and rules of TLS.
+
+    Attributes:
+        certificate_file: PEM: ours, followed by those between it and the root.
+        key_file: PEM: our private key; None if it is in `certificate_file`.
+        key_password: of the private key; None if it has none.
+        ca_file: PEM: who may have signed clients' certificates; needed unless `verify` is none.
+        verify: what is asked of clients.
+        minimum_version: ``1.2`` or ``1.3``.
+    """
+
+    certificate_file: str
+    key_file: str | None = None
+    key_password: str | None = None
+    ca_file: str | None = None
+    verify: Verify = Verify.NONE
+    minimum_version: str = "1.2"
+
+    def __repr__(self) -> str:
+        """Without the key's password: this goes into logs."""
+        return f"<TlsSettings {self.certificate_file!r} verify={self.verify.value}>"
+
+
+_VERIFY_MODES: Final = {
+    Verify.NONE: CERT_NONE,
+    Verify.OPTIONAL: CERT_OPTIONAL,
+    Verify.REQUIRED: CERT_REQUIRED,
+}
+_VERSIONS: Final = {"1.2": TLSVersion.TLSv1_2, "1.3": TLSVersion.TLSv1_3}
+
+
+def server_context(settings: TlsSettings) -> SSLContext:
+    """The context to accept connections with; reads the files.
+
+    Raises:
+        ConfigError: a file cannot be read or does not hold what it should; names the setting.
+    """
+    if settings.minimum_version not in _VERSIONS:
+        raise ConfigError(
+            "tls_minimum_version",
+            f"is '{settings.minimum_version}'",
+            f"must be one of {', '.join(_VERSIONS)}",
+        )
+    if settings.verify is not Verify.NONE and settings.ca_file is None:
+        raise ConfigError(
+            "tls_ca_file", "is not given", "must name who signs clients' certificates, or turn verifying off"
+        )
+    context = SSLContext(PROTOCOL_TLS_SERVER)
+    context.minimum_version = _VERSIONS[settings.minimum_version]
+    try:
+        context.load_cert_chain(settings.certificate_file, settings.key_file, password=_password_of(settings))
+    except SSLError as error:
+        raise ConfigError(
+            "tls_certificate_file",
+            f"and its key cannot be used: {error.reason or error}",
+            "must be a PEM certificate and the private key that belongs to it",
+        ) from error
+    except OSError as error:
+        raise ConfigError(
+            "tls_certificate_file",
+            f"or its key cannot be read: {error.strerror}",
+            "give files that you may read",
+        ) from error
+    if settings.ca_file is not None:
+        try:
+            context.load_verify_locations(settings.ca_file)
+        except SSLError as error:
+            raise ConfigError(
+                "tls_ca_file", f"holds no certificate: {error.reason or error}", "must be PEM certificates"
+            ) from error
+        except OSError as error:
+            raise ConfigError(
+                "tls_ca_file", f"cannot be read: {error.strerror}", "give a file that you may read"
+            ) from error
+    context.verify_mode = _VERIFY_MODES[settings.verify]
+    return context
+
+
+def _password_of(settings: TlsSettings) -> str:
+    # An empty text, not None: without one, OpenSSL would ask for a password at the terminal.
+    return settings.key_password or ""
+
+
+# Attributes of a name as RFC 4514 abbreviates them, by the long names that `ssl` uses.
+_SHORT: Final = {
+    "commonName": "CN", "localityName": "L", "stateOrProvinceName": "ST", "organizationName": "O",
+    "organizationalUnitName": "OU", "countryName": "C", "streetAddress": "STREET", "domainComponent": "DC",
+    "userId": "UID",
+}  # fmt: skip
+_SAN: Final = {
+    CertificateUser.SAN_DNS: "DNS",
+    CertificateUser.SAN_EMAIL: "email",
+    CertificateUser.SAN_URI: "URI",
+}
+
+
+def certificate_user(certificate: Mapping[str, Any] | None, part: CertificateUser) -> str | None:
+    """The user that a client's verified certificate names.
+
+    Args:
+        certificate: as `ssl.SSLSocket.getpeercert` gives it; None or empty without a verified one.
+        part: where the name stands.
+
+    Returns:
+        The name; None if the certificate does not have that part, or a common name more than once.
+    """
+    if not certificate:
+        return None
+    if part in _SAN:
+        names = (value for kind, value in certificate.get("subjectAltName", ()) if kind == _SAN[part])
+        return _usable(next(names, None))
+    if part is CertificateUser.DISTINGUISHED_NAME:
+        # RFC 4514 writes the most specific first, certificates hold it last.
+        pairs = [f"{_SHORT.get(name, name)}={_escaped(value)}" for name, value in _attributes(certificate)]
+        return _usable(",".join(reversed(pairs)))
+    common_names = [value for name, value in _attributes(certificate) if name == "commonName"]
+    return _usable(common_names[0]) if len(common_names) == 1 else None
+
+
+def _attributes(certificate: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    for names in certificate.get("subject", ()):
+        yield from names
+
+
+def _usable(name: str | None) -> str | None:
+    return name if name and "\0" not in name else None
+
+
+def _escaped(value: str) -> str:
+    return "".join(f"\\{char}" if char in ',+"\\<>;=' else char for char in value)

@@ -1,0 +1,482 @@
+"""The broker's side of one AMQP 0-9-1 channel. Pure: frames and letters in, frames and letters out.
+
+Methods are handled strictly one after another. One that a queue must answer (declare, purge, get,
+commit, ...) makes the channel wait: what comes behind it is kept until the answer is there. A wake
+of the channel's task is: hand in everything that waits (`receive`, `on_effects`), then `pump`, then
+take the output and the mail.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum, auto
+from typing import Any, Final
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.deliver import return_frames
+from amqp10broker.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
+from amqp10broker.amqp091.framing import method_frame
+from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
+from amqp10broker.amqp091.methods import Method
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.config import Config
+from amqp10broker.errors import RefusedError
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import Command, Inspect, RequestRef, Verdict
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Subscribed,
+    SubscribeRefused,
+    Unconfirmed,
+)
+from amqp10broker.service.channels.consuming import Consuming, Held
+from amqp10broker.service.channels.context import ChannelContext
+from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Receiver
+from amqp10broker.service.channels.declaring import Declaring
+from amqp10broker.service.channels.errors import to_amqp091
+from amqp10broker.service.channels.fetching import Fetching
+from amqp10broker.service.channels.publishing import Publishing
+from amqp10broker.service.channels.subscribing import Subscribing
+
+
+class ChannelState(Enum):
+    """Specification 1.5: a channel is opened and closed any number of times."""
+
+    CLOSED = auto()
+    OPEN = auto()
+    CLOSING = auto()
+    """We sent channel.close: everything but its answer is ignored."""
+
+
+class BrokerChannel:
+    """One channel of one client.
+
+    Attributes:
+        number: the channel's.
+        state: open or not.
+        context: the broker around it.
+        mail: letters to queues since the last `take_mail`, in order.
+        publishing: contents of the client.
+        consuming: its consumers and what it holds.
+    """
+
+    def __init__(self, number: int, context: ChannelContext) -> None:
+        """A channel that is not open yet.
+
+        Args:
+            number: 1 .. channel-max.
+            context: the broker around it.
+        """
+        self.number = number
+        self.state = ChannelState.CLOSED
+        self.context = context
+        self.mail: list[tuple[QueueHandle, Command]] = []
+        self._out: list[bytes] = []
+        self._backlog: deque[object] = deque()
+        self._then: Callable[[Answer], None] | None = None
+        self._request: RequestRef | None = None
+        self._paused = False
+        self._committing = False
+        flow = CreditFlowSettings.of(context.config)
+        self._received = Receiver(flow)
+        self._settled_in_tx: list[tuple[Held, Verdict]] = []
+        self._reset()
+
+    def _reset(self) -> None:
+        self.consuming = Consuming(self.number, self.context, self.post)
+        self.declaring = Declaring(self)
+        self.subscribing = Subscribing(self)
+        self.fetching = Fetching(self)
+        self.publishing = Publishing(
+            self.context, self.post, self._return, lambda: self.subscribing.reply_address
+        )
+        self._settled_in_tx = []
+
+    # --- letters in -------------------------------------------------------------------------------
+
+    def receive(self, items: Sequence[object]) -> None:
+        """Frames of the client.
+
+        Raises:
+            AmqpHardError: the connection must be closed with it.
+        """
+        self._backlog.extend(items)
+        self._work()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether frames are kept until a queue has answered."""
+        return bool(self._backlog)
+
+    def _work(self) -> None:
+        backlog = self._backlog
+        while backlog and not self._paused:
+            self._on_item(backlog.popleft())
+
+    def on_effects(self, effects: Sequence[Effect]) -> None:
+        """What queues did.
+
+        Raises:
+            AmqpHardError: the connection must be closed with it.
+        """
+        for effect in effects:
+            self._on_effect(effect)
+        self._work()
+
+    def on_config(self, config: Config) -> None:
+        """The configuration was replaced."""
+        self.context.config = config
+
+    # --- what comes out ---------------------------------------------------------------------------
+
+    def write(self, method: Method) -> None:
+        """Write a method to the client."""
+        self._out.append(method_frame(self.number, method))
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        """Write frames that are encoded already."""
+        self._out.extend(pieces)
+
+    def post(self, handle: QueueHandle, command: Command) -> None:
+        """Put one letter to a queue."""
+        self.mail.append((handle, command))
+
+    def pump(self, budget_bytes: int) -> int:
+        """Write confirms, and deliveries as the budget allows; returns the bytes of the latter."""
+        for tag, multiple, nack in self.publishing.take_confirms():
+            self.write(methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple))
+        spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
+        self.consuming.top_up()
+        return spent
+
+    def take_output(self) -> list[bytes]:
+        """Bytes for the client since the last call, in pieces."""
+        out, self._out = self._out, []
+        return out
+
+    def take_mail(self) -> list[tuple[QueueHandle, Command]]:
+        """Letters to queues, in order."""
+        mail, self.mail = self.mail, []
+        return mail
+
+    def take_grant(self) -> int:
+        """Contents for which the reader gets new credit; none while a queue holds the channel up."""
+        return 0 if self.publishing.blocked else self._received.take_grant()
+
+    def close(self) -> None:
+        """The channel is over, whatever the reason: give everything back. May be called twice."""
+        self._settled_in_tx = []
+        self.consuming.close()
+        self.subscribing.close()
+        self._backlog.clear()
+        self._then = None
+        self._paused = False
+        self._committing = False
+
+    # --- waiting for queues -----------------------------------------------------------------------
+
+    def ask(
+        self,
+        handle: QueueHandle,
+        command: Callable[[RequestRef], Command],
+        then: Callable[[Answer], None],
+    ) -> None:
+        """Ask a queue, and go on with `then` when it has answered; nothing else is handled meanwhile."""
+        self._request = RequestRef(self.context.reply_to)
+        self._then = then
+        self._paused = True
+        self.post(handle, command(self._request))
+
+    def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
+        """Ask a queue for its counts."""
+        self.ask(handle, Inspect, then)
+
+    def queue_named(self, name: str) -> str:
+        """The name, or for an empty one that of the queue declared last."""
+        return self.declaring.queue_named(name)
+
+    def pause(self) -> None:
+        """Handle nothing more until `resume`."""
+        self._paused = True
+
+    def resume(self) -> None:
+        """Go on with what has come meanwhile."""
+        self._paused = False
+
+    def _on_answer(self, answer: Answer) -> None:
+        if answer.request is not self._request or self._then is None:
+            return  # asked before the channel was closed
+        then, self._then = self._then, None
+        self._paused = False
+        self._guarded(then, answer)
+
+    # --- frames -----------------------------------------------------------------------------------
+
+    def _on_item(self, item: object) -> None:
+        if self.state is not ChannelState.OPEN:
+            self._on_item_while_closed(item)
+            return
+        if type(item) is PublishRun:
+            self._received.handled(len(item.bodies))
+            self._guarded(self.publishing.publish, item)
+        elif type(item) is AckRun:
+            self._guarded(self._on_acks, item.tags)
+        elif type(item) is MethodFrame:
+            handler = _HANDLERS.get(type(item.method))
+            if handler is None:
+                raise _not_for_a_server(item.method)
+            self._guarded(handler, self, item.method)
+        elif type(item) is ContentTooLarge:
+            self._received.handled(1)
+            self._guarded(self._on_too_large, item)
+        else:
+            assert isinstance(item, Content), f"no channel handles {item!r}"
+            raise _not_for_a_server(item.method)
+
+    def _guarded(self, call: Callable[..., None], *arguments: Any) -> None:
+        """Run a handler; a soft error closes the channel, a hard one goes on to the connection."""
+        try:
+            call(*arguments)
+        except AmqpChannelError as error:
+            self._fail(error, arguments)
+        except RefusedError as refusal:
+            fault = to_amqp091(refusal)
+            if isinstance(fault, AmqpHardError):
+                _name_method(fault, arguments)
+                raise fault from refusal
+            self._fail(fault, arguments)
+        except AmqpHardError as error:
+            _name_method(error, arguments)
+            raise
+
+    def _fail(self, error: Amqp091Error, arguments: Sequence[Any]) -> None:
+        _name_method(error, arguments)
+        self.close()
+        self.state = ChannelState.CLOSING
+        self.write(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
+
+    def _on_item_while_closed(self, item: object) -> None:
+        if type(item) is PublishRun:
+            self._received.handled(len(item.bodies))
+        elif type(item) is ContentTooLarge:
+            self._received.handled(1)
+        method = item.method if type(item) is MethodFrame else None
+        if self.state is ChannelState.CLOSING:
+            if isinstance(method, methods.ChannelCloseOk):
+                self._end()
+            elif isinstance(method, methods.ChannelClose):
+                self.write(methods.ChannelCloseOk())
+            return
+        if isinstance(method, methods.ChannelOpen):
+            self._reset()
+            self.state = ChannelState.OPEN
+            self.write(methods.ChannelOpenOk())
+        elif not isinstance(method, methods.ChannelCloseOk):
+            raise AmqpHardError(
+                ReplyCode.CHANNEL_ERROR,
+                "expected 'channel.open'",
+                *((method.CLASS_ID, method.METHOD_ID) if method is not None else (0, 0)),
+            )
+
+    def _end(self) -> None:
+        self.state = ChannelState.CLOSED
+
+    # --- channel, confirm, tx ---------------------------------------------------------------------
+
+    def _open(self, method: methods.ChannelOpen) -> None:
+        raise AmqpHardError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
+
+    def _close(self, method: methods.ChannelClose) -> None:
+        backlog = list(self._backlog)
+        self.close()
+        self._backlog.extend(backlog)
+        self.write(methods.ChannelCloseOk())
+        self._end()
+
+    def _flow(self, method: methods.ChannelFlow) -> None:
+        if not method.active:
+            raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, "active=false")
+        self.write(methods.ChannelFlowOk(True))
+
+    def _access_request(self, method: methods.AccessRequest) -> None:
+        # Of AMQP 0-8: tickets mean nothing any more, and old clients want one.
+        self.write(methods.AccessRequestOk(1))
+
+    def _confirm_select(self, method: methods.ConfirmSelect) -> None:
+        self.publishing.select_confirms()
+        if not method.no_wait:
+            self.write(methods.ConfirmSelectOk())
+
+    def _tx_select(self, method: methods.TxSelect) -> None:
+        self.publishing.select_transactions()
+        self.write(methods.TxSelectOk())
+
+    def _tx_commit(self, method: methods.TxCommit) -> None:
+        self._require_tx()
+        settled, self._settled_in_tx = self._settled_in_tx, []
+        for verdict in Verdict:
+            held = [part for part, its in settled if its is verdict]
+            if held:
+                self.consuming.settle(held, verdict)
+        if self.publishing.commit():
+            self.write(methods.TxCommitOk())
+        else:
+            self._committing = True
+            self.pause()
+
+    def _tx_rollback(self, method: methods.TxRollback) -> None:
+        self._require_tx()
+        self.publishing.rollback()
+        self.consuming.put_back([held for held, _ in self._settled_in_tx])
+        self._settled_in_tx = []
+        self.write(methods.TxRollbackOk())
+
+    def _require_tx(self) -> None:
+        if not self.publishing.transactional:
+            raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+
+    # --- acknowledgements -------------------------------------------------------------------------
+
+    def _on_acks(self, tags: Sequence[tuple[int, bool]]) -> None:
+        self._settle(tags, Verdict.ACCEPT)
+
+    def _nack(self, method: methods.BasicNack) -> None:
+        # Not counted as a failed delivery (RabbitMQ 4.3); basic.reject is.
+        verdict = Verdict.REQUEUE if method.requeue else Verdict.DISCARD
+        self._settle([(method.delivery_tag, method.multiple)], verdict)
+
+    def _reject(self, method: methods.BasicReject) -> None:
+        verdict = Verdict.REQUEUE_FAILED if method.requeue else Verdict.DISCARD
+        self._settle([(method.delivery_tag, False)], verdict)
+
+    def _settle(self, tags: Sequence[tuple[int, bool]], verdict: Verdict) -> None:
+        taken: list[Held] = []
+        try:
+            self.consuming.take_tags(tags, taken)
+        finally:
+            # What was acknowledged before an unknown tag stays acknowledged.
+            if self.publishing.transactional:
+                self._settled_in_tx.extend((held, verdict) for held in taken)
+            elif taken:
+                self.consuming.settle(taken, verdict)
+
+    def _recover(self, method: methods.BasicRecover) -> None:
+        self._recover_all(method.requeue)
+        self.write(methods.BasicRecoverOk())
+
+    def _recover_async(self, method: methods.BasicRecoverAsync) -> None:
+        self._recover_all(method.requeue)
+
+    def _recover_all(self, requeue: bool) -> None:
+        if not requeue:
+            raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
+        self.consuming.recover()
+
+    def _qos(self, method: methods.BasicQos) -> None:
+        if method.prefetch_size:
+            raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+        if method.global_ and self.context.config.permit_global_qos:
+            self.consuming.global_prefetch = method.prefetch_count
+        else:
+            self.consuming.prefetch = method.prefetch_count
+        self.write(methods.BasicQosOk())
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def _return(self, message: Message) -> None:
+        self.write_pieces(
+            [return_frames(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message, self.context.frame_max)]
+        )
+
+    def _on_too_large(self, item: ContentTooLarge) -> None:
+        raise AmqpChannelError(
+            ReplyCode.PRECONDITION_FAILED,
+            f"message size {item.size} is larger than max size {item.limit}",
+        )
+
+    # --- effects ----------------------------------------------------------------------------------
+
+    def _on_effect(self, effect: Effect) -> None:
+        match effect:
+            case Confirmed() | Unconfirmed():
+                # A queue that was deleted before it could confirm counts as one that has.
+                self.publishing.on_confirmed(effect.publisher, effect.ids)
+                if self._committing and self.publishing.committed:
+                    self._committing = False
+                    self.resume()
+                    self.write(methods.TxCommitOk())
+            case Deliver():
+                consumer = self.consuming.find(effect.consumer)
+                if consumer is not None:
+                    consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
+            case CreditReply():
+                consumer = self.consuming.find(effect.consumer)
+                if consumer is not None:
+                    consumer.on_reply(effect)
+                    self.fetching.on_reply(consumer, effect)
+            case Answer():
+                self._on_answer(effect)
+            case Subscribed():
+                self._guarded(self.subscribing.on_subscribed, effect)
+            case SubscribeRefused():
+                self._guarded(self.subscribing.on_refused, effect)
+            case QueueDeleted():
+                self.fetching.on_queue_deleted(effect)
+                self._guarded(self.subscribing.on_queue_deleted, effect)
+
+
+def _not_for_a_server(method: Method) -> AmqpHardError:
+    return AmqpHardError(
+        ReplyCode.COMMAND_INVALID,
+        f"{method.NAME} is not a method that a client sends on a channel",
+        method.CLASS_ID,
+        method.METHOD_ID,
+    )
+
+
+def _name_method(error: Amqp091Error, arguments: Sequence[Any]) -> None:
+    """Put the method that failed into an error that does not name it yet."""
+    if error.class_id:
+        return
+    for argument in arguments:
+        if isinstance(argument, Method):
+            error.class_id, error.method_id = argument.CLASS_ID, argument.METHOD_ID
+        elif isinstance(argument, PublishRun | ContentTooLarge):
+            error.class_id, error.method_id = methods.BasicPublish.CLASS_ID, methods.BasicPublish.METHOD_ID
+
+
+_HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {
+    methods.ChannelOpen: BrokerChannel._open,
+    methods.ChannelClose: BrokerChannel._close,
+    methods.ChannelFlow: BrokerChannel._flow,
+    methods.ChannelFlowOk: lambda channel, method: None,
+    methods.AccessRequest: BrokerChannel._access_request,
+    methods.ExchangeDeclare: lambda channel, method: channel.declaring.exchange_declare(method),
+    methods.ExchangeDelete: lambda channel, method: channel.declaring.exchange_delete(method),
+    methods.ExchangeBind: lambda channel, method: channel.declaring.exchange_bind(method),
+    methods.ExchangeUnbind: lambda channel, method: channel.declaring.exchange_unbind(method),
+    methods.QueueDeclare: lambda channel, method: channel.declaring.queue_declare(method),
+    methods.QueueBind: lambda channel, method: channel.declaring.queue_bind(method),
+    methods.QueueUnbind: lambda channel, method: channel.declaring.queue_unbind(method),
+    methods.QueuePurge: lambda channel, method: channel.declaring.queue_purge(method),
+    methods.QueueDelete: lambda channel, method: channel.declaring.queue_delete(method),
+    methods.BasicQos: BrokerChannel._qos,
+    methods.BasicConsume: lambda channel, method: channel.subscribing.consume(method),
+    methods.BasicCancel: lambda channel, method: channel.subscribing.cancel(method),
+    methods.BasicCancelOk: lambda channel, method: None,
+    methods.BasicGet: lambda channel, method: channel.fetching.get(method),
+    methods.BasicNack: BrokerChannel._nack,
+    methods.BasicReject: BrokerChannel._reject,
+    methods.BasicRecover: BrokerChannel._recover,
+    methods.BasicRecoverAsync: BrokerChannel._recover_async,
+    methods.ConfirmSelect: BrokerChannel._confirm_select,
+    methods.TxSelect: BrokerChannel._tx_select,
+    methods.TxCommit: BrokerChannel._tx_commit,
+    methods.TxRollback: BrokerChannel._tx_rollback,
+}

@@ -1,0 +1,249 @@
+"""Consuming on one channel: consumers, basic.get, acknowledgements, prefetch, and writing deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from amqp10broker.amqp091.deliver import DeliverEncoder
+from amqp10broker.amqp091.delivery_tags import Taken, Unacked
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.message.convert import to_amqp091
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
+from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.channels.context import ChannelContext, Post
+
+OVERHEAD_BYTES: Final = 64
+"""What a delivery's frames take beside the content, for the writer's budget."""
+
+Held = Taken[Consumer, int]
+"""Deliveries that the client held: whose they were, and the queue's numbers for them."""
+
+
+class Consuming:
+    """What a channel does with consumers of its client.
+
+    Attributes:
+        consumers: by tag.
+        prefetch: basic.qos for consumers to come; 0: no limit.
+        global_prefetch: deliveries that the whole channel may hold; 0: no limit.
+    """
+
+    def __init__(self, number: int, context: ChannelContext, post: Post) -> None:
+        """Begin without consumers.
+
+        Args:
+            number: the channel's.
+            context: the broker around it.
+            post: puts letters to queues.
+        """
+        self._number = number
+        self._context = context
+        self._post = post
+        self._by_ref: dict[ConsumerRef, Consumer] = {}
+        self._encoders: dict[Consumer, DeliverEncoder] = {}
+        self._fetchers: dict[tuple[DeclaredQueue, bool], Consumer] = {}
+        self._unacked: Unacked[Consumer, int] = Unacked()
+        self._turn = 0
+        self._next_tag = 1
+        self.consumers: dict[str, Consumer] = {}
+        self.prefetch = 0
+        self.global_prefetch = 0
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def subscribe(self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool) -> Consumer:
+        """Ask the queue for a new consumer; it answers."""
+        ref = ConsumerRef(self._context.reply_to)
+        consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch)
+        self._by_ref[ref] = consumer
+        self._post(queue.handle, Subscribe(ref, no_ack, exclusive=exclusive, answer=True))
+        return consumer
+
+    def start(self, consumer: Consumer) -> None:
+        """The queue has accepted it: let deliveries come."""
+        self.consumers[consumer.tag] = consumer
+        self._encoders[consumer] = DeliverEncoder(self._number, consumer.tag, self._context.frame_max)
+        consumer.request(self._global_room())
+
+    def cancel(self, tag: str) -> Consumer | None:
+        """End a consumer; what the client holds stays with the channel."""
+        consumer = self.consumers.pop(tag, None)
+        if consumer is not None:
+            consumer.cancel()
+            self._encoders.pop(consumer, None)
+            self._forget_if_idle(consumer)
+        return consumer
+
+    def forget(self, ref: ConsumerRef) -> Consumer | None:
+        """The queue is gone, or did not take the consumer; acknowledgements are still accepted."""
+        consumer = self._by_ref.pop(ref, None)
+        if consumer is None:
+            return None
+        consumer.cancelled = True
+        consumer.take(consumer.unsent)
+        self._encoders.pop(consumer, None)
+        if self.consumers.get(consumer.tag) is consumer:
+            del self.consumers[consumer.tag]
+        key = (consumer.queue, consumer.no_ack)
+        if self._fetchers.get(key) is consumer:
+            del self._fetchers[key]
+        return consumer
+
+    def find(self, ref: ConsumerRef) -> Consumer | None:
+        """The consumer or fetcher that a queue means."""
+        return self._by_ref.get(ref)
+
+    def fetch(self, queue: DeclaredQueue, *, no_ack: bool) -> Consumer:
+        """Ask a queue for one message (basic.get)."""
+        fetcher = self._fetchers.get((queue, no_ack))
+        if fetcher is None:
+            ref = ConsumerRef(self._context.reply_to)
+            fetcher = Consumer("", queue, ref, self._post, no_ack=no_ack, prefetch=0)
+            self._fetchers[queue, no_ack] = fetcher
+            self._by_ref[ref] = fetcher
+            self._post(queue.handle, Subscribe(ref, no_ack, counted=False))
+        fetcher.fetch()
+        return fetcher
+
+    def take_fetched(self, fetcher: Consumer) -> tuple[int, Message] | None:
+        """The message that a fetch brought, with its delivery tag; None if there was none."""
+        keys, messages = fetcher.take(1)
+        if not keys:
+            return None
+        tag = self._next_tag
+        self._next_tag += 1
+        if not fetcher.no_ack:
+            self._unacked.add(tag, fetcher, keys)
+            fetcher.unacked += 1
+        return tag, messages[0]
+
+    def _forget_if_idle(self, consumer: Consumer) -> None:
+        if consumer.cancelled and not consumer.unacked:
+            self._by_ref.pop(consumer.ref, None)
+
+    # --- prefetch ---------------------------------------------------------------------------------
+
+    def _global_room(self) -> int | None:
+        if not self.global_prefetch:
+            return None
+        return max(0, self.global_prefetch - len(self._unacked))
+
+    def top_up(self) -> None:
+        """Ask queues for what acknowledgements and writing have made room for."""
+        room = self._global_room()
+        for consumer in self.consumers.values():
+            consumer.request(None if consumer.no_ack else room)
+
+    def _hold_to_global_limit(self) -> None:
+        """Every consumer was allowed what the channel has left; what is too much goes back."""
+        if self.global_prefetch and len(self._unacked) >= self.global_prefetch:
+            for consumer in self.consumers.values():
+                if consumer.unsent and not consumer.no_ack:
+                    consumer.give_back()
+
+    # --- deliveries -------------------------------------------------------------------------------
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether deliveries wait here for the socket."""
+        return any(consumer.keys for consumer in self.consumers.values())
+
+    def write(self, budget_bytes: int, out: list[bytes]) -> int:
+        """Write deliveries of all consumers in turn, as far as the budget goes.
+
+        Returns:
+            The bytes written; at least one delivery is written if there is a budget at all.
+        """
+        spent = 0
+        waiting = [consumer for consumer in self.consumers.values() if consumer.keys]
+        if len(waiting) > 1:
+            self._turn = (self._turn + 1) % len(waiting)
+            waiting = waiting[self._turn :] + waiting[: self._turn]
+        for consumer in waiting:
+            if spent >= budget_bytes:
+                break
+            spent += self._write_of(consumer, budget_bytes - spent, out)
+        self._hold_to_global_limit()
+        return spent
+
+    def _write_of(self, consumer: Consumer, budget_bytes: int, out: list[bytes]) -> int:
+        count = 0
+        spent = 0
+        for head, body in consumer.messages:
+            if spent >= budget_bytes:
+                break
+            spent += len(head) + len(body) + OVERHEAD_BYTES
+            count += 1
+        if self.global_prefetch and not consumer.no_ack:
+            count = min(count, self.global_prefetch - len(self._unacked))
+            if count <= 0:
+                return 0
+        keys, messages = consumer.take(count)
+        first = self._next_tag
+        self._next_tag += len(keys)
+        if not consumer.no_ack:
+            self._unacked.add(first, consumer, keys)
+            consumer.unacked += len(keys)
+        if not all(head[0] == 0x91 for head, _ in messages):
+            messages = [to_amqp091(message) for message in messages]
+        self._encoders[consumer].encode(first, messages, out)
+        return spent
+
+    # --- acknowledgements -------------------------------------------------------------------------
+
+    def take_tags(self, tags: Sequence[tuple[int, bool]], taken: list[Held]) -> None:
+        """Take deliveries out of what the client holds.
+
+        Args:
+            tags: (delivery tag, multiple) pairs.
+            taken: is extended by what they are about.
+
+        Raises:
+            AmqpChannelError: 406, a tag is not outstanding; those before it are in `taken`.
+        """
+        self._unacked.ack_run(tags, taken)
+
+    def put_back(self, held: Sequence[Held]) -> None:
+        """What a rolled back transaction had acknowledged is unacknowledged again."""
+        self._unacked.restore(held)
+
+    def settle(self, held: Sequence[Held], verdict: Verdict) -> None:
+        """Tell the queues what became of deliveries."""
+        if len(held) == 1:
+            self._settle_one(held[0].consumer, held[0].keys, verdict)
+            return
+        by_consumer: dict[Consumer, list[int]] = {}
+        for part in held:
+            by_consumer.setdefault(part.consumer, []).extend(part.keys)
+        for consumer, keys in by_consumer.items():
+            self._settle_one(consumer, keys, verdict)
+
+    def _settle_one(self, consumer: Consumer, keys: Sequence[int], verdict: Verdict) -> None:
+        consumer.settle(keys, verdict)
+        if consumer.cancelled:
+            self._forget_if_idle(consumer)
+
+    def recover(self) -> None:
+        """Requeue everything that the client holds."""
+        self.settle(self._unacked.take_all(), Verdict.REQUEUE)
+
+    def close(self) -> None:
+        """The channel is over: everything goes back. May be called twice."""
+        for consumer in self._all():
+            consumer.leave()
+        self._by_ref.clear()
+        self.consumers.clear()
+        self._encoders.clear()
+        self._fetchers.clear()
+        self._unacked = Unacked()
+
+    def _all(self) -> Iterator[Consumer]:
+        # Consumers that were cancelled come last: what they hold is older, and queues sort it anyway.
+        return iter(list(self._by_ref.values()))
+
+    @property
+    def unacked(self) -> int:
+        """Deliveries that the client holds."""
+        return len(self._unacked)

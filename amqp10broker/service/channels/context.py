@@ -1,0 +1,45 @@
+"""What a channel may know of the broker around it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.config import Config
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.security.authorise import Access
+from amqp10broker.service.context import MakeVolatile, Post
+
+__all__ = ["ChannelContext", "Post"]
+
+
+@dataclass(slots=True)
+class ChannelContext:
+    """One channel's surroundings.
+
+    Attributes:
+        vhost: the connection's virtual host.
+        access: what the user may do there.
+        config: the present configuration; replaced as a whole when a setting changes.
+        reply_to: under which queues answer this channel.
+        user: authenticated name.
+        impersonator: the user may publish with other users' names (tag `impersonator`).
+        connection: identity of the connection, the owner of exclusive queues.
+        capabilities: what the client said it can do, by name.
+        frame_max: bytes, the largest frame the client takes.
+        new_id: gives a fresh unguessable token for generated names.
+        volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
+    """
+
+    vhost: VirtualHost
+    access: Access
+    config: Config
+    reply_to: ReplyTo
+    user: str
+    impersonator: bool
+    connection: object
+    capabilities: Collection[str]
+    frame_max: int
+    new_id: Callable[[], str]
+    volatile: MakeVolatile

@@ -1,0 +1,71 @@
+"""RabbitMQ's credit_flow, the back-pressure of AMQP 0-9-1: reader -> channel -> queue.
+
+Between two of them each (sender, receiver) pair has a counter. The sender may send until it is used
+up, and then stops *everything*, whoever it is for. The receiver gives `more_after` back whenever it
+has handled so many, unless it is held up itself: then it gives when it goes on. So a slow queue
+stops a channel, the channel stops the reader, and the reader stops the whole connection.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from amqp10broker.config import Config
+
+
+@dataclass(frozen=True, slots=True)
+class CreditFlowSettings:
+    """Both numbers count messages (`credit_flow_default_credit` of RabbitMQ).
+
+    Attributes:
+        initial: what a sender may send before the receiver has handled anything.
+        more_after: handled so many, the receiver gives as many; not more than `initial`, or a sender
+            would wait for ever.
+    """
+
+    initial: int = 400
+    more_after: int = 200
+
+    @classmethod
+    def of(cls, config: Config) -> CreditFlowSettings:
+        """As configured."""
+        initial = config.credit_flow_initial
+        return cls(initial, min(config.credit_flow_more_after, initial))
+
+
+class Sender:
+    """The sending end of one pair.
+
+    Attributes:
+        credit: messages it may send; below 0 when it had to finish what it had begun.
+    """
+
+    __slots__ = ("credit",)
+
+    def __init__(self, settings: CreditFlowSettings) -> None:
+        self.credit = settings.initial
+
+    @property
+    def blocked(self) -> bool:
+        """Whether the next message has to wait."""
+        return self.credit <= 0
+
+
+class Receiver:
+    """The receiving end of one pair: counts what it handled, and says what to give."""
+
+    __slots__ = ("_handled", "_more_after")
+
+    def __init__(self, settings: CreditFlowSettings) -> None:
+        self._more_after = settings.more_after
+        self._handled = 0
+
+    def handled(self, messages: int) -> None:
+        """Messages are worked off."""
+        self._handled += messages
+
+    def take_grant(self) -> int:
+        """What to give to the sender now: whole portions only. Not to be asked while held up."""
+        portions = self._handled // self._more_after
+        self._handled -= portions * self._more_after
+        return portions * self._more_after

@@ -1,0 +1,313 @@
+"""Exchange and queue methods of one channel: declare, delete, bind, unbind, purge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.codec import plain
+from amqp10broker.amqp091.methods import Method
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.errors import AccessRefused, InUse, NotFound, NotSupported, PreconditionFailed
+from amqp10broker.queues.commands import Delete, Inspect, Purge
+from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.service.channels.part import Channel, usable
+from amqp10broker.service.channels.publishing import DIRECT_REPLY_TO
+
+GENERATED_PREFIX: Final = "amq.gen-"
+_DIRECT_REPLY_TO_PREFIX: Final = DIRECT_REPLY_TO + "."
+
+
+class Declaring:
+    """What a channel does with exchanges, queues and bindings.
+
+    Attributes:
+        last_queue: declared last on this channel; what an empty queue name means.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._context = channel.context
+        self.last_queue = ""
+
+    def queue_named(self, name: str) -> str:
+        """The name, or for an empty one that of the queue declared last."""
+        if name:
+            return name
+        if not self.last_queue:
+            raise NotFound("queue ''", "no previously declared queue")
+        return self.last_queue
+
+    def _reply(self, no_wait: bool, method: Method) -> None:
+        if not no_wait:
+            self._channel.write(method)
+
+    # --- exchanges --------------------------------------------------------------------------------
+
+    def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
+        """exchange.declare"""
+        topology = self._context.vhost.topology
+        access = self._context.access
+        if method.passive:
+            _not_default_exchange(method.exchange)
+            access.any("exchange", method.exchange)
+            topology.lookup_exchange(method.exchange)
+        else:
+            arguments = plain(method.arguments)
+            access.configure("exchange", method.exchange)
+            alternate = arguments.get("alternate-exchange")
+            if isinstance(alternate, str):
+                access.read("exchange", method.exchange)
+                access.write("exchange", alternate)
+            topology.declare_exchange(
+                method.exchange,
+                method.type,
+                durable=method.durable,
+                auto_delete=method.auto_delete,
+                internal=method.internal,
+                arguments=arguments,
+            )
+        self._reply(method.no_wait, methods.ExchangeDeclareOk())
+
+    def exchange_delete(self, method: methods.ExchangeDelete) -> None:
+        """exchange.delete"""
+        self._context.access.configure("exchange", method.exchange)
+        self._context.vhost.topology.delete_exchange(method.exchange, if_unused=method.if_unused)
+        self._reply(method.no_wait, methods.ExchangeDeleteOk())
+
+    def exchange_bind(self, method: methods.ExchangeBind) -> None:
+        """exchange.bind"""
+        destination = Destination("exchange", method.destination)
+        self._bind(method.source, destination, method.routing_key, method.arguments)
+        self._reply(method.no_wait, methods.ExchangeBindOk())
+
+    def exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
+        """exchange.unbind"""
+        destination = Destination("exchange", method.destination)
+        self._unbind(method.source, destination, method.routing_key, method.arguments)
+        self._reply(method.no_wait, methods.ExchangeUnbindOk())
+
+    # --- bindings ---------------------------------------------------------------------------------
+
+    def _bind(
+        self, source: str, destination: Destination, routing_key: str, arguments: dict[str, Any]
+    ) -> None:
+        self._check_binding(source, destination, routing_key)
+        self._context.vhost.topology.bind(Binding(source, destination, routing_key, plain(arguments)))
+
+    def _unbind(
+        self, source: str, destination: Destination, routing_key: str, arguments: dict[str, Any]
+    ) -> None:
+        self._check_binding(source, destination, routing_key)
+        self._context.vhost.topology.unbind(Binding(source, destination, routing_key, plain(arguments)))
+
+    def _check_binding(self, source: str, destination: Destination, routing_key: str) -> None:
+        access = self._context.access
+        vhost = self._context.vhost
+        if destination.kind == "queue":
+            _not_direct_reply_to(destination.name)
+            access.write("queue", destination.name)
+            found = vhost.find(destination.name)
+            if found is not None:
+                vhost.for_connection(found, self._context.connection)
+        else:
+            _not_default_exchange(destination.name)
+            access.write("exchange", destination.name)
+        _not_default_exchange(source)
+        access.read("exchange", source)
+        exchange = vhost.topology.find_exchange(source)
+        if exchange is not None and exchange.type == "topic":
+            access.read_topic(source, routing_key)
+
+    def queue_bind(self, method: methods.QueueBind) -> None:
+        """queue.bind"""
+        queue, routing_key = self._binding_of(method.queue, method.routing_key)
+        self._bind(method.exchange, Destination("queue", queue), routing_key, method.arguments)
+        self._reply(method.no_wait, methods.QueueBindOk())
+
+    def queue_unbind(self, method: methods.QueueUnbind) -> None:
+        """queue.unbind"""
+        queue, routing_key = self._binding_of(method.queue, method.routing_key)
+        self._unbind(method.exchange, Destination("queue", queue), routing_key, method.arguments)
+        self._reply(False, methods.QueueUnbindOk())
+
+    def _binding_of(self, queue: str, routing_key: str) -> tuple[str, str]:
+        name = self.queue_named(queue)
+        # "If the queue name is empty and the routing key is empty too, the key is the queue's name."
+        return name, routing_key if routing_key or queue else name
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    def queue_declare(self, method: methods.QueueDeclare) -> None:
+        """queue.declare"""
+        if method.queue.startswith(DIRECT_REPLY_TO):
+            self._declare_direct_reply_to(method)
+        elif method.passive:
+            name = self.queue_named(method.queue)
+            self._context.access.any("queue", name)
+            self._report(usable(self._channel, name), method.no_wait)
+        else:
+            self._declare(method)
+
+    def _declare(self, method: methods.QueueDeclare) -> None:
+        context = self._context
+        name = method.queue or GENERATED_PREFIX + context.new_id()
+        arguments = plain(method.arguments)
+        access = context.access
+        access.configure("queue", name)
+        dead_letter_exchange = arguments.get("x-dead-letter-exchange")
+        if isinstance(dead_letter_exchange, str):
+            access.read("queue", name)
+            access.write("exchange", dead_letter_exchange)
+        queue, created = context.vhost.declare(
+            name,
+            durable=method.durable,
+            exclusive_owner=context.connection if method.exclusive else None,
+            auto_delete=method.auto_delete,
+            arguments=arguments,
+            internal=not method.queue,
+        )
+        context.vhost.for_connection(queue, context.connection)
+        if created:
+            self.last_queue = queue.name
+            self._reply(method.no_wait, methods.QueueDeclareOk(queue.name, 0, 0))
+        else:
+            self._report(queue, method.no_wait)
+
+    def _report(self, queue: DeclaredQueue, no_wait: bool) -> None:
+        """Answer a declaration with the counts behind everything this channel has published."""
+        self.last_queue = queue.name
+        if no_wait:
+            return
+
+        def reply(answer: Answer) -> None:
+            if answer.refused is not None:
+                raise _no_queue(queue)
+            self._channel.write(methods.QueueDeclareOk(queue.name, answer.ready, answer.consumers))
+
+        self._channel.ask(queue.handle, Inspect, reply)
+
+    def _declare_direct_reply_to(self, method: methods.QueueDeclare) -> None:
+        """Asking for a reply queue tells whether its owner is still there."""
+        vhost = self._context.vhost
+        if method.queue != DIRECT_REPLY_TO:
+            if not method.queue.startswith(_DIRECT_REPLY_TO_PREFIX):
+                self._declare(method)
+                return
+            vhost.lookup(method.queue)
+        self._reply(method.no_wait, methods.QueueDeclareOk(method.queue, 0, 1))
+
+    def queue_purge(self, method: methods.QueuePurge) -> None:
+        """queue.purge"""
+        queue = self._queue_for("read", method.queue)
+
+        def reply(answer: Answer) -> None:
+            if answer.refused is not None:
+                raise _no_queue(queue)
+            self._reply(method.no_wait, methods.QueuePurgeOk(answer.ready))
+
+        self._channel.ask(queue.handle, Purge, reply)
+
+    def queue_delete(self, method: methods.QueueDelete) -> None:
+        """queue.delete"""
+        name = self.queue_named(method.queue)
+        _not_direct_reply_to(name)
+        self._context.access.configure("queue", name)
+        vhost = self._context.vhost
+        queue = vhost.find(name)
+        if queue is None:
+            self._reply(method.no_wait, methods.QueueDeleteOk(0))
+            return
+        vhost.for_connection(queue, self._context.connection)
+        if queue.type == "quorum" and (method.if_unused or method.if_empty):
+            flag = "if-unused" if method.if_unused else "if-empty"
+            raise NotSupported(
+                f"queue '{name}'",
+                f"cannot delete queue '{name}' in vhost '{vhost.name}'. queue.delete operations with {flag} "
+                "flag set are not supported by quorum queues",
+            )
+
+        def reply(answer: Answer) -> None:
+            if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
+                text = "in use" if answer.refused is Refusal.IN_USE else "is not empty"
+                raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {text}")
+            self._reply(method.no_wait, methods.QueueDeleteOk(answer.ready))
+
+        command: Callable[..., Delete] = lambda request: Delete(  # noqa: E731
+            request, if_unused=method.if_unused, if_empty=method.if_empty
+        )
+        self._channel.ask(queue.handle, command, reply)
+
+    def _queue_for(self, permission: str, given: str) -> DeclaredQueue:
+        name = self.queue_named(given)
+        getattr(self._context.access, permission)("queue", name)
+        return usable(self._channel, name)
+
+
+def _no_queue(queue: DeclaredQueue) -> NotFound:
+    return NotFound(f"queue '{queue.name}'", f"no queue '{queue.name}' in vhost '{queue.vhost}'")
+
+
+def _not_default_exchange(name: str) -> None:
+    if not name:
+        raise AccessRefused("the default exchange", "operation not permitted on the default exchange")
+
+
+def _not_direct_reply_to(name: str) -> None:
+    if name == DIRECT_REPLY_TO or name.startswith(_DIRECT_REPLY_TO_PREFIX):
+        raise AccessRefused(
+            f"queue '{name}'", f"operation not permitted on the direct reply-to queue '{name}'"
+        )
+
+
+def check_consumer_arguments(queue: DeclaredQueue, arguments: dict[str, Any]) -> None:
+    """Check the arguments of basic.consume.
+
+    Raises:
+        PreconditionFailed: an argument is unknown for the type of the queue, or of a wrong type.
+    """
+    known = {"x-priority", "x-cancel-on-ha-failover"}
+    if queue.type == "quorum":
+        known.add("x-consumer-timeout")
+    for key, value in arguments.items():
+        if key not in known:
+            if key.startswith("x-"):
+                raise PreconditionFailed(
+                    f"queue '{queue.name}'",
+                    f"invalid arg '{key}' for queue '{queue.name}' in vhost '{queue.vhost}' of queue type "
+                    f"rabbit_{queue.type}_queue",
+                )
+            continue
+        wanted = bool if key == "x-cancel-on-ha-failover" else int
+        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
+            raise PreconditionFailed(
+                f"queue '{queue.name}'",
+                f"invalid arg '{key}' for queue '{queue.name}' in vhost '{queue.vhost}': "
+                f"{{unacceptable_type,{_amqp_type(value)}}}",
+            )
+        if key == "x-consumer-timeout" and value < 0:
+            raise PreconditionFailed(
+                f"queue '{queue.name}'",
+                f"invalid arg '{key}' for queue '{queue.name}' in vhost '{queue.vhost}': "
+                f"{{value_negative,{value}}}",
+            )
+
+
+def _amqp_type(value: object) -> str:
+    match value:
+        case bool():
+            return "bool"
+        case int():
+            return "signedint" if -(2**31) <= value < 2**31 else "long"
+        case float():
+            return "double"
+        case str() | bytes():
+            return "longstr"
+        case list():
+            return "array"
+        case dict():
+            return "table"
+        case _:
+            return "void"

@@ -1,0 +1,54 @@
+"""basic.get of one channel: one message or none."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.deliver import get_ok_frames
+from amqp10broker.message.convert import to_amqp091
+from amqp10broker.queues.effects import CreditReply, QueueDeleted
+from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.channels.part import Channel, usable
+
+
+class Fetching:
+    """What a channel does with basic.get: it asks the queue for one message with drain."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._fetcher: Consumer | None = None
+
+    def get(self, method: methods.BasicGet) -> None:
+        """basic.get"""
+        channel = self._channel
+        name = channel.queue_named(method.queue)
+        channel.context.access.read("queue", name)
+        queue = usable(channel, name)
+        self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
+        channel.pause()
+
+    def on_reply(self, fetcher: Consumer, reply: CreditReply) -> None:
+        """The queue has answered; its message, if there was one, came before."""
+        if fetcher is not self._fetcher:
+            return
+        self._fetcher = None
+        channel = self._channel
+        fetched = channel.consuming.take_fetched(fetcher)
+        if fetched is None:
+            channel.write(methods.BasicGetEmpty())
+        else:
+            tag, message = fetched
+            channel.write_pieces(
+                [
+                    get_ok_frames(
+                        channel.number, tag, to_amqp091(message), reply.available, channel.context.frame_max
+                    )
+                ]
+            )
+        channel.resume()
+
+    def on_queue_deleted(self, effect: QueueDeleted) -> None:
+        """The queue went while it was asked: it had nothing."""
+        if self._fetcher is not None and effect.ref is self._fetcher.ref:
+            self._fetcher = None
+            self._channel.write(methods.BasicGetEmpty())
+            self._channel.resume()

@@ -1,0 +1,64 @@
+"""What the parts of a channel need of the channel they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol
+
+from amqp10broker.amqp091.methods import Method
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
+from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.effects import Answer
+from amqp10broker.service.channels.context import ChannelContext
+
+if TYPE_CHECKING:
+    from amqp10broker.service.channels.consuming import Consuming
+
+
+class Channel(Protocol):
+    """A channel, as its parts see it."""
+
+    number: int
+    context: ChannelContext
+    consuming: Consuming
+
+    def write(self, method: Method) -> None:
+        """Write a method to the client."""
+
+    def write_pieces(self, pieces: Sequence[bytes]) -> None:
+        """Write frames that are encoded already."""
+
+    def post(self, handle: QueueHandle, command: Command) -> None:
+        """Put one letter to a queue."""
+
+    def ask(
+        self,
+        handle: QueueHandle,
+        command: Callable[[RequestRef], Command],
+        then: Callable[[Answer], None],
+    ) -> None:
+        """Ask a queue and handle nothing else until it has answered."""
+
+    def pause(self) -> None:
+        """Handle nothing more until `resume`."""
+
+    def resume(self) -> None:
+        """Go on with what has come meanwhile."""
+
+    def queue_named(self, name: str) -> str:
+        """The name, or for an empty one that of the queue declared last.
+
+        Raises:
+            NotFound: there is no such.
+        """
+
+
+def usable(channel: Channel, name: str) -> DeclaredQueue:
+    """The queue of this name that the channel's connection may use.
+
+    Raises:
+        NotFound: there is none.
+        ResourceLocked: another connection has it exclusively.
+    """
+    context = channel.context
+    return context.vhost.for_connection(context.vhost.lookup(name), context.connection)

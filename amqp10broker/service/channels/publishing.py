@@ -1,0 +1,316 @@
+"""Publishing on one channel: routes, returns, confirms, transactions, and the credit of the queues.
+
+A run of publishes of the same shape is routed once and posted to its queues as one letter each.
+What a queue has handled comes back as `Confirmed`, whether the client wants confirms or not: the
+credit flow counts it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from amqp10broker.amqp091.confirm import Confirm, ConfirmTracker
+from amqp10broker.amqp091.items import PublishRun
+from amqp10broker.amqp091.properties import decode_properties, encode_properties
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.errors import NotSupported, PreconditionFailed
+from amqp10broker.message.amqp091 import read_content
+from amqp10broker.message.message import Message
+from amqp10broker.message.routing_headers import routing_headers
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.service.channels.context import ChannelContext, Post
+from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Receiver, Sender
+from amqp10broker.service.routes import HEADS_MAX, Route, Routes
+
+DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+_DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
+
+OUTLETS_MAX: Final = 1024
+"""Queues a channel keeps a credit counter for; beyond, those that owe nothing are forgotten."""
+
+_Head = tuple[bytes, Sequence[str]]
+
+
+class Outlet:
+    """One queue that this channel publishes to.
+
+    Attributes:
+        queue: the queue.
+        ref: under which the queue confirms.
+        sender: the channel's end of the credit flow to it.
+        receiver: the queue's end. What it handled it says by `Confirmed`, so it is counted here.
+        outstanding: messages that it has not confirmed.
+    """
+
+    __slots__ = ("outstanding", "queue", "receiver", "ref", "sender")
+
+    def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, settings: CreditFlowSettings) -> None:
+        self.queue = queue
+        self.ref = PublisherRef(reply_to)
+        self.sender = Sender(settings)
+        self.receiver = Receiver(settings)
+        self.outstanding = 0
+
+
+class _Buffered:
+    """A publish inside a transaction: routed, not delivered."""
+
+    __slots__ = ("mandatory", "message", "queues")
+
+    def __init__(self, message: Message, queues: Sequence[DeclaredQueue], mandatory: bool) -> None:
+        self.message = message
+        self.queues = queues
+        self.mandatory = mandatory
+
+
+class Publishing:
+    """What a channel does with contents of its client.
+
+    Attributes:
+        confirming: confirm.select was received.
+        transactional: tx.select was received.
+        blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
+    """
+
+    def __init__(
+        self,
+        context: ChannelContext,
+        post: Post,
+        give_back: Callable[[Message], None],
+        reply_address: Callable[[], str | None],
+    ) -> None:
+        """Begin without confirms and transactions.
+
+        Args:
+            context: the broker around the channel.
+            post: puts letters to queues.
+            give_back: writes a basic.return for a message that no queue took.
+            reply_address: the name under which replies reach this channel's direct reply-to consumer;
+                None if it has none.
+        """
+        self._context = context
+        self._post = post
+        self._give_back = give_back
+        self._reply_address = reply_address
+        self._flow = CreditFlowSettings.of(context.config)
+        self._routes = Routes(context.vhost, context.access)
+        self._outlets: dict[DeclaredQueue, Outlet] = {}
+        self._by_ref: dict[PublisherRef, Outlet] = {}
+        self._held_by: set[Outlet] = set()
+        self._tracker = ConfirmTracker()
+        self._next_seq = 1
+        self._buffered: list[_Buffered] = []
+        self._commit: dict[int, int] | None = None
+        self.confirming = False
+        self.transactional = False
+
+    @property
+    def blocked(self) -> bool:
+        """Whether a queue's credit is used up."""
+        return bool(self._held_by)
+
+    @property
+    def slow_queues(self) -> list[str]:
+        """Names of the queues that hold the channel up."""
+        return [outlet.queue.name for outlet in self._held_by]
+
+    @property
+    def unconfirmed(self) -> int:
+        """Messages that some queue has not taken over yet."""
+        return sum(outlet.outstanding for outlet in self._outlets.values())
+
+    # --- from the client --------------------------------------------------------------------------
+
+    def publish(self, run: PublishRun) -> None:
+        """Route contents and post them.
+
+        Raises:
+            RefusedError: the channel must be closed with it; the contents before it are published.
+        """
+        if run.immediate:
+            raise NotSupported("basic.publish", "immediate=true")
+        route = self._routes.find(run.exchange, run.routing_key)
+        queues = route.queues
+        if queues is None or self.transactional:
+            self._publish_each(run, route)
+            return
+        heads = route.heads
+        messages: list[Message] = []
+        limit = self._context.config.max_message_size_bytes
+        for properties, body in zip(run.properties, run.bodies, strict=True):
+            head = heads.get(properties)
+            if type(head) is not bytes or len(body) > limit:
+                # Something about this one is special, or new: those before it first, to keep the order.
+                self._to_queues(queues, messages, run.mandatory)
+                messages = []
+                found, extra_keys = self._read(route, properties, body)
+                if extra_keys:
+                    self._publish_one(run, route, found, extra_keys, body)
+                    continue
+                head = found
+                if len(heads) >= HEADS_MAX:
+                    heads.clear()
+                heads[properties] = found
+            messages.append((head, body))
+        self._to_queues(queues, messages, run.mandatory)
+
+    def _publish_each(self, run: PublishRun, route: Route) -> None:
+        for properties, body in zip(run.properties, run.bodies, strict=True):
+            head, extra_keys = self._read(route, properties, body)
+            self._publish_one(run, route, head, extra_keys, body)
+
+    def _publish_one(
+        self, run: PublishRun, route: Route, head: bytes, extra_keys: Sequence[str], body: bytes
+    ) -> None:
+        message = (head, body)
+        queues = self._routes.queues(route, extra_keys, lambda: routing_headers(message))
+        if self.transactional:
+            self._buffered.append(_Buffered(message, queues, run.mandatory))
+        else:
+            self._to_queues(queues, [message], run.mandatory)
+
+    def _read(self, route: Route, properties: bytes, body: bytes) -> _Head:
+        """Check one content; the head its message gets, and further routing keys."""
+        limit = self._context.config.max_message_size_bytes
+        if len(body) > limit:
+            raise PreconditionFailed(
+                "basic.publish", f"message size {len(body)} is larger than configured max size {limit}"
+            )
+        context = self._context
+        if _DIRECT_REPLY_TO_BYTES in properties:
+            properties = self._with_reply_address(properties)
+        return read_content(
+            route.exchange.name,
+            route.routing_key,
+            properties,
+            user=context.user,
+            impersonator=context.impersonator,
+        )
+
+    def _with_reply_address(self, properties: bytes) -> bytes:
+        """Direct reply-to: the pseudo queue's name becomes the address of this channel's consumer."""
+        decoded = decode_properties(properties)
+        if decoded.reply_to != DIRECT_REPLY_TO:
+            return properties
+        address = self._reply_address()
+        if address is None:
+            raise PreconditionFailed("basic.publish", "fast reply consumer does not exist")
+        decoded.reply_to = address
+        return encode_properties(decoded)
+
+    def _to_queues(self, queues: Sequence[DeclaredQueue], messages: list[Message], mandatory: bool) -> None:
+        if not messages:
+            return
+        count = len(messages)
+        ids: Sequence[int] = range(self._next_seq, self._next_seq + count)
+        self._next_seq += count
+        if not queues:
+            if mandatory:
+                for message in messages:
+                    self._give_back(message)
+            if self.confirming:
+                self._tracker.published(ids[0], 0, count)
+            return
+        if self.confirming:
+            self._tracker.published(ids[0], len(queues), count)
+        for queue in queues:
+            self._deliver_to(queue, ids, messages)
+
+    def _deliver_to(self, queue: DeclaredQueue, ids: Sequence[int], messages: list[Message]) -> None:
+        outlet = self._outlets.get(queue)
+        if outlet is None:
+            outlet = self._open_outlet(queue)
+        outlet.outstanding += len(messages)
+        sender = outlet.sender
+        sender.credit -= len(messages)
+        if sender.credit <= 0:
+            self._held_by.add(outlet)
+        self._post(queue.handle, Publish(outlet.ref, ids, messages, settled=not self.confirming))
+
+    def _open_outlet(self, queue: DeclaredQueue) -> Outlet:
+        if len(self._outlets) >= OUTLETS_MAX:
+            # A server that answers to many short-lived queues: those that owe nothing are forgotten.
+            for outlet in [each for each in self._outlets.values() if not each.outstanding]:
+                del self._outlets[outlet.queue]
+                del self._by_ref[outlet.ref]
+        outlet = self._outlets[queue] = Outlet(queue, self._context.reply_to, self._flow)
+        self._by_ref[outlet.ref] = outlet
+        return outlet
+
+    # --- from queues ------------------------------------------------------------------------------
+
+    def on_confirmed(self, ref: PublisherRef, ids: Sequence[int]) -> None:
+        """A queue has taken messages over, or is gone, which counts as much."""
+        outlet = self._by_ref[ref]
+        outlet.outstanding -= len(ids)
+        outlet.receiver.handled(len(ids))
+        granted = outlet.receiver.take_grant()
+        if granted:
+            outlet.sender.credit += granted
+            if outlet.sender.credit > 0:
+                self._held_by.discard(outlet)
+        if self.confirming:
+            self._tracker.confirmed(ids)
+        elif self._commit is not None:
+            self._on_committed(ids)
+
+    def take_confirms(self) -> Sequence[Confirm]:
+        """(delivery tag, multiple, nack) to tell the client since the last call."""
+        return self._tracker.take() if self.confirming else ()
+
+    # --- modes ------------------------------------------------------------------------------------
+
+    def select_confirms(self) -> None:
+        """From now on the client hears what became of each message, counted from 1.
+
+        Raises:
+            PreconditionFailed: the channel is transactional.
+        """
+        if self.transactional:
+            raise PreconditionFailed("confirm.select", "cannot switch from tx to confirm mode")
+        if not self.confirming:
+            self.confirming = True
+            self._next_seq = 1
+
+    def select_transactions(self) -> None:
+        """From now on nothing is delivered before a commit.
+
+        Raises:
+            PreconditionFailed: the channel is in confirm mode.
+        """
+        if self.confirming:
+            raise PreconditionFailed("tx.select", "cannot switch from confirm to tx mode")
+        self.transactional = True
+
+    def commit(self) -> bool:
+        """Deliver what was published; returns whether all of it has been taken over already.
+
+        Returns for the client are written here, before the commit is answered.
+        """
+        buffered, self._buffered = self._buffered, []
+        self._commit = {}
+        for each in buffered:
+            seq = self._next_seq
+            if each.queues:
+                self._commit[seq] = len(each.queues)
+            self._to_queues(each.queues, [each.message], each.mandatory)
+        return self.committed
+
+    @property
+    def committed(self) -> bool:
+        """Whether every queue has taken over what the commit gave it."""
+        return not self._commit
+
+    def rollback(self) -> None:
+        """Forget what was published since the last commit."""
+        self._buffered = []
+
+    def _on_committed(self, ids: Sequence[int]) -> None:
+        assert self._commit is not None
+        for seq in ids:
+            left = self._commit.get(seq)
+            if left == 1:
+                del self._commit[seq]
+            elif left is not None:
+                self._commit[seq] = left - 1

@@ -1,0 +1,135 @@
+"""basic.consume and basic.cancel of one channel, in both directions, and direct reply-to."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.codec import plain
+from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.errors import AccessRefused, PreconditionFailed
+from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
+from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused
+from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.channels.declaring import check_consumer_arguments
+from amqp10broker.service.channels.part import Channel, usable
+from amqp10broker.service.channels.publishing import DIRECT_REPLY_TO
+
+CANCEL_NOTIFY = "consumer_cancel_notify"
+
+
+class Subscribing:
+    """What a channel does with consumers coming and going.
+
+    Attributes:
+        reply_address: the name under which replies reach this channel; None without such a consumer.
+    """
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        self._context = channel.context
+        self._asked: dict[ConsumerRef, tuple[Consumer, bool]] = {}
+        self._reply_queue: DeclaredQueue | None = None
+        self._reply_tag = ""
+
+    @property
+    def reply_address(self) -> str | None:
+        """See the class."""
+        return None if self._reply_queue is None else self._reply_queue.name
+
+    # --- from the client --------------------------------------------------------------------------
+
+    def consume(self, method: methods.BasicConsume) -> None:
+        """basic.consume"""
+        consuming = self._channel.consuming
+        context = self._context
+        tag = method.consumer_tag or f"amq.ctag-{context.new_id()}"
+        if tag in consuming.consumers:
+            raise AmqpHardError(ReplyCode.NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'")
+        limit = context.config.consumer_max_per_channel
+        if limit and len(consuming.consumers) >= limit:
+            raise AmqpHardError(ReplyCode.NOT_ALLOWED, f"reached maximum ({limit}) of consumers per channel")
+        if method.queue == DIRECT_REPLY_TO:
+            queue = self._open_reply_queue(method, tag)
+        else:
+            name = self._channel.queue_named(method.queue)
+            context.access.read("queue", name)
+            queue = usable(self._channel, name)
+            if queue.type == "volatile":
+                raise AccessRefused(
+                    f"queue '{name}'", f"only creator channel may consume from queue '{name}'"
+                )
+            check_consumer_arguments(queue, plain(method.arguments))
+        consumer = consuming.subscribe(tag, queue, no_ack=method.no_ack, exclusive=method.exclusive)
+        self._asked[consumer.ref] = (consumer, method.no_wait)
+        self._channel.pause()
+
+    def cancel(self, method: methods.BasicCancel) -> None:
+        """basic.cancel from the client"""
+        self._channel.consuming.cancel(method.consumer_tag)
+        if self._reply_queue is not None and method.consumer_tag == self._reply_tag:
+            self._close_reply_queue()
+        if not method.no_wait:
+            self._channel.write(methods.BasicCancelOk(method.consumer_tag))
+
+    # --- direct reply-to --------------------------------------------------------------------------
+
+    def _open_reply_queue(self, method: methods.BasicConsume, tag: str) -> DeclaredQueue:
+        if not method.no_ack:
+            raise PreconditionFailed("basic.consume", "reply consumer cannot acknowledge")
+        if self._reply_queue is not None:
+            raise PreconditionFailed("basic.consume", "reply consumer already set")
+        context = self._context
+        name = f"{DIRECT_REPLY_TO}.{context.new_id()}"
+        self._reply_queue = context.volatile(context.vhost, name, context.connection)
+        self._reply_tag = tag
+        return self._reply_queue
+
+    def _close_reply_queue(self) -> None:
+        queue, self._reply_queue = self._reply_queue, None
+        if queue is not None:
+            self._context.vhost.remove(queue.name)
+            self._channel.post(queue.handle, DELETE)
+
+    # --- from queues ------------------------------------------------------------------------------
+
+    def on_subscribed(self, effect: Subscribed) -> None:
+        """The queue has accepted the consumer."""
+        asked = self._asked.pop(effect.consumer, None)
+        if asked is None:
+            return
+        consumer, no_wait = asked
+        self._channel.resume()
+        if not no_wait:
+            self._channel.write(methods.BasicConsumeOk(consumer.tag))
+        self._channel.consuming.start(consumer)
+
+    def on_refused(self, effect: SubscribeRefused) -> None:
+        """The queue is in exclusive use, or cannot be used exclusively."""
+        asked = self._asked.pop(effect.consumer, None)
+        if asked is None:
+            return
+        consumer, _ = asked
+        self._channel.resume()
+        self._channel.consuming.forget(effect.consumer)
+        queue = consumer.queue
+        raise AccessRefused(
+            f"queue '{queue.name}'", f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use"
+        )
+
+    def on_queue_deleted(self, effect: QueueDeleted) -> None:
+        """The queue is gone: its consumer ends, and the client is told if it wants to know."""
+        ref = effect.ref
+        if isinstance(ref, PublisherRef):
+            return
+        asked = self._asked.pop(ref, None)
+        consumer = self._channel.consuming.forget(ref)
+        if asked is not None:
+            self._channel.resume()
+            self._context.vhost.lookup(effect.queue)  # deleted a moment ago: not found
+        elif consumer is not None and consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
+            self._channel.write(methods.BasicCancel(consumer.tag, True))
+
+    def close(self) -> None:
+        """The channel is over. May be called twice."""
+        self._asked.clear()
+        self._close_reply_queue()

@@ -1,0 +1,119 @@
+"""From exchange and routing key to queues, checked for permission and remembered.
+
+A publisher names the same exchange and key over and over. Everything that can be said about the pair
+(may this user write there, is the exchange internal, which queues are bound) is found once and kept
+until the virtual host's topology or the user's permissions change; both have a version that says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import AccessRefused
+from amqp10broker.routing.exchange import Exchange
+from amqp10broker.security.authorise import Access
+
+ROUTES_MAX: Final = 4096
+"""Pairs of exchange and routing key one publisher has in memory."""
+
+HEADS_MAX: Final = 1024
+"""Different heads of messages a route remembers."""
+
+Headers = Callable[[], Mapping[str, object]]
+
+
+class Route:
+    """One exchange and routing key, as far as they do not depend on the message.
+
+    Attributes:
+        exchange: where messages go, as found.
+        routing_key: the publisher's.
+        queues: where they arrive; None when that depends on the message.
+        heads: a memory for whoever publishes on it: what stands for a message's properties.
+    """
+
+    __slots__ = ("_stamp", "exchange", "heads", "queues", "routing_key")
+
+    def __init__(
+        self,
+        exchange: Exchange,
+        routing_key: str,
+        queues: Sequence[DeclaredQueue] | None,
+        stamp: tuple[int, int],
+    ) -> None:
+        self.exchange = exchange
+        self.routing_key = routing_key
+        self.queues = queues
+        self.heads: dict[bytes, object] = {}
+        self._stamp = stamp
+
+    def is_fresh(self, stamp: tuple[int, int]) -> bool:
+        """Whether nothing has changed since it was found."""
+        return self._stamp == stamp
+
+
+class Routes:
+    """Where one user's messages go in one virtual host."""
+
+    __slots__ = ("_access", "_known", "_vhost")
+
+    def __init__(self, vhost: VirtualHost, access: Access) -> None:
+        self._vhost = vhost
+        self._access = access
+        self._known: dict[tuple[str, str], Route] = {}
+
+    def find(self, exchange: str, routing_key: str) -> Route:
+        """The route, found now or remembered.
+
+        Raises:
+            NotFound: there is no such exchange.
+            PermissionDenied: the user may not publish there, or not with this key.
+            AccessRefused: the exchange is internal.
+        """
+        vhost = self._vhost
+        stamp = (vhost.version, self._access.version)
+        key = (exchange, routing_key)
+        route = self._known.get(key)
+        if route is not None and route.is_fresh(stamp):
+            return route
+        # Permission first: who may not write learns nothing of what exists.
+        self._access.write("exchange", exchange)
+        found = vhost.topology.lookup_exchange(exchange)
+        if found.internal:
+            raise AccessRefused(
+                f"exchange '{exchange}'",
+                f"cannot publish to internal exchange '{exchange}' in vhost '{vhost.name}'",
+            )
+        if found.type == "topic":
+            self._access.write_topic(exchange, routing_key)
+        # Tried without headers: if an exchange on the way looks at them, the answer is of no use.
+        queues, cacheable = vhost.route(found, (routing_key,), dict)
+        fresh = Route(found, routing_key, queues if cacheable else None, stamp)
+        if route is not None and route.exchange is found:
+            fresh.heads = route.heads
+        if len(self._known) >= ROUTES_MAX:
+            self._known.clear()
+        self._known[key] = fresh
+        return fresh
+
+    def queues(self, route: Route, extra_keys: Sequence[str], headers: Headers) -> Sequence[DeclaredQueue]:
+        """Where one message goes.
+
+        Args:
+            route: as found for its exchange and routing key.
+            extra_keys: further routing keys of the message (CC, BCC, x-cc).
+            headers: gives what a headers exchange compares, when one is on the way.
+
+        Raises:
+            PermissionDenied: the user may not publish with one of the keys.
+        """
+        if route.queues is not None and not extra_keys:
+            return route.queues
+        if route.exchange.type == "topic":
+            for key in extra_keys:
+                self._access.write_topic(route.exchange.name, key)
+        queues, _ = self._vhost.route(route.exchange, (route.routing_key, *extra_keys), headers)
+        return queues

@@ -1,0 +1,144 @@
+"""One AMQP 0-9-1 channel's task. Moves mail; what it means is decided in `service.channels`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import trio
+
+from amqp10broker.amqp091.errors import Amqp091Error
+from amqp10broker.amqp091.items import ContentTooLarge, PublishRun
+from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
+from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop, WriterReady
+from amqp10broker.tasks.mailbox import Bound, Mailbox
+from amqp10broker.tasks.queue import post_mail
+from amqp10broker.tasks.session import READS_MAX, WRITES_MAX
+from amqp10broker.tasks.writer import Lane
+
+
+class RunningChannel:
+    """A channel and its task.
+
+    Attributes:
+        service: what the channel does.
+        inbox: its letters.
+        reads: the reader's share of the inbox.
+        credit: contents that the reader may still give it (RabbitMQ's credit_flow).
+        lane: its way to the writer.
+    """
+
+    __slots__ = ("_granted", "_held", "_stopping", "credit", "inbox", "lane", "reads", "service")
+
+    def __init__(
+        self,
+        service: BrokerChannel,
+        inbox: Mailbox[SessionLetter],
+        lane: Lane,
+        flow: CreditFlowSettings,
+    ) -> None:
+        self.service = service
+        self.inbox = inbox
+        self.reads = Bound(READS_MAX)
+        self.credit = Sender(flow)
+        self.lane = lane
+        self._stopping = False
+        self._held = 0
+        self._granted: trio.Event | None = None
+
+    async def wait_for_credit(self) -> None:
+        """Wait until the channel takes another content."""
+        while self.credit.blocked and not self.inbox.closed:
+            self._granted = trio.Event()
+            await self._granted.wait()
+
+    async def run(self, fail: Callable[[Amqp091Error], None]) -> None:
+        """Work until the channel is closed and nothing is left to do.
+
+        Args:
+            fail: closes the connection with an error of its scope.
+        """
+        service = self.service
+        lane = self.lane
+        try:
+            while not self._stopping:
+                letters = await self.inbox.take_all()
+                try:
+                    for letter in letters:
+                        self._handle(letter)
+                except Amqp091Error as fault:
+                    fail(fault)
+                    return
+                self._write()
+                post_mail(service.take_mail())
+                self._give_way()
+                if lane.overfull:
+                    await lane.wait_drained()
+                if service.state is ChannelState.CLOSED and not self.inbox.waiting:
+                    return
+        finally:
+            # No await from here: whatever ended the channel, its deliveries go back now.
+            service.close()
+            for letter in self.inbox.close():
+                if isinstance(letter, Frames):
+                    self.reads.done()
+            post_mail(service.take_mail())
+            if self._granted is not None:
+                self._granted.set()
+
+    def _handle(self, letter: SessionLetter) -> None:
+        match letter:
+            case list():
+                self.service.on_effects(letter)
+            case Frames():
+                self._held += 1
+                self.service.receive(letter.items)
+            case WriterReady() | AlarmChanged():
+                return
+            case ConfigChanged():
+                self.service.on_config(letter.config)
+            case Stop():
+                self._stopping = True
+
+    def _give_way(self) -> None:
+        """Let the reader go on, as far as what it gave is worked off."""
+        if self._held and not self.service.waiting:
+            for _ in range(self._held):
+                self.reads.done()
+            self._held = 0
+        granted = self.service.take_grant()
+        if granted:
+            self.credit.credit += granted
+            if self._granted is not None and not self.credit.blocked:
+                self._granted.set()
+                self._granted = None
+
+    def _write(self) -> None:
+        """Write answers, and deliveries as far as the writer's buffer allows."""
+        lane = self.lane
+        spent = 0
+        for _ in range(WRITES_MAX):
+            spent = self.service.pump(lane.room)
+            pieces: list[bytes | memoryview] = [*self.service.take_output()]
+            if pieces:
+                lane.put(pieces, spent)
+            if not spent or lane.room <= 0:
+                break
+        if self.service.consuming.has_unsent and (spent or lane.room <= 0):
+            lane.want()
+
+
+def contents_of(item: object) -> int:
+    """Contents in one item of the frame reader: what the credit flow counts."""
+    if type(item) is PublishRun:
+        return len(item.bodies)
+    return 1 if type(item) is ContentTooLarge else 0
+
+
+def split(run: PublishRun, count: int) -> tuple[PublishRun, PublishRun]:
+    """A run's first contents, and the rest."""
+    first = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
+    rest = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
+    first.properties, rest.properties = run.properties[:count], run.properties[count:]
+    first.bodies, rest.bodies = run.bodies[:count], run.bodies[count:]
+    return first, rest

@@ -1,0 +1,580 @@
+"""One AMQP 0-9-1 connection: its reader, its back-pressure, and its channels' tasks.
+
+The reader gives contents to channels as long as it has credit for them. When a channel has none left,
+because some queue does not follow, the reader waits, and with it everything on this connection: that
+is how RabbitMQ does it, and what link credit of AMQP 1.0 was made to avoid. See `lifeline` for the
+order of the connection's end.
+"""
+
+from __future__ import annotations
+
+import platform
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from amqp10broker import __version__
+from amqp10broker.amqp091.connection import Connection091 as Engine
+from amqp10broker.amqp091.connection import ConnectionState
+from amqp10broker.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
+from amqp10broker.amqp091.events import (
+    ChannelItems,
+    CloseOkReceived,
+    CloseReceived,
+    ConnectionEvent,
+    ConnectionFailed,
+    OpenReceived,
+    SecureOkReceived,
+    StartOkReceived,
+    TuneDone,
+    UpdateSecretReceived,
+)
+from amqp10broker.amqp091.framing import HEARTBEAT
+from amqp10broker.amqp091.items import PublishRun
+from amqp10broker.amqp10.heartbeat import IdleTimer
+from amqp10broker.errors import NotAllowed, NotFound, RefusedError
+from amqp10broker.security.authorise import Access
+from amqp10broker.security.login import Authentication, Challenge, Peer, Step, Success
+from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.context import ChannelContext
+from amqp10broker.service.channels.credit_flow import CreditFlowSettings
+from amqp10broker.service.channels.status import channel_status
+from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
+from amqp10broker.tasks import login
+from amqp10broker.tasks.channel import RunningChannel, contents_of, split
+from amqp10broker.tasks.lifeline import Lifeline
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.membership import Membership
+from amqp10broker.tasks.queue import SessionAddress
+from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.writer import Lane
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.broker import Broker
+
+_log = Log("amqp10broker.connection")
+
+FLOW_SHOWN_S: Final = 1.0
+"""A connection is shown in state `flow` for so long after the reader went on."""
+
+CAPABILITIES: Final = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+class Connection091:
+    """One client's connection.
+
+    Attributes:
+        number: unique in this broker's life, for logs and status.
+        peer: the client's address as text.
+        user: authenticated name, empty before.
+        engine: the protocol state.
+        line: stream, writer and tasks.
+    """
+
+    protocol = "AMQP 0-9-1"
+
+    def __init__(
+        self,
+        broker: Broker,
+        stream: Stream,
+        number: int,
+        peer: str,
+        *,
+        origin: Peer,
+        first_bytes: bytes = b"",
+    ) -> None:
+        self._broker = broker
+        self._origin = origin
+        self._channels: dict[int, RunningChannel] = {}
+        self._member: Membership | None = None
+        self._authentication: Authentication | None = None
+        self._flow = CreditFlowSettings.of(broker.config)
+        self._held_by: RunningChannel | None = None
+        self._held_until = -FLOW_SHOWN_S
+        self._publishes = False
+        self._no_alarm: trio.Event | None = None
+        self.line = Lifeline(stream, first_bytes, broker.config.writer_buffer_bytes)
+        self.number = number
+        self.peer = peer
+        self.user = ""
+        self.engine = Engine()
+
+    @property
+    def end(self) -> str:
+        """How the connection ended, for the log."""
+        return self.line.end
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host it is in, empty before it is open."""
+        return "" if self._member is None else self._member.vhost.name
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the client until the connection is over; closes the stream."""
+        try:
+            await self.line.run(self)
+        finally:
+            if self._member is not None:
+                self._member.leave()
+
+    async def read(self) -> None:
+        """The reader: bytes to the engine, frames to channels, until the connection is over."""
+        engine = self.engine
+        broker = self._broker
+        try:
+            engine.start(
+                [each.value for each in broker.authenticator.offered(self._origin)],
+                server_properties=self._server_properties(),
+            )
+            self._flush()
+            await self._handshake()
+            while engine.state is ConnectionState.RUNNING:
+                await self._wait_out_alarm()
+                data = await self.line.receive()
+                if not data:
+                    self.line.end = "lost: the client's socket ended without a close"
+                    return
+                await self._dispatch(engine.receive(data))
+                self._flush()
+        except trio.BrokenResourceError as error:
+            self.line.end = f"lost: {error}"
+        except trio.ClosedResourceError:
+            return
+        except Exception as error:
+            self.crash(error)
+
+    async def _handshake(self) -> None:
+        """From start to open-ok, within the time allowed."""
+        engine = self.engine
+        with trio.move_on_after(self._broker.config.handshake_timeout_ms / 1000) as limit:
+            while engine.state not in (
+                ConnectionState.RUNNING,
+                ConnectionState.CLOSE_RECEIVED,
+                ConnectionState.CLOSING,
+                ConnectionState.END,
+            ):
+                data = await self.line.receive()
+                if not data:
+                    self.line.end = "lost: the client's socket ended without a close"
+                    engine.state = ConnectionState.END
+                    return
+                events = engine.receive(data)
+                while events:
+                    await self._dispatch(events)
+                    # Bytes behind a frame that waited for our answer.
+                    events = engine.receive(b"")
+                self._flush()
+        if limit.cancelled_caught:
+            _log.warning(
+                "handshake timed out", connection=self.number, peer=self.peer, state=engine.state.name
+            )
+            engine.state = ConnectionState.END
+
+    def stop_parts(self) -> None:
+        """Tell the channels to end."""
+        for channel in list(self._channels.values()):
+            channel.inbox.put(Stop())
+            channel.lane.abandon()
+
+    def write_last(self) -> None:
+        """All channels are over: the connection's own last frame."""
+        if self.engine.state is ConnectionState.CLOSE_RECEIVED:
+            self.engine.close_ok()
+        self._flush()
+
+    @property
+    def awaits_close(self) -> bool:
+        """Whether the client's close-ok is still to come."""
+        return self.engine.state is ConnectionState.CLOSING
+
+    def take_rest(self, data: bytes) -> None:
+        """Bytes that come while the client's close-ok is awaited."""
+        self.engine.receive(data)
+        self._flush()
+
+    def _server_properties(self) -> dict[str, Any]:
+        broker = self._broker
+        return {
+            "capabilities": dict.fromkeys(CAPABILITIES, True),
+            "cluster_name": broker.container_id,
+            "copyright": "The amqp10broker developers",
+            "information": f"amqp10broker {__version__}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
+            "platform": f"amqp10broker {__version__}, Python {platform.python_version()}",
+            "product": PRODUCT,
+            "version": COMPATIBLE_VERSION,
+        }
+
+    # --- events -----------------------------------------------------------------------------------
+
+    async def _dispatch(self, events: list[ConnectionEvent]) -> None:
+        for event in events:
+            if type(event) is ChannelItems:
+                await self._pass_on(event)
+                continue
+            match event:
+                case StartOkReceived():
+                    self._authentication = self._broker.authenticator.begin(
+                        self._origin, data_with_outcome=False
+                    )
+                    await self._log_in(
+                        event.mechanism,
+                        self._authentication,
+                        self._authentication.start(event.mechanism, event.response),
+                    )
+                case SecureOkReceived():
+                    assert self._authentication is not None
+                    await self._log_in("", self._authentication, self._authentication.respond(event.response))
+                case TuneDone():
+                    self._start_heartbeats(event.heartbeat)
+                case OpenReceived():
+                    self._open(event)
+                case UpdateSecretReceived():
+                    await self._update_secret(event)
+                case CloseReceived():
+                    if event.code != ReplyCode.REPLY_SUCCESS:
+                        _log.info(
+                            "closed by the client with an error",
+                            connection=self.number,
+                            peer=self.peer,
+                            code=event.code,
+                            text=event.text,
+                        )
+                case CloseOkReceived():
+                    return
+                case ConnectionFailed():
+                    self._log_fault(event.error)
+
+    async def _log_in(self, mechanism: str, authentication: Authentication, step: Step) -> None:
+        config = self._broker.config
+        match await login.settle(authentication, step):
+            case Success() as success:
+                self.user = success.user
+                self.engine.tune(
+                    channel_max=config.channel_max,
+                    frame_max=config.max_frame_size_bytes,
+                    heartbeat_s=min(config.idle_timeout_ms // 1000, 65_535),
+                )
+            case Challenge() as challenge:
+                self.engine.secure(challenge.data)
+            case failure:
+                _log.warning("login failed", connection=self.number, peer=self.peer, reason=failure.reason)
+                # Guessing passwords has to be slow.
+                await trio.sleep(config.auth_failure_delay_ms / 1000)
+                if "authentication_failure_close" in self.engine.capabilities:
+                    self.engine.fail(
+                        AmqpHardError(
+                            ReplyCode.ACCESS_REFUSED,
+                            f"Login was refused using authentication mechanism {mechanism or 'chosen'}. "
+                            "For details see the broker logfile.",
+                        )
+                    )
+                else:
+                    self.engine.state = ConnectionState.END
+                self.line.end = "by the broker: login refused"
+
+    def _open(self, event: OpenReceived) -> None:
+        broker = self._broker
+        try:
+            self._member = Membership.enter(broker.catalog, event.vhost, self.user, self)
+        except (NotAllowed, NotFound) as refusal:
+            fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
+            self.engine.fail(fault)
+            self._log_fault(fault)
+            return
+        self.engine.open_ok()
+        self._flush()
+        _log.info(
+            "connection open",
+            connection=self.number,
+            peer=self.peer,
+            user=self.user,
+            vhost=event.vhost,
+            product=str(self.engine.client_properties.get("product", "")),
+        )
+
+    async def _update_secret(self, event: UpdateSecretReceived) -> None:
+        """A new password for the same user, checked as at login."""
+        authentication = self._broker.authenticator.begin(self._origin)
+        response = b"\0" + self.user.encode() + b"\0" + event.secret
+        outcome = await login.settle(authentication, authentication.start("PLAIN", response))
+        if isinstance(outcome, Success):
+            self.engine.update_secret_ok()
+        else:
+            fault = AmqpHardError(
+                ReplyCode.NOT_ALLOWED, "New secret was refused by one of the backends", 10, 70
+            )
+            self.engine.fail(fault)
+            self._log_fault(fault)
+
+    # --- heartbeats -------------------------------------------------------------------------------
+
+    def _start_heartbeats(self, heartbeat_s: int) -> None:
+        if heartbeat_s:
+            # Two intervals of silence are too many; ours are sent after half of one.
+            timer = IdleTimer(2000 * heartbeat_s, 1000 * heartbeat_s, trio.current_time())
+            assert timer.interval is not None
+            self.line.start_companion(self._keep_alive, timer, timer.interval, heartbeat_s)
+
+    async def _keep_alive(self, timer: IdleTimer, interval: float, heartbeat_s: int) -> None:
+        line = self.line
+        while not line.reading.cancel_called and self.engine.state in (
+            ConnectionState.OPENING,
+            ConnectionState.OPEN_RECEIVED,
+            ConnectionState.RUNNING,
+        ):
+            await trio.sleep(interval)
+            heartbeat, expired = timer.tick(
+                trio.current_time(),
+                line.bytes_received,
+                line.writer.bytes_sent,
+                listening=not self._is_held(),
+            )
+            if heartbeat:
+                line.lane.put([HEARTBEAT])
+            if expired:
+                line.end = f"by the broker: missed heartbeats from client, timeout: {heartbeat_s}s"
+                _log.warning(
+                    "missed heartbeats from client",
+                    connection=self.number,
+                    peer=self.peer,
+                    timeout_s=heartbeat_s,
+                )
+                self.engine.state = ConnectionState.END
+                line.stop()
+                return
+
+    def _is_held(self) -> bool:
+        """Whether the reader waits for something of ours, so that silence is not the client's."""
+        return (
+            self._held_by is not None
+            or self._no_alarm is not None
+            or any(channel.reads.full for channel in self._channels.values())
+        )
+
+    # --- channels ---------------------------------------------------------------------------------
+
+    async def _pass_on(self, event: ChannelItems) -> None:
+        channel = self._channels.get(event.channel)
+        if channel is None:
+            opened = self._start_channel(event.channel)
+            if opened is None:
+                return
+            channel = opened
+        batch: list[object] = []
+        for item in event.items:
+            contents = contents_of(item)
+            if contents:
+                self._publishes = True
+            while contents > channel.credit.credit:
+                # More than it may be given now: what it may, and then everybody waits.
+                assert isinstance(item, PublishRun) or not batch
+                if isinstance(item, PublishRun) and channel.credit.credit > 0:
+                    first, item = split(item, channel.credit.credit)
+                    contents -= len(first.bodies)
+                    channel.credit.credit = 0
+                    batch.append(first)
+                await self._put(channel, batch)
+                batch = []
+                await self._hold_for(channel)
+            channel.credit.credit -= contents
+            batch.append(item)
+        await self._put(channel, batch)
+        if channel.credit.blocked:
+            await self._hold_for(channel)
+
+    async def _put(self, channel: RunningChannel, batch: list[object]) -> None:
+        if not batch:
+            return
+        if channel.reads.full:
+            self._flush()
+            await channel.reads.wait()
+        channel.reads.add()
+        if not channel.inbox.put(Frames(batch)):
+            channel.reads.done()
+
+    async def _hold_for(self, channel: RunningChannel) -> None:
+        """The reader of the whole connection waits until one channel takes contents again."""
+        self._flush()
+        self._held_by = channel
+        try:
+            await channel.wait_for_credit()
+        finally:
+            self._held_by = None
+            self._held_until = trio.current_time()
+
+    def _start_channel(self, number: int) -> RunningChannel | None:
+        broker = self._broker
+        member = self._member
+        assert member is not None
+        try:
+            broker.catalog.usage.open_channel(broker.catalog.users.lookup(self.user))
+        except RefusedError as refusal:
+            self.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10))
+            return None
+        access = Access(broker.catalog.users, self.user, member.vhost.name)
+        inbox: Mailbox[SessionLetter] = Mailbox()
+        context = ChannelContext(
+            vhost=member.vhost,
+            access=access,
+            config=broker.config,
+            reply_to=SessionAddress(f"{self.number}.{number}", inbox),
+            user=self.user,
+            impersonator=access.impersonator,
+            connection=self,
+            capabilities=self.engine.capabilities,
+            frame_max=self.engine.frame_max,
+            new_id=broker.new_id,
+            volatile=broker.make_volatile,
+        )
+        lane = Lane(self.line.writer, inbox, broker.config.writer_buffer_bytes)
+        channel = RunningChannel(BrokerChannel(number, context), inbox, lane, self._flow)
+        self._channels[number] = channel
+        self.line.start_part(self._run_channel, number, channel)
+        return channel
+
+    async def _run_channel(self, number: int, channel: RunningChannel) -> None:
+        try:
+            await channel.run(self.fail)
+        except Exception as error:
+            self.crash(error)
+        finally:
+            self._broker.catalog.usage.close_channel(self.user)
+            if self._channels.get(number) is channel:
+                del self._channels[number]
+
+    # --- alarms -----------------------------------------------------------------------------------
+
+    async def _wait_out_alarm(self) -> None:
+        """A connection that publishes is not read while an alarm is on; others go on."""
+        broker = self._broker
+        while broker.alarms and self._publishes:
+            self._no_alarm = trio.Event()
+            told = self.engine.blocked(
+                " & ".join(f"low on {name}" for name in sorted(broker.alarms, reverse=True))
+            )
+            self._flush()
+            try:
+                await self._no_alarm.wait()
+            finally:
+                self._no_alarm = None
+            if told:
+                self.engine.unblocked()
+                self._flush()
+
+    def tell(self, letter: AlarmChanged | ConfigChanged) -> None:
+        """Put a letter into every channel's mailbox; let the reader go on when an alarm is over."""
+        if isinstance(letter, AlarmChanged):
+            if not letter.on and self._no_alarm is not None:
+                self._no_alarm.set()
+            return
+        for channel in self._channels.values():
+            channel.inbox.put(letter)
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def fail(self, fault: Amqp091Error) -> None:
+        """Close the connection because the client, or the broker, cannot go on."""
+        if self.engine.state is not ConnectionState.RUNNING:
+            return
+        self.engine.fail(fault)
+        self._log_fault(fault)
+        self.line.stop()
+
+    def crash(self, error: Exception) -> None:
+        """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
+        _log.error(
+            "connection failed by a fault in the broker",
+            connection=self.number,
+            peer=self.peer,
+            exc_info=error,
+        )
+        self.fail(AmqpHardError(ReplyCode.INTERNAL_ERROR, f"fault in the broker: {type(error).__name__}"))
+        self.line.stop()
+
+    def close(self, reason: str) -> None:
+        """End in an orderly way because the broker stops, or somebody asked for it."""
+        text = f"broker forced connection closure with reason '{reason}'"
+        if self.engine.state is ConnectionState.RUNNING:
+            self.engine.close(ReplyCode.CONNECTION_FORCED, text)
+        self.line.end = f"by the broker: {text}"
+        self.line.stop()
+
+    def _flush(self) -> None:
+        out = self.engine.take_output()
+        if out:
+            self.line.lane.put([out])
+
+    def _log_fault(self, fault: Amqp091Error) -> None:
+        self.line.end = f"by the broker: {fault}"
+        _log.warning(
+            "connection closed by the broker",
+            connection=self.number,
+            peer=self.peer,
+            code=int(fault.code),
+            text=fault.reply_text,
+        )
+
+    # --- status -----------------------------------------------------------------------------------
+
+    @property
+    def state(self) -> str:
+        """In a word, as RabbitMQ shows it: running, flow, blocked, ..."""
+        if self.engine.state is not ConnectionState.RUNNING:
+            return self.engine.state.name.lower()
+        if self._no_alarm is not None:
+            return "blocked"
+        if self._broker.alarms:
+            return "blocking"
+        if self._held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S:
+            return "flow"
+        return "running"
+
+    def status(self) -> dict[str, Any]:
+        """What `amqp10broker status` shows of this connection."""
+        engine = self.engine
+        line = self.line
+        properties = engine.client_properties
+        return {
+            "id": self.number,
+            "protocol": self.protocol,
+            "peer": self.peer,
+            "user": self.user,
+            "vhost": self.vhost,
+            "container_id": None,
+            "client": {
+                key: str(properties[key])
+                for key in ("connection_name", "product", "version")
+                if key in properties
+            },
+            "state": self.state,
+            "channel_max": engine.channel_max,
+            "frame_max": engine.frame_max,
+            "idle_timeout_ms": 1000 * engine.heartbeat_s or None,
+            "bytes_in": line.bytes_received,
+            "bytes_out": line.writer.bytes_sent,
+            "writer_waiting_bytes": line.writer.waiting_bytes,
+            "sessions": [],
+            "channels": [
+                channel_status(
+                    channel.service,
+                    writer_blocked=channel.lane.blocked,
+                    reader_credit=channel.credit.credit,
+                    holds_reader=self._held_by is channel,
+                )
+                for _, channel in sorted(self._channels.items())
+            ],
+        }

@@ -1,0 +1,153 @@
+"""What every connection has, whatever it speaks: a stream, a writer, and the order in which it ends.
+
+::
+
+    connection nursery
+    |-- writer                     outlives sessions and channels, so that it can send their last words
+    |-- keepalive                  heartbeats out, silence in
+    `-- inner nursery
+        |-- reader                 (this task's own body)
+        `-- one task a session or channel
+
+The reader ends first, whatever the reason: the client's close, a lost socket, a fault, a shutdown.
+Then sessions or channels are told to stop, then the connection's own last frame is written, then the
+writer ends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Protocol
+
+import trio
+
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.writer import Lane, Writer
+
+_log = Log("amqp10broker.connection")
+
+READ_BYTES: Final = 65_536
+CLOSE_WAIT_S: Final = 2.0
+"""How long a connection that we closed waits for the peer's close before the socket goes."""
+
+
+class Speaker(Protocol):
+    """What a protocol does at the turns of a connection's life."""
+
+    async def read(self) -> None:
+        """The reader: until the connection is over, for whatever reason."""
+
+    def stop_parts(self) -> None:
+        """Tell sessions or channels to end; nobody reads any more."""
+
+    def write_last(self) -> None:
+        """All parts are over: the connection's own last frame."""
+
+    def take_rest(self, data: bytes) -> None:
+        """Bytes that come while the peer's close is awaited."""
+
+    @property
+    def awaits_close(self) -> bool:
+        """Whether the peer's close is still to come."""
+
+
+class Lifeline:
+    """One connection's stream and tasks.
+
+    Attributes:
+        stream: the transport.
+        writer: sends to it.
+        lane: the connection's own way to the writer.
+        reading: cancelled to end the connection.
+        end: how it ended, for the log.
+        bytes_received: so far.
+    """
+
+    def __init__(self, stream: Stream, first_bytes: bytes, writer_buffer_bytes: int) -> None:
+        """Begin.
+
+        Args:
+            stream: the transport.
+            first_bytes: what was read from it already.
+            writer_buffer_bytes: transfer bytes that may wait for one session or channel.
+        """
+        self.stream = stream
+        self.writer = Writer(stream)
+        self.lane = Lane(self.writer, None, writer_buffer_bytes)
+        self.reading = trio.CancelScope()
+        self.end = "by the client"
+        self.bytes_received = 0
+        self._first_bytes = first_bytes
+        self._inner: trio.Nursery | None = None
+        self._outer: trio.Nursery | None = None
+
+    async def run(self, speaker: Speaker) -> None:
+        """Serve until the connection is over; closes the stream."""
+        try:
+            async with trio.open_nursery() as outer:
+                self._outer = outer
+                outer.start_soon(self._run_writer)
+                async with trio.open_nursery() as inner:
+                    self._inner = inner
+                    with self.reading:
+                        await speaker.read()
+                    speaker.stop_parts()
+                speaker.write_last()
+                # A client that does not read must not keep its connection alive for ever.
+                outer.cancel_scope.deadline = trio.current_time() + CLOSE_WAIT_S
+                await self._await_peer_close(speaker)
+        finally:
+            # A socket left open would be a leak; aclose never blocks long.
+            with trio.CancelScope(shield=True):
+                await self.stream.aclose()
+
+    async def receive(self) -> bytes:
+        """Wait for bytes; empty at the end.
+
+        Raises:
+            trio.BrokenResourceError: the peer reset the connection.
+        """
+        if self._first_bytes:
+            data, self._first_bytes = self._first_bytes, b""
+        else:
+            data = bytes(await self.stream.receive_some(READ_BYTES))
+        self.bytes_received += len(data)
+        return data
+
+    def start_part(self, run: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Run a session's or channel's task; it ends before the connection's last frame."""
+        assert self._inner is not None
+        self._inner.start_soon(run, *arguments)
+
+    def start_companion(self, run: Callable[..., Awaitable[None]], *arguments: Any) -> None:
+        """Run a task beside the reader, to the end of the connection."""
+        assert self._outer is not None
+        self._outer.start_soon(run, *arguments)
+
+    def stop(self) -> None:
+        """End the reader, and with it the connection."""
+        self.reading.cancel()
+
+    async def _run_writer(self) -> None:
+        try:
+            await self.writer.run()
+        except trio.BrokenResourceError as error:
+            self.end = f"lost: {error}"
+            self.reading.cancel()
+        except trio.ClosedResourceError:
+            self.reading.cancel()
+        assert self._outer is not None
+        self._outer.cancel_scope.cancel()
+
+    async def _await_peer_close(self, speaker: Speaker) -> None:
+        """After our close: read and throw away until the peer's close, the end, or the deadline."""
+        try:
+            while speaker.awaits_close and not self.writer.broken:
+                data = await self.stream.receive_some(READ_BYTES)
+                if not data:
+                    break
+                speaker.take_rest(bytes(data))
+        except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
+            _log.debug("connection lost while closing", reason=str(error))
+        self.writer.finish(self.lane)

@@ -1,0 +1,46 @@
+"""A connection's place in a virtual host: counted while it lasts, and what goes when it leaves."""
+
+from __future__ import annotations
+
+from typing import Self
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.queues.commands import DELETE
+from amqp10broker.security.authorise import check_vhost_access
+
+
+class Membership:
+    """One open connection in one virtual host.
+
+    Attributes:
+        vhost: the virtual host.
+    """
+
+    __slots__ = ("_catalog", "_connection", "_user", "vhost")
+
+    def __init__(self, catalog: Catalog, vhost: VirtualHost, user: str, connection: object) -> None:
+        self._catalog = catalog
+        self._user = user
+        self._connection = connection
+        self.vhost = vhost
+
+    @classmethod
+    def enter(cls, catalog: Catalog, vhost: str, user: str, connection: object) -> Self:
+        """Count a connection in.
+
+        Raises:
+            NotFound: there is no such virtual host.
+            NotAllowed: the user may not enter it, or a limit of connections is reached.
+        """
+        found = catalog.lookup_vhost(vhost)
+        check_vhost_access(catalog.users, user, vhost)
+        catalog.usage.open_connection(found, catalog.users.lookup(user))
+        return cls(catalog, found, user, connection)
+
+    def leave(self) -> None:
+        """Count it out; the queues that it had for itself go."""
+        self._catalog.usage.close_connection(self.vhost.name, self._user)
+        for queue in self.vhost.queues_owned_by(self._connection):
+            self.vhost.remove(queue.name)
+            queue.handle.post(DELETE)

@@ -1,0 +1,193 @@
+"""A catalog with real queues, and the ways to manage it: operations, and requests of AMQP 1.0.
+
+Queues work when they are told to (`Broker.work`), or at once where a test only wants the result.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from amqp10broker.amqp10.codec import decode, encode
+from amqp10broker.amqp10.performatives import Properties, decode_composite
+from amqp10broker.amqp10.types import Described, ULong
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.users import Permission, TopicPermission
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.management.amqp_node import Asking, Responded, TokenOffered, handle_request
+from amqp10broker.management.caller import Ask, Caller
+from amqp10broker.management.operations import perform
+from amqp10broker.message.message import MessageReader
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import (
+    Command,
+    ConsumerRef,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    RequestRef,
+    Subscribe,
+)
+from amqp10broker.queues.effects import Answer, Effect
+from amqp10broker.security.authorise import Access
+from tests.support.notation import body_bytes, message
+
+NODE = "node-1"
+ELSEWHERE = ReplyTo("elsewhere")
+_AMQP_VALUE = ULong(0x77)
+
+
+class Box:
+    """A queue and the letters to it; the `QueueHandle`."""
+
+    def __init__(self, spec: QueueSpec) -> None:
+        self.spec = spec
+        self.queue = ClassicQueue(spec.name, durable=spec.durable, auto_delete=spec.auto_delete)
+        self.letters: list[Command] = []
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self.letters.append(command)
+
+    def counts(self) -> dict[str, Any]:
+        """As the running queue's."""
+        return {"messages_ready": self.queue.ready, "consumers": self.queue.consumers}
+
+    def work(self) -> dict[ReplyTo, list[Effect]]:
+        """Apply all letters; returns what the queue says."""
+        letters, self.letters = self.letters, []
+        for command in letters:
+            self.queue.apply(command)
+        return self.queue.take_effects()
+
+
+class Host:
+    """Starts queues for the catalog."""
+
+    def __init__(self) -> None:
+        self.boxes: dict[str, Box] = {}
+
+    def start_queue(self, spec: QueueSpec) -> Box:
+        """Begin to run an empty queue."""
+        self.boxes[spec.name] = box = Box(spec)
+        return box
+
+
+class Broker:
+    """A catalog, its queues, and callers."""
+
+    def __init__(self) -> None:
+        self.host = Host()
+        self.catalog = Catalog(self.host)
+        self.catalog.users.add("guest", None, tags=["administrator"])
+        self.catalog.set_permission("guest", "/", Permission())
+        self.connection = object()
+
+    @property
+    def vhost(self) -> VirtualHost:
+        """The virtual host "/"."""
+        return self.catalog.vhosts["/"]
+
+    def user(self, name: str, configure: str = "", write: str = "", read: str = "") -> str:
+        """A user with these permissions and no tags."""
+        self.catalog.users.add(name, None)
+        self.catalog.set_permission(name, "/", Permission(configure, write, read))
+        return name
+
+    def topic_user(self, name: str, exchange: str, write: str, read: str) -> str:
+        """A user who may do all but for some routing keys."""
+        self.catalog.users.add(name, None)
+        self.catalog.set_permission(name, "/", Permission())
+        self.catalog.set_topic_permission(name, "/", exchange, TopicPermission(write, read))
+        return name
+
+    def caller(self, user: str | None = "guest", connection: object = None, **rest: Any) -> Caller:
+        """Somebody on a connection; None is the machine's owner."""
+        access = None if user is None else Access(self.catalog.users, user, "/")
+        return Caller(self.catalog, self.vhost, access, connection or self.connection, NODE, **rest)
+
+    def do(self, operation: str, /, *, caller: Caller | None = None, **given: object) -> Any:
+        """Perform an operation and let the queue answer."""
+        result = perform(caller or self.caller(), operation, given)
+        if isinstance(result, Ask):
+            return result.then(self.answer(result.handle, result.command))
+        return result
+
+    def answer(self, box: Any, command: Any) -> Answer:
+        """Ask a queue."""
+        request = RequestRef(ELSEWHERE)
+        box.post(command(request))
+        answers = [
+            effect
+            for effect in box.work().get(ELSEWHERE, [])
+            if isinstance(effect, Answer) and effect.request is request
+        ]
+        assert len(answers) == 1
+        return answers[0]
+
+    def fill(self, name: str, count: int) -> None:
+        """Put messages into a queue."""
+        read = MessageReader("", name, "guest").read
+        messages = [read(message(body_bytes(f"m{number}"))) for number in range(count)]
+        box = self.host.boxes[name]
+        box.post(Publish(PublisherRef(ELSEWHERE), range(count), messages, True))
+        box.work()
+
+    def consume(self, name: str) -> None:
+        """Put a consumer at a queue."""
+        box = self.host.boxes[name]
+        box.post(Subscribe(ConsumerRef(ELSEWHERE), False))
+        box.work()
+
+    def request(
+        self,
+        method: str,
+        to: str,
+        body: object = None,
+        *,
+        user: str = "guest",
+        connection: object = None,
+        message_id: object = "id",
+    ) -> tuple[str, Any]:
+        """Send a request; returns status and body of the response."""
+        caller = self.caller(user, connection)
+        outcome = handle_request(caller, request_message(method, to, body, message_id=message_id))
+        assert not isinstance(outcome, TokenOffered)
+        if isinstance(outcome, Asking):
+            outcome = outcome.respond(self.answer(outcome.handle, outcome.command))
+        assert isinstance(outcome, Responded)
+        properties, got = read_response(outcome.payload)
+        assert properties.correlation_id == message_id
+        assert type(properties.correlation_id) is type(message_id)
+        assert properties.subject is not None
+        return properties.subject, got
+
+
+def request_message(
+    method: str | None,
+    to: object,
+    body: object = None,
+    *,
+    message_id: ULong | UUID | bytes | str | object = "id",
+) -> bytes:
+    """A request as a client encodes it."""
+    properties = Properties(
+        message_id=message_id,  # type: ignore[arg-type]
+        to=to,
+        subject=method,
+        reply_to="$me",
+    )
+    return properties.encode() + encode(Described(_AMQP_VALUE, body))
+
+
+def read_response(payload: bytes) -> tuple[Properties, Any]:
+    """Properties and body of a response, whose form is checked."""
+    properties, pos = decode_composite(payload)
+    assert isinstance(properties, Properties)
+    application, pos = decode(payload, pos)
+    assert application == Described(ULong(0x74), {"http:response": "1.1"})
+    body, pos = decode(payload, pos)
+    assert body.descriptor == 0x77
+    assert pos == len(payload)
+    return properties, body.value

@@ -1,0 +1,54 @@
+"""The broker around a session in tests without tasks: a catalog with guest in it, and its context."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from amqp10broker.catalog.catalog import VHOST, Catalog
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHost
+from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.config import Config
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.security.authorise import Access
+from amqp10broker.service.context import SessionContext
+
+MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
+
+
+def make_catalog(host: QueueHost) -> Catalog:
+    """A catalog in which guest may do everything in the default virtual host."""
+    catalog = Catalog(host)
+    catalog.users.add("guest", PasswordRecord(PasswordAlgorithm.PLAIN, "guest"))
+    catalog.set_permission("guest", VHOST, Permission())
+    return catalog
+
+
+def no_volatile(vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+    """For tests that use no direct reply-to."""
+    raise AssertionError(f"nobody was to ask for the volatile queue {name}")
+
+
+def make_context(
+    catalog: Catalog,
+    config: Config,
+    reply_to: ReplyTo,
+    connection: object,
+    *,
+    container_id: str = "client",
+    new_id: Callable[[], str] = lambda: "id",
+    volatile: MakeVolatile = no_volatile,
+) -> SessionContext:
+    """A session's surroundings: guest in the default virtual host."""
+    return SessionContext(
+        catalog=catalog,
+        vhost=catalog.lookup_vhost(VHOST),
+        access=Access(catalog.users, "guest", VHOST),
+        config=config,
+        reply_to=reply_to,
+        user="guest",
+        container_id=container_id,
+        connection=connection,
+        new_id=new_id,
+        volatile=volatile,
+    )

@@ -1,0 +1,84 @@
+"""The AMQP 0-9-1 generator and the floor peer against each other, over real sockets."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import spec
+from benchmarks.broker_process import BrokerSettings, OwnBroker
+from benchmarks.cases import publish_and_consume
+from benchmarks.measure import preload, window
+from benchmarks.queues091 import Queues
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.mark.parametrize("settle", spec.Settle)
+def test_what_is_published_is_delivered_confirmed_and_acknowledged(settle: spec.Settle) -> None:
+    """Two connections in one load process, each way to acknowledge, prefetch-count respected."""
+    connections = publish_and_consume(
+        ("q",), ("q",), size_bytes=20, credit=50, settle=settle, in_flight_max=100, amqp091=True
+    )
+    with OwnBroker(BrokerSettings(), floor=()) as floor:
+        what = spec.Load(floor.endpoint, connections)
+        taken = window(floor, what, warmup_s=0.05, duration_s=0.2)
+    (total,) = taken.result.counts
+    assert total.delivered > 1000
+    assert total.settled == total.delivered
+    assert total.published - total.delivered <= 4000
+    assert total.published - total.confirmed <= 100
+
+
+def test_an_endless_queue_goes_on_for_a_consumer_that_acknowledges_nothing() -> None:
+    """The floor goes on by itself when the socket has room again."""
+    consume = spec.Consume(("endless",), settle=spec.Settle.PRESETTLED)
+    with OwnBroker(BrokerSettings(), floor=()) as floor:
+        what = spec.Load(floor.endpoint, ((spec.Channel(consume=(consume,)),),))
+        taken = window(floor, what, warmup_s=0.05, duration_s=0.2)
+    assert taken.counts[0].delivered > 10_000
+
+
+def test_latencies_are_read_from_the_stamps() -> None:
+    """The floor gives each message back with its own bytes."""
+    publish = spec.Publish(("q",), size_bytes=20, rate_per_s=2000.0, stamp=True)
+    consume = spec.Consume(("q",), size_bytes=20, stamp=True)
+    connections = (spec.Channel(publish=(publish,)),), (spec.Channel(consume=(consume,)),)
+    with OwnBroker(BrokerSettings(), floor=("--keep",)) as floor:
+        taken = window(floor, spec.Load(floor.endpoint, connections), warmup_s=0.05, duration_s=0.2)
+    (delivery,) = taken.result.delivery
+    (confirm,) = taken.result.confirm
+    assert delivery is not None
+    assert confirm is not None
+    assert 0 < delivery.p50_ms < 10_000
+
+
+def test_messages_of_every_size_pass() -> None:
+    """A message larger than a frame goes in several, an empty one in none."""
+    with OwnBroker(BrokerSettings(), floor=()) as floor, Queues(floor.endpoint) as queues:
+        for size_bytes in (0, 12, 100_000, 300_000):
+            queue = f"q{size_bytes}"
+            preload(floor, (queue,), 30, size_bytes=size_bytes, amqp091=True)
+            assert queues.counts((queue,)) == {queue: 30}
+            consume = spec.Consume((queue,), credit=10)
+            what = spec.Load(floor.endpoint, ((spec.Channel(consume=(consume,)),),))
+            taken = window(floor, what, warmup_s=0.0, duration_s=0.2)
+            assert taken.result.counts[0].delivered == 30
+
+
+def test_a_queue_is_counted_and_emptied() -> None:
+    """By a connection beside the load's."""
+    with OwnBroker(BrokerSettings(), floor=()) as floor, Queues(floor.endpoint) as queues:
+        queues.declare({"a": "classic", "b": "quorum"})
+        preload(floor, ("a",), 25, amqp091=True)
+        assert queues.counts(("a", "b")) == {"a": 25, "b": 0}
+        queues.purge(("a", "b"))
+        assert queues.counts(("a",)) == {"a": 0}
+
+
+def test_both_protocols_find_the_floor_on_one_port() -> None:
+    """The first eight octets say which it is."""
+    with OwnBroker(BrokerSettings(), floor=()) as floor:
+        preload(floor, ("a",), 5)
+        preload(floor, ("b",), 6, amqp091=True)
+        with Queues(floor.endpoint) as queues:
+            assert queues.counts(("a", "b")) == {"a": 5, "b": 6}

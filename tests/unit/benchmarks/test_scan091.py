@@ -1,0 +1,198 @@
+"""The AMQP 0-9-1 scanner finds in every chunking what pamqp wrote."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pamqp import body, commands, frame, header
+
+from benchmarks import wire091
+from benchmarks.errors import WireError
+from benchmarks.scan091 import WAIT_BYTES, Contents, Scanner091
+
+
+class Found:
+    """Keeps what the scanner reports, runs taken apart."""
+
+    def __init__(self) -> None:
+        """Begin with nothing."""
+        self.events: list[tuple[Any, ...]] = []
+        self.runs: list[int] = []
+        self.data = bytearray()
+
+    def on_contents(self, run: Contents) -> None:
+        """Keep each message: code, channel, tag or queue, body length and body."""
+        self.runs.append(run.messages)
+        for index in range(run.messages):
+            name = run.first_tag + index if run.code == wire091.BASIC_DELIVER else run.arguments[2]
+            place = run.position + index * run.stride
+            text = bytes(self.data[place : place + run.body_bytes]) if run.position >= 0 else None
+            self.events.append((run.code, run.channel, name, run.body_bytes, text))
+
+    def on_acks(self, channel: int, first: int, last: int, *, multiple: bool, accepted: bool) -> None:
+        """Keep each acknowledgement."""
+        self.events += [(channel, tag, multiple, accepted) for tag in range(first, last + 1)]
+
+    def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
+        """Keep the method."""
+        self.events.append((channel, code, arguments))
+
+
+def delivery(tag: int, text: bytes, *, channel: int = 1, consumer: str = "c", queue: str = "q") -> bytes:
+    """Return a delivery as pamqp writes it."""
+    parts: list[Any] = [commands.Basic.Deliver(consumer, tag, False, "", queue)]
+    parts.append(header.ContentHeader(0, len(text), commands.Basic.Properties(delivery_mode=2)))
+    if text:
+        parts.append(body.ContentBody(text))
+    return b"".join(frame.marshal(one, channel) for one in parts)
+
+
+def scan(data: bytes, *, chunk: int | None = None) -> Found:
+    """Feed bytes in chunks, the rest of one in front of the next, as a peer does."""
+    found = Found()
+    scanner = Scanner091(found)
+    rest = b""
+    for start in range(0, len(data), chunk or len(data)):
+        found.data = bytearray(rest + data[start : start + (chunk or len(data))])
+        position = scanner.scan(found.data, 0, len(found.data))
+        rest = bytes(found.data[position:])
+    assert rest == b""
+    return found
+
+
+def expected(*messages: tuple[int, bytes]) -> list[tuple[Any, ...]]:
+    """Return what must be found of deliveries on channel 1."""
+    return [(wire091.BASIC_DELIVER, 1, tag, len(text), text) for tag, text in messages]
+
+
+def test_like_deliveries_are_one_run() -> None:
+    """Tag and body may change within it."""
+    messages = [(tag, tag.to_bytes(8, "big")) for tag in range(1, 301)]
+    found = scan(b"".join(delivery(tag, text) for tag, text in messages))
+    assert found.runs == [300]
+    assert found.events == expected(*messages)
+
+
+def test_a_run_ends_where_the_tags_do_not_follow() -> None:
+    """Each message still has its own tag."""
+    found = scan(b"".join(delivery(tag, b"x") for tag in (1, 2, 5, 6)))
+    assert [event[2] for event in found.events] == [1, 2, 5, 6]
+
+
+def test_a_run_ends_at_another_consumer_channel_or_size() -> None:
+    """Whatever is not tag or body must be the same."""
+    data = delivery(1, b"x") + delivery(2, b"x", consumer="d") + delivery(3, b"xy")
+    found = scan(data + delivery(1, b"x", channel=2))
+    assert found.runs == [1, 1, 1, 1]
+    assert [event[1:4] for event in found.events] == [(1, 1, 1), (1, 2, 1), (1, 3, 2), (2, 1, 1)]
+
+
+def test_an_empty_body_has_no_frame() -> None:
+    """Such messages make runs, too."""
+    found = scan(b"".join(delivery(tag, b"") for tag in range(1, 20)))
+    assert found.runs == [19]
+    assert {event[3] for event in found.events} == {0}
+
+
+def test_a_message_in_several_body_frames_is_one() -> None:
+    """Its bytes are not kept."""
+    parts: list[Any] = [
+        commands.Basic.Deliver("c", 1, False, "", "q"),
+        header.ContentHeader(0, 6, commands.Basic.Properties()),
+        body.ContentBody(b"abc"),
+        body.ContentBody(b"def"),
+    ]
+    found = scan(b"".join(frame.marshal(one, 1) for one in parts))
+    assert found.events == [(wire091.BASIC_DELIVER, 1, 1, 6, None)]
+
+
+def test_frames_of_other_channels_may_lie_between_those_of_a_message() -> None:
+    """A content is interleaved by channel, not by connection."""
+    whole = delivery(1, b"abc")
+    method = len(frame.marshal(commands.Basic.Deliver("c", 1, False, "", "q"), 1))
+    found = scan(whole[:method] + delivery(9, b"z", channel=2) + wire091.HEARTBEAT + whole[method:])
+    assert [event[1:4] for event in found.events] == [(2, 9, 1), (1, 1, 3)]
+
+
+def test_a_large_message_is_not_waited_for() -> None:
+    """The buffer need not hold it."""
+    text = bytes(WAIT_BYTES + 5000)
+    found = scan(delivery(1, text) + delivery(2, b"x"), chunk=WAIT_BYTES + 100)
+    assert [event[2:4] for event in found.events] == [(1, len(text)), (2, 1)]
+
+
+def test_publishes_to_several_queues_are_told_apart() -> None:
+    """The floor peer reads with the same code."""
+    data = b""
+    for queue in ("a", "b", "b", "a"):
+        parts: list[Any] = [commands.Basic.Publish(0, "", queue, False, False)]
+        parts += [header.ContentHeader(0, 1, commands.Basic.Properties()), body.ContentBody(b"x")]
+        data += b"".join(frame.marshal(one, 1) for one in parts)
+    found = scan(data)
+    assert [event[2] for event in found.events] == ["a", "b", "b", "a"]
+    assert found.runs == [1, 2, 1]
+
+
+def test_acknowledgements_come_singly_multiply_and_negatively() -> None:
+    """Consecutive single ones are one call, which the handler cannot tell from several."""
+    methods: list[Any] = [commands.Basic.Ack(tag, False) for tag in (1, 2, 3, 7)]
+    methods += [commands.Basic.Ack(20, True), commands.Basic.Nack(21, False, False)]
+    found = scan(b"".join(frame.marshal(one, 1) for one in methods))
+    single = [(1, tag, False, True) for tag in (1, 2, 3, 7)]
+    assert found.events == [*single, (1, 20, True, True), (1, 21, False, False)]
+
+
+def test_heartbeats_are_passed_over_and_other_methods_told() -> None:
+    """A heartbeat means only that the peer lives."""
+    found = scan(wire091.HEARTBEAT + frame.marshal(commands.Connection.Blocked("low on memory"), 0))
+    assert found.events == [(0, wire091.CONNECTION_BLOCKED, ["low on memory"])]
+
+
+@pytest.mark.parametrize("part", [0, 1, 2])
+def test_a_frame_that_does_not_end_in_ce_is_refused(part: int) -> None:
+    """Method, header and body alike (§4.2.3)."""
+    whole = bytearray(delivery(1, b"abc"))
+    ends, position = [], 0
+    while position < len(whole):
+        position += int.from_bytes(whole[position + 3 : position + 7], "big") + 8
+        ends.append(position - 1)
+    whole[ends[part]] = 0
+    with pytest.raises(WireError, match="0xCE"):
+        scan(bytes(whole))
+
+
+def test_a_body_without_its_method_is_refused() -> None:
+    """And so is more body than was announced."""
+    with pytest.raises(WireError, match="without its method"):
+        scan(frame.marshal(body.ContentBody(b"x"), 1))
+    parts: list[Any] = [
+        commands.Basic.Deliver("c", 1, False, "", "q"),
+        header.ContentHeader(0, 1, commands.Basic.Properties()),
+        body.ContentBody(b"xy"),
+    ]
+    with pytest.raises(WireError, match="more body"):
+        scan(b"".join(frame.marshal(one, 1) for one in parts))
+
+
+@given(
+    messages=st.lists(
+        st.tuples(st.sampled_from([b"", b"a", b"aa", b"bb", b"c" * 30]), st.sampled_from(["c", "dd"])),
+        min_size=1,
+        max_size=60,
+    ),
+    chunk=st.integers(1, 400),
+)
+def test_every_chunking_finds_the_same(messages: list[tuple[bytes, str]], chunk: int) -> None:
+    """Runs may be cut otherwise, messages may not."""
+    data = b""
+    for tag, (text, consumer) in enumerate(messages, 1):
+        data += delivery(tag, text, consumer=consumer)
+        if tag % 7 == 0:
+            data += frame.marshal(commands.Basic.Ack(tag, True), 1)
+    found = scan(data, chunk=chunk)
+    deliveries = [event for event in found.events if event[0] == wire091.BASIC_DELIVER]
+    assert deliveries == expected(*[(tag, text) for tag, (text, _) in enumerate(messages, 1)])
+    assert len(found.events) - len(deliveries) == len(messages) // 7

@@ -1,0 +1,50 @@
+"""A catalog whose queues are run by nobody."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.queues.commands import Command
+
+
+class Handle:
+    """A queue that takes letters and does nothing."""
+
+    def post(self, command: Command) -> None:
+        """Drop the letter."""
+
+    def counts(self) -> dict[str, Any]:
+        """Nothing is in it."""
+        return {"messages_ready": 0}
+
+
+class Host:
+    """Remembers what it was asked to run."""
+
+    def __init__(self) -> None:
+        self.started: list[QueueSpec] = []
+
+    def start_queue(self, queue: QueueSpec) -> Handle:
+        """Run a queue."""
+        self.started.append(queue)
+        return Handle()
+
+
+@pytest.fixture
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture
+def catalog(host: Host) -> Catalog:
+    return Catalog(host)
+
+
+@pytest.fixture
+def vhost(catalog: Catalog) -> VirtualHost:
+    return catalog.vhosts["/"]

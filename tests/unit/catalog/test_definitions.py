@@ -1,0 +1,379 @@
+"""Definitions in RabbitMQ's shape: taken over as a whole or not at all, written so that they come back."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.definitions import export, load
+from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission, ScramRecord
+from amqp10broker.errors import ConfigError
+from amqp10broker.routing.exchange import Binding, Destination
+
+FILE = Path(__file__).with_name("rabbitmq-definitions.json")
+GENERATED = "amq.gen-8sSDXjk3Gp0KrPzvT2mQ1A"
+NEW = "queue 'orders.new' in vhost 'shop'"
+
+
+@pytest.fixture
+def document() -> dict[str, Any]:
+    document: dict[str, Any] = json.loads(FILE.read_text(encoding="utf-8"))
+    return document
+
+
+def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) -> None:
+    """Users, virtual hosts, permissions, exchanges, queues, bindings, limits and policies."""
+    report = load(document, catalog)
+    assert report.unknown == []
+    assert report.loaded["queues"] == 6
+    shop = catalog.vhosts["shop"]
+    assert (shop.default_queue_type, shop.tags, shop.description) == (
+        "quorum",
+        ("production",),
+        "Orders and stock",
+    )
+    assert shop.metadata == {"protected_from_deletion": True}
+    assert shop.limits == VhostLimits(max_connections=500, max_queues=1000)
+    assert catalog.vhosts["bare"].default_queue_type is None
+    assert shop.lookup("orders.new").type == "quorum"
+    assert shop.lookup("orders.dead").arguments["x-overflow"] == "reject-publish"
+    assert catalog.vhosts["/"].lookup("tasks").arguments == {"x-max-priority": 10, "x-queue-type": "classic"}
+    assert catalog.users.lookup("orders-service").limits == UserLimits(max_connections=20, max_channels=200)
+    assert catalog.users.lookup("legacy").tags == {"monitoring", "policymaker"}
+    assert catalog.users.lookup("CN=worker,O=Example").password is None
+    assert catalog.users.permission("legacy", "/") == Permission("", "", ".*")
+    assert catalog.users.topic_permission("orders-service", "shop", "orders.events") is not None
+    assert shop.policies.find("bounds", operator=True) is not None
+    assert shop.policies.find("dead-letters") is not None
+    assert catalog.global_parameters["cluster_tags"] == []
+    assert ("shop", "shovel", "to-archive") in catalog.parameters
+
+
+def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> None:
+    """Through an exchange-to-exchange binding and a headers exchange too."""
+    load(document, catalog)
+    shop = catalog.vhosts["shop"]
+    events = shop.topology.lookup_exchange("orders.events")
+    found, _ = shop.route(events, ["orders.7.created"], lambda: {"region": "eu", "priority": 1})
+    assert {queue.name for queue in found} == {"orders.new", "archive"}
+
+
+def test_password_hashes_of_every_algorithm_are_kept(catalog: Catalog, document: dict[str, Any]) -> None:
+    """They cannot be turned into others without the password."""
+    load(document, catalog)
+    algorithms = [user.password.algorithm for user in catalog.users if user.password]
+    assert algorithms == [
+        PasswordAlgorithm.RABBIT_SHA256,
+        PasswordAlgorithm.RABBIT_SHA512,
+        PasswordAlgorithm.RABBIT_MD5,
+    ]
+
+
+def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
+    catalog: Catalog, document: dict[str, Any]
+) -> None:
+    """As RabbitMQ does; the report says so."""
+    report = load(document, catalog)
+    assert catalog.vhosts["/"].find(GENERATED) is None
+    assert report.skipped == [
+        f"definitions: queues[5]: queue '{GENERATED}' has a name that only the broker gives",
+        "definitions: bindings[6]: an end of it was left out",
+    ]
+
+
+def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
+    """Also not the version by which remembered decisions are dropped."""
+    load(document, catalog)
+    before = export(catalog), catalog.users.version, len(host.started)
+    load(document, catalog)
+    assert (export(catalog), catalog.users.version, len(host.started)) == before
+
+
+def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
+    """Through JSON into an empty broker, and out again the same."""
+    load(document, catalog)
+    written = export(catalog, product_version="0.3")
+    other = Catalog(host)
+    load(json.loads(json.dumps(written)), other)
+    assert export(other, product_version="0.3") == written
+
+
+def test_the_export_has_rabbitmqs_sections(catalog: Catalog, document: dict[str, Any]) -> None:
+    """And entries with at least the keys that RabbitMQ writes."""
+    load(document, catalog)
+    written = export(catalog)
+    assert set(document) - set(written) == {"original_cluster_name", "explanation"}
+    for section in ("users", "vhosts", "permissions", "topic_permissions", "queues", "exchanges", "bindings"):
+        wanted = set().union(*document[section]) - {"limits"}
+        assert wanted <= set().union(*written[section]), section
+    # Of what RabbitMQ wrote, nothing is lost but the names that only a broker gives.
+    assert [each for each in document["policies"] if each not in written["policies"]] == []
+    assert [each for each in document["parameters"] if each not in written["parameters"]] == []
+    assert [each["destination"] for each in document["bindings"] if each not in written["bindings"]] == [
+        GENERATED
+    ]
+
+
+def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:
+    """Exclusive queues, generated names, and their bindings."""
+    vhost = catalog.vhosts["/"]
+    vhost.declare("mine", exclusive_owner=object())
+    vhost.declare("amq.gen-1", internal=True)
+    for name in ("mine", "amq.gen-1"):
+        vhost.topology.bind(Binding("amq.fanout", Destination("queue", name), ""))
+    written = export(catalog)
+    assert written["queues"] == []
+    assert written["bindings"] == []
+
+
+def test_bindings_of_predeclared_exchanges_are_exported(catalog: Catalog) -> None:
+    """The exchanges themselves are not: every virtual host has them."""
+    vhost = catalog.vhosts["/"]
+    vhost.declare("q")
+    vhost.topology.bind(
+        Binding("amq.headers", Destination("queue", "q"), "", {"x-match": "any", "a": b"\xff"})
+    )
+    written = json.loads(json.dumps(export(catalog)))
+    assert written["exchanges"] == []
+    assert written["bindings"][0]["arguments"] == {"x-match": "any", "a": "\ufffd"}
+
+
+def test_passwords_are_exported_as_the_caller_conceals_them(catalog: Catalog) -> None:
+    """A password in plain must not leave the broker."""
+    catalog.users.add("a", PasswordRecord(PasswordAlgorithm.PLAIN, "geheim"))
+    hidden = PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, "x")
+    assert "geheim" not in json.dumps(export(catalog, conceal=lambda record: hidden))
+
+
+def test_a_scram_verifier_comes_back(catalog: Catalog, host: Any) -> None:
+    """So users may log in by SCRAM after a restart."""
+    record = PasswordRecord(
+        PasswordAlgorithm.ARGON2ID, "$argon2id$v=19$x", ScramRecord(b"salt", 4096, b"stored", b"server")
+    )
+    catalog.users.add("a", record)
+    other = Catalog(host)
+    load(json.loads(json.dumps(export(catalog))), other)
+    assert other.users.lookup("a").password == record
+
+
+def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> None:
+    """Making one is slow, and its salt is new each time."""
+    made: list[str] = []
+
+    def make(password: str) -> PasswordRecord:
+        made.append(password)
+        return PasswordRecord(PasswordAlgorithm.ARGON2ID, f"$argon2id${len(made)}")
+
+    load({"users": [{"name": "a", "password": "p"}]}, catalog, make_password=make)
+    assert made == ["p"]
+    assert catalog.users.lookup("a").password == PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$1")
+
+
+def test_unknown_parts_are_reported_and_kept(catalog: Catalog) -> None:
+    """A newer broker's file must not lose anything by passing through."""
+    report = load({"future": [1], "rabbit_version": "5.0"}, catalog)
+    assert report.unknown == ["future"]
+    assert export(catalog)["future"] == [1]
+
+
+def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
+    """The caller says which it is for."""
+    catalog.add_vhost("v")
+    load({"queues": [{"name": "q", "durable": True}]}, catalog, vhost="v")
+    assert catalog.vhosts["v"].find("q") is not None
+    with pytest.raises(ConfigError, match=r"^definitions: queues\[0\].vhost is missing; must be a string$"):
+        load({"queues": [{"name": "q"}]}, catalog)
+
+
+def test_flags_that_are_not_given_are_those_of_a_usual_queue(catalog: Catalog) -> None:
+    """Files are written by hand, too."""
+    load({"queues": [{"name": "q", "vhost": "/", "type": "quorum"}]}, catalog)
+    queue = catalog.vhosts["/"].lookup("q")
+    assert (queue.durable, queue.auto_delete, queue.type) == (True, False, "quorum")
+
+
+Change = Callable[[dict[str, Any]], Any]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (
+            lambda doc: doc["queues"][3].update(durable="yes"),
+            'definitions: queues[3].durable is "yes"; must be true or false',
+        ),
+        (
+            lambda doc: doc["queues"][0].pop("name"),
+            "definitions: queues[0].name is missing; must be a string",
+        ),
+        (
+            lambda doc: doc["queues"][0].update(arguments=["x"]),
+            'definitions: queues[0].arguments is ["x"]; must be an object: {...}',
+        ),
+        (lambda doc: doc.update(queues={}), "definitions: queues is {}; must be a list: [...]"),
+        (lambda doc: doc.update(queues=[7]), "definitions: queues[0] is 7; must be an object: {...}"),
+        (
+            lambda doc: doc["queues"][0].update(vhost="nowhere"),
+            "definitions: queues[0] is refused: vhost nowhere not found; change the file, or what is there",
+        ),
+        (
+            lambda doc: doc["queues"][0]["arguments"].update({"x-max-length": -1}),
+            f"definitions: queues[0] is refused: invalid arg 'x-max-length' for {NEW}: {{value_negative,-1}}",
+        ),
+        (
+            lambda doc: doc["queues"][0]["arguments"].update({"x-queue-type": "stream"}),
+            f"definitions: queues[0] is refused: invalid arg 'x-queue-type' for {NEW}: this broker has no",
+        ),
+        (
+            lambda doc: doc["exchanges"][0].update(type="x-delayed-message"),
+            "definitions: exchanges[0] is refused: unknown exchange type 'x-delayed-message'",
+        ),
+        (
+            lambda doc: doc["exchanges"][0].update(internal=0),
+            "definitions: exchanges[0].internal is 0; must be true or false",
+        ),
+        (
+            lambda doc: doc["bindings"][0].update(destination="gone"),
+            "definitions: bindings[0] is refused: no queue 'gone' in vhost 'shop'",
+        ),
+        (
+            lambda doc: doc["bindings"][0].update(destination_type="topic"),
+            'definitions: bindings[0].destination_type is "topic"; must be "queue" or "exchange"',
+        ),
+        (
+            lambda doc: doc["users"][0].update(password_hash="c2hvcnQ="),
+            "definitions: users[0].password_hash cannot be read; must be as rabbit_password_hashing_sha256",
+        ),
+        (
+            lambda doc: doc["users"][0].update(hashing_algorithm="rot13"),
+            'definitions: users[0].hashing_algorithm is "rot13"; must be one of argon2id, rabbit_password',
+        ),
+        (
+            lambda doc: doc["users"][0].pop("password_hash"),
+            "definitions: users[0].password_hash is missing; must be given, or password",
+        ),
+        (
+            lambda doc: doc["users"].append({"name": "p", "password": "x"}),
+            "definitions: users[4].password cannot be used; must not be empty; or give password_hash",
+        ),
+        (
+            lambda doc: doc["users"][0].update(tags=[1]),
+            "definitions: users[0].tags is [1]; must be a list of strings, or one string with commas",
+        ),
+        (
+            lambda doc: doc["users"][0].update(limits={"max-queues": 1}),
+            "definitions: users[0] is refused: user 'guest': there is no limit 'max-queues'",
+        ),
+        (
+            lambda doc: doc["users"][0].update(scram_sha_256="1:2"),
+            "definitions: users[0].scram_sha_256 cannot be read; must be iterations:salt",
+        ),
+        (
+            lambda doc: doc["permissions"][0].update(user="nobody"),
+            "definitions: permissions[0] is refused: no user 'nobody'",
+        ),
+        (
+            lambda doc: doc["permissions"][0].update(read="("),
+            "definitions: permissions[0] is refused: read permission: '(' is not a regular expression",
+        ),
+        (
+            lambda doc: doc["topic_permissions"][0].pop("exchange"),
+            "definitions: topic_permissions[0].exchange is missing; must be a string",
+        ),
+        (
+            lambda doc: doc["policies"][0].update(priority="high"),
+            'definitions: policies[0].priority is "high"; must be an integer',
+        ),
+        (
+            lambda doc: doc["policies"][0].update({"apply-to": "everything"}),
+            "definitions: policies[0] is refused: policy 'dead-letters': apply-to is 'everything'",
+        ),
+        (
+            lambda doc: doc["parameters"][0]["value"].update({"max-queues": "9"}),
+            "definitions: parameters[0] is refused: vhost 'shop': limit 'max-queues' is '9'",
+        ),
+        (
+            lambda doc: doc["parameters"][1]["value"].pop("pattern"),
+            "definitions: parameters[1].value.pattern is missing; must be a string",
+        ),
+        (
+            lambda doc: doc["vhosts"][1].update(default_queue_type="x"),
+            "definitions: vhosts[1] is refused: invalid arg 'x-queue-type' for vhost 'shop'",
+        ),
+        (
+            lambda doc: doc["global_parameters"][0].pop("value"),
+            "definitions: global_parameters[0].value is missing; must be given",
+        ),
+    ],
+)
+def test_a_fault_names_its_place_and_nothing_is_changed(
+    catalog: Catalog, document: dict[str, Any], host: Any, change: Change, text: str
+) -> None:
+    """Whatever comes first in the file is not taken over either."""
+    before = copy.deepcopy(export(catalog)), catalog.users.version
+    change(document)
+    with pytest.raises(ConfigError) as caught:
+        load(document, catalog)
+    assert str(caught.value).startswith(text)
+    assert (export(catalog), catalog.users.version) == before
+    assert host.started == []
+
+
+def test_what_is_there_and_differs_refuses_the_file(catalog: Catalog, document: dict[str, Any]) -> None:
+    """A queue is never changed behind the back of those who use it."""
+    catalog.vhosts["/"].declare("tasks")
+    with pytest.raises(
+        ConfigError, match=r"definitions: queues\[3\] is refused: inequivalent arg 'x-max-pri"
+    ):
+        load(document, catalog)
+    assert "shop" not in catalog.vhosts
+
+
+def test_a_limit_that_the_file_would_pass_refuses_it(catalog: Catalog, document: dict[str, Any]) -> None:
+    """Before any queue is made."""
+    document["parameters"][0]["value"]["max-queues"] = 2
+    with pytest.raises(ConfigError, match=r"queues\[2\] is refused: .*queue limit in vhost 'shop' \(2\)"):
+        load(document, catalog)
+    assert list(catalog) == []
+
+
+def test_a_document_must_be_an_object(catalog: Catalog) -> None:
+    """The error shows what it is instead."""
+    with pytest.raises(ConfigError, match=r"^definitions: is \[\]; must be an object"):
+        load([], catalog)
+
+
+def test_what_this_broker_does_not_have_can_be_left_out(catalog: Catalog, document: dict[str, Any]) -> None:
+    """Streams and exchanges of plugins, with their bindings; the rest is loaded and the report says which."""
+    document["queues"][0]["arguments"] = {"x-queue-type": "stream", "x-max-age": "7D"}
+    document["exchanges"][3]["type"] = "x-delayed-message"
+    document["vhosts"][2]["default_queue_type"] = "stream"
+    report = load(document, catalog, skip_unsupported=True)
+    shop = catalog.vhosts["shop"]
+    assert shop.find("orders.new") is None
+    assert shop.topology.find_exchange("by-region") is None
+    assert shop.find("archive") is not None
+    assert [line.split(":")[1].strip() for line in report.skipped] == [
+        "vhosts[2]",
+        "exchanges[3]",
+        "queues[0]",
+        "queues[5]",
+        "bindings[0]",
+        "bindings[1]",
+        "bindings[2]",
+        "bindings[6]",
+    ]
+
+
+def test_leaving_out_does_not_cover_real_faults(catalog: Catalog, document: dict[str, Any]) -> None:
+    """Only kinds that are not there are left out."""
+    catalog.add_vhost("shop").topology.declare_exchange("orders.events", "fanout")
+    with pytest.raises(ConfigError, match=r"exchanges\[0\] is refused: inequivalent arg 'type'"):
+        load(document, catalog, skip_unsupported=True)

@@ -1,0 +1,101 @@
+"""Limits of virtual hosts and users, and the counts that are held against them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.limits import Usage, UserLimits, VhostLimits
+from amqp10broker.catalog.users import User
+from amqp10broker.errors import InvalidArgument, NotAllowed
+
+
+def test_limits_are_read_by_rabbitmqs_names() -> None:
+    """A negative number is no limit, zero is one."""
+    limits = VhostLimits.read({"max-connections": 0, "max-queues": -1}, "vhost 'v'")
+    assert limits == VhostLimits(max_connections=0, max_queues=None)
+    assert limits.as_dict() == {"max-connections": 0}
+    assert UserLimits.read({"max-channels": 5}, "user 'u'").as_dict() == {"max-channels": 5}
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"max-queue": 1}, "vhost 'v': there is no limit 'max-queue'; known are max-connections, max-queues"),
+        (
+            {"max-queues": "1"},
+            "vhost 'v': limit 'max-queues' is '1'; must be an integer (negative: no limit)",
+        ),
+        (
+            {"max-queues": True},
+            "vhost 'v': limit 'max-queues' is True; must be an integer (negative: no limit)",
+        ),
+    ],
+)
+def test_bad_limits_are_refused(values: dict[str, Any], text: str) -> None:
+    """The text names the limit and what is allowed."""
+    with pytest.raises(InvalidArgument) as caught:
+        VhostLimits.read(values, "vhost 'v'")
+    assert caught.value.description == text
+
+
+def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
+    """Counted over all users; a closed connection makes room."""
+    vhost = catalog.add_vhost("v", limits=VhostLimits(max_connections=1))
+    usage = Usage()
+    usage.open_connection(vhost, User("a"))
+    with pytest.raises(NotAllowed) as caught:
+        usage.open_connection(vhost, User("b"))
+    assert caught.value.description == (
+        "access to vhost 'v' refused for user 'b': vhost connection limit (1) is reached"
+    )
+    assert usage.connections_of_vhost("v") == 1
+    assert usage.connections_of_user("b") == 0
+    usage.close_connection("v", "a")
+    usage.open_connection(vhost, User("b"))
+    usage.open_connection(catalog.vhosts["/"], User("a"))
+
+
+def test_a_users_connection_limit(catalog: Catalog) -> None:
+    """Counted over all virtual hosts; what was refused is not counted anywhere."""
+    user = User("a", limits=UserLimits(max_connections=1))
+    usage = Usage()
+    usage.open_connection(catalog.vhosts["/"], user)
+    vhost = catalog.add_vhost("v")
+    with pytest.raises(NotAllowed) as caught:
+        usage.open_connection(vhost, user)
+    assert caught.value.description == (
+        "connection refused for user 'a': user connection limit (1) is reached"
+    )
+    assert usage.connections_of_vhost("v") == 0
+
+
+def test_a_users_channel_limit() -> None:
+    """530 with RabbitMQ's text."""
+    user = User("a", limits=UserLimits(max_channels=2))
+    usage = Usage()
+    usage.open_channel(user)
+    usage.open_channel(user)
+    with pytest.raises(NotAllowed) as caught:
+        usage.open_channel(user)
+    assert caught.value.description == (
+        "number of channels opened for user 'a' has reached the maximum allowed user limit of (2)"
+    )
+    usage.close_channel("a")
+    usage.open_channel(user)
+    assert usage.channels_of_user("a") == 2
+
+
+def test_a_limit_of_zero_lets_nobody_in(catalog: Catalog) -> None:
+    """So an administrator closes a virtual host."""
+    vhost = catalog.add_vhost("v", limits=VhostLimits(max_connections=0))
+    with pytest.raises(NotAllowed, match=r"vhost connection limit \(0\) is reached"):
+        Usage().open_connection(vhost, User("a"))
+
+
+def test_closing_what_was_not_opened_is_our_fault() -> None:
+    """A count below zero would let one too many in."""
+    with pytest.raises(AssertionError):
+        Usage().close_channel("a")

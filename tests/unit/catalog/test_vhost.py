@@ -1,0 +1,309 @@
+"""Declaring, finding and removing queues of one virtual host."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.limits import VhostLimits
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import (
+    AccessRefused,
+    Inequivalent,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    NotSupported,
+    PreconditionFailed,
+    RefusedError,
+    ResourceLocked,
+)
+from amqp10broker.routing.exchange import Binding, Destination
+
+LOCKED = (
+    "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on "
+    "another connection or the exclusive property value does not match that of the original declaration."
+)
+
+
+def refusal(error: type[RefusedError], vhost: VirtualHost, name: str = "q", **properties: Any) -> str:
+    """What the client reads when a declaration is refused."""
+    with pytest.raises(error) as caught:
+        vhost.declare(name, **properties)
+    assert type(caught.value) is error
+    return caught.value.description
+
+
+def test_a_new_queue_is_durable_classic_and_started_once(vhost: VirtualHost, host: Any) -> None:
+    """Without anything said, a queue is durable, shared, and of the node's default type."""
+    queue, created = vhost.declare("q")
+    assert created
+    assert (queue.name, queue.vhost, queue.type, queue.durable) == ("q", "/", "classic", True)
+    assert not queue.exclusive
+    assert not queue.auto_delete
+    assert host.started == [QueueSpec("/", "q", "classic", True, False, False, {"x-queue-type": "classic"})]
+    assert vhost.declare("q") == (queue, False)
+    assert len(host.started) == 1
+
+
+def test_an_unknown_queue_is_not_found(vhost: VirtualHost) -> None:
+    """404 with RabbitMQ's text."""
+    assert vhost.find("q") is None
+    with pytest.raises(NotFound, match="^no queue 'q' in vhost '/'$"):
+        vhost.lookup("q")
+
+
+def test_a_removed_queue_is_gone_with_its_bindings(vhost: VirtualHost) -> None:
+    """Routing does not find it any more, and its name is free."""
+    queue, _ = vhost.declare("q")
+    vhost.topology.bind(Binding("amq.fanout", Destination("queue", "q"), ""))
+    assert vhost.route(vhost.topology.lookup_exchange("amq.fanout"), ["k"]) == ([queue], True)
+    assert vhost.remove("q") is queue
+    assert vhost.remove("q") is None
+    assert vhost.route(vhost.topology.lookup_exchange("amq.fanout"), ["k"])[0] == []
+    assert vhost.topology.bindings(destination=Destination("queue", "q")) == []
+
+
+def test_the_default_exchange_routes_by_queue_name(vhost: VirtualHost) -> None:
+    """A queue is bound to the default exchange by being there."""
+    queue, _ = vhost.declare("q")
+    default = vhost.topology.lookup_exchange("")
+    assert vhost.route(default, ["q"])[0] == [queue]
+    assert vhost.route(default, ["other"])[0] == []
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def test_the_reserved_prefix_is_refused(vhost: VirtualHost) -> None:
+    """403 for a new name that begins with amq."""
+    assert refusal(AccessRefused, vhost, "amq.x") == "queue name 'amq.x' contains reserved prefix 'amq.*'"
+    assert vhost.find("amq.x") is None
+
+
+def test_the_broker_may_use_the_reserved_prefix_and_clients_redeclare_it(vhost: VirtualHost) -> None:
+    """Only a new queue is refused: a client may redeclare the one whose name the broker made."""
+    made, _ = vhost.declare("amq.gen-1", internal=True)
+    assert vhost.declare("amq.gen-1") == (made, False)
+
+
+def test_line_breaks_are_removed_from_names(vhost: VirtualHost) -> None:
+    """As RabbitMQ does in declare."""
+    assert vhost.declare("a\r\nb")[0].name == "ab"
+
+
+def test_an_empty_name_is_refused(vhost: VirtualHost) -> None:
+    """The catalog makes up no names."""
+    assert refusal(InvalidArgument, vhost, "") == "declare queue with empty name not allowed"
+    assert refusal(InvalidArgument, vhost, "\n") == "declare queue with empty name not allowed"
+
+
+def test_a_name_has_at_most_255_bytes(vhost: VirtualHost) -> None:
+    """Bytes, not characters: a short string of 0-9-1 holds no more."""
+    assert vhost.declare("é" * 127 + "x")[1]
+    assert refusal(InvalidArgument, vhost, "é" * 128).startswith(
+        "queue name is 256 bytes long, must be 1 to 255"
+    )
+
+
+# --- exclusive ------------------------------------------------------------------------------------
+
+
+def test_an_exclusive_queue_is_stored_as_transient(vhost: VirtualHost) -> None:
+    """exclusive + durable is stored non-durable, and redeclared so without a complaint."""
+    owner = object()
+    queue, _ = vhost.declare("q", durable=True, exclusive_owner=owner)
+    assert (queue.durable, queue.exclusive, queue.owner) == (False, True, owner)
+    assert vhost.declare("q", durable=True, exclusive_owner=owner) == (queue, False)
+    assert vhost.declare("q", durable=False, exclusive_owner=owner) == (queue, False)
+
+
+def test_another_connection_finds_an_exclusive_queue_locked(vhost: VirtualHost) -> None:
+    """405 for every use, declare included."""
+    queue, _ = vhost.declare("q", exclusive_owner=object())
+    with pytest.raises(ResourceLocked) as caught:
+        vhost.for_connection(queue, object())
+    assert caught.value.description == LOCKED
+    assert refusal(ResourceLocked, vhost, exclusive_owner=object()) == LOCKED
+    assert refusal(ResourceLocked, vhost) == LOCKED
+
+
+def test_exclusive_differing_is_locked_for_the_owner_too(vhost: VirtualHost) -> None:
+    """The exclusive property must match that of the original declaration."""
+    owner = object()
+    vhost.declare("q", exclusive_owner=owner)
+    assert refusal(ResourceLocked, vhost, durable=False) == LOCKED
+    vhost.remove("q")
+    vhost.declare("q")
+    assert refusal(ResourceLocked, vhost, exclusive_owner=owner) == LOCKED
+
+
+def test_owner_is_an_identity(vhost: VirtualHost) -> None:
+    """Two connections that compare equal are still two."""
+    queue, _ = vhost.declare("q", exclusive_owner=[])
+    with pytest.raises(ResourceLocked):
+        vhost.for_connection(queue, [])
+
+
+def test_the_queues_of_a_connection_are_found(vhost: VirtualHost) -> None:
+    """They go when it closes."""
+    owner = object()
+    vhost.declare("shared")
+    mine = [vhost.declare(name, exclusive_owner=owner)[0] for name in ("a", "b")]
+    vhost.declare("other", exclusive_owner=object())
+    assert vhost.queues_owned_by(owner) == mine
+    assert vhost.for_connection(mine[0], owner) is mine[0]
+
+
+# --- redeclaring ----------------------------------------------------------------------------------
+
+
+def test_durable_differing_is_inequivalent(vhost: VirtualHost) -> None:
+    """406 with both values."""
+    vhost.declare("q")
+    assert refusal(Inequivalent, vhost, durable=False) == (
+        "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"
+    )
+
+
+def test_auto_delete_differing_is_inequivalent(vhost: VirtualHost) -> None:
+    """406 with both values."""
+    vhost.declare("q", auto_delete=True)
+    assert refusal(Inequivalent, vhost) == (
+        "inequivalent arg 'auto_delete' for queue 'q' in vhost '/': received 'false' but current is 'true'"
+    )
+
+
+def test_checks_go_exclusive_durable_auto_delete_arguments(vhost: VirtualHost) -> None:
+    """The first difference in this order is the one that is told."""
+    vhost.declare("q", arguments={"x-max-length": 1})
+    everything: dict[str, Any] = {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 2}}
+    assert refusal(ResourceLocked, vhost, exclusive_owner=object(), **everything) == LOCKED
+    assert "'durable'" in refusal(Inequivalent, vhost, **everything)
+    everything["durable"] = True
+    assert "'auto_delete'" in refusal(Inequivalent, vhost, **everything)
+    everything["auto_delete"] = False
+    assert "'x-max-length'" in refusal(Inequivalent, vhost, **everything)
+
+
+def test_equivalence_is_checked_before_values(vhost: VirtualHost) -> None:
+    """A bad argument for a queue that exists is one that differs."""
+    vhost.declare("q")
+    assert refusal(Inequivalent, vhost, arguments={"x-expires": -1}) == (
+        "inequivalent arg 'x-expires' for queue 'q' in vhost '/': received the value '-1' of type "
+        "'signedint' but current is none"
+    )
+
+
+def test_a_missing_type_is_filled_in_before_comparing(vhost: VirtualHost) -> None:
+    """With and without x-queue-type=classic is the same, in both orders."""
+    vhost.declare("a")
+    assert not vhost.declare("a", arguments={"x-queue-type": "classic"})[1]
+    vhost.declare("b", arguments={"x-queue-type": "quorum"})
+    assert refusal(Inequivalent, vhost, "b") == (
+        "inequivalent arg 'x-queue-type' for queue 'b' in vhost '/': "
+        "received 'classic' but current is 'quorum'"
+    )
+
+
+# --- types ----------------------------------------------------------------------------------------
+
+
+def test_an_unknown_type_is_refused(vhost: VirtualHost) -> None:
+    """406 with the value."""
+    assert refusal(InvalidArgument, vhost, arguments={"x-queue-type": "x"}) == (
+        "invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'x'\""
+    )
+
+
+def test_a_type_that_is_no_string_is_refused(vhost: VirtualHost) -> None:
+    """406 with the type of the value."""
+    assert refusal(InvalidArgument, vhost, arguments={"x-queue-type": 1}) == (
+        "invalid arg 'x-queue-type' for queue 'q' in vhost '/': {unacceptable_type,signedint}"
+    )
+
+
+def test_streams_are_refused_clearly(vhost: VirtualHost) -> None:
+    """Not a bad argument, but something that is not there."""
+    text = refusal(NotSupported, vhost, arguments={"x-queue-type": "stream"})
+    assert "no streams" in text
+    assert "declare a classic or a quorum queue" in text
+
+
+@pytest.mark.parametrize(
+    ("properties", "text"),
+    [
+        ({"exclusive_owner": object()}, "invalid property 'exclusive-owner' for queue 'q' in vhost '/'"),
+        ({"auto_delete": True}, "invalid property 'auto-delete' for queue 'q' in vhost '/'"),
+        ({"durable": False}, "invalid property 'non-durable' for queue 'q' in vhost '/'"),
+        ({"internal": True}, "Cannot declare a server-named queue for type rabbit_quorum_queue"),
+    ],
+)
+def test_a_quorum_queue_cannot_be_so(vhost: VirtualHost, properties: dict[str, Any], text: str) -> None:
+    """Asked for explicitly, it is refused and not turned into a classic one."""
+    assert refusal(PreconditionFailed, vhost, arguments={"x-queue-type": "quorum"}, **properties) == text
+    assert vhost.find("q") is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [{"exclusive_owner": object()}, {"auto_delete": True}, {"durable": False}, {"internal": True}],
+)
+def test_a_default_type_that_cannot_serve_gives_way_to_classic(
+    vhost: VirtualHost, properties: dict[str, Any]
+) -> None:
+    """The default must not make a request fail that says nothing of the type."""
+    vhost.set_default_queue_type("quorum")
+    queue, _ = vhost.declare("q", **properties)
+    assert queue.type == "classic"
+    properties = {key: value for key, value in properties.items() if key != "internal"}
+    if properties:
+        assert vhost.declare("q", **properties) == (queue, False)
+
+
+def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
+    """Argument, virtual host, node, in this order."""
+    catalog = Catalog(host, default_queue_type="quorum")
+    vhost = catalog.vhosts["/"]
+    assert vhost.declare("a")[0].type == "quorum"
+    vhost.set_default_queue_type("classic")
+    assert vhost.declare("b")[0].type == "classic"
+    assert vhost.declare("c", arguments={"x-queue-type": "quorum"})[0].arguments == {"x-queue-type": "quorum"}
+
+
+def test_transient_shared_queues_are_accepted(vhost: VirtualHost) -> None:
+    """Unlike RabbitMQ 4.3: Celery's reply queues are so."""
+    queue, created = vhost.declare("q", durable=False)
+    assert created
+    assert not queue.durable
+
+
+# --- limits and the end ---------------------------------------------------------------------------
+
+
+def test_the_queue_limit_refuses_one_too_many(vhost: VirtualHost) -> None:
+    """Redeclaring is still possible, and a deleted queue makes room."""
+    vhost.limits = VhostLimits(max_queues=1)
+    vhost.declare("a")
+    assert not vhost.declare("a")[1]
+    assert refusal(LimitExceeded, vhost) == (
+        "cannot declare queue 'q': queue limit in vhost '/' (1) is reached"
+    )
+    vhost.remove("a")
+    assert vhost.declare("q")[1]
+
+
+def test_a_queue_limit_of_zero_allows_none(vhost: VirtualHost) -> None:
+    """Zero is a limit; only negative ones are none."""
+    vhost.limits = VhostLimits(max_queues=0)
+    assert refusal(LimitExceeded, vhost).endswith("queue limit in vhost '/' (0) is reached")
+
+
+def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None:
+    """A session that still holds it must not make queues that nobody finds."""
+    vhost = catalog.add_vhost("v")
+    catalog.delete_vhost("v")
+    assert refusal(NotFound, vhost) == "vhost v not found"

@@ -1,0 +1,37 @@
+"""Users and passwords without chance."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from amqp10broker.catalog.users import Users
+from amqp10broker.security.passwords import Passwords, plain_record, rabbit_record
+
+
+@pytest.fixture
+def token() -> Callable[[int], bytes]:
+    """Bytes that differ each time and are the same in every run."""
+    count = 0
+
+    def make(size: int) -> bytes:
+        nonlocal count
+        count += 1
+        return bytes([count]) * size
+
+    return make
+
+
+@pytest.fixture
+def users() -> Users:
+    users = Users()
+    users.add("guest", plain_record("guest"))
+    users.add("rabbit", rabbit_record("hole", b"salt"))
+    users.add("nobody", None)
+    return users
+
+
+@pytest.fixture
+def passwords(users: Users, token: Callable[[int], bytes]) -> Passwords:
+    return Passwords(users, token)

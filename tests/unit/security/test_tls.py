@@ -1,0 +1,149 @@
+"""Contexts from files, and the user that a certificate names."""
+
+from __future__ import annotations
+
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.errors import ConfigError
+from amqp10broker.security.tls import (
+    CertificateUser,
+    TlsSettings,
+    Verify,
+    certificate_user,
+    server_context,
+)
+
+# As ssl.SSLSocket.getpeercert gives it.
+CERTIFICATE: dict[str, Any] = {
+    "subject": (
+        (("countryName", "DE"),),
+        (("organizationName", "Example, Inc"),),
+        (("commonName", "worker"),),
+    ),
+    "subjectAltName": (("DNS", "w1.example.org"), ("DNS", "w2.example.org"), ("email", "w@example.org")),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a certificate and its key."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("no openssl to make a certificate with")
+    folder = tmp_path_factory.mktemp("tls")
+    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
+    command += [
+        "-subj",
+        "/CN=localhost",
+        "-keyout",
+        str(folder / "key.pem"),
+        "-out",
+        str(folder / "cert.pem"),
+    ]
+    subprocess.run(command, check=True, capture_output=True)
+    (folder / "empty.pem").write_text("nothing")
+    return folder
+
+
+def settings(files: Path, **others: Any) -> TlsSettings:
+    """Good settings, and others in their place."""
+    good: dict[str, Any] = {
+        "certificate_file": str(files / "cert.pem"),
+        "key_file": str(files / "key.pem"),
+        "ca_file": str(files / "cert.pem"),
+    }
+    return TlsSettings(**good | others)
+
+
+@pytest.mark.parametrize(
+    ("verify", "mode"),
+    [
+        (Verify.NONE, ssl.CERT_NONE),
+        (Verify.OPTIONAL, ssl.CERT_OPTIONAL),
+        (Verify.REQUIRED, ssl.CERT_REQUIRED),
+    ],
+)
+def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mode: ssl.VerifyMode) -> None:
+    """Never below TLS 1.2."""
+    context = server_context(settings(files, verify=verify))
+    assert context.verify_mode is mode
+    assert context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert server_context(settings(files, minimum_version="1.3")).minimum_version is ssl.TLSVersion.TLSv1_3
+
+
+@pytest.mark.parametrize(
+    ("others", "text"),
+    [
+        ({"minimum_version": "1.1"}, "tls_minimum_version is '1.1'; must be one of 1.2, 1.3"),
+        (
+            {"verify": Verify.REQUIRED, "ca_file": None},
+            "tls_ca_file is not given; must name who signs clients' certificates, or turn verifying off",
+        ),
+        (
+            {"certificate_file": "missing.pem"},
+            "tls_certificate_file or its key cannot be read: No such file or directory; give files",
+        ),
+        ({"certificate_file": "empty.pem"}, "tls_certificate_file and its key cannot be used: "),
+        ({"key_file": "empty.pem"}, "tls_certificate_file and its key cannot be used: "),
+        ({"ca_file": "empty.pem"}, "tls_ca_file holds no certificate: "),
+        ({"ca_file": "missing.pem"}, "tls_ca_file cannot be read: No such file or directory"),
+    ],
+)
+def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], text: str) -> None:
+    """At start, not at the first connection."""
+    given = {
+        key: str(files / value) if isinstance(value, str) and value.endswith(".pem") else value
+        for key, value in others.items()
+    }
+    with pytest.raises(ConfigError) as caught:
+        server_context(settings(files, **given))
+    assert str(caught.value).startswith(text)
+
+
+def test_a_key_with_a_password_is_refused_and_not_asked_for(files: Path) -> None:
+    """OpenSSL would ask at the terminal, where nobody is."""
+    locked = files / "locked.pem"
+    command = ["openssl", "ec", "-in", str(files / "key.pem"), "-aes256", "-passout", "pass:geheim"]
+    subprocess.run([*command, "-out", str(locked)], check=True, capture_output=True)
+    with pytest.raises(ConfigError, match="tls_certificate_file and its key cannot be used"):
+        server_context(settings(files, key_file=str(locked)))
+    given = settings(files, key_file=str(locked), key_password="geheim")
+    assert server_context(given).verify_mode is ssl.CERT_NONE
+    assert "geheim" not in repr(given)
+
+
+@pytest.mark.parametrize(
+    ("part", "user"),
+    [
+        (CertificateUser.COMMON_NAME, "worker"),
+        (CertificateUser.DISTINGUISHED_NAME, "CN=worker,O=Example\\, Inc,C=DE"),
+        (CertificateUser.SAN_DNS, "w1.example.org"),
+        (CertificateUser.SAN_EMAIL, "w@example.org"),
+        (CertificateUser.SAN_URI, None),
+    ],
+)
+def test_the_user_stands_where_it_is_configured(part: CertificateUser, user: str | None) -> None:
+    """The first alternative name of the kind counts."""
+    assert certificate_user(CERTIFICATE, part) == user
+
+
+@pytest.mark.parametrize(
+    "certificate",
+    [
+        None,
+        {},
+        {"subject": ((("organizationName", "x"),),)},
+        {"subject": ((("commonName", "a"),), (("commonName", "b"),))},
+        {"subject": ((("commonName", "a\0b"),),)},
+        {"subject": ((("commonName", ""),),)},
+    ],
+)
+def test_a_certificate_without_a_clear_name_names_nobody(certificate: dict[str, Any] | None) -> None:
+    """None, several, or one that cannot be a user's."""
+    assert certificate_user(certificate, CertificateUser.COMMON_NAME) is None
