@@ -27,6 +27,14 @@ _LINK_COLUMNS: Final = (
     ("AVAILABLE", "available", True),
     ("Q-CREDIT", "queue_credit", True),
 )
+_CONSUMER_COLUMNS: Final = (
+    ("CONSUMER", "tag", False),
+    ("QUEUE", "queue", False),
+    ("NO-ACK", "no_ack", False),
+    ("PREFETCH", "prefetch", True),
+    ("UNACKED", "unacknowledged", True),
+    ("UNSENT", "unsent", True),
+)
 _QUEUE_COLUMNS: Final = (
     ("QUEUE", "name", False),
     ("TYPE", "type", False),
@@ -81,11 +89,18 @@ def _broker(broker: Document, width: int) -> list[str]:
 
 def _connection(connection: Document, width: int) -> list[str]:
     idle = connection.get("idle_timeout_ms")
+    client = connection.get("client") or {}
     facts = [
         f"Connection {clean(connection.get('id'))}",
+        clean(connection.get("protocol")),
         f"from {clean(connection.get('peer'))}",
         f"user {clean(connection.get('user'))}",
-        f"container {clean(connection.get('container_id'))}",
+        *([f"vhost {clean(connection['vhost'])}"] if connection.get("vhost") not in ("/", "", None) else []),
+        f"name {clean(client['connection_name'])}"
+        if client.get("connection_name")
+        else f"client {clean(client['product'])}"
+        if client.get("product")
+        else f"container {clean(connection.get('container_id'))}",
         clean(connection.get("state")),
         f"in {size(connection.get('bytes_in'))}",
         f"out {size(connection.get('bytes_out'))}",
@@ -96,10 +111,36 @@ def _connection(connection: Document, width: int) -> list[str]:
     ]
     lines = _wrapped(facts, width, "", hanging="  ")
     sessions = connection.get("sessions", [])
-    if not sessions:
+    if "channels" in connection:
+        for channel in connection["channels"]:
+            lines += _channel(channel, width)
+        if not connection["channels"]:
+            lines.append("  no channels")
+    elif not sessions:
         lines.append("  no sessions")
     for session in sessions:
         lines += _session(session, width, str(connection.get("container_id") or ""))
+    return lines
+
+
+def _channel(channel: Document, width: int) -> list[str]:
+    mode = "confirms" if channel.get("confirm") else "transactions" if channel.get("transactional") else ""
+    whole = channel.get("global_prefetch")
+    facts = [
+        f"Channel {clean(channel.get('number'))}",
+        *([mode] if mode else []),
+        f"unconfirmed {clean(channel.get('unconfirmed'))}",
+        f"unacked {clean(channel.get('unacknowledged'))}",
+        *([f"prefetch of the channel {clean(whole)}"] if whole else []),
+        f"reader's credit {clean(channel.get('reader_credit'))}",
+    ]
+    lines = _wrapped(facts, width, "  ", hanging="    ")
+    consumers = channel.get("consumers", [])
+    if consumers:
+        lines += [f"    {row}" for row in table(_CONSUMER_COLUMNS, consumers, width - 4)]
+    if channel.get("waits"):
+        sentence = f"waits: {clean(channel['waits'])}"
+        lines += textwrap.wrap(sentence, width, initial_indent="    ", subsequent_indent="      ")
     return lines
 
 

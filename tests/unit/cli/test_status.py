@@ -27,6 +27,7 @@ DOCUMENT: dict[str, Any] = {
     "connections": [
         {
             "id": 1,
+            "protocol": "AMQP 1.0",
             "peer": "127.0.0.1:53312",
             "user": "guest",
             "container_id": "orders-service",
@@ -90,6 +91,48 @@ DOCUMENT: dict[str, Any] = {
             ],
         },
         {"id": 2, "peer": "[::1]:1", "user": None, "container_id": None, "state": "opening", "sessions": []},
+        {
+            "id": 3,
+            "protocol": "AMQP 0-9-1",
+            "peer": "127.0.0.1:53400",
+            "user": "ann",
+            "vhost": "shop",
+            "container_id": None,
+            "client": {"connection_name": "mailer", "product": "pika"},
+            "state": "flow",
+            "channel_max": 2047,
+            "frame_max": 131_072,
+            "idle_timeout_ms": 60_000,
+            "bytes_in": 1,
+            "bytes_out": 2,
+            "writer_waiting_bytes": 0,
+            "sessions": [],
+            "channels": [
+                {
+                    "number": 7,
+                    "state": "open",
+                    "confirm": True,
+                    "transactional": False,
+                    "unconfirmed": 400,
+                    "unacknowledged": 3,
+                    "prefetch": 10,
+                    "global_prefetch": 0,
+                    "reader_credit": 0,
+                    "consumers": [
+                        {
+                            "tag": "c1",
+                            "queue": "orders",
+                            "no_ack": False,
+                            "prefetch": 10,
+                            "unacknowledged": 3,
+                            "unsent": 0,
+                        }
+                    ],
+                    "waits": "the reader of the whole connection waits for this channel: queue 'slow' "
+                    "does not follow",
+                }
+            ],
+        },
     ],
     "queues": [
         {
@@ -109,8 +152,8 @@ amqp10broker 0.1.0  amqp10broker@box  pid 4711  up 1 h 2 min  on 127.0.0.1:5672 
 max_link_credit 170  max_incoming_window 400  max_queue_credit 256
 ALARM: memory (publishers are held)
 
-Connection 1  from 127.0.0.1:53312  user guest  container orders-service  opened  in 1.4 MiB
-  out 900 B  writer holds 0 B  frame-max 131072  channel-max 63  idle time-out 60000 ms
+Connection 1  AMQP 1.0  from 127.0.0.1:53312  user guest  container orders-service  opened
+  in 1.4 MiB  out 900 B  writer holds 0 B  frame-max 131072  channel-max 63  idle time-out 60000 ms
   Session 0  incoming-window 0  client's window 2147483647  next-incoming-id 12
     next-outgoing-id 4294967295  unsettled in 1 out 2  pending out 3
     LINK   CLIENT    QUEUE       CREDIT  COUNT  UNSETTLED  AVAILABLE  Q-CREDIT
@@ -122,9 +165,16 @@ Connection 1  from 127.0.0.1:53312  user guest  container orders-service  opened
     unsettled in - out -  pending out -
     no links
 
-Connection 2  from [::1]:1  user -  container -  opening  in -  out -  writer holds -  frame-max -
-  channel-max -  no idle time-out
+Connection 2  -  from [::1]:1  user -  container -  opening  in -  out -  writer holds -
+  frame-max -  channel-max -  no idle time-out
   no sessions
+
+Connection 3  AMQP 0-9-1  from 127.0.0.1:53400  user ann  vhost shop  name mailer  flow  in 1 B
+  out 2 B  writer holds 0 B  frame-max 131072  channel-max 2047  idle time-out 60000 ms
+  Channel 7  confirms  unconfirmed 400  unacked 3  reader's credit 0
+    CONSUMER  QUEUE   NO-ACK  PREFETCH  UNACKED  UNSENT
+    c1        orders  no            10        3       0
+    waits: the reader of the whole connection waits for this channel: queue 'slow' does not follow
 
 QUEUE   TYPE     DURABLE  READY  UNSETTLED  CONSUMERS  PUBLISHERS
 orders  classic  yes         12          0          1           1
