@@ -248,7 +248,11 @@ class ClassicQueue:
                 heappush(self._returned, (key, unsettled.pop(key)))
         consumer.handed_out = seen
         for key, message in zip(keys, messages, strict=True):
-            if unsettled.pop(key, None) is not None or consumer.settled:
+            # Our own copy, where there is one: the session's may be in another protocol's encoding.
+            held = unsettled.pop(key, None)
+            if held is not None:
+                heappush(self._returned, (key, held))
+            elif consumer.settled:
                 heappush(self._returned, (key, message))
 
     def _trim(self, consumer: Consumer, seen: int) -> None:

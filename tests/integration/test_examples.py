@@ -142,3 +142,30 @@ def test_without_a_broker_the_example_says_how_to_start_one(name: str) -> None:
     # Port 1 is for nobody: a connection to it is refused at once.
     done = run(name, "amqp://guest:guest@127.0.0.1:1", "q", code=1)
     assert "make run-broker" in done.stderr
+
+
+def test_pika_publish_consume(broker: BrokerProcess, queue: str) -> None:
+    """pika_publish_consume.py: five confirmed, one returned, five received in order."""
+    assert run("pika_publish_consume.py", url(broker), queue).stdout.splitlines() == [
+        f"5 messages confirmed for queue '{queue}'",
+        "a message without a route came back",
+        *(f"order {number}, delivery {number}" for number in range(1, 6)),
+    ]
+
+
+def test_two_protocols(broker: BrokerProcess, queue: str) -> None:
+    """two_protocols.py: a message keeps what the other protocol can say."""
+    assert run("two_protocols.py", url(broker), queue).stdout.splitlines() == [
+        "over AMQP 1.0: b'from 0-9-1', id m-1, durable True",
+        "  application-properties {'count': int32(7)}",
+        "  annotation x-route north",
+        "over AMQP 0-9-1: b'from 1.0', id m-2, delivery mode 2",
+        "  header count 8, 0 left",
+    ]
+
+
+@pytest.mark.parametrize("name", ["pika_publish_consume.py", "two_protocols.py"])
+def test_an_example_with_pika_says_when_there_is_no_broker(name: str) -> None:
+    """And what to do then."""
+    done = run(name, "amqp://guest:guest@127.0.0.1:1", code=1)
+    assert "is the broker running? start it with: make run-broker" in done.stderr

@@ -83,6 +83,7 @@ class BrokerChannel:
         self._request: RequestRef | None = None
         self._paused = False
         self._committing = False
+        self._in_hand = (0, 0)
         flow = CreditFlowSettings.of(context.config)
         self._received = Receiver(flow)
         self._settled_in_tx: list[tuple[Held, Verdict]] = []
@@ -149,11 +150,15 @@ class BrokerChannel:
 
     def pump(self, budget_bytes: int) -> int:
         """Write confirms, and deliveries as the budget allows; returns the bytes of the latter."""
-        for tag, multiple, nack in self.publishing.take_confirms():
-            self.write(methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple))
+        if self.state is ChannelState.OPEN:
+            self._write_confirms()
         spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
         self.consuming.top_up()
         return spent
+
+    def _write_confirms(self) -> None:
+        for tag, multiple, nack in self.publishing.take_confirms():
+            self.write(methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple))
 
     def take_output(self) -> list[bytes]:
         """Bytes for the client since the last call, in pieces."""
@@ -171,10 +176,13 @@ class BrokerChannel:
 
     def close(self) -> None:
         """The channel is over, whatever the reason: give everything back. May be called twice."""
+        self._give_everything_back()
+        self._backlog.clear()
+
+    def _give_everything_back(self) -> None:
         self._settled_in_tx = []
         self.consuming.close()
         self.subscribing.close()
-        self._backlog.clear()
         self._then = None
         self._paused = False
         self._committing = False
@@ -219,6 +227,7 @@ class BrokerChannel:
     # --- frames -----------------------------------------------------------------------------------
 
     def _on_item(self, item: object) -> None:
+        self._in_hand = _ids_of(item)
         if self.state is not ChannelState.OPEN:
             self._on_item_while_closed(item)
             return
@@ -244,20 +253,27 @@ class BrokerChannel:
         try:
             call(*arguments)
         except AmqpChannelError as error:
-            self._fail(error, arguments)
+            self._fail(error)
         except RefusedError as refusal:
             fault = to_amqp091(refusal)
             if isinstance(fault, AmqpHardError):
-                _name_method(fault, arguments)
+                self._name_method(fault)
                 raise fault from refusal
-            self._fail(fault, arguments)
+            self._fail(fault)
         except AmqpHardError as error:
-            _name_method(error, arguments)
+            self._name_method(error)
             raise
 
-    def _fail(self, error: Amqp091Error, arguments: Sequence[Any]) -> None:
-        _name_method(error, arguments)
-        self.close()
+    def _name_method(self, error: Amqp091Error) -> None:
+        """Put the method that failed into an error that does not name it yet."""
+        if not error.class_id:
+            error.class_id, error.method_id = self._in_hand
+
+    def _fail(self, error: Amqp091Error) -> None:
+        self._name_method(error)
+        self._write_confirms()
+        # What waits behind the method that failed is dropped one by one: the reader counts its contents.
+        self._give_everything_back()
         self.state = ChannelState.CLOSING
         self.write(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
 
@@ -278,11 +294,7 @@ class BrokerChannel:
             self.state = ChannelState.OPEN
             self.write(methods.ChannelOpenOk())
         elif not isinstance(method, methods.ChannelCloseOk):
-            raise AmqpHardError(
-                ReplyCode.CHANNEL_ERROR,
-                "expected 'channel.open'",
-                *((method.CLASS_ID, method.METHOD_ID) if method is not None else (0, 0)),
-            )
+            raise AmqpHardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", *self._in_hand)
 
     def _end(self) -> None:
         self.state = ChannelState.CLOSED
@@ -293,9 +305,8 @@ class BrokerChannel:
         raise AmqpHardError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
 
     def _close(self, method: methods.ChannelClose) -> None:
-        backlog = list(self._backlog)
-        self.close()
-        self._backlog.extend(backlog)
+        self._write_confirms()
+        self._give_everything_back()
         self.write(methods.ChannelCloseOk())
         self._end()
 
@@ -406,7 +417,7 @@ class BrokerChannel:
         match effect:
             case Confirmed() | Unconfirmed():
                 # A queue that was deleted before it could confirm counts as one that has.
-                self.publishing.on_confirmed(effect.publisher, effect.ids)
+                self.publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled)
                 if self._committing and self.publishing.committed:
                     self._committing = False
                     self.resume()
@@ -440,15 +451,14 @@ def _not_for_a_server(method: Method) -> AmqpHardError:
     )
 
 
-def _name_method(error: Amqp091Error, arguments: Sequence[Any]) -> None:
-    """Put the method that failed into an error that does not name it yet."""
-    if error.class_id:
-        return
-    for argument in arguments:
-        if isinstance(argument, Method):
-            error.class_id, error.method_id = argument.CLASS_ID, argument.METHOD_ID
-        elif isinstance(argument, PublishRun | ContentTooLarge):
-            error.class_id, error.method_id = methods.BasicPublish.CLASS_ID, methods.BasicPublish.METHOD_ID
+def _ids_of(item: object) -> tuple[int, int]:
+    """Class and method of what the client sent."""
+    if type(item) is PublishRun:
+        return methods.BasicPublish.CLASS_ID, methods.BasicPublish.METHOD_ID
+    if type(item) is AckRun:
+        return methods.BasicAck.CLASS_ID, methods.BasicAck.METHOD_ID
+    assert isinstance(item, MethodFrame | Content | ContentTooLarge), f"no channel handles {item!r}"
+    return item.method.CLASS_ID, item.method.METHOD_ID
 
 
 _HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {

@@ -149,6 +149,10 @@ class Publishing:
                     self._publish_one(run, route, found, extra_keys, body)
                     continue
                 head = found
+                if _DIRECT_REPLY_TO_BYTES in properties:
+                    # Its address is that of today's consumer: not to be remembered.
+                    messages.append((head, body))
+                    continue
                 if len(heads) >= HEADS_MAX:
                     heads.clear()
                 heads[properties] = found
@@ -240,9 +244,17 @@ class Publishing:
 
     # --- from queues ------------------------------------------------------------------------------
 
-    def on_confirmed(self, ref: PublisherRef, ids: Sequence[int]) -> None:
-        """A queue has taken messages over, or is gone, which counts as much."""
-        outlet = self._by_ref[ref]
+    def on_confirmed(self, ref: PublisherRef, ids: Sequence[int], *, settled: bool) -> None:
+        """A queue has taken messages over, or is gone, which counts as much.
+
+        Args:
+            ref: under which they were published.
+            ids: their numbers.
+            settled: they were published before confirm.select, or outside confirm mode.
+        """
+        outlet = self._by_ref.get(ref)
+        if outlet is None:
+            return  # published before the channel was closed and opened again
         outlet.outstanding -= len(ids)
         outlet.receiver.handled(len(ids))
         granted = outlet.receiver.take_grant()
@@ -250,7 +262,7 @@ class Publishing:
             outlet.sender.credit += granted
             if outlet.sender.credit > 0:
                 self._held_by.discard(outlet)
-        if self.confirming:
+        if not settled:
             self._tracker.confirmed(ids)
         elif self._commit is not None:
             self._on_committed(ids)

@@ -122,11 +122,14 @@ class Subscribing:
         if isinstance(ref, PublisherRef):
             return
         asked = self._asked.pop(ref, None)
-        consumer = self._channel.consuming.forget(ref)
+        consumer = self._channel.consuming.find(ref)
+        # One that the client cancelled itself is still known as long as it holds deliveries.
+        lasted = consumer is not None and not consumer.cancelled
+        self._channel.consuming.forget(ref)
         if asked is not None:
             self._channel.resume()
             self._context.vhost.lookup(effect.queue)  # deleted a moment ago: not found
-        elif consumer is not None and consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
+        elif consumer is not None and lasted and consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
             self._channel.write(methods.BasicCancel(consumer.tag, True))
 
     def close(self) -> None:
