@@ -32,6 +32,7 @@ class SessionContext:
         connection: identity of the connection, the owner of exclusive queues.
         new_id: gives a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
+        node: the broker's own name, as its open says.
     """
 
     catalog: Catalog
@@ -44,6 +45,7 @@ class SessionContext:
     connection: object
     new_id: Callable[[], str]
     volatile: MakeVolatile
+    node: str
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """The flow settings for a link of this client with this address."""

@@ -302,6 +302,7 @@ class Connection10:
             connection=self,
             new_id=broker.new_id,
             volatile=broker.make_volatile,
+            node=broker.container_id,
         )
         service = BrokerSession(
             event.channel,

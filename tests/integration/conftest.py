@@ -1,4 +1,4 @@
-"""Fixtures of the integration tests: a real broker process and proton clients for it."""
+"""Fixtures of the integration tests: a real broker process, and proton and pika clients for it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,20 @@ from typing import Any
 import pytest
 
 from tests.support.broker_process import BrokerProcess, broker, queue, shared_broker, start_broker
+from tests.support.deadline import deadline
+from tests.support.pika_client import channel, connect, connection
 from tests.support.proton_client import ProtonClient
 
-__all__ = ["broker", "queue", "shared_broker", "start_broker"]
+__all__ = [
+    "broker",
+    "channel",
+    "connect",
+    "connection",
+    "deadline",
+    "queue",
+    "shared_broker",
+    "start_broker",
+]
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import pytest
 
-DEADLINE_S: Final = 60.0
+DEADLINE_S: Final = 4.0
 WAIT_S: Final = 30.0
 
 

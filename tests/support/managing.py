@@ -52,7 +52,12 @@ class Box:
 
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""
-        return {"messages_ready": self.queue.ready, "consumers": self.queue.consumers}
+        return {
+            "messages_ready": self.queue.ready,
+            "messages_unsettled": self.queue.unsettled,
+            "consumers": self.queue.consumers,
+            "publishers": self.queue.publishers,
+        }
 
     def work(self) -> dict[ReplyTo, list[Effect]]:
         """Apply all letters; returns what the queue says."""

@@ -51,4 +51,5 @@ def make_context(
         connection=connection,
         new_id=new_id,
         volatile=volatile,
+        node="amqp10broker",
     )

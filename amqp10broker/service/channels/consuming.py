@@ -48,6 +48,9 @@ class Consuming:
         self._encoders: dict[Consumer, DeliverEncoder] = {}
         self._fetchers: dict[tuple[DeclaredQueue, bool], Consumer] = {}
         self._unacked: Unacked[Consumer, int] = Unacked()
+        # Deliveries that no queue has been told about: those in `_unacked`, and those that a transaction
+        # has acknowledged and not committed.
+        self._unsettled = 0
         self._turn = 0
         self._next_tag = 1
         self.consumers: dict[str, Consumer] = {}
@@ -120,6 +123,7 @@ class Consuming:
         if not fetcher.no_ack:
             self._unacked.add(tag, fetcher, keys)
             fetcher.unacked += 1
+            self._unsettled += 1
         return tag, messages[0]
 
     def _forget_if_idle(self, consumer: Consumer) -> None:
@@ -131,7 +135,7 @@ class Consuming:
     def _global_room(self) -> int | None:
         if not self.global_prefetch:
             return None
-        return max(0, self.global_prefetch - len(self._unacked))
+        return max(0, self.global_prefetch - self._unsettled)
 
     def top_up(self) -> None:
         """Ask queues for what acknowledgements and writing have made room for."""
@@ -141,7 +145,7 @@ class Consuming:
 
     def _hold_to_global_limit(self) -> None:
         """Every consumer was allowed what the channel has left; what is too much goes back."""
-        if self.global_prefetch and len(self._unacked) >= self.global_prefetch:
+        if self.global_prefetch and self._unsettled >= self.global_prefetch:
             for consumer in self.consumers.values():
                 if consumer.unsent and not consumer.no_ack:
                     consumer.give_back()
@@ -180,7 +184,7 @@ class Consuming:
             spent += len(head) + len(body) + OVERHEAD_BYTES
             count += 1
         if self.global_prefetch and not consumer.no_ack:
-            count = min(count, self.global_prefetch - len(self._unacked))
+            count = min(count, self.global_prefetch - self._unsettled)
             if count <= 0:
                 return 0
         keys, messages = consumer.take(count)
@@ -189,6 +193,7 @@ class Consuming:
         if not consumer.no_ack:
             self._unacked.add(first, consumer, keys)
             consumer.unacked += len(keys)
+            self._unsettled += len(keys)
         if {head[0] for head, _ in messages} != _ONLY_OURS:
             messages = [to_amqp091(message) for message in messages]
         self._encoders[consumer].encode(first, messages, out)
@@ -225,6 +230,7 @@ class Consuming:
 
     def _settle_one(self, consumer: Consumer, keys: Sequence[int], verdict: Verdict) -> None:
         consumer.settle(keys, verdict)
+        self._unsettled -= len(keys)
         if consumer.cancelled:
             self._forget_if_idle(consumer)
 
@@ -241,6 +247,7 @@ class Consuming:
         self._encoders.clear()
         self._fetchers.clear()
         self._unacked = Unacked()
+        self._unsettled = 0
 
     def _all(self) -> Iterator[Consumer]:
         # Consumers that were cancelled come last: what they hold is older, and queues sort it anyway.

@@ -49,6 +49,7 @@ class Publisher:
     __slots__ = (
         "_context",
         "_pending",
+        "_permitted_at",
         "_post",
         "_reader",
         "_readers",
@@ -89,6 +90,7 @@ class Publisher:
         self._readers: dict[tuple[str, str], MessageReader] = {}
         # Of deliveries that went to several queues: how many have not answered, and whether one confirmed.
         self._pending: dict[int, tuple[int, bool]] = {}
+        self._permitted_at = context.access.version
         self.link = link
         self.queue = queue
         self.exchange = exchange
@@ -131,6 +133,8 @@ class Publisher:
         if not messages:
             return
         if self.queue is not None and not self._reader.has_extra_keys:
+            if self._permitted_at != self._context.access.version:
+                self._check_permission()
             self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
             return
         exchange, routing_key = (
@@ -143,27 +147,42 @@ class Publisher:
         except NotFound as error:
             self._answer(ids, None if settled else RELEASED)
             raise to_amqp_error(error) from error
-        except RefusedError as error:
+        except PermissionDenied as error:
             raise to_amqp_error(error) from error
+        except AccessRefused as error:
+            text = internal_exchange_text(exchange, self._context.vhost.name)
+            raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text) from error
         if route.queues is not None and not self._reader.has_extra_keys:
             self._to_queues(route.queues, ids, messages, settled)
             return
         for delivery_id, message in zip(ids, messages, strict=True):
-            self._publish_one(route, self._reader, delivery_id, message, settled)
+            queues = self._queues_of(route, self._reader, delivery_id, message, settled)
+            self._to_queues(queues, [delivery_id], [message], settled)
 
-    def _publish_one(
+    def _check_permission(self) -> None:
+        """Permissions have changed since the link was attached to a queue."""
+        access = self._context.access
+        try:
+            access.write("exchange", "")
+        except PermissionDenied as error:
+            raise to_amqp_error(error) from error
+        self._permitted_at = access.version
+
+    def _queues_of(
         self, route: Route, reader: MessageReader, delivery_id: int, message: Message, settled: bool
-    ) -> None:
+    ) -> Sequence[DeclaredQueue]:
+        """Where one message goes; a bad x-cc is answered here, and raised."""
+        if route.queues is not None and not reader.has_extra_keys:
+            return route.queues
         try:
             extra_keys = reader.extra_keys(message[0]) if reader.has_extra_keys else ()
         except AmqpLinkError:
             self._answer([delivery_id], None if settled else RELEASED)
             raise
         try:
-            queues = self._routes.queues(route, extra_keys, lambda: routing_headers(message))
+            return self._routes.queues(route, extra_keys, lambda: routing_headers(message))
         except RefusedError as error:
             raise to_amqp_error(error) from error
-        self._to_queues(queues, [delivery_id], [message], settled)
 
     def _to_queues(
         self,
@@ -222,12 +241,10 @@ class Publisher:
                 self._readers.clear()
             reader = self._readers[key] = self._new_reader(exchange, routing_key)
         message = reader.read(payload)
-        if route.queues is not None and not reader.has_extra_keys:
-            if route.queues:
-                return route.queues, message
-            self._answer([delivery_id], None if settled else RELEASED)
-        else:
-            self._publish_one(route, reader, delivery_id, message, settled)
+        queues = self._queues_of(route, reader, delivery_id, message, settled)
+        if queues:
+            return queues, message
+        self._answer([delivery_id], None if settled else RELEASED)
         return None
 
     def _find(self, exchange: str, routing_key: str) -> Route:

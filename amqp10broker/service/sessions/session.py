@@ -462,7 +462,7 @@ class BrokerSession:
             context.vhost,
             context.access,
             context.connection,
-            node=context.config.container_id or "amqp10broker",
+            node=context.node,
         )
 
     def _post(self, handle: QueueHandle, command: Command) -> None:

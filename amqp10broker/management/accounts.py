@@ -1,0 +1,249 @@
+"""Operations on users, permissions and virtual hosts.
+
+They are for administrators: users with that tag, and the machine's owner at the local socket.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission
+from amqp10broker.errors import NotSupported
+from amqp10broker.management.caller import Caller
+from amqp10broker.queues.commands import DELETE
+
+# --- users ----------------------------------------------------------------------------------------
+
+
+def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> dict[str, Any]:
+    """Add a user, who may do nothing yet.
+
+    Raises:
+        PreconditionFailed: there is one of this name.
+        InvalidArgument: name or password is not allowed.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("add-user")
+    added = caller.catalog.users.add(user, _record(caller, password), tags=tags)
+    return {"user": added.name, "tags": sorted(added.tags)}
+
+
+def change_password(caller: Caller, user: str, password: str | None) -> None:
+    """Give a user another password, or none: then nobody can log in with one.
+
+    Raises:
+        NotFound: there is no such user.
+        InvalidArgument: the password is not allowed.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("change-password")
+    caller.catalog.users.lookup(user)
+    caller.catalog.users.set_password(user, _record(caller, password))
+
+
+def delete_user(caller: Caller, user: str) -> None:
+    """Forget a user and its permissions.
+
+    Raises:
+        NotFound: there is no such user.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("delete-user")
+    caller.catalog.users.delete(user)
+
+
+def set_tags(caller: Caller, user: str, tags: list[str]) -> None:
+    """Give a user other tags.
+
+    Raises:
+        NotFound: there is no such user.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("set-tags")
+    caller.catalog.users.set_tags(user, tags)
+
+
+def list_users(caller: Caller) -> list[dict[str, Any]]:
+    """All users with their tags, by name.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("list-users")
+    users = sorted(caller.catalog.users, key=lambda user: user.name)
+    return [{"user": user.name, "tags": sorted(user.tags), "limits": user.limits.as_dict()} for user in users]
+
+
+# --- permissions ----------------------------------------------------------------------------------
+
+
+def set_permissions(
+    caller: Caller, user: str, vhost: str | None, configure: str, write: str, read: str
+) -> None:
+    """Say what a user may do in a virtual host.
+
+    Raises:
+        NotFound: there is no such user or virtual host.
+        InvalidArgument: one is no regular expression.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("set-permissions")
+    caller.catalog.set_permission(user, _vhost(caller, vhost), Permission(configure, write, read))
+
+
+def clear_permissions(caller: Caller, user: str, vhost: str | None) -> None:
+    """Let a user enter a virtual host no more.
+
+    Raises:
+        NotFound: there is no such user or virtual host.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("clear-permissions")
+    caller.catalog.lookup_vhost(_vhost(caller, vhost))
+    caller.catalog.users.clear_permission(user, _vhost(caller, vhost))
+
+
+def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
+    """Who may do what in a virtual host, by user.
+
+    Raises:
+        NotFound: there is no such virtual host.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("list-permissions")
+    name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
+    return sorted(
+        (
+            {
+                "user": user,
+                "vhost": where,
+                "configure": each.configure,
+                "write": each.write,
+                "read": each.read,
+            }
+            for user, where, each in caller.catalog.users.permissions()
+            if where == name
+        ),
+        key=lambda row: row["user"],
+    )
+
+
+def set_topic_permissions(
+    caller: Caller, user: str, vhost: str | None, exchange: str, write: str, read: str
+) -> None:
+    """Restrict a user's routing keys at a topic exchange.
+
+    Raises:
+        NotFound: there is no such user or virtual host.
+        InvalidArgument: one is no regular expression.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("set-topic-permissions")
+    caller.catalog.set_topic_permission(user, _vhost(caller, vhost), exchange, TopicPermission(write, read))
+
+
+def clear_topic_permissions(caller: Caller, user: str, vhost: str | None, exchange: str | None) -> None:
+    """Lift the restriction at one exchange, or at all of the virtual host.
+
+    Raises:
+        NotFound: there is no such user or virtual host.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("clear-topic-permissions")
+    caller.catalog.lookup_vhost(_vhost(caller, vhost))
+    caller.catalog.users.clear_topic_permission(user, _vhost(caller, vhost), exchange)
+
+
+def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
+    """Whose routing keys are restricted in a virtual host, by user and exchange.
+
+    Raises:
+        NotFound: there is no such virtual host.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("list-topic-permissions")
+    name = caller.catalog.lookup_vhost(_vhost(caller, vhost)).name
+    return sorted(
+        (
+            {"user": user, "vhost": where, "exchange": exchange, "write": each.write, "read": each.read}
+            for user, where, exchange, each in caller.catalog.users.topic_permissions()
+            if where == name
+        ),
+        key=lambda row: (row["user"], row["exchange"]),
+    )
+
+
+# --- virtual hosts --------------------------------------------------------------------------------
+
+
+def add_vhost(
+    caller: Caller, name: str, description: str, tags: list[str], default_queue_type: str | None
+) -> dict[str, Any]:
+    """Add a virtual host, which nobody may enter yet.
+
+    Raises:
+        PreconditionFailed: there is one of this name.
+        InvalidArgument: the name is not allowed, or the type is no kind of queue.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("add-vhost")
+    vhost = caller.catalog.add_vhost(
+        name, description=description, tags=tags, default_queue_type=default_queue_type
+    )
+    return {"name": vhost.name}
+
+
+def delete_vhost(caller: Caller, name: str) -> dict[str, Any]:
+    """Delete a virtual host with all that is in it.
+
+    Its queues are told here; whoever has connections to it closes them.
+
+    Returns:
+        ``{"name": str, "queues": int}``.
+
+    Raises:
+        NotFound: there is none.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("delete-vhost")
+    vhost = caller.catalog.delete_vhost(name)
+    queues = list(vhost)
+    for queue in queues:
+        vhost.remove(queue.name)
+        queue.handle.post(DELETE)
+    return {"name": name, "queues": len(queues)}
+
+
+def list_vhosts(caller: Caller) -> list[dict[str, Any]]:
+    """All virtual hosts, by name; for users who are no administrators, those they may enter."""
+    access = caller.access
+    vhosts = sorted(caller.catalog.vhosts.values(), key=lambda vhost: vhost.name)
+    return [
+        {
+            "name": vhost.name,
+            "description": vhost.description,
+            "tags": list(vhost.tags),
+            "default_queue_type": vhost.default_queue_type,
+            "queues": sum(1 for _ in vhost),
+            "limits": vhost.limits.as_dict(),
+        }
+        for vhost in vhosts
+        if access is None
+        or caller.is_administrator
+        or caller.catalog.users.permission(access.user, vhost.name) is not None
+    ]
+
+
+# --- helpers --------------------------------------------------------------------------------------
+
+
+def _vhost(caller: Caller, name: str | None) -> str:
+    return caller.vhost.name if name is None else name
+
+
+def _record(caller: Caller, password: str | None) -> PasswordRecord | None:
+    if password is None:
+        return None
+    if caller.passwords is None:
+        raise NotSupported("password", "passwords cannot be set here: use the command line's local socket")
+    return caller.passwords.make(password)

@@ -1,0 +1,110 @@
+"""Messages of the management node: requests read from bytes, responses written.
+
+``to`` is the URI, ``subject`` the method or the status code, the body an amqp-value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from amqp10broker.amqp10.codec import decode, encode
+from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.amqp10.performatives import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Properties,
+    decode_composite,
+)
+from amqp10broker.amqp10.types import Described, Symbol, ULong
+
+MessageId = ULong | UUID | bytes | str | None
+
+_SECTION_NAMES: Final = {
+    HEADER: "amqp:header:list",
+    DELIVERY_ANNOTATIONS: "amqp:delivery-annotations:map",
+    MESSAGE_ANNOTATIONS: "amqp:message-annotations:map",
+    PROPERTIES: "amqp:properties:list",
+    APPLICATION_PROPERTIES: "amqp:application-properties:map",
+    DATA: "amqp:data:binary",
+    AMQP_SEQUENCE: "amqp:amqp-sequence:list",
+    AMQP_VALUE: "amqp:amqp-value:*",
+    FOOTER: "amqp:footer:map",
+}
+_SECTIONS: Final[Mapping[object, int]] = {
+    **{code: code for code in _SECTION_NAMES},
+    **{name: code for code, name in _SECTION_NAMES.items()},
+}
+
+_HTTP_RESPONSE: Final = encode(Described(ULong(APPLICATION_PROPERTIES), {"http:response": "1.1"}))
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request, decoded.
+
+    Attributes:
+        method: empty if there is none.
+        to: the URI; empty if there is none, or it is no string.
+        message_id: of any of its types, None if there is none.
+        body: the value of an amqp-value, or the bytes of data sections.
+    """
+
+    method: str
+    to: str
+    message_id: MessageId
+    body: Any
+
+
+def read_request(payload: bytes) -> Request:
+    """Decode a request. What is missing or of a wrong type is empty or None here, and refused later.
+
+    Sections may stand in any order: proton writes the body of null in front of the properties.
+
+    Raises:
+        DecodeError: it is no message.
+    """
+    properties = Properties()
+    chunks: list[bytes] = []
+    body: Any = None
+    pos = 0
+    while pos < len(payload):
+        start = pos
+        section, pos = decode(payload, pos)
+        descriptor = section.descriptor if isinstance(section, Described) else None
+        code = _SECTIONS.get(descriptor) if isinstance(descriptor, ULong | Symbol) else None
+        if code is None:
+            raise DecodeError(f"failed to parse message: no section begins at byte {start}")
+        if code == PROPERTIES:
+            decoded, _ = decode_composite(payload, start)
+            assert isinstance(decoded, Properties)
+            properties = decoded
+        elif code == AMQP_VALUE:
+            body = section.value
+        elif code == DATA:
+            if not isinstance(section.value, bytes):
+                raise DecodeError("failed to parse message: a data section is no binary")
+            chunks.append(section.value)
+    if not pos:
+        raise DecodeError("failed to parse message: it is empty")
+    return Request(
+        method=properties.subject or "",
+        to=properties.to if isinstance(properties.to, str) else "",
+        message_id=properties.message_id,
+        body=b"".join(chunks) if chunks else body,
+    )
+
+
+def response(status: int, correlation_id: MessageId, body: Any) -> bytes:
+    """Encode a response message."""
+    properties = Properties(subject=str(status), correlation_id=correlation_id)
+    return properties.encode() + _HTTP_RESPONSE + encode(Described(ULong(AMQP_VALUE), body))

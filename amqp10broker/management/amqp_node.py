@@ -1,0 +1,145 @@
+"""The management node of AMQP 1.0: a request message in, an operation, a response message out.
+
+Requests and responses follow "HTTP over AMQP": see `amqp_message` for their form and `amqp_routes` for paths
+and statuses. Nothing here knows links: the session hands over whole messages, and puts questions to queues
+where an operation needs their answer.
+
+========================  ==============================  =============================================
+``GET``, ``PUT``,         ``/queues/:queue``              what it is; declare; delete
+``DELETE``
+``DELETE``                ``/queues/:queue/messages``     purge
+``PUT``, ``DELETE``       ``/exchanges/:exchange``        declare; delete
+``GET``, ``POST``         ``/bindings``                   of a query; bind
+``DELETE``                ``/bindings/:binding``          unbind
+``PUT``                   ``/auth/tokens``                another token for the connection
+========================  ==============================  =============================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.amqp10.errors import EncodeError
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.errors import PermissionDenied, RefusedError
+from amqp10broker.management.amqp_message import Request, read_request, response
+from amqp10broker.management.amqp_routes import OFFER_TOKEN, Route, route_of, status_of
+from amqp10broker.management.caller import Ask, BadRequest, Caller
+from amqp10broker.management.operations import perform
+from amqp10broker.management.uri import Uri, UriError, parse_uri
+from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.effects import Answer
+
+ADDRESS: Final = "/management"
+"""The node's address."""
+
+
+@dataclass(frozen=True, slots=True)
+class Responded:
+    """The response is ready.
+
+    Attributes:
+        payload: the whole encoded message.
+    """
+
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """A queue must be asked first.
+
+    Attributes:
+        handle: the queue.
+        command: makes the question.
+        respond: makes the response of the answer.
+    """
+
+    handle: QueueHandle
+    command: Callable[[RequestRef], Command]
+    respond: Callable[[Answer], Responded]
+
+
+@dataclass(frozen=True, slots=True)
+class TokenOffered:
+    """The client wants to go on with another token: the connection decides whether it may.
+
+    Attributes:
+        token: as it came.
+        accepted: the response for a token that was taken.
+    """
+
+    token: bytes
+    accepted: Responded
+
+
+def handle_request(caller: Caller, payload: bytes) -> Responded | Asking | TokenOffered:
+    """Do what a request asks for.
+
+    Args:
+        caller: on whose behalf.
+        payload: the whole message.
+
+    Raises:
+        DecodeError: it is no message.
+        PermissionDenied: the session must end with it.
+    """
+    request = read_request(payload)
+    route: Route | None = None
+    try:
+        if request.message_id is None:
+            raise BadRequest("request", "properties.message-id is not set: responses are correlated by it")
+        uri = _parse(request.to)
+        route = route_of(request.method, uri)
+        name, arguments = route.take(uri, request.body)
+        if name == OFFER_TOKEN:
+            return TokenOffered(arguments["token"], _respond(request, 204, None))
+        result = perform(caller, name, arguments)
+    except RefusedError as error:
+        return _refuse(request, error, route)
+    if isinstance(result, Ask):
+        return Asking(result.handle, result.command, _Later(request, route, result.then).respond)
+    return _respond(request, *route.answer(result))
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Later:
+    """A response that waits for a queue's answer."""
+
+    request: Request
+    route: Route
+    then: Callable[[Answer], Any]
+
+    def respond(self, answer: Answer) -> Responded:
+        try:
+            result = self.then(answer)
+        except RefusedError as error:
+            return _refuse(self.request, error, self.route)
+        return _respond(self.request, *self.route.answer(result))
+
+
+def _parse(to: str) -> Uri:
+    try:
+        return parse_uri(to)
+    except UriError as error:
+        raise BadRequest("uri", f"failed to normalize URI '{to}': {error}") from error
+
+
+def _respond(request: Request, status: int, body: Any) -> Responded:
+    try:
+        return Responded(response(status, request.message_id, body))
+    except EncodeError as error:
+        # Arguments may be nested as deep as AMQP 1.0 allows, or as another protocol does; the response
+        # puts them deeper still.
+        return Responded(response(500, request.message_id, f"done, but the result cannot be told: {error}"))
+
+
+def _refuse(request: Request, error: RefusedError, route: Route | None) -> Responded:
+    if isinstance(error, PermissionDenied):
+        raise error
+    return _respond(request, status_of(error, route.statuses if route else None), error.description)

@@ -1,0 +1,105 @@
+"""Arguments of queues, exchanges and bindings: AMQP 1.0 values to plain Python ones, and results back.
+
+Plain values are what the catalog keeps: None, bool, int, float, str, bytes, list and dict with string keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any, Final
+
+from amqp10broker.amqp10.codec import array_of
+from amqp10broker.amqp10.types import Array, Map, Timestamp, UInt, ULong
+from amqp10broker.management.arguments import shown
+from amqp10broker.management.caller import BadRequest
+
+_INT64_MIN: Final = -(2**63)
+_INT64_MAX: Final = 2**63 - 1
+
+
+def to_plain(value: object) -> Any:
+    """A decoded AMQP 1.0 value as the catalog keeps it: integers of all widths are int, symbols are str.
+
+    Raises:
+        BadRequest: the type has no counterpart in AMQP 0-9-1's tables, by which all queues are declared.
+    """
+    match value:
+        case None | bool():
+            return value
+        case Timestamp():
+            pass
+        case int():
+            return int(value)
+        case float():
+            return float(value)
+        case str():
+            return str(value)
+        case bytes():
+            return value
+        case list() | tuple() | Array():
+            return [to_plain(item) for item in value]
+        case dict() | Map():
+            return plain_table(value)
+    raise BadRequest(
+        "argument",
+        f"bad argument value {shown(value)} of type {type(value).__name__.lower()}: give a string, an "
+        "integer, a boolean, a floating point number, binary, a list, an array or a map",
+    )
+
+
+def plain_table(value: object) -> dict[str, Any]:
+    """A decoded map as a table: its keys must be strings.
+
+    Raises:
+        BadRequest: it is no map, or has other keys, or values without a counterpart.
+    """
+    if not isinstance(value, dict | Map):
+        raise BadRequest("map", f"{shown(value)} is no map")
+    table: dict[str, Any] = {}
+    for key, item in value.items():
+        if not isinstance(key, str):
+            raise BadRequest("map", f"bad key {shown(key)} in a map: keys must be strings")
+        table[str(key)] = to_plain(item)
+    return table
+
+
+def from_plain(value: object) -> Any:
+    """A table's value as it travels: text is utf8, integers are long."""
+    match value:
+        case None | bool() | bytes():
+            return value
+        case int():
+            number = int(value)
+            return number if _INT64_MIN <= number <= _INT64_MAX else float(number)
+        case Decimal() | float():
+            return float(value)
+        case str():
+            return str(value)
+        case Mapping():
+            return {str(key): from_plain(item) for key, item in value.items()}
+        case Sequence():
+            return [from_plain(item) for item in value]
+        case _:
+            return str(value)
+
+
+def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
+    """What an operation says of a queue, with the types that clients expect."""
+    return {
+        **queue,
+        "arguments": from_plain(queue["arguments"]),
+        "message_count": ULong(queue["message_count"]),
+        "consumer_count": UInt(queue["consumer_count"]),
+        "replicas": array_of(queue["replicas"]),
+    }
+
+
+def binding_map(binding: Mapping[str, Any]) -> dict[str, Any]:
+    """What an operation says of a binding, with the types that clients expect."""
+    return {**binding, "arguments": from_plain(binding["arguments"])}
+
+
+def count_map(counted: Mapping[str, int]) -> dict[str, Any]:
+    """A count of messages, with the type that clients expect."""
+    return {"message_count": ULong(counted["message_count"])}

@@ -1,0 +1,106 @@
+"""What an operation may be given: names, types and defaults, checked once for every door."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+
+from amqp10broker.management.caller import BadRequest
+
+
+class Kind(Enum):
+    """The type of an argument."""
+
+    TEXT = "a string"
+    FLAG = "true or false"
+    TEXTS = "a list of strings"
+    TABLE = "a map with string keys"
+    ANY = "any value"
+
+
+_REQUIRED: Final = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Argument:
+    """One argument of an operation.
+
+    Attributes:
+        name: as every door spells it.
+        kind: its type.
+        default: for requests without it, and those that give null.
+        help: what it means, for people.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    default: object = _REQUIRED
+
+    @property
+    def required(self) -> bool:
+        """Whether every request must give it."""
+        return self.default is _REQUIRED
+
+
+def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, object]) -> dict[str, Any]:
+    """All arguments of an operation, with defaults for those not given.
+
+    Args:
+        noun: of what they are properties, for the error: ``queue``.
+        arguments: those that the operation knows.
+        given: by name.
+
+    Raises:
+        BadRequest: one is unknown, of a wrong type, or missing.
+    """
+    known = {argument.name: argument for argument in arguments}
+    for name, value in given.items():
+        if name not in known:
+            raise BadRequest(
+                noun, f"bad {noun} property {{{shown(name)},{shown(value)}}}: known are {', '.join(known)}"
+            )
+    values: dict[str, Any] = {}
+    for argument in arguments:
+        value = given.get(argument.name)
+        if value is None:
+            if argument.required:
+                raise BadRequest(
+                    noun, f"{noun} property '{argument.name}' is missing: give {argument.kind.value}"
+                )
+            value = argument.default
+        elif not _fits(argument.kind, value):
+            raise BadRequest(
+                noun,
+                f"bad {noun} property {{{shown(argument.name)},{shown(value)}}}: "
+                f"it must be {argument.kind.value}",
+            )
+        values[argument.name] = value
+    return values
+
+
+def _fits(kind: Kind, value: object) -> bool:
+    match kind:
+        case Kind.TEXT:
+            return isinstance(value, str)
+        case Kind.FLAG:
+            return isinstance(value, bool)
+        case Kind.TEXTS:
+            return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
+        case Kind.TABLE:
+            return isinstance(value, Mapping) and all(isinstance(key, str) for key in value)
+        case Kind.ANY:
+            return True
+
+
+def shown(value: object) -> str:
+    """A value as error texts write it: like JSON, and never longer than a line."""
+    if isinstance(value, bool):
+        text = str(value).lower()
+    elif isinstance(value, str):
+        text = f"'{value}'"
+    else:
+        text = "null" if value is None else str(value)
+    return text if len(text) <= 100 else f"{text[:97]}..."

@@ -1,0 +1,195 @@
+"""Operations on bindings: bind, unbind, list; and the path segment that names one binding.
+
+The segment is ``src=<exchange>;dstq=<queue>;key=<key>;args=<hash>``, or ``dste=<exchange>``. Values are
+percent-encoded; the hash stands for the arguments and is empty without any.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+from urllib.parse import quote
+
+from amqp10broker.management.caller import BadRequest, Caller
+from amqp10broker.management.names import check_name, check_not_default
+from amqp10broker.management.uri import UriError, decode
+from amqp10broker.routing.exchange import Binding, Destination
+
+PATH: Final = "/bindings/"
+_SEGMENT: Final = re.compile(r"src=([^;]*);dst([qe])=([^;]*);key=([^;]*);args=([^;]*)")
+
+
+def bind(
+    caller: Caller,
+    source: str,
+    destination_queue: str | None,
+    destination_exchange: str | None,
+    binding_key: str,
+    arguments: dict[str, Any],
+) -> dict[str, Any]:
+    """Bind a queue or an exchange to an exchange, unless it is bound so already.
+
+    Returns:
+        The binding as `list_bindings` gives it.
+
+    Raises:
+        AccessRefused: source or destination is the default exchange.
+        BadRequest: a name holds a line end, or there is not exactly one destination.
+        NotFound: source or destination does not exist.
+        InvalidArgument: the exchange cannot use this key or these arguments.
+        ResourceLocked: the queue is another connection's.
+        PermissionDenied: the user may not.
+    """
+    destination = _one_destination(destination_queue, destination_exchange)
+    binding = Binding(source, destination, binding_key, arguments)
+    _check_change(caller, source, destination, binding_key)
+    caller.vhost.topology.bind(binding)
+    return describe(binding)
+
+
+def unbind(
+    caller: Caller,
+    source: str,
+    destination_queue: str | None,
+    destination_exchange: str | None,
+    binding_key: str,
+    arguments: dict[str, Any],
+) -> None:
+    """Undo a `bind`. A binding that is not there counts as undone.
+
+    Raises:
+        AccessRefused: source or destination is the default exchange.
+        BadRequest: a name holds a line end, or there is not exactly one destination.
+        ResourceLocked: the queue is another connection's.
+        PermissionDenied: the user may not.
+    """
+    destination = _one_destination(destination_queue, destination_exchange)
+    _check_change(caller, source, destination, binding_key)
+    topology = caller.vhost.topology
+    binding = Binding(source, destination, binding_key, arguments)
+    if topology.find_binding(source, destination, binding_key, binding.arguments_hash) is not None:
+        topology.unbind(binding)
+
+
+def unbind_by_segment(caller: Caller, segment: str) -> None:
+    """Undo the binding that a path segment names. One that is not there counts as undone.
+
+    Raises:
+        BadRequest: it is no such segment.
+        AccessRefused: source or destination is the default exchange.
+        ResourceLocked: the queue is another connection's.
+        PermissionDenied: the user may not.
+    """
+    named = parse_segment(segment)
+    _check_change(caller, named.source, named.destination, named.binding_key)
+    topology = caller.vhost.topology
+    binding = topology.find_binding(named.source, named.destination, named.binding_key, named.arguments_hash)
+    if binding is not None:
+        topology.unbind(binding)
+
+
+def get_bindings(
+    caller: Caller,
+    source: str,
+    destination_queue: str | None,
+    destination_exchange: str | None,
+    binding_key: str,
+) -> list[dict[str, Any]]:
+    """Bindings between an exchange and a queue or an exchange with one key; they differ in arguments.
+
+    Raises:
+        BadRequest: there is not exactly one destination.
+        PermissionDenied: the user may not bind so either.
+    """
+    destination = _one_destination(destination_queue, destination_exchange)
+    caller.may_write(destination.kind, destination.name)
+    caller.may_read("exchange", source)
+    found = caller.vhost.topology.bindings(source=source, destination=destination)
+    return [describe(binding) for binding in found if binding.routing_key == binding_key]
+
+
+def list_bindings(caller: Caller) -> list[dict[str, Any]]:
+    """All bindings of the virtual host of which the user has any permission on either end.
+
+    Those of the default exchange, which every queue has, are left out.
+    """
+    return [
+        describe(binding)
+        for binding in caller.vhost.topology.bindings()
+        if caller.sees("exchange", binding.source)
+        or caller.sees(binding.destination.kind, binding.destination.name)
+    ]
+
+
+def describe(binding: Binding) -> dict[str, Any]:
+    """A binding as every door shows it."""
+    return {
+        "source": binding.source,
+        f"destination_{binding.destination.kind}": binding.destination.name,
+        "binding_key": binding.routing_key,
+        "arguments": dict(binding.arguments),
+        "location": location(binding),
+    }
+
+
+def location(binding: Binding) -> str:
+    """The path under which a binding is deleted."""
+    destination = binding.destination
+    return (
+        f"{PATH}src={quote(binding.source, safe='')};"
+        f"dst{'q' if destination.kind == 'queue' else 'e'}={quote(destination.name, safe='')};"
+        f"key={quote(binding.routing_key, safe='')};args={binding.arguments_hash}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class NamedBinding:
+    """What a path segment says of a binding."""
+
+    source: str
+    destination: Destination
+    binding_key: str
+    arguments_hash: str
+
+
+def parse_segment(segment: str) -> NamedBinding:
+    """Read a binding's path segment, still percent-encoded.
+
+    Raises:
+        BadRequest: it is none.
+    """
+    found = _SEGMENT.fullmatch(segment)
+    try:
+        if found is None:
+            raise UriError("it is not src=...;dstq=...;key=...;args=... (dste for an exchange)")
+        kind: Literal["queue", "exchange"] = "queue" if found[2] == "q" else "exchange"
+        return NamedBinding(decode(found[1]), Destination(kind, decode(found[3])), decode(found[4]), found[5])
+    except UriError as error:
+        raise BadRequest("binding", f"bad binding path segment '{segment}': {error}") from error
+
+
+def _one_destination(queue: str | None, exchange: str | None) -> Destination:
+    if (queue is None) == (exchange is None):
+        raise BadRequest(
+            "binding",
+            "binding properties 'destination_queue' and 'destination_exchange': give one of them, not "
+            + ("both" if queue is not None else "none"),
+        )
+    return Destination("queue", queue) if queue is not None else Destination("exchange", str(exchange))
+
+
+def _check_change(caller: Caller, source: str, destination: Destination, binding_key: str) -> None:
+    for kind, name in (("exchange", source), (destination.kind, destination.name)):
+        if kind == "exchange":
+            check_not_default(name)
+        check_name(kind, name)
+    caller.may_write(destination.kind, destination.name)
+    caller.may_read("exchange", source)
+    exchange = caller.vhost.topology.find_exchange(source)
+    if exchange is not None and exchange.type == "topic":
+        caller.may_read_topic(source, binding_key)
+    if destination.kind == "queue":
+        queue = caller.vhost.find(destination.name)
+        if queue is not None:
+            caller.for_use(queue)

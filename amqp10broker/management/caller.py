@@ -1,0 +1,158 @@
+"""Who asks for an operation, and what an operation that must ask a queue gives back instead of a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
+from amqp10broker.catalog.users import PasswordRecord
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import PermissionDenied, RefusedError
+from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.effects import Answer
+from amqp10broker.security.authorise import Access, Kind
+
+
+class BadRequest(RefusedError):
+    """The request itself is malformed: a name, a property or an argument that cannot be understood."""
+
+
+class RecordMaker(Protocol):
+    """Makes records of passwords: `security.passwords.Passwords`, or who has had it done in a thread."""
+
+    def make(self, password: str) -> PasswordRecord:
+        """The record of a new password."""
+
+    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
+        """The record as a definitions file may hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """On whose behalf an operation runs.
+
+    Attributes:
+        catalog: everything that is declared.
+        vhost: the virtual host that names of queues and exchanges mean.
+        access: what the user may do; None is the machine's owner at the local socket, who may do all.
+        connection: identity of the connection, the owner of exclusive queues.
+        node: the broker's name, as answers about queues give it.
+        passwords: makes records of passwords; None where they cannot be set.
+    """
+
+    catalog: Catalog
+    vhost: VirtualHost
+    access: Access | None
+    connection: object
+    node: str = "amqp10broker"
+    passwords: RecordMaker | None = None
+
+    def may_configure(self, kind: Kind, name: str) -> None:
+        """Check that the user may create and delete it.
+
+        Raises:
+            PermissionDenied: with the permission that is missing.
+        """
+        if self.access is not None:
+            self.access.configure(kind, name)
+
+    def may_write(self, kind: Kind, name: str) -> None:
+        """Check that the user may put something into it.
+
+        Raises:
+            PermissionDenied: with the permission that is missing.
+        """
+        if self.access is not None:
+            self.access.write(kind, name)
+
+    def may_read(self, kind: Kind, name: str) -> None:
+        """Check that the user may take something out of it.
+
+        Raises:
+            PermissionDenied: with the permission that is missing.
+        """
+        if self.access is not None:
+            self.access.read(kind, name)
+
+    def may_read_topic(self, exchange: str, routing_key: str) -> None:
+        """Check that the user may have messages of a topic.
+
+        Raises:
+            PermissionDenied: with the permission that is missing.
+        """
+        if self.access is not None:
+            self.access.read_topic(exchange, routing_key)
+
+    def may_see(self, kind: Kind, name: str) -> None:
+        """Check that the user has any permission on it.
+
+        Raises:
+            PermissionDenied: none of the three.
+        """
+        if self.access is not None:
+            self.access.any(kind, name)
+
+    def may_administer(self, what: str) -> None:
+        """Check that the user is an administrator of the broker.
+
+        Args:
+            what: the operation, for the text.
+
+        Raises:
+            PermissionDenied: no administrator.
+        """
+        if self.access is not None and not self.is_administrator:
+            raise PermissionDenied(
+                f"user '{self.access.user}'",
+                f"{what} refused for user '{self.access.user}': it needs the tag '{ADMINISTRATOR}'",
+            )
+
+    @property
+    def is_administrator(self) -> bool:
+        """Whether the user has the tag that says so; the machine's owner needs none."""
+        if self.access is None:
+            return True
+        user = self.catalog.users.find(self.access.user)
+        return user is not None and ADMINISTRATOR in user.tags
+
+    def sees(self, kind: Kind, name: str) -> bool:
+        """Whether the user has any permission on it."""
+        try:
+            self.may_see(kind, name)
+        except PermissionDenied:
+            return False
+        return True
+
+    def for_use(self, queue: DeclaredQueue) -> DeclaredQueue:
+        """The queue itself, if this connection may use it.
+
+        Raises:
+            ResourceLocked: another connection has it exclusively.
+        """
+        if self.access is not None:
+            self.vhost.for_connection(queue, self.connection)
+        return queue
+
+
+ADMINISTRATOR = "administrator"
+"""The tag of users who may manage users, permissions and virtual hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """The result of an operation needs a queue's answer.
+
+    Post ``command(RequestRef(...))`` to `handle`; when its `Answer` comes, the result is ``then(answer)``.
+
+    Attributes:
+        handle: the queue.
+        command: makes the question.
+        then: makes the result, or raises the `RefusedError` that the answer means.
+    """
+
+    handle: QueueHandle
+    command: Callable[[RequestRef], Command]
+    then: Callable[[Answer], Any]

@@ -1,0 +1,49 @@
+"""Operations on all definitions at once: export and import of RabbitMQ's JSON document."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.catalog import definitions
+from amqp10broker.errors import ConfigError
+from amqp10broker.management.caller import BadRequest, Caller
+
+
+def export_definitions(caller: Caller) -> dict[str, Any]:
+    """Everything that is declared, as one document that `import_definitions` reads again.
+
+    Passwords are in it as hashes, where there is somebody to make them, and are left out otherwise.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("export-definitions")
+    passwords = caller.passwords
+    return definitions.export(
+        caller.catalog, conceal=passwords.exportable if passwords is not None else lambda record: None
+    )
+
+
+def import_definitions(caller: Caller, document: object, skip_unsupported: bool) -> dict[str, Any]:
+    """Declare what a document says; all of it, or nothing if any of it is refused.
+
+    Returns:
+        ``{"loaded": {section: entries}, "skipped": [reasons], "unknown": [names]}``.
+
+    Raises:
+        BadRequest: the document is refused; the text names the place.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("import-definitions")
+    passwords = caller.passwords
+    try:
+        report = definitions.load(
+            document,
+            caller.catalog,
+            make_password=passwords.make if passwords is not None else None,
+            vhost=caller.vhost.name,
+            skip_unsupported=skip_unsupported,
+        )
+    except ConfigError as error:
+        raise BadRequest("definitions", str(error)) from error
+    return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}

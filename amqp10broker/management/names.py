@@ -1,0 +1,57 @@
+"""Rules for names that clients give to queues and exchanges over AMQP 1.0."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.errors import AccessRefused
+from amqp10broker.management.caller import BadRequest
+
+RESERVED_PREFIX: Final = "amq."
+NAME_BYTES_MAX: Final = 255
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name itself, if it can be one.
+
+    AMQP 0-9-1 drops line ends from names; over AMQP 1.0 they are refused, for a name that silently
+    becomes another one is nobody's wish.
+
+    Raises:
+        BadRequest: it holds a line end, or is too long.
+    """
+    if "\n" in name or "\r" in name:
+        raise BadRequest(
+            f"{kind} '{name}'",
+            f"Bad name '{name}': line feed and carriage return characters not allowed",
+        )
+    if len(name.encode("utf-8", "surrogatepass")) > NAME_BYTES_MAX:
+        raise BadRequest(
+            f"{kind} '{name[:32]}...'", f"Bad name '{name[:32]}...': longer than {NAME_BYTES_MAX} bytes"
+        )
+    return name
+
+
+def check_not_default(exchange: str) -> str:
+    """The name itself, if it is not the default exchange's.
+
+    Raises:
+        AccessRefused: nobody may change the default exchange.
+    """
+    if exchange == "":
+        raise AccessRefused("exchange ''", "operation not permitted on the default exchange")
+    return exchange
+
+
+def check_not_reserved(kind: str, name: str, vhost: str) -> str:
+    """The name itself, if clients may use it for something new.
+
+    Raises:
+        AccessRefused: it begins as the broker's own names do.
+    """
+    if name.startswith(RESERVED_PREFIX):
+        raise AccessRefused(
+            f"{kind} '{name}'",
+            f"{kind} '{name}' in vhost '{vhost}' starts with reserved prefix '{RESERVED_PREFIX}'",
+        )
+    return name

@@ -1,0 +1,183 @@
+"""Operations on queues: get, declare, delete, purge, list."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VOLATILE
+from amqp10broker.errors import InUse, NotFound, NotSupported
+from amqp10broker.management.caller import Ask, BadRequest, Caller
+from amqp10broker.management.names import check_name, check_not_reserved
+from amqp10broker.queues.commands import Delete, Inspect, Purge
+from amqp10broker.queues.effects import Answer, Refusal
+
+DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
+STREAM = "stream"
+VOLATILE_TYPE = "rabbit_volatile_queue"
+"""What a queue for direct replies is called in answers."""
+
+
+def get_queue(caller: Caller, name: str) -> Ask:
+    """What a queue is and how full it is.
+
+    Raises:
+        NotFound: there is none.
+        PermissionDenied: the user has no permission on it at all.
+    """
+    caller.may_see("queue", name)
+    queue = caller.vhost.find(name)
+    if queue is None:
+        raise _not_found(caller, name)
+    return Ask(queue.handle, Inspect, partial(_report, caller, queue))
+
+
+def declare_queue(
+    caller: Caller, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
+) -> dict[str, Any] | Ask:
+    """Make a queue, unless it is there already and as asked for.
+
+    Returns:
+        ``{"created": bool, "queue": map}``.
+
+    Raises:
+        BadRequest: the name is empty or holds a line end.
+        AccessRefused: the name is reserved.
+        Inequivalent: it is there and differs.
+        InvalidArgument: an argument is wrong.
+        ResourceLocked: another connection has it exclusively.
+        LimitExceeded: the virtual host has all the queues it may have.
+        PermissionDenied: the user may not.
+    """
+    if name == "":
+        raise BadRequest("queue ''", "declare queue with empty name not allowed")
+    check_name("queue", name)
+    caller.may_configure("queue", name)
+    if caller.vhost.find(name) is None:
+        check_not_reserved("queue", name, caller.vhost.name)
+        dead_letter_exchange = arguments.get(DEAD_LETTER_EXCHANGE)
+        # An argument of another type is refused with the declaration, whose words are better.
+        if isinstance(dead_letter_exchange, str):
+            caller.may_read("queue", name)
+            caller.may_write("exchange", dead_letter_exchange)
+    queue, created = caller.vhost.declare(
+        name,
+        durable=durable,
+        exclusive_owner=caller.connection if exclusive else None,
+        auto_delete=auto_delete,
+        arguments=arguments,
+    )
+    if created:
+        return {"created": True, "queue": describe(caller, queue, 0, 0)}
+
+    def found(answer: Answer) -> dict[str, Any]:
+        return {"created": False, "queue": describe(caller, queue, answer.ready, answer.consumers)}
+
+    return Ask(queue.handle, Inspect, found)
+
+
+def delete_queue(
+    caller: Caller, name: str, if_unused: bool = False, if_empty: bool = False
+) -> dict[str, Any] | Ask:
+    """Delete a queue with its messages. One that is not there counts as deleted.
+
+    Returns:
+        ``{"message_count": int}``, the messages that were ready.
+
+    Raises:
+        BadRequest: the name holds a line end.
+        InUse: it has consumers or messages, and was to go only without.
+        ResourceLocked: another connection has it exclusively.
+        PermissionDenied: the user may not.
+    """
+    check_name("queue", name)
+    caller.may_configure("queue", name)
+    vhost = caller.vhost
+    queue = vhost.find(name)
+    if queue is None:
+        return {"message_count": 0}
+    caller.for_use(queue)
+    if not (if_unused or if_empty):
+        vhost.remove(name)
+
+    def then(answer: Answer) -> dict[str, Any]:
+        if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
+            why = "in use" if answer.refused is Refusal.IN_USE else "is not empty"
+            raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {why}")
+        if vhost.find(name) is queue:
+            vhost.remove(name)
+        return {"message_count": answer.ready if answer.refused is None else 0}
+
+    return Ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
+
+
+def purge_queue(caller: Caller, name: str) -> Ask:
+    """Drop the ready messages of a queue.
+
+    Returns:
+        ``{"message_count": int}``.
+
+    Raises:
+        NotFound: there is none.
+        NotSupported: its kind keeps messages for good.
+        ResourceLocked: another connection has it exclusively.
+        PermissionDenied: the user may not.
+    """
+    caller.may_read("queue", name)
+    queue = caller.for_use(caller.vhost.lookup(name))
+    if queue.type == STREAM:
+        raise NotSupported(
+            f"queue '{name}'", f"purge not supported by queue '{name}' in vhost '{caller.vhost.name}'"
+        )
+
+    def then(answer: Answer) -> dict[str, Any]:
+        if answer.refused is Refusal.GONE:
+            raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{caller.vhost.name}'")
+        return {"message_count": answer.ready}
+
+    return Ask(queue.handle, Purge, then)
+
+
+def list_queues(caller: Caller) -> list[dict[str, Any]]:
+    """All queues of the virtual host on which the user has any permission, by name.
+
+    The counts are those of this moment; commands on their way to a queue are not in them. Beside what
+    `describe` gives there are ``messages_unsettled`` and ``publishers``.
+    """
+    result = []
+    for queue in sorted(caller.vhost, key=lambda each: each.name):
+        if caller.sees("queue", queue.name):
+            counts = queue.handle.counts()
+            described = describe(caller, queue, counts["messages_ready"], counts["consumers"])
+            described["messages_unsettled"] = counts["messages_unsettled"]
+            described["publishers"] = counts["publishers"]
+            result.append(described)
+    return result
+
+
+def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -> dict[str, Any]:
+    """A queue as every door shows it."""
+    return {
+        "name": queue.name,
+        "vhost": caller.vhost.name,
+        "durable": queue.durable,
+        "auto_delete": queue.auto_delete,
+        "exclusive": queue.owner is not None,
+        "type": VOLATILE_TYPE if queue.type == VOLATILE else queue.type,
+        "arguments": dict(queue.arguments),
+        "message_count": ready,
+        "consumer_count": consumers,
+        "leader": caller.node,
+        "replicas": [caller.node],
+    }
+
+
+def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:
+    if answer.refused is Refusal.GONE:
+        raise _not_found(caller, queue.name)
+    return describe(caller, queue, answer.ready, answer.consumers)
+
+
+def _not_found(caller: Caller, name: str) -> NotFound:
+    return NotFound(f"queue '{name}'", f"queue '{name}' in vhost '{caller.vhost.name}' not found")

@@ -1,0 +1,381 @@
+"""The management node's links in one session: pairs of links, requests in, responses out, in order.
+
+A client that manages attaches two links of one name: a sender to ``/management`` for requests and a
+receiver from it for responses. What a request means is `management.amqp_node`'s matter; here are the pairs,
+their credit, and the order of responses, which is that of requests even where a queue must be asked first.
+
+Response credit is the client's. It is counted down when a request comes, not when its response is written:
+a request that finds none left is refused by ending the session, so that responses never pile up here.
+A request counts as finished, and may be replaced by another one, when its response has been written: who
+closes his window and goes on asking runs out of credit.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+from amqp10broker.amqp10.errors import (
+    AmqpConnectionError,
+    AmqpLinkError,
+    AmqpSessionError,
+    Condition,
+    DecodeError,
+)
+from amqp10broker.amqp10.events import DeliveriesReceived
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    ReceiverSettleMode,
+    SenderSettleMode,
+    Source,
+    Target,
+)
+from amqp10broker.amqp10.session import Session
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.errors import PermissionDenied
+from amqp10broker.management.amqp_node import ADDRESS, Asking, Responded, TokenOffered, handle_request
+from amqp10broker.management.caller import Caller
+from amqp10broker.queues.commands import ReplyTo, RequestRef
+from amqp10broker.queues.effects import Answer
+from amqp10broker.service.context import Post
+
+REQUEST_CREDIT: Final = 8
+"""Granted to the requesting half, again when half of it is left."""
+
+ANSWERS_OWED_MAX: Final = 256
+"""Flows with echo or drain remembered per pair while they cannot be answered."""
+
+_PAIRED: Final = Symbol("paired")
+
+
+class Reply:
+    """A place in the order of what goes out on a pair: a response, or the answer to a flow.
+
+    Attributes:
+        request_link: on which the request came; None for the answer to a flow.
+        payload: the response; None until a queue has answered.
+        done: the answer to a flow has been given.
+    """
+
+    __slots__ = ("done", "payload", "request_link")
+
+    def __init__(self, request_link: ReceiverLink | None) -> None:
+        self.request_link = request_link
+        self.payload: bytes | None = None
+        self.done = False
+
+    @property
+    def ready(self) -> bool:
+        """Whether it can go out as soon as it is its turn."""
+        return self.request_link is None or self.payload is not None
+
+
+class Pair:
+    """Two links of one name.
+
+    Attributes:
+        name: of both links.
+        terminus: the client's address at its end of both.
+        requests: the half on which requests come; None while it is not attached.
+        responses: the half on which responses go out; None while it is not attached.
+        waiting: replies behind one that is not ready, that one first.
+        handed: responses that the session has and has not written, as the links of their requests.
+        flows: answers to flows that wait in the session behind responses.
+    """
+
+    __slots__ = ("flows", "handed", "name", "next_key", "requests", "responses", "terminus", "waiting")
+
+    def __init__(self, name: str, terminus: object) -> None:
+        self.name = name
+        self.terminus = terminus
+        self.requests: ReceiverLink | None = None
+        self.responses: SenderLink | None = None
+        self.waiting: deque[Reply] = deque()
+        self.handed: deque[ReceiverLink] = deque()
+        self.flows: deque[Reply] = deque()
+        self.next_key = 0
+
+    def response_credit(self) -> int:
+        """Responses that the client still takes, those that are under way counted."""
+        assert self.responses is not None
+        credit = self.responses.credit
+        if credit.drain:
+            return 0  # what a drain leaves is forfeited, as soon as everything before it is written
+        owed = len(self.handed) + sum(reply.request_link is not None for reply in self.waiting)
+        return max(0, credit.link_credit - owed)
+
+
+class RequestEnd:
+    """What stands in `link.app` of the half on which requests come."""
+
+    __slots__ = ("_node", "pair")
+
+    def __init__(self, node: ManagementLinks, pair: Pair) -> None:
+        self._node = node
+        self.pair = pair
+
+    def on_deliveries(self, event: DeliveriesReceived) -> None:
+        """Requests have come.
+
+        Raises:
+            AmqpConnectionError: the connection must be closed with it.
+            AmqpSessionError: the session must be ended with it; requests before are answered.
+            AmqpLinkError: the link must be detached with it; requests before are answered.
+        """
+        if not event.settled:
+            raise AmqpSessionError(
+                Condition.INVALID_FIELD, "a management request must be sent settled: set settled=true"
+            )
+        for payload in event.payloads:
+            self._node.on_request(self.pair, event.link, payload)
+
+
+class ResponseEnd:
+    """What stands in `link.app` of the half on which responses go out."""
+
+    __slots__ = ("_node", "pair")
+
+    def __init__(self, node: ManagementLinks, pair: Pair) -> None:
+        self._node = node
+        self.pair = pair
+
+    def on_flow(self, *, echo: bool) -> None:
+        """The client's flow was taken over by the engine: answer echo and drain, behind responses."""
+        self._node.on_flow(self.pair, echo=echo)
+
+    def on_sent(self, deliveries: int) -> None:
+        """Responses have been written."""
+        self._node.on_sent(self.pair, deliveries)
+
+    def act_on(self, reply: Reply) -> None:
+        """The turn of an answer to a flow has come."""
+        self._node.answer_flow(self.pair, reply)
+
+
+class ManagementLinks:
+    """All management links of a session."""
+
+    def __init__(
+        self,
+        session: Session,
+        caller: Callable[[], Caller],
+        reply_to: ReplyTo,
+        post: Post,
+        *,
+        message_bytes_max: Callable[[], int],
+    ) -> None:
+        """Begin without links.
+
+        Args:
+            session: the engine.
+            caller: on whose behalf requests are done.
+            reply_to: under which queues answer this session.
+            post: puts a letter to a queue.
+            message_bytes_max: gives the size of the largest request that is taken.
+        """
+        self._session = session
+        self._caller = caller
+        self._reply_to = reply_to
+        self._post = post
+        self._message_bytes_max = message_bytes_max
+        self._pairs: dict[str, Pair] = {}
+        self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Answer], Responded]]] = {}
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
+        """Accept one half of a pair.
+
+        Raises:
+            AmqpLinkError: it must be refused with it.
+        """
+        _check(attach)
+        here, there = (attach.source, attach.target) if attach.role else (attach.target, attach.source)
+        terminus = getattr(there, "address", None)
+        pair = self._pairs.get(link.name)
+        if pair is None:
+            pair = Pair(link.name, terminus)
+        elif pair.terminus != terminus or (pair.responses if attach.role else pair.requests) is not None:
+            half = "receiver" if attach.role else "sender"
+            raise AmqpLinkError(
+                Condition.PRECONDITION_FAILED,
+                f"received invalid attach of {half} with handle {attach.handle} and terminus {terminus!r} "
+                f"for management link pair '{link.name}': a pair is one sender and one receiver of the same "
+                f"name, whose other terminus is the same, here {pair.terminus!r}",
+            )
+        assert isinstance(here, Source | Target)
+        self._session.accept_link(
+            link,
+            source=attach.source,
+            target=attach.target,
+            snd_settle_mode=SenderSettleMode.SETTLED if attach.role else attach.snd_settle_mode,
+            rcv_settle_mode=ReceiverSettleMode.FIRST,
+            credit_limit=0 if attach.role else REQUEST_CREDIT,
+            max_message_size=(attach.max_message_size or 0) if attach.role else self._message_bytes_max(),
+            properties={_PAIRED: True},
+        )
+        self._pairs[link.name] = pair
+        if isinstance(link, SenderLink):
+            pair.responses = link
+            link.app = ResponseEnd(self, pair)
+        else:
+            pair.requests = link
+            link.whole_frames_only = True
+            link.escalate = _to_session_fault
+            link.app = RequestEnd(self, pair)
+
+    def on_detached(self, end: RequestEnd | ResponseEnd) -> None:
+        """One half is gone. Without the half for responses nobody hears what is still owed."""
+        pair = end.pair
+        if isinstance(end, RequestEnd):
+            pair.requests = None
+        else:
+            pair.responses = None
+            for reply in pair.waiting:
+                self._finish(reply.request_link)
+            for request_link in pair.handed:
+                self._finish(request_link)
+            pair.waiting.clear()
+            pair.handed.clear()
+            pair.flows.clear()
+        if pair.requests is None and pair.responses is None:
+            self._pairs.pop(pair.name, None)
+
+    def close(self) -> None:
+        """The session is over."""
+        self._pairs.clear()
+        self._asked.clear()
+
+    # --- requests ---------------------------------------------------------------------------------
+
+    def on_request(self, pair: Pair, link: ReceiverLink, payload: bytes) -> None:
+        """One request has come; see `RequestEnd.on_deliveries`."""
+        if pair.responses is None:
+            raise AmqpSessionError(
+                Condition.PRECONDITION_FAILED, "received transfer on half open management link pair"
+            )
+        credit = pair.response_credit()
+        if credit <= 0:
+            raise AmqpSessionError(
+                Condition.PRECONDITION_FAILED,
+                f"insufficient credit ({credit}) for management link from RabbitMQ to client",
+            )
+        try:
+            outcome = handle_request(self._caller(), payload)
+        except PermissionDenied as error:
+            raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, error.description) from error
+        except DecodeError as error:
+            raise AmqpLinkError(Condition.DECODE_ERROR, error.description) from error
+        reply = Reply(link)
+        pair.waiting.append(reply)
+        match outcome:
+            case Responded():
+                reply.payload = outcome.payload
+            case Asking():
+                request = RequestRef(self._reply_to)
+                self._asked[request] = (pair, reply, outcome.respond)
+                self._post(outcome.handle, outcome.command(request))
+            case TokenOffered():
+                # Passwords are all this broker knows: no token can be good.
+                raise AmqpConnectionError(
+                    Condition.UNAUTHORIZED_ACCESS,
+                    "token refused: this broker authenticates by password; open a new connection instead",
+                )
+        self._hand_over(pair)
+
+    def on_answer(self, answer: Answer) -> None:
+        """A queue has answered; of a session or pair that is gone nobody wants to know."""
+        asked = self._asked.pop(answer.request, None)
+        if asked is None:
+            return
+        pair, reply, respond = asked
+        reply.payload = respond(answer).payload
+        self._hand_over(pair)
+
+    # --- responses --------------------------------------------------------------------------------
+
+    def on_flow(self, pair: Pair, *, echo: bool) -> None:
+        """The client's flow; see `ResponseEnd.on_flow`."""
+        link = pair.responses
+        assert link is not None
+        if (echo or link.credit.drain) and len(pair.waiting) + len(pair.flows) < ANSWERS_OWED_MAX:
+            pair.waiting.append(Reply(None))
+        self._hand_over(pair)
+
+    def on_sent(self, pair: Pair, deliveries: int) -> None:
+        """Responses have been written: their requests are finished with."""
+        for _ in range(deliveries):
+            self._finish(pair.handed.popleft())
+        self._answer_stuck(pair)
+
+    def answer_flow(self, pair: Pair, reply: Reply) -> None:
+        """Tell the state of the half for responses: nothing is ever available beyond what was asked for."""
+        if reply.done:
+            return
+        reply.done = True
+        link = pair.responses
+        assert link is not None
+        if link.credit.drain:
+            self._session.drained(link, available=0)
+        else:
+            self._session.send_flow(link, available=0)
+
+    def _hand_over(self, pair: Pair) -> None:
+        """Give the session what is ready, up to the first that is not."""
+        link = pair.responses
+        while link is not None and pair.waiting and pair.waiting[0].ready:
+            reply = pair.waiting.popleft()
+            if reply.request_link is None:
+                if pair.handed or link.partial is not None:
+                    pair.flows.append(reply)
+                    self._session.queue_marker(link, reply)
+                else:
+                    self.answer_flow(pair, reply)
+            else:
+                assert reply.payload is not None
+                pair.handed.append(reply.request_link)
+                self._session.queue_deliveries(link, [pair.next_key], [(b"", reply.payload)])
+                pair.next_key += 1
+        self._answer_stuck(pair)
+
+    def _answer_stuck(self, pair: Pair) -> None:
+        """Answer flows that wait behind responses which cannot go: the client has taken its credit back."""
+        while pair.flows and pair.flows[0].done:
+            pair.flows.popleft()
+        link = pair.responses
+        if link is None or link.credit.link_credit > 0 or link.partial is not None or not pair.handed:
+            return
+        while pair.flows:
+            self.answer_flow(pair, pair.flows.popleft())
+
+    def _finish(self, link: ReceiverLink | None) -> None:
+        if link is not None and link.attached:
+            self._session.finish_received(link, 1)
+
+
+def is_management(attach: Attach) -> bool:
+    """Whether a client attaches to the management node."""
+    terminus = attach.source if attach.role else attach.target
+    return isinstance(terminus, Source | Target) and terminus.address == ADDRESS
+
+
+def _check(attach: Attach) -> None:
+    if (attach.properties or {}).get(_PAIRED) is not True:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD, "Link property 'paired' is not set to boolean value 'true'"
+        )
+    if attach.rcv_settle_mode == ReceiverSettleMode.SECOND:
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED, "rcv-settle-mode second not supported: responses are sent settled"
+        )
+
+
+def _to_session_fault(fault: AmqpLinkError) -> AmqpSessionError:
+    """A fault on the requesting half ends the session, as RabbitMQ does: its pair is of no use any more."""
+    if fault.condition == Condition.TRANSFER_LIMIT_EXCEEDED:
+        return AmqpSessionError(
+            fault.condition, "insufficient credit (0) for management link from client to RabbitMQ"
+        )
+    return AmqpSessionError(fault.condition, fault.description, fault.info)

@@ -1,0 +1,422 @@
+"""RabbitMQ's own AMQP 1.0 client for Python, unmodified: it manages, publishes and consumes here.
+
+Some of its errors are no `Exception` but a bare `BaseException`. What it does not hand out (the text of a
+refusal) is read from its lowest public call, `Management.request`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from rabbitmq_amqp_python_client import (
+    AddressHelper,
+    AMQPMessagingHandler,
+    AsyncEnvironment,
+    ClassicQueueSpecification,
+    Connection,
+    ConsumerOptions,
+    ConsumerSettleStrategy,
+    Converter,
+    Environment,
+    ExchangeSpecification,
+    ExchangeToExchangeBindingSpecification,
+    ExchangeToQueueBindingSpecification,
+    ExchangeType,
+    Management,
+    Message,
+    OutcomeState,
+    QueueType,
+    QuorumQueueSpecification,
+    StreamSpecification,
+    ValidationCodeException,
+    symbol,
+)
+from rabbitmq_amqp_python_client.qpid.proton.utils import SendException
+
+from tests.support.broker_process import BrokerProcess
+
+pytestmark = pytest.mark.integration
+
+
+class Done(Exception):
+    """Leaves the client's loop, which has no other way out of a handler."""
+
+
+class Collect(AMQPMessagingHandler):
+    """Takes a number of messages, does something with each, and ends."""
+
+    def __init__(self, count: int, settle: Callable[[Any, Any], None] | None) -> None:
+        super().__init__(auto_settle=settle is None)
+        self.count = count
+        self.settle = settle
+        self.bodies: list[str] = []
+        self.annotations: list[dict[str, Any]] = []
+
+    def on_amqp_message(self, event: Any) -> None:
+        self.bodies.append(Converter.bytes_to_string(event.message.body))
+        self.annotations.append({str(key): value for key, value in event.message.annotations.items()})
+        if self.settle is not None:
+            self.settle(self.delivery_context, event)
+        if len(self.bodies) == self.count:
+            raise Done
+
+
+@pytest.fixture
+def environment(broker: BrokerProcess) -> Iterator[Environment]:
+    created = Environment(uri=f"amqp://guest:guest@{broker.host}:{broker.port}/")
+    yield created
+    created.close()
+
+
+@pytest.fixture
+def connection(environment: Environment) -> Connection:
+    created = environment.connection()
+    created.dial()
+    return created
+
+
+@pytest.fixture
+def management(connection: Connection) -> Management:
+    return connection.management()
+
+
+@pytest.fixture
+def exchange() -> str:
+    return f"x-{secrets.token_hex(4)}"
+
+
+def text(body: str) -> Message:
+    return Message(body=Converter.string_to_bytes(body), inferred=True)
+
+
+def publish(connection: Connection, address: str, *bodies: str) -> None:
+    publisher = connection.publisher(address)
+    for body in bodies:
+        assert publisher.publish(text(body)).remote_state == OutcomeState.ACCEPTED
+    publisher.close()
+
+
+def consume(
+    environment: Environment,
+    queue: str,
+    count: int,
+    settle: Callable[[Any, Any], None] | None,
+    options: ConsumerOptions | None = None,
+) -> Collect:
+    """Consume on a connection of its own; closing it writes what was settled last."""
+    connection = environment.connection()
+    connection.dial()
+    handler = Collect(count, settle)
+    consumer = connection.consumer(
+        AddressHelper.queue_address(queue), message_handler=handler, consumer_options=options
+    )
+    with pytest.raises(Done), within(20.0):
+        consumer.run()
+    connection.close()
+    return handler
+
+
+@contextmanager
+def within(limit_s: float) -> Iterator[None]:
+    """Interrupt the client's loop, which waits for ever."""
+
+    def give_up(*_: object) -> None:
+        raise TimeoutError(f"not within {limit_s:g} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.setitimer(signal.ITIMER_REAL, limit_s)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# --- managing -------------------------------------------------------------------------------------
+
+
+def test_a_classic_queue_is_declared_again_and_deleted(management: Management, queue: str) -> None:
+    """What was asked for comes back as queue_info."""
+    wanted = ClassicQueueSpecification(name=queue, max_len=100, dead_letter_exchange="amq.fanout")
+    for _ in range(2):
+        assert management.declare_queue(wanted) is wanted
+    info = management.queue_info(queue)
+    assert (info.name, info.queue_type, info.is_durable) == (queue, QueueType.classic, True)
+    assert (info.is_exclusive, info.is_auto_delete) == (False, False)
+    assert (info.message_count, info.consumer_count) == (0, 0)
+    assert info.arguments == {
+        "x-queue-type": "classic",
+        "x-max-length": 100,
+        "x-dead-letter-exchange": "amq.fanout",
+    }
+    assert list(info.members) == [info.leader]
+    management.delete_queue(queue)
+    management.delete_queue(queue)
+
+
+def test_a_quorum_queue_is_called_so(management: Management, queue: str) -> None:
+    """The client decides by the type in the answer."""
+    management.declare_queue(QuorumQueueSpecification(name=queue))
+    assert management.queue_info(queue).queue_type == QueueType.quorum
+    management.delete_queue(queue)
+
+
+def test_exclusive_and_auto_delete(management: Management, environment: Environment, queue: str) -> None:
+    """An exclusive queue is locked for another connection, which reads of it all the same."""
+    management.declare_queue(
+        ClassicQueueSpecification(name=queue, is_exclusive=True, is_auto_delete=True, is_durable=False)
+    )
+    info = management.queue_info(queue)
+    assert (info.is_exclusive, info.is_auto_delete, info.is_durable) == (True, True, False)
+    other = environment.connection()
+    other.dial()
+    refused = other.management().request(None, AddressHelper.queue_address(queue), "DELETE", [400])
+    assert refused.body.startswith(f"cannot obtain exclusive access to locked queue '{queue}'")
+
+
+def test_a_different_declaration_is_a_failed_precondition(management: Management, queue: str) -> None:
+    """409."""
+    management.declare_queue(ClassicQueueSpecification(name=queue, max_len=100))
+    with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
+        management.declare_queue(ClassicQueueSpecification(name=queue, max_len=101))
+    with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
+        management.declare_queue(QuorumQueueSpecification(name=queue, max_len=100))
+    management.delete_queue(queue)
+
+
+def test_a_missing_queue_is_not_found(management: Management, queue: str) -> None:
+    """404 for its description and for purging it."""
+    for call in (management.queue_info, management.purge_queue):
+        with pytest.raises(ValidationCodeException, match="404"):
+            call(queue)
+
+
+def test_a_stream_is_refused_with_a_text(management: Management, queue: str) -> None:
+    """As long as there are none."""
+    with pytest.raises(ValidationCodeException, match="400"):
+        management.declare_queue(StreamSpecification(name=queue))
+    body = {"arguments": {"x-queue-type": "stream"}}
+    refused = management.request(body, AddressHelper.queue_address(queue), "PUT", [400])
+    assert "this broker has no streams; declare a classic or a quorum queue" in refused.body
+
+
+@pytest.mark.parametrize("kind", list(ExchangeType))
+def test_exchanges_of_each_type(management: Management, exchange: str, kind: ExchangeType) -> None:
+    """Declared twice, deleted twice."""
+    for _ in range(2):
+        management.declare_exchange(ExchangeSpecification(name=exchange, exchange_type=kind))
+    with pytest.raises(ValidationCodeException, match="ErrPreconditionFailed"):
+        management.declare_exchange(
+            ExchangeSpecification(name=exchange, exchange_type=kind, is_internal=True)
+        )
+    for _ in range(2):
+        management.delete_exchange(exchange)
+
+
+def test_names_that_must_be_percent_encoded(
+    management: Management, connection: Connection, environment: Environment, queue: str
+) -> None:
+    """What separates paths and binding segments may be in a name."""
+    name, exchange = f"{queue}/a b;c=d%20?", f"x-{queue}/ ;="
+    management.declare_queue(ClassicQueueSpecification(name=name))
+    management.declare_exchange(ExchangeSpecification(name=exchange))
+    binding = ExchangeToQueueBindingSpecification(exchange, name, "k;=/ %")
+    path = management.bind(binding)
+    publish(connection, AddressHelper.exchange_address(exchange, "k;=/ %"), "a")
+    assert management.queue_info(name).message_count == 1
+    management.unbind(path)
+    publisher = connection.publisher(AddressHelper.exchange_address(exchange, "k;=/ %"))
+    with pytest.raises(SendException):
+        publisher.publish(text("b"))
+    publisher.close()
+    management.delete_exchange(exchange)
+    management.delete_queue(name)
+
+
+def test_many_requests_on_one_pair(management: Management, queue: str) -> None:
+    """The credit for requests is topped up again and again."""
+    for _ in range(100):
+        management.declare_queue(ClassicQueueSpecification(name=queue))
+    management.delete_queue(queue)
+
+
+def test_a_token_closes_the_connection(management: Management) -> None:
+    """There is no authority here that could accept it."""
+    with pytest.raises(Exception, match="unauthorized-access"):
+        management.refresh_token("token")
+
+
+# --- publishing -----------------------------------------------------------------------------------
+
+
+def test_through_exchanges_to_a_queue(
+    management: Management, connection: Connection, environment: Environment, exchange: str, queue: str
+) -> None:
+    """Exchange to exchange to queue; what no binding wants is released."""
+    inner = f"{exchange}-inner"
+    management.declare_exchange(ExchangeSpecification(name=exchange, exchange_type=ExchangeType.topic))
+    management.declare_exchange(ExchangeSpecification(name=inner, exchange_type=ExchangeType.fanout))
+    management.declare_queue(ClassicQueueSpecification(name=queue))
+    management.bind(ExchangeToExchangeBindingSpecification(exchange, inner, "a.*"))
+    path = management.bind(ExchangeToQueueBindingSpecification(inner, queue))
+    publish(connection, AddressHelper.exchange_address(exchange, "a.b"), "one", "two")
+    publisher = connection.publisher(AddressHelper.exchange_address(exchange, "b.a"))
+    with pytest.raises(SendException):
+        publisher.publish(text("nowhere"))
+    publisher.close()
+    handler = consume(environment, queue, 2, lambda context, event: context.accept(event))
+    assert handler.bodies == ["one", "two"]
+    assert [each["x-exchange"] for each in handler.annotations] == [exchange, exchange]
+    assert [each["x-routing-key"] for each in handler.annotations] == ["a.b", "a.b"]
+    management.unbind(path)
+    management.delete_exchange(exchange)
+    management.delete_exchange(inner)
+    management.delete_queue(queue)
+
+
+@pytest.mark.parametrize("specification", [ClassicQueueSpecification, QuorumQueueSpecification])
+def test_purging_tells_how_many(
+    management: Management, connection: Connection, queue: str, specification: Any
+) -> None:
+    """Published to the queue's own address."""
+    management.declare_queue(specification(name=queue))
+    publish(connection, AddressHelper.queue_address(queue), *"abcdefg")
+    assert management.purge_queue(queue) == 7
+    assert management.purge_queue(queue) == 0
+    management.delete_queue(queue)
+
+
+def test_a_publisher_without_address_routes_each_message(
+    management: Management, connection: Connection, environment: Environment, exchange: str, queue: str
+) -> None:
+    """`to` names queue or exchange; a queue that is missing is released."""
+    management.declare_exchange(ExchangeSpecification(name=exchange))
+    management.declare_queue(ClassicQueueSpecification(name=queue))
+    path = management.bind(ExchangeToQueueBindingSpecification(exchange, queue, "k"))
+    publisher = connection.publisher()
+    for address in (AddressHelper.queue_address(queue), AddressHelper.exchange_address(exchange, "k")):
+        message = AddressHelper.message_to_address_helper(text(address), address)
+        assert publisher.publish(message).remote_state == OutcomeState.ACCEPTED
+    with pytest.raises(SendException):
+        publisher.publish(
+            AddressHelper.message_to_address_helper(text("x"), AddressHelper.queue_address(f"{queue}-no"))
+        )
+    publisher.close()
+    assert management.purge_queue(queue) == 2
+    management.unbind(path)
+    management.delete_exchange(exchange)
+    management.delete_queue(queue)
+
+
+# --- consuming ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settle", "left"),
+    [
+        (lambda context, event: context.accept(event), 0),
+        (lambda context, event: context.discard(event), 0),
+        (lambda context, event: context.discard_with_annotations(event, {symbol("x-opt-why"): "test"}), 0),
+        (lambda context, event: context.requeue(event), 3),
+        (lambda context, event: context.requeue_with_annotations(event, {symbol("x-opt-why"): "test"}), 3),
+    ],
+    ids=["accept", "discard", "discard with annotations", "requeue", "requeue with annotations"],
+)
+@pytest.mark.parametrize("specification", [ClassicQueueSpecification, QuorumQueueSpecification])
+def test_each_way_to_settle(
+    management: Management,
+    connection: Connection,
+    environment: Environment,
+    broker: BrokerProcess,
+    queue: str,
+    specification: Any,
+    settle: Any,
+    left: int,
+) -> None:
+    """What is requeued stays, everything else goes."""
+    management.declare_queue(specification(name=queue))
+    publish(connection, AddressHelper.queue_address(queue), "a", "b", "c")
+    taken: list[str] = []
+
+    def once(context: Any, event: Any) -> None:
+        # A requeued message comes back at once; the second time it is left unsettled.
+        body = Converter.bytes_to_string(event.message.body)
+        if body not in taken:
+            taken.append(body)
+            settle(context, event)
+
+    handler = consume(environment, queue, 6 if left else 3, once)
+    assert sorted(set(handler.bodies)) == ["a", "b", "c"]
+    broker.wait_for_counts(queue, ready=left)
+    management.delete_queue(queue)
+
+
+def test_settled_by_the_broker(
+    management: Management, connection: Connection, environment: Environment, queue: str
+) -> None:
+    """A consumer that wants its deliveries settled has nothing to give back."""
+    management.declare_queue(ClassicQueueSpecification(name=queue))
+    publish(connection, AddressHelper.queue_address(queue), "a", "b")
+    options = ConsumerOptions(ConsumerSettleStrategy.PreSettled)
+    assert consume(environment, queue, 2, None, options).bodies == ["a", "b"]
+    assert management.queue_info(queue).message_count == 0
+    management.delete_queue(queue)
+
+
+def test_direct_reply_to(
+    connection: Connection, environment: Environment, management: Management, broker: BrokerProcess
+) -> None:
+    """A queue without memory, whose name the broker gives; the management node knows it."""
+    requester = environment.connection()
+    requester.dial()
+    handler = Collect(1, None)
+    options = ConsumerOptions(ConsumerSettleStrategy.DirectReplyTo)
+    consumer = requester.consumer(message_handler=handler, consumer_options=options)
+    address = consumer.address
+    assert address is not None
+    name = address.removeprefix("/queues/")
+    assert name.startswith("amq.rabbitmq.reply-to.")
+    shown = management.request(None, address, "GET", [200]).body
+    assert (shown["type"], shown["durable"], shown["message_count"]) == ("rabbit_volatile_queue", False, 0)
+
+    def reply() -> None:
+        # Without credit a reply is dropped, and the client grants it when its loop runs.
+        broker.wait_until(lambda: any(link["credit"] for link in broker.links(name)), "credit for replies")
+        publish(connection, address, "reply")
+
+    with ThreadPoolExecutor() as pool:
+        replied = pool.submit(reply)
+        with pytest.raises(Done), within(20.0):
+            consumer.run()
+        replied.result(20.0)
+    assert handler.bodies == ["reply"]
+    requester.close()
+
+
+def test_the_asyncio_client(broker: BrokerProcess, queue: str) -> None:
+    """The same calls from a coroutine."""
+
+    async def run() -> int:
+        async with AsyncEnvironment(uri=f"amqp://guest:guest@{broker.host}:{broker.port}/") as environment:
+            connection = await environment.connection()
+            await connection.dial()
+            management = await connection.management()
+            await management.declare_queue(QuorumQueueSpecification(name=queue))
+            publisher = await connection.publisher(AddressHelper.queue_address(queue))
+            for body in "abc":
+                await publisher.publish(text(body))
+            await publisher.close()
+            purged = await management.purge_queue(queue)
+            await management.delete_queue(queue)
+            await management.close()
+            await connection.close()
+            return purged
+
+    assert asyncio.run(run()) == 3

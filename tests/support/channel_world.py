@@ -1,0 +1,503 @@
+"""Channels of AMQP 0-9-1 without tasks, sockets and time: clients' bytes in, every answer out.
+
+`World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
+their letters as the tasks do (`tasks/connection091.py`, `tasks/channel.py`, `tasks/queue.py`). What may be
+under way in a running broker is a list here; the test says what moves next, or lets everything `rest`.
+
+What a client sends is encoded and read by the broker's own `FrameReader`. What a channel writes is decoded
+by it too, and in a `strict` world pamqp, an independent codec, must find the same methods.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from itertools import count
+from typing import Any, TypeVar
+
+import pamqp.frame
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.amqp091.frames import FrameReader
+from amqp10broker.amqp091.framing import content_frames, method_frame
+from amqp10broker.amqp091.items import AckRun, Content, Item, MethodFrame, PublishRun
+from amqp10broker.amqp091.methods import Method
+from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.catalog.catalog import VHOST
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueSpec
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.config import Config
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import DELETE, Command, ReplyTo
+from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.security.authorise import Access
+from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
+from amqp10broker.service.channels.context import ChannelContext
+from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.tasks.channel import contents_of, split
+from tests.support.surroundings import make_catalog
+
+BUDGET_BYTES = 65_536
+ALL_CAPABILITIES = frozenset({"consumer_cancel_notify", "publisher_confirms", "basic.nack"})
+
+T = TypeVar("T")
+Got = Method | Content
+"""What a client receives: a method, or one with content."""
+
+
+class Address(ReplyTo):
+    """A channel as queues answer it; None when the channel is over, as a closed mailbox."""
+
+    __slots__ = ("channel",)
+
+    def __init__(self, label: str, channel: WorldChannel) -> None:
+        super().__init__(label)
+        self.channel: WorldChannel | None = channel
+
+
+def deliver(effects: dict[ReplyTo, list[Effect]]) -> None:
+    """Put a queue's answers into the mailboxes they are for."""
+    for reply_to, batch in effects.items():
+        assert isinstance(reply_to, Address)
+        if reply_to.channel is not None:
+            reply_to.channel.inbox.append(batch)
+
+
+class QueueBox:
+    """A queue and its letters.
+
+    Attributes:
+        queue: the state machine.
+        letters: put and not worked off.
+        stalled: `World.rest` leaves its letters where they are.
+    """
+
+    def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
+        self.spec = spec
+        self.queue = ClassicQueue(spec.name, durable=spec.durable, auto_delete=spec.auto_delete)
+        self.letters: deque[Command] = deque()
+        self.stalled = False
+        self._forget = forget
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self.letters.append(command)
+
+    def counts(self) -> dict[str, Any]:
+        """As the running queue's."""
+        return {
+            "messages_ready": self.queue.ready,
+            "messages_unsettled": self.queue.unsettled,
+            "consumers": self.queue.consumers,
+            "publishers": self.queue.publishers,
+        }
+
+    def run(self, letters: int) -> None:
+        """Work on some letters, as one wake of the queue's task."""
+        before = self.queue.deleted
+        for _ in range(min(letters, len(self.letters))):
+            self.queue.apply(self.letters.popleft())
+        if self.queue.deleted and not before:
+            self._forget(self)
+        deliver(self.queue.take_effects())
+
+
+class VolatileBox:
+    """A queue of direct reply-to: answers at once."""
+
+    def __init__(self, name: str) -> None:
+        self.queue = VolatileQueue(name)
+
+    def post(self, command: Command) -> None:
+        """Work on one letter."""
+        self.queue.apply(command)
+        deliver(self.queue.take_effects())
+
+    def counts(self) -> dict[str, Any]:
+        """As the running queue's."""
+        return {"messages_ready": 0, "consumers": self.queue.consumers}
+
+
+class World:
+    """A broker's queues and channels.
+
+    Attributes:
+        boxes: every queue that ever was, in order of declaration.
+        connections: every client.
+        strict: what channels write is read by pamqp as well.
+    """
+
+    def __init__(self, config: Config | None = None, *, strict: bool = True) -> None:
+        self.config = config or Config()
+        self.catalog = make_catalog(self)
+        self.vhost = self.catalog.lookup_vhost(VHOST)
+        self.boxes: list[QueueBox] = []
+        self.connections: list[WorldConnection] = []
+        self.strict = strict
+        self._ids = count(1)
+
+    def start_queue(self, queue: QueueSpec) -> QueueBox:
+        """See `catalog.QueueHost`."""
+        box = QueueBox(queue, self._forget)
+        self.boxes.append(box)
+        return box
+
+    def _forget(self, box: QueueBox) -> None:
+        declared = self.vhost.find(box.spec.name)
+        if declared is not None and declared.handle is box:
+            self.vhost.remove(box.spec.name)
+
+    def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+        """See `service.context.MakeVolatile`."""
+        return vhost.add_volatile(name, connection, VolatileBox(name))
+
+    def new_id(self) -> str:
+        """A name that nobody else has."""
+        return f"id-{next(self._ids)}"
+
+    def box(self, name: str) -> QueueBox:
+        """The queue of this name that can be found now."""
+        handle = self.vhost.lookup(name).handle
+        assert isinstance(handle, QueueBox)
+        return handle
+
+    def counts(self, name: str) -> tuple[int, int]:
+        """Ready and unsettled messages of a queue."""
+        queue = self.box(name).queue
+        return queue.ready, queue.unsettled
+
+    def connect(self, **options: Any) -> WorldConnection:
+        """A new client."""
+        connection = WorldConnection(self, **options)
+        self.connections.append(connection)
+        return connection
+
+    def channel(self, **options: Any) -> WorldChannel:
+        """An open channel of a new client."""
+        return self.connect(**options).channel(1)
+
+    def rest(self) -> None:
+        """Let everything arrive that can; the queues' answers before more is asked of them."""
+        for _ in range(100_000):
+            if not self._move():
+                return
+        raise AssertionError("the world does not come to rest")
+
+    def _move(self) -> bool:
+        moved = False
+        for connection in self.connections:
+            while connection.pass_on():
+                moved = True
+            for channel in list(connection.channels.values()):
+                while channel.inbox or channel.letters:
+                    moved = True
+                    channel.take_letters(1000)
+                    channel.wake()
+                moved = channel.write_more() or moved
+        for box in list(self.boxes):
+            if box.letters and not box.stalled:
+                moved = True
+                box.run(1000)
+        return moved
+
+
+class WorldConnection:
+    """A client's connection: its reader, and its channels.
+
+    Attributes:
+        channels: as the connection's reader knows them.
+        fault: the error that closed the connection.
+        waiting: items that the reader has not given to channels yet.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        user: str = "guest",
+        capabilities: Collection[str] = ALL_CAPABILITIES,
+        frame_max: int = 131_072,
+        impersonator: bool = False,
+    ) -> None:
+        self.world = world
+        self.user = user
+        self.capabilities = capabilities
+        self.frame_max = frame_max
+        self.impersonator = impersonator
+        self.channels: dict[int, WorldChannel] = {}
+        self.fault: AmqpHardError | None = None
+        self.waiting: deque[Item] = deque()
+        self.reader = FrameReader(frame_max)
+
+    def channel(self, number: int) -> WorldChannel:
+        """An open channel."""
+        channel = WorldChannel(self, number)
+        self.channels[number] = channel
+        assert channel.call(methods.ChannelOpen()) == methods.ChannelOpenOk()
+        return channel
+
+    def send(self, data: bytes) -> None:
+        """The reader gets bytes; it may be held up and keep what they mean."""
+        self.waiting.extend(self.reader.feed(data))
+
+    def pass_on(self) -> bool:
+        """The reader gives one item to its channel, if it may; False if nothing moved."""
+        if not self.waiting or self.fault is not None:
+            return False
+        item = self.waiting[0]
+        channel = self.channels[item.channel]
+        contents = contents_of(item)
+        if channel.credit.blocked and contents:
+            return False
+        if contents > channel.credit.credit:
+            assert isinstance(item, PublishRun)
+            item, self.waiting[0] = split(item, channel.credit.credit)
+            contents = channel.credit.credit
+        else:
+            self.waiting.popleft()
+        channel.credit.credit -= contents
+        channel.letters.append(item)
+        return True
+
+    def fail(self, fault: AmqpHardError) -> None:
+        """A hard error: the connection is closed."""
+        self.fault = fault
+        self.close()
+
+    def close(self) -> None:
+        """The connection is over: its channels, and the queues it had for itself."""
+        for channel in list(self.channels.values()):
+            channel.stop()
+        self.waiting.clear()
+        for queue in self.world.vhost.queues_owned_by(self):
+            self.world.vhost.remove(queue.name)
+            queue.handle.post(DELETE)
+
+
+class WorldChannel:
+    """A channel: the client's end and the broker's.
+
+    Attributes:
+        service: the broker's end.
+        letters: items from the reader that the channel has not taken.
+        inbox: answers of queues that the channel has not taken.
+        credit: contents that the reader may give.
+        got: what the client received since the last look.
+    """
+
+    def __init__(self, connection: WorldConnection, number: int) -> None:
+        self.connection = connection
+        self.world = connection.world
+        self.number = number
+        self.letters: deque[Item] = deque()
+        self.inbox: deque[list[Effect]] = deque()
+        self.got: list[Got] = []
+        self.budget_bytes = BUDGET_BYTES
+        self._reader = FrameReader(0)
+        self._begin()
+
+    def _begin(self) -> None:
+        world = self.world
+        connection = self.connection
+        config = world.config
+        self.address = Address(f"{id(connection)}.{self.number}", self)
+        self.credit = Sender(CreditFlowSettings(config.credit_flow_initial, config.credit_flow_more_after))
+        context = ChannelContext(
+            vhost=world.vhost,
+            access=Access(world.catalog.users, connection.user, VHOST),
+            config=config,
+            reply_to=self.address,
+            user=connection.user,
+            impersonator=connection.impersonator,
+            connection=connection,
+            capabilities=connection.capabilities,
+            frame_max=connection.frame_max,
+            new_id=world.new_id,
+            volatile=world.make_volatile,
+        )
+        self.service = BrokerChannel(self.number, context)
+
+    # --- the broker's end -------------------------------------------------------------------------
+
+    def take_letters(self, number: int = 1, *, answers_first: bool = True) -> None:
+        """The channel gets some of what waits for it; `wake` ends its turn."""
+        for _ in range(number):
+            if self.inbox and (answers_first or not self.letters):
+                self._guarded(lambda: self.service.on_effects(self.inbox.popleft()))
+            elif self.letters:
+                self._guarded(lambda: self.service.receive([self.letters.popleft()]))
+            else:
+                return
+
+    def _guarded(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except AmqpHardError as fault:
+            self.wake()
+            self.connection.fail(fault)
+
+    def wake(self, budget_bytes: int | None = None) -> int:
+        """The end of the channel's turn: pump, write, post."""
+        service = self.service
+        spent = service.pump(self.budget_bytes if budget_bytes is None else budget_bytes)
+        self._read(b"".join(service.take_output()))
+        self._post(service.take_mail())
+        granted = service.take_grant()
+        self.credit.credit += granted
+        if service.state is ChannelState.CLOSED and not self.letters and not self.inbox:
+            self.stop()
+        return spent
+
+    def write_more(self) -> bool:
+        """The writer has room again; False if there was nothing to write."""
+        return bool(self.service.consuming.has_unsent and self.wake())
+
+    def stop(self) -> None:
+        """The channel's task ends, whatever the reason; another begins when frames come."""
+        self.address.channel = None
+        self.inbox.clear()
+        self.letters.clear()
+        self.service.close()
+        self._post(self.service.take_mail())
+        self._begin()
+
+    def _post(self, mail: list[tuple[QueueHandle, Command]]) -> None:
+        for handle, command in mail:
+            handle.post(command)
+
+    # --- the client's end -------------------------------------------------------------------------
+
+    def _read(self, data: bytes) -> None:
+        new: list[Got] = []
+        for item in self._reader.feed(data) if data else ():
+            assert item.channel == self.number
+            match item:
+                case MethodFrame():
+                    new.append(item.method)
+                case AckRun():
+                    new += [methods.BasicAck(tag, multiple) for tag, multiple in item.tags]
+                case Content():
+                    new.append(item)
+                case _:
+                    raise AssertionError(f"a client gets {item!r}")
+        if self.world.strict:
+            assert [name_of(got) for got in new] == read_by_pamqp(data)
+        self.got += new
+
+    def send(self, *parts: Method | bytes) -> None:
+        """Send methods and contents in one write; nothing moves yet."""
+        data = b"".join(
+            part if isinstance(part, bytes) else method_frame(self.number, part) for part in parts
+        )
+        self.connection.send(data)
+
+    def content(self, routing_key: str, body: bytes = b"", exchange: str = "", **fields: Any) -> bytes:
+        """A publish. Fields: mandatory, immediate, and the properties of the message."""
+        flags = {name: fields.pop(name) for name in ("mandatory", "immediate") if name in fields}
+        method = methods.BasicPublish(exchange, routing_key, **flags)
+        properties = encode_properties(BasicProperties(**fields))
+        return content_frames(self.number, method, properties, body, self.connection.frame_max)
+
+    def take(self) -> list[Got]:
+        """What the client received since the last look."""
+        got, self.got = self.got, []
+        return got
+
+    def say(self, *parts: Method | bytes) -> list[Got]:
+        """Send, let everything come to rest, and look what came."""
+        self.send(*parts)
+        self.world.rest()
+        return self.take()
+
+    def call(self, *parts: Method | bytes) -> Got:
+        """As `say`, with exactly one answer."""
+        got = self.say(*parts)
+        assert len(got) == 1, f"one answer expected: {got}"
+        return got[0]
+
+    def publish(self, routing_key: str, *bodies: bytes, **fields: Any) -> list[Got]:
+        """Publish, let everything come to rest, and look what came."""
+        return self.say(*[self.content(routing_key, body, **fields) for body in bodies])
+
+    def refused(self, *parts: Method | bytes) -> tuple[int, str]:
+        """As `say`, when the channel is to be closed: reply code and text. The last part is to blame."""
+        closed = self.say(*parts)[-1]
+        assert isinstance(closed, methods.ChannelClose), closed
+        assert self.connection.fault is None
+        blamed = parts[-1] if isinstance(parts[-1], Method) else methods.BasicPublish()
+        assert (closed.class_id, closed.method_id) == (blamed.CLASS_ID, blamed.METHOD_ID)
+        self.send(methods.ChannelCloseOk(), methods.ChannelOpen())
+        self.world.rest()
+        assert self.take() == [methods.ChannelOpenOk()]
+        return closed.reply_code, text_of(closed.reply_code, closed.reply_text)
+
+    def fatal(self, *parts: Method | bytes) -> tuple[int, str]:
+        """As `say`, when the connection is to be closed: reply code and text. The last part is to blame."""
+        self.say(*parts)
+        fault = self.connection.fault
+        assert fault is not None, "the connection goes on"
+        blamed = parts[-1] if isinstance(parts[-1], Method) else methods.BasicPublish()
+        assert (fault.class_id, fault.method_id) == (blamed.CLASS_ID, blamed.METHOD_ID)
+        return int(fault.code), text_of(fault.code, fault.reply_text)
+
+    def consume(self, queue: str, tag: str = "c", **fields: Any) -> list[Got]:
+        """Start a consumer; gives what came behind the consume-ok."""
+        first, *rest = self.say(methods.BasicConsume(queue, tag, **fields))
+        assert first == methods.BasicConsumeOk(tag), first
+        return rest
+
+
+def text_of(code: int, reply_text: str) -> str:
+    """The text behind the name of the code."""
+    name = f"{ReplyCode(code).name} - "
+    assert reply_text.startswith(name)
+    return reply_text.removeprefix(name)
+
+
+def read_by_pamqp(data: bytes) -> list[str]:
+    """Names of the methods in the bytes, read by another codec."""
+    names = []
+    while data:
+        consumed, _, frame = pamqp.frame.unmarshal(data)
+        data = data[consumed:]
+        if frame.name not in ("ContentHeader", "ContentBody"):
+            names.append(frame.name.replace(".", "").lower())
+    return names
+
+
+def name_of(got: Got) -> str:
+    """The method's name without punctuation."""
+    method = got.method if isinstance(got, Content) else got
+    return type(method).__name__.lower()
+
+
+def contents(got: list[Got], kind: type[Method] = methods.BasicDeliver) -> list[Content]:
+    """Those with content of a kind."""
+    return [each for each in got if isinstance(each, Content) and isinstance(each.method, kind)]
+
+
+def bodies(got: list[Got]) -> list[bytes]:
+    """Bodies of the deliveries, in order."""
+    return [each.body for each in contents(got)]
+
+
+def tags(got: list[Got]) -> list[int]:
+    """Delivery tags of the deliveries, in order."""
+    return [each.method.delivery_tag for each in contents(got) if isinstance(each.method, methods.BasicDeliver)]
+
+
+def redelivered(got: list[Got]) -> list[bool]:
+    """Redelivered flags of the deliveries, in order."""
+    return [each.method.redelivered for each in contents(got) if isinstance(each.method, methods.BasicDeliver)]
+
+
+def properties_of(content: Content) -> BasicProperties:
+    """The properties of a content."""
+    return decode_properties(content.properties)
+
+
+def kinds(got: list[Got]) -> list[str]:
+    """What came, by class name; contents by that of their method."""
+    return [type(each.method if isinstance(each, Content) else each).__name__ for each in got]
