@@ -9,7 +9,7 @@ import trio
 
 from amqp10broker import __version__
 from amqp10broker.amqp10.connection import Connection, ConnectionState
-from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
+from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import (
     BeginReceived,
     CloseReceived,
@@ -23,7 +23,7 @@ from amqp10broker.amqp10.events import (
 from amqp10broker.amqp10.frames import HEARTBEAT
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
-from amqp10broker.errors import NotAllowed
+from amqp10broker.errors import NotAllowed, RefusedError
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.login import Authentication, Challenge, Peer, Step, Success
 from amqp10broker.service.context import SessionContext
@@ -314,14 +314,23 @@ class Connection10:
         buffer_bytes = broker.config.writer_buffer_bytes
         session = RunningSession(service, inbox, Lane(self.line.writer, inbox, buffer_bytes))
         self._sessions[event.channel] = session
-        self.line.start_part(self._run_session, event.channel, session)
+        counted = True
+        try:
+            broker.catalog.usage.open_channel(broker.catalog.users.lookup(self.user))
+        except RefusedError as refusal:
+            counted = False
+            error = AmqpSessionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
+            inbox.put(Stop(tell=True, error=error))
+        self.line.start_part(self._run_session, event.channel, session, counted)
 
-    async def _run_session(self, channel: int, session: RunningSession) -> None:
+    async def _run_session(self, channel: int, session: RunningSession, counted: bool) -> None:
         try:
             await session.run(self.fail)
         except Exception as error:
             self.crash(error)
         finally:
+            if counted:
+                self._broker.catalog.usage.close_channel(self.user)
             if self._sessions.get(channel) is session:
                 # The client's end is still to come: its frames until then are for nobody.
                 del self._sessions[channel]
