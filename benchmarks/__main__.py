@@ -19,12 +19,14 @@ from benchmarks import (
     latency,
     links,
     one_sender_one_receiver,
+    protocols,
     publish,
     report,
     scatter,
     sizes,
     sweep,
     sync_publisher,
+    topic,
     two_senders,
 )
 from benchmarks.errors import BenchmarkError
@@ -37,11 +39,13 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         publish.BENCHMARK,
         consume.BENCHMARK,
         both.BENCHMARK,
+        protocols.BENCHMARK,
         latency.BENCHMARK,
         sync_publisher.BENCHMARK,
         links.BENCHMARK,
         backlog.BENCHMARK,
         scatter.BENCHMARK,
+        topic.BENCHMARK,
         sizes.BENCHMARK,
         connection_setup.BENCHMARK,
         idle.BENCHMARK,
@@ -78,16 +82,19 @@ def _common_arguments() -> argparse.ArgumentParser:
     group = parser.add_argument_group("a broker that runs already")
     group.add_argument("--target", metavar="HOST:PORT", help="load this broker; its queues must be empty")
     group.add_argument("--pid", type=int, help="its process id, for processor time and memory")
-    group.add_argument("--user", help="log in with SASL PLAIN (default: ANONYMOUS)")
+    group.add_argument("--user", help="log in with SASL PLAIN (default: ANONYMOUS; in 0-9-1 guest)")
     group.add_argument("--password", default="")
     group.add_argument("--hostname", default="localhost", help="hostname of the open frame (%(default)s)")
+    group.add_argument("--vhost", default="/", help="virtual host of AMQP 0-9-1 (%(default)s)")
     group.add_argument("--address", default="{queue}", help="how queue names become addresses (%(default)s)")
     return parser
 
 
 def _parser() -> argparse.ArgumentParser:
     common = _common_arguments()
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description="Load programs for AMQP 1.0.")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks", description="Load programs for AMQP 1.0 and 0-9-1."
+    )
     commands = parser.add_subparsers(dest="benchmark", metavar="NAME")
     for name, benchmark in BENCHMARKS.items():
         one = commands.add_parser(name, parents=[common], help=benchmark.question)

@@ -3,27 +3,48 @@
 RabbitMQ's article "Ten benefits of AMQP 1.0 flow control" (2 September 2024) compares AMQP 0-9-1 with
 AMQP 1.0 over four queues, one fast and one slow for each protocol. The slow ones were quorum queues on a
 consumer disk; here a queue is slow because the broker delays its confirms (fault injection of its test
-mode). This module owns the queues' names, the alternation of runs with and without the slow neighbour,
-and the table. A protocol is a `Half`; AMQP 0-9-1 is one more.
+mode). This module owns the runs: with the slow neighbour, alone, and, if asked for, with the neighbour on
+a connection of its own. `article_tables` makes tables and sentences of them.
+
+A protocol is a `Half`. The article ran both halves at the same time; here each has the broker to itself, so
+that neither takes the other's processor time.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from benchmarks import spec
-from benchmarks.broker_process import BrokerSettings
+from benchmarks.article_tables import HalfResult, join
+from benchmarks.broker_process import BrokerSettings, Target
 from benchmarks.errors import MeasureError
 from benchmarks.load import Counts
-from benchmarks.measure import Context, preload, window
-from benchmarks.results import Outcome, Row, draw_table
+from benchmarks.measure import Context, Window, preload, window
+from benchmarks.queues091 import Queues
+from benchmarks.results import Outcome, Row
 
 BODY_BYTES: Final = len(b"some payload")
 DURATION_S: Final = 10.0
+AMQP_10: Final = "AMQP 1.0"
+AMQP_091: Final = "AMQP 0-9-1"
+PROTOCOLS: Final = {"1.0": (AMQP_10,), "0-9-1": (AMQP_091,), "both": (AMQP_091, AMQP_10)}
+FAST_TYPE: Final = "classic"
+SLOW_TYPE: Final = "quorum"
+
+
+class Neighbour(Enum):
+    """Where the slow queue's publisher is."""
+
+    WITH = "with slow neighbour"
+    """On the same session or channel."""
+    ALONE = "alone"
+    """There is none."""
+    APART = "slow neighbour apart"
+    """On a connection of its own: it shares the broker's processor and nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,20 +54,30 @@ class Half:
     protocol: str
     fast_queue: str
     slow_queue: str
-    session: Callable[[Context, str, str | None], spec.Session]
-    """Makes the session from the fast queue's address and the slow one's (None: leave it out)."""
+    connection: Callable[[Context, str | None, str | None], spec.Connection]
+    """Makes the connection from the addresses of the fast queue and the slow one (None: leave it out)."""
     fast_count: Callable[[Counts], int]
     """Which counter of stream 0 says how the fast link fares; stream 1 counts the slow link."""
+    consumes: bool = False
+    """The fast link takes messages out of a queue that was filled beforehand."""
     preload: int = 0
     """Messages put into the fast queue beforehand."""
-    fast_left: Callable[[Counts, int], int] = lambda counts, preloaded: preloaded + counts.published
-    """Messages in the fast queue afterwards, for brokers that do not tell."""
+
+    @property
+    def amqp091(self) -> bool:
+        """Whether this is the AMQP 0-9-1 half."""
+        return self.protocol == AMQP_091
+
+    def fast_left(self, counts: Counts) -> int:
+        """Return the messages in the fast queue afterwards, for brokers that do not tell."""
+        return self.preload - counts.settled if self.consumes else self.preload + counts.published
 
 
 def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     """Add what can be varied, prefixed by the benchmark's name so that `all` can tell them apart."""
     prefix = f"--{name}"
     group = parser.add_argument_group(f"{name} (as in the article, unless said otherwise)")
+    group.add_argument(f"{prefix}-protocol", choices=PROTOCOLS, default="both", help="default %(default)s")
     group.add_argument(f"{prefix}-seconds", type=float, help=f"default {DURATION_S:g}, with --quick 2")
     group.add_argument(
         f"{prefix}-body", type=int, default=BODY_BYTES, help="bytes in a message (%(default)s)"
@@ -54,18 +85,61 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
     group.add_argument(
         f"{prefix}-delay-ms",
         type=float,
-        default=100.0,
-        help="delay of the slow queue's confirms in milliseconds (%(default)g)",
+        nargs="+",
+        default=[100.0],
+        help="delays of the slow queue's confirms in milliseconds, each measured (%(default)s)",
     )
     group.add_argument(
         f"{prefix}-window", type=int, default=5000, help="the client's incoming-window (%(default)s)"
     )
+    group.add_argument(
+        f"{prefix}-apart",
+        action="store_true",
+        help="measure also with the slow neighbour on a connection of its own",
+    )
 
 
-def option(context: Context, name: str, key: str) -> float | int | None:
-    """Return one of the options of `add_arguments`."""
-    value: float | int | None = getattr(context.options, f"{name}_{key}")
-    return value
+def option(context: Context, name: str, key: str) -> int:
+    """Return one of the whole-number options of `add_arguments`."""
+    value: int | None = getattr(context.options, f"{name}_{key}")
+    return value or 0
+
+
+def run_halves(context: Context, name: str, halves: Sequence[Half]) -> Outcome:
+    """Measure the halves that were asked for at each delay; return tables, ratios and what to say of them."""
+    options = context.options
+    seconds: float = getattr(options, f"{name}_seconds") or (2.0 if context.quick else DURATION_S)
+    delays: list[float] = getattr(options, f"{name}_delay_ms")
+    wanted = PROTOCOLS[getattr(options, f"{name}_protocol")]
+    # A ratio of two rates is noisier than a cost: more repetitions than elsewhere.
+    context.repetitions = options.repetitions or (2 if context.quick else 5)
+    columns = ("rate_per_s", "slow_per_s", "cpu_us", "broker_busy", "isolation", "together", "slow_to_fast")
+    outcome = Outcome((*columns, "rss_mb"), context.described_settings())
+    for delay_ms in delays:
+        results = [
+            _run_half(context, name, half, delay_ms, seconds) for half in halves if half.protocol in wanted
+        ]
+        join(outcome, results, FAST_TYPE, f"{SLOW_TYPE}, confirms +{delay_ms:g} ms")
+    return outcome
+
+
+def _run_half(context: Context, name: str, half: Half, delay_ms: float, seconds: float) -> HalfResult:
+    """Measure a half with its slow neighbour and without, in turns."""
+    result = HalfResult(half.protocol, f"{half.protocol}, +{delay_ms:g} ms", half.consumes, half.preload)
+    order = [Neighbour.WITH, Neighbour.ALONE]
+    if getattr(context.options, f"{name}_apart"):
+        order.insert(1, Neighbour.APART)
+    for _ in range(context.repetitions):
+        rows: dict[str, Row] = {}
+        for neighbour in order:
+            row = _one_run(context, name, half, neighbour, delay_ms, seconds)
+            row["case"] = f"{result.title}: {neighbour.value}"
+            context.say_row(row)
+            rows[neighbour.name] = row
+        result.add(rows)
+        # with, alone, alone, with ...: a steady drift of the machine then falls on both alike.
+        order.reverse()
+    return result
 
 
 def _settings(context: Context, half: Half, delay_ms: float) -> BrokerSettings:
@@ -74,108 +148,86 @@ def _settings(context: Context, half: Half, delay_ms: float) -> BrokerSettings:
     return replace(context.settings(max_link_credit=None), confirm_delays_ms=delays)
 
 
-def run_half(context: Context, name: str, half: Half) -> Outcome:
-    """Measure a half alone and with its slow neighbour, in turns; return table and isolation ratio."""
-    seconds = option(context, name, "seconds") or (2.0 if context.quick else DURATION_S)
-    # A ratio of two rates is noisier than a cost: more repetitions than elsewhere.
-    context.repetitions = context.options.repetitions or (2 if context.quick else 5)
-    outcome = Outcome(
-        ("rate_per_s", "slow_per_s", "cpu_us", "broker_busy", "isolation", "rss_mb"),
-        context.described_settings(),
-    )
-    ratios: list[float] = []
-    table = ""
-    for repetition in range(context.repetitions):
-        # with, alone, alone, with ...: a steady drift of the machine then falls on both alike.
-        order = (True, False) if repetition % 2 == 0 else (False, True)
-        rates: dict[bool, float] = {}
-        for with_slow in order:
-            row, drawn = _one_run(context, name, half, with_slow, seconds)
-            outcome.samples.append(row)
-            rates[with_slow] = row["rate_per_s"]
-            context.say_row(row)
-            if with_slow:
-                table = drawn
-        ratios.append(rates[True] / rates[False])
-        outcome.samples.append(
-            {"case": f"{half.protocol}: with / alone", "target": "broker", "isolation": ratios[-1]}
-        )
-    outcome.tables.append(table)
-    shares = [
-        row["slow_per_s"] / (row["slow_per_s"] + row["rate_per_s"])
-        for row in outcome.samples
-        if row.get("slow_per_s")
-    ]
-    share = statistics.median(shares) if shares else 0.0
-    outcome.notes.append(
-        f"{half.protocol}: isolation ratio {statistics.median(ratios):.3f} (median of {len(ratios)}, "
-        f"{min(ratios):.3f} to {max(ratios):.3f}). The slow link carried {share:.1%} of the messages: so "
-        "much a single-core broker must lose on the fast link by sharing its processor, whatever its flow "
-        "control does."
-    )
-    early = [row["run_seconds"] for row in outcome.samples if row.get("ended_early")]
-    if early:
-        outcome.notes.append(
-            f"{half.protocol}: {len(early)} of {2 * context.repetitions} runs ended early, after "
-            f"{min(early):.1f} s at the least, as 95 % of the {half.preload:,} messages had been consumed."
-        )
-    return outcome
+def _connections(
+    context: Context, half: Half, neighbour: Neighbour, fast: str, slow: str
+) -> spec.Connections:
+    if neighbour is Neighbour.APART:
+        return half.connection(context, fast, None), half.connection(context, None, slow)
+    return (half.connection(context, fast, slow if neighbour is Neighbour.WITH else None),)
 
 
-def _one_run(context: Context, name: str, half: Half, with_slow: bool, seconds: float) -> tuple[Row, str]:
-    delay_ms = float(option(context, name, "delay_ms") or 0.0)
+def _one_run(
+    context: Context, name: str, half: Half, neighbour: Neighbour, delay_ms: float, seconds: float
+) -> Row:
     queues = (half.fast_queue, half.slow_queue)
-    with context.target(_settings(context, half, delay_ms), queues=queues) as target:
-        fast, slow = (context.address(queue) for queue in queues)
-        preload(
-            target, (fast,), half.preload, size_bytes=int(option(context, name, "body") or 0), durable=True
-        )
-        session = half.session(context, fast, slow if with_slow else None)
-        what = spec.Load(target.endpoint, ((session,),), streams=2, name=name)
+    with context.target(_settings(context, half, delay_ms), queues=queues, amqp091=half.amqp091) as target:
+        if half.amqp091 or context.own:
+            # The article's programs declare all their queues over AMQP 0-9-1.
+            with Queues(target.endpoint) as known:
+                known.declare({half.fast_queue: FAST_TYPE, half.slow_queue: SLOW_TYPE})
+        fast, slow = queues if half.amqp091 else [context.address(queue) for queue in queues]
+        body = option(context, name, "body")
+        preload(target, (fast,), half.preload, size_bytes=body, durable=True, amqp091=half.amqp091)
+        connections = _connections(context, half, neighbour, fast, slow)
+        what = spec.Load(target.endpoint, connections, streams=2, name=name)
         limit = half.preload * 0.95
         # The article counts everything from the start, so that warm-up is a part of the run's seconds.
         warmup_s = min(context.warmup_s, 0.5, seconds / 4)
+        seen = _Seen()
         taken = window(
             target,
             what,
             warmup_s=warmup_s,
             duration_s=seconds - warmup_s,
             until=(lambda counts: half.fast_count(counts[0]) >= limit) if limit else None,
+            at_end=lambda: seen.look(target, half),
         )
-        counts = target.queue_counts()
-    case = f"{half.protocol}: {'with slow neighbour' if with_slow else 'alone'}"
-    row = taken.row(case, "broker", half.fast_count(taken.counts[0]))
+        counts = seen.counts or target.queue_counts()
+    row = taken.row(name, "broker", half.fast_count(taken.counts[0]))
     total, slow_total = taken.result.counts
-    if with_slow:
+    if neighbour is not Neighbour.ALONE:
         row["slow_per_s"] = taken.counts[1].published / taken.seconds
         if taken.counts[1].published == 0 and slow_total.published == 0:
-            raise MeasureError("the slow link never got credit")
+            raise MeasureError("the slow link never got to send anything")
     # The cost is that of both links' messages: they cannot be told apart from outside.
     everything = half.fast_count(taken.counts[0]) + taken.counts[1].published
     row["cpu_us"] = None if taken.cpu_s is None else taken.cpu_s / everything * 1e6
-    known = counts or {}
-    left = {
-        half.fast_queue: known.get(half.fast_queue, half.fast_left(total, half.preload)),
-        half.slow_queue: known.get(half.slow_queue, slow_total.published),
+    known_counts = counts or {}
+    row["queues"] = {
+        half.fast_queue: known_counts.get(half.fast_queue, half.fast_left(total)) + _unsettled(half, taken),
+        half.slow_queue: known_counts.get(half.slow_queue, slow_total.published),
     }
-    row |= {"queues": left, "queues_from": "status" if counts else "client counters"}
+    row |= {"queues_from": "broker" if counts else "client counters", "flow_seen": seen.flow}
     row |= {"run_seconds": warmup_s + taken.seconds, "slow_confirmed": slow_total.confirmed}
     row["ended_early"] = warmup_s + taken.seconds < 0.95 * seconds
-    return row, _draw(half, left, delay_ms)
+    return row
 
 
-def _draw(half: Half, left: dict[str, int], delay_ms: float) -> str:
-    kinds = {half.fast_queue: "classic", half.slow_queue: f"classic, confirms +{delay_ms:g} ms"}
-    lines = [(queue, kinds[queue], str(count)) for queue, count in left.items()]
-    return draw_table(("name", "type", "messages"), lines, ruled=True, left=3)
+def _unsettled(half: Half, taken: Window) -> int:
+    """Return the messages at the client, which a queue's count of ready ones leaves out."""
+    if not (half.amqp091 and half.consumes):
+        return 0
+    counts = taken.result.counts[0]
+    return counts.delivered - counts.settled
 
 
-def run_halves(context: Context, name: str, halves: Sequence[Half]) -> Outcome:
-    """Measure every protocol's half and join the results."""
-    outcomes = [run_half(context, name, half) for half in halves]
-    first = outcomes[0]
-    for other in outcomes[1:]:
-        first.samples += other.samples
-        first.tables += other.tables
-        first.notes += other.notes
-    return first
+class _Seen:
+    """What was seen of the broker at the end of the window, while the load was still on it.
+
+    In 0-9-1 much that was published is still on its way at that moment, in sockets and behind the blocked
+    reader; a count taken after the load's end would count it in.
+    """
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] | None = None
+        self.flow: bool | None = None
+        """Whether the connection was in state `flow`; None if the broker does not tell."""
+
+    def look(self, target: Target, half: Half) -> None:
+        """Count the queues and ask for the connection's state (AMQP 0-9-1 half only)."""
+        if not half.amqp091:
+            return
+        with Queues(target.endpoint) as known:
+            self.counts = known.counts((half.fast_queue, half.slow_queue))
+        states = target.connection_states()
+        self.flow = None if states is None else "flow" in states

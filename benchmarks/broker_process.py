@@ -47,6 +47,9 @@ class Target(Protocol):
     def queue_counts(self) -> dict[str, int] | None:
         """Messages in each queue (ready and unsettled), None if the broker does not tell."""
 
+    def connection_states(self) -> list[str] | None:
+        """State of each AMQP 0-9-1 connection, None if the broker does not tell."""
+
 
 def process_cpu_s(pid: int) -> float:
     """Return user plus system time of all threads of a process, from /proc (10 ms steps)."""
@@ -216,6 +219,20 @@ class OwnBroker:
 
     def queue_counts(self) -> dict[str, int] | None:
         """Messages in each queue, by the broker's own `status` command; None if it does not answer."""
+        queues = self._status("queues")
+        if queues is None:
+            return None
+        return {one["name"]: one["messages_ready"] + one["messages_unsettled"] for one in queues}
+
+    def connection_states(self) -> list[str] | None:
+        """State of each AMQP 0-9-1 connection, by the same command."""
+        connections = self._status("connections")
+        if connections is None:
+            return None
+        return [str(one.get("state")) for one in connections if "0-9-1" in str(one.get("protocol"))]
+
+    def _status(self, part: str) -> list[dict[str, Any]] | None:
+        """Return one part of the status document; None if the broker does not answer."""
         if self.floor is not None:
             return None
         command = [self.python, "-m", "amqp10broker", "status", "--format", "json"]
@@ -224,10 +241,10 @@ class OwnBroker:
             done = subprocess.run(
                 command, cwd=REPOSITORY, capture_output=True, timeout=STATUS_TIMEOUT_S, check=True
             )
-            queues = json.loads(done.stdout)["queues"]
-            return {one["name"]: one["messages_ready"] + one["messages_unsettled"] for one in queues}
+            found: list[dict[str, Any]] = json.loads(done.stdout)[part]
+            return found
         except (subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
-            print(f"no queue counts from the broker's status command: {error}", file=sys.stderr)
+            print(f"no {part} from the broker's status command: {error}", file=sys.stderr)
             return None
 
 
@@ -256,5 +273,9 @@ class RunningBroker:
         return None if self.pid is None else process_rss_bytes(self.pid)
 
     def queue_counts(self) -> dict[str, int] | None:
+        """Other brokers are not asked."""
+        return None
+
+    def connection_states(self) -> list[str] | None:
         """Other brokers are not asked."""
         return None

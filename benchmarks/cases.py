@@ -15,6 +15,7 @@ from benchmarks.broker_process import BrokerSettings
 from benchmarks.errors import BenchmarkError, MeasureError
 from benchmarks.load import Counts
 from benchmarks.measure import Context, Window, preload, window
+from benchmarks.queues091 import Queues
 from benchmarks.results import Row
 
 QUEUE: Final = "bench"
@@ -44,7 +45,7 @@ class Case:
     """One line of a question's table."""
 
     name: str
-    connections: Callable[[Callable[[str], str]], tuple[tuple[spec.Session, ...], ...]]
+    connections: Callable[[Callable[[str], str]], spec.Connections]
     """Makes the load, given how queue names are written as addresses."""
     messages: Callable[[Window], int]
     queues: tuple[str, ...] = (QUEUE,)
@@ -57,6 +58,8 @@ class Case:
     floor_queue: str = QUEUE
     """Prefix of addresses at the floor: messages of `endless` need no preload."""
     duration_s: float | None = None
+    amqp091: bool = False
+    """The load speaks AMQP 0-9-1: queues are declared and named plainly, messages preloaded over it."""
 
 
 def run_cases(context: Context, cases: Sequence[Case]) -> list[Row]:
@@ -98,11 +101,21 @@ def _at_floor(context: Context, case: Case, arguments: tuple[str, ...]) -> Row:
 
 
 def _at_broker(context: Context, case: Case) -> Row:
-    with context.target(case.settings, queues=case.queues) as target:
-        addresses = [context.address(queue) for queue in case.queues]
-        preload(target, addresses, case.preload, size_bytes=case.preload_size_bytes)
+    address = _plain_name if case.amqp091 else context.address
+    with context.target(case.settings, queues=case.queues, amqp091=case.amqp091) as target:
+        if case.amqp091:
+            with Queues(target.endpoint) as known:
+                known.declare(dict.fromkeys(case.queues, "classic"))
+        addresses = [address(queue) for queue in case.queues]
+        preload(
+            target,
+            addresses,
+            case.preload,
+            size_bytes=case.preload_size_bytes,
+            amqp091=case.amqp091,
+        )
         before = target.rss_bytes()
-        what = spec.Load(target.endpoint, case.connections(context.address), name=case.name)
+        what = spec.Load(target.endpoint, case.connections(address), name=case.name)
         taken = window(
             target,
             what,
@@ -115,6 +128,10 @@ def _at_broker(context: Context, case: Case) -> Row:
         row = taken.row(case.name, "broker", case.messages(taken))
         row["rss_before_mb"] = None if before is None else before / 1e6
         return row
+
+
+def _plain_name(queue: str) -> str:
+    return queue
 
 
 def outstanding(size_bytes: int) -> int:
@@ -134,33 +151,41 @@ def publish_and_consume(
     durable: bool = False,
     sections: bool = False,
     mixed: bool = False,
-) -> tuple[tuple[spec.Session, ...], ...]:
+    in_flight_max: int = 10_000,
+    amqp091: bool = False,
+) -> spec.Connections:
     """Return the load of publish + deliver + settle: one connection sends, another receives.
 
     The sender keeps a fixed number of messages ahead of what was delivered, so that as many come in as go
-    out and the queue's length stays what it was. Links are spread over as few sessions as they fit in.
+    out and the queue's length stays what it was. Links are spread over as few sessions as they fit in, and
+    over as many channels with `amqp091`.
     """
     ahead = outstanding(size_bytes)
-    senders = tuple(
-        spec.Session(
-            publish=(
-                spec.Publish(
-                    addresses,
-                    settled=settled,
-                    size_bytes=size_bytes,
-                    burst=burst,
-                    durable=durable,
-                    sections=sections,
-                    mixed=mixed,
-                    follow=0,
-                    outstanding=ahead,
-                ),
-            )
+    senders = [
+        spec.Publish(
+            addresses,
+            settled=settled,
+            size_bytes=size_bytes,
+            burst=burst,
+            durable=durable,
+            sections=sections,
+            mixed=mixed,
+            in_flight_max=in_flight_max,
+            follow=0,
+            outstanding=ahead,
         )
         for addresses in spec.spread(sending)
-    )
-    receivers = tuple(
-        spec.Session(consume=(spec.Consume(addresses, credit=credit, settle=settle, size_bytes=size_bytes),))
+    ]
+    receivers = [
+        spec.Consume(addresses, credit=credit, settle=settle, size_bytes=size_bytes)
         for addresses in spec.spread(receiving)
+    ]
+    if amqp091:
+        return (
+            tuple(spec.Channel(publish=(group,)) for group in senders),
+            tuple(spec.Channel(consume=(group,)) for group in receivers),
+        )
+    return (
+        tuple(spec.Session(publish=(group,)) for group in senders),
+        tuple(spec.Session(consume=(group,)) for group in receivers),
     )
-    return senders, receivers

@@ -10,7 +10,7 @@ import argparse
 
 from benchmarks import spec
 from benchmarks.cases import QUEUE, Case, delivered, run_cases
-from benchmarks.floor import ENDLESS
+from benchmarks.floor_counts import ENDLESS
 from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context
 from benchmarks.results import Outcome
 

@@ -1,9 +1,11 @@
-"""The floor: a peer that takes and gives transfers and is no broker.
+"""The floor: a peer that takes and gives messages and is no broker.
 
 It answers the handshake, grants credit, counts what arrives, confirms by range, and sends back as many
 messages of an address as it has counted in. It keeps no message, routes nothing and remembers no
 delivery. What the load generator reaches against it, on the same machine in the same run, is the most it
 could measure; a broker's rate near that figure is the generator's figure and not the broker's.
+
+This file has what the protocols share and the AMQP 1.0 side; `floor091` has the other one.
 """
 
 from __future__ import annotations
@@ -12,18 +14,17 @@ import argparse
 import select
 import signal
 import socket
-from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from benchmarks import spec, wire
+from benchmarks import spec, wire, wire091
 from benchmarks.blocks import LargeTransfer, TransferBlock
+from benchmarks.floor091 import FloorConnection091
+from benchmarks.floor_counts import ENDLESS, Floor
 from benchmarks.scan import FlowState, Run, Scanner
 from benchmarks.wire import SERIAL_MASK, serial_difference
 
-ENDLESS: Final = "endless"
-"""Prefix of addresses that never run empty."""
 MECHANISMS: Final = b"\xe0\x12\x02\xa3\x05PLAIN\x09ANONYMOUS"
 """An array8 of 18 bytes: two symbols."""
 INCOMING_WINDOW: Final = 20_000
@@ -68,27 +69,8 @@ class _FloorSession:
     partial_bytes: int = 0
 
 
-class Floor:
-    """Every connection of the floor peer; messages are counted, not kept."""
-
-    def __init__(self, credit: int, endless_bytes: int, keep: bool) -> None:
-        """Make the floor.
-
-        Args:
-            credit: granted to every sending client link, topped up at half.
-            endless_bytes: body size of messages from endless addresses.
-            keep: keep each message's bytes and send just these, as latency stamps need it.
-        """
-        self.credit = credit
-        self.kept: defaultdict[str, deque[bytes]] | None = defaultdict(deque) if keep else None
-        self.endless_bytes = endless_bytes
-        self.ready: defaultdict[str, int] = defaultdict(int)
-        self.size_bytes: dict[str, int] = {}
-        """Bytes of an encoded message of each address, as they came in."""
-
-
 class FloorConnection:
-    """One client of the floor peer."""
+    """One client of the floor peer that speaks AMQP 1.0."""
 
     def __init__(self, floor: Floor, stream: socket.socket) -> None:
         """Take over an accepted socket."""
@@ -341,7 +323,8 @@ def serve(port: int, floor: Floor) -> None:
     listener.setblocking(False)
     poll = select.poll()
     poll.register(listener, select.POLLIN)
-    connections: dict[int, FloorConnection] = {}
+    connections: dict[int, FloorConnection | FloorConnection091] = {}
+    unknown: dict[int, socket.socket] = {}
     print(f"floor peer listening on 127.0.0.1:{listener.getsockname()[1]}", flush=True)
     while True:
         for fd, _ in poll.poll():
@@ -349,19 +332,44 @@ def serve(port: int, floor: Floor) -> None:
                 stream, _ = listener.accept()
                 stream.setblocking(False)
                 stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-                connections[stream.fileno()] = FloorConnection(floor, stream)
+                unknown[stream.fileno()] = stream
                 poll.register(stream, select.POLLIN)
+            elif fd in unknown:
+                _recognise(floor, fd, unknown, connections, poll)
             elif not connections[fd].read():
                 poll.unregister(fd)
                 connections.pop(fd).socket.close()
         for fd, connection in list(connections.items()):
             connection.deliver()
+            # A consumer that acknowledges nothing sends nothing that would wake us for the rest.
+            more = len(connection.out) >= OUT_BYTES_MAX
             left = connection.flush()
             if connection.finished and not left:
                 poll.unregister(fd)
                 connections.pop(fd).socket.close()
             else:
-                poll.modify(fd, select.POLLIN | (select.POLLOUT if left else 0))
+                poll.modify(fd, select.POLLIN | (select.POLLOUT if left or more else 0))
+
+
+def _recognise(
+    floor: Floor,
+    fd: int,
+    unknown: dict[int, socket.socket],
+    connections: dict[int, FloorConnection | FloorConnection091],
+    poll: select.poll,
+) -> None:
+    """Look at a client's first bytes, which stay in the socket, and make the connection they ask for."""
+    try:
+        greeting = unknown[fd].recv(len(wire.AMQP_HEADER), socket.MSG_PEEK)
+    except ConnectionResetError:
+        greeting = b""
+    if not greeting:
+        poll.unregister(fd)
+        unknown.pop(fd).close()
+    elif greeting == wire091.PROTOCOL_HEADER:
+        connections[fd] = FloorConnection091(floor, unknown.pop(fd))
+    elif len(greeting) == len(wire.AMQP_HEADER):
+        connections[fd] = FloorConnection(floor, unknown.pop(fd))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

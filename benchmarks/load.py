@@ -1,5 +1,8 @@
 """Load processes: each drives the connections of one `spec.Load` in an operating-system process of its own.
 
+The driver knows no protocol: it moves peers, which read and write one connection each, and producers, which
+publish when they may.
+
 The parent talks to a load process through a pipe (start, mark, stop) and reads its counters from shared
 memory, so that looking does not disturb. A process ends by itself after `seconds_max`, when its parent
 goes away, and when the broker breaks off.
@@ -12,18 +15,19 @@ import os
 import resource
 import select
 import signal
+import socket
 import time
 from collections.abc import Sequence
 from ctypes import Array, c_uint64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 from benchmarks import spec
 from benchmarks.errors import LoadError, PeerError, WireError
-from benchmarks.peer import OUT_BYTES_MAX, Peer
-from benchmarks.sender import Sender
+from benchmarks.peer import Peer
+from benchmarks.peer091 import Peer091
 from benchmarks.stream import Stream
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
@@ -188,6 +192,41 @@ class LoadProcess:
 # --- inside the load process ------------------------------------------------------------------------------
 
 
+class _LoadPeer(Protocol):
+    """One connection, whatever it speaks."""
+
+    socket: socket.socket
+    out: bytearray
+
+    @property
+    def out_bytes_max(self) -> int: ...
+    @property
+    def producers(self) -> Sequence[_Producer]: ...
+    def open(self) -> None: ...
+    def start(self) -> None: ...
+    def read(self) -> None: ...
+    def flush(self, now_ns: int) -> bool: ...
+    def close(self) -> None: ...
+
+
+class _Producer(Protocol):
+    """What publishes on a connection: a group of links, or a channel."""
+
+    @property
+    def peer(self) -> _LoadPeer: ...
+    def start(self, now_ns: int) -> None: ...
+    def due_ns(self) -> int | None: ...
+    def produce(self, now_ns: int) -> int: ...
+
+
+def _peer_for(endpoint: spec.Endpoint, connection: spec.Connection, streams: list[Stream]) -> _LoadPeer:
+    """Make the peer for a connection: what stands in it says which protocol it speaks."""
+    channels = tuple(part for part in connection if isinstance(part, spec.Channel))
+    if channels:
+        return Peer091(endpoint, channels, streams)
+    return Peer(endpoint, tuple(part for part in connection if isinstance(part, spec.Session)), streams)
+
+
 def _main(what: spec.Load, shared: Array[c_uint64], pipe: Connection) -> None:
     """Run one load process from connecting to its result."""
     # Ctrl-C is the parent's to handle: it ends its load processes in order.
@@ -220,24 +259,24 @@ class _Driver:
         self._shared = shared
         self._pipe = pipe
         self._streams = [Stream() for _ in range(what.streams)]
-        self._peers = [Peer(what.endpoint, sessions, self._streams) for sessions in what.connections]
-        self._senders: list[Sender] = []
+        self._peers = [_peer_for(what.endpoint, one, self._streams) for one in what.connections]
+        self._producers: list[_Producer] = []
         self._poll = select.poll()
-        self._by_fd: dict[int, Peer] = {}
+        self._by_fd: dict[int, _LoadPeer] = {}
         self._events: dict[int, int] = {}
         self._started = False
         self._running = True
         self._deadline_ns = time.monotonic_ns() + int(what.seconds_max * 1e9)
 
     def open(self) -> None:
-        """Connect every peer and attach every link."""
+        """Connect every peer; attach every link, open every channel."""
         for peer in self._peers:
             peer.open()
             fd = peer.socket.fileno()
             self._by_fd[fd] = peer
             self._events[fd] = select.POLLIN
             self._poll.register(fd, select.POLLIN)
-            self._senders += [sender for session in peer.sessions for sender in session.senders]
+            self._producers += peer.producers
         self._poll.register(self._pipe.fileno(), select.POLLIN)
 
     def run(self) -> None:
@@ -257,10 +296,14 @@ class _Driver:
             now_ns = time.monotonic_ns()
             if now_ns > self._deadline_ns:
                 raise PeerError(f"stopped after {self._what.seconds_max:g} s, the time this load may take")
-            busy = self._started and self._publish(now_ns)
+            if self._started:
+                self._publish(now_ns)
+            busy = False
             for fd, peer in self._by_fd.items():
+                full = len(peer.out) >= peer.out_bytes_max
                 left = peer.flush(now_ns)
-                busy = busy and not left
+                # Its buffer stopped it and the socket took everything: nothing else would wake us for it.
+                busy = busy or (full and not left)
                 events = select.POLLIN | (select.POLLOUT if left else 0)
                 if events != self._events[fd]:
                     self._events[fd] = events
@@ -274,21 +317,20 @@ class _Driver:
         """Return how long to sleep: until the next message of a fixed-rate group, if there is one."""
         if not self._started:
             return _IDLE_POLL_MS
-        due = [ns for ns in (sender.due_ns() for sender in self._senders) if ns is not None]
+        due = [ns for ns in (producer.due_ns() for producer in self._producers) if ns is not None]
         if not due:
             return _IDLE_POLL_MS
         wait_ns = min(due) - time.monotonic_ns()
         return 0.0 if wait_ns < _SPIN_NS else min(_IDLE_POLL_MS, (wait_ns - _SPIN_NS) // 1_000_000)
 
-    def _publish(self, now_ns: int) -> bool:
-        """Let every group publish in turns; return whether a full buffer stopped it."""
+    def _publish(self, now_ns: int) -> None:
+        """Let every producer publish in turns, until nothing more may be sent or its buffer is full."""
         going = True
         while going:
             going = False
-            for sender in self._senders:
-                if len(sender.session.peer.out) < OUT_BYTES_MAX:
-                    going = sender.produce(now_ns) > 0 or going
-        return any(len(peer.out) >= OUT_BYTES_MAX for peer in self._peers)
+            for producer in self._producers:
+                if len(producer.peer.out) < producer.peer.out_bytes_max:
+                    going = producer.produce(now_ns) > 0 or going
 
     def _command(self) -> None:
         try:
@@ -299,13 +341,10 @@ class _Driver:
         if command == "start":
             self._started = True
             now_ns = time.monotonic_ns()
-            for sender in self._senders:
-                sender.started_ns = now_ns
+            for producer in self._producers:
+                producer.start(now_ns)
             for peer in self._peers:
-                for session in peer.sessions:
-                    for receiver in session.receivers:
-                        receiver.start()
-                    session.after_read()
+                peer.start()
         elif command == "mark":
             for stream in self._streams:
                 stream.forget_latencies()

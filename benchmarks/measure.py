@@ -25,6 +25,7 @@ from benchmarks.broker_process import (
 )
 from benchmarks.errors import MeasureError
 from benchmarks.load import Counts, Latency, LoadProcess, LoadResult
+from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
 
 # How often the counters are looked at while waiting for the end of a window.
@@ -115,6 +116,7 @@ def window(
     warmup_s: float,
     duration_s: float,
     until: Callable[[tuple[Counts, ...]], bool] | None = None,
+    at_end: Callable[[], None] | None = None,
 ) -> Window:
     """Run a load against a target and measure it in steady state.
 
@@ -124,6 +126,7 @@ def window(
         warmup_s: thrown away.
         duration_s: longest length of the window.
         until: ends warm-up or window early, for loads that run out of messages.
+        at_end: called when the window is over and the load has not yet been stopped.
 
     Raises:
         LoadError: the load process failed.
@@ -153,6 +156,8 @@ def window(
         after, ended = counts(), time.monotonic()
         cpu_after, load_after = target.cpu_s(), process_cpu_s(process.pid)
         rss_bytes = target.rss_bytes()
+        if at_end is not None:
+            at_end()
         result = process.stop()
     return Window(
         ended - began,
@@ -186,18 +191,37 @@ def _progress(process: LoadProcess, done: Callable[[Counts], bool], moved: Calla
 
 
 def preload(
-    target: Target, addresses: Sequence[str], count: int, *, size_bytes: int = 100, durable: bool = False
+    target: Target,
+    addresses: Sequence[str],
+    count: int,
+    *,
+    size_bytes: int = 100,
+    durable: bool = False,
+    amqp091: bool = False,
 ) -> None:
-    """Put `count` messages into the queues, evenly, and wait until each is confirmed."""
+    """Put `count` messages into the queues, evenly, and wait until each is confirmed.
+
+    Args:
+        target: the broker.
+        addresses: of the queues; their names with `amqp091`.
+        count: messages in all.
+        size_bytes: of each body.
+        durable: send them as durable.
+        amqp091: publish them over AMQP 0-9-1: a broker keeps a message as it was published, and giving it
+            out in the other protocol costs a conversion.
+    """
     if count == 0:
         return
-    sessions = tuple(
-        spec.Session(
-            publish=(spec.Publish(some, size_bytes=size_bytes, durable=durable, count_max=count, burst=256),)
-        )
+    connection: spec.Connection
+    groups = [
+        spec.Publish(some, size_bytes=size_bytes, durable=durable, count_max=count, burst=256)
         for some in spec.spread(addresses)
-    )
-    what = spec.Load(target.endpoint, (sessions,), seconds_max=900.0, name="preload")
+    ]
+    if amqp091:
+        connection = tuple(spec.Channel(publish=(group,)) for group in groups)
+    else:
+        connection = tuple(spec.Session(publish=(group,)) for group in groups)
+    what = spec.Load(target.endpoint, (connection,), seconds_max=900.0, name="preload")
     with LoadProcess(what) as process:
         process.start()
         _progress(process, lambda now: now.confirmed >= count, lambda now: now.confirmed)
@@ -270,9 +294,19 @@ class Context:
 
     @contextmanager
     def target(
-        self, settings: BrokerSettings | None = None, *, queues: Sequence[str] = ("bench",)
+        self,
+        settings: BrokerSettings | None = None,
+        *,
+        queues: Sequence[str] = ("bench",),
+        amqp091: bool = False,
     ) -> Iterator[OwnBroker | RunningBroker]:
-        """Give a broker with empty queues: a fresh process, or the running one, drained afterwards."""
+        """Give a broker with empty queues: a fresh process, or the running one, emptied afterwards.
+
+        Args:
+            settings: of a fresh process; None takes those of the command line.
+            queues: what the running one must be rid of.
+            amqp091: empty them over AMQP 0-9-1.
+        """
         options = self.options
         if self.own:
             with OwnBroker(
@@ -281,10 +315,16 @@ class Context:
                 yield broker
             return
         host, _, port = options.target.rpartition(":")
-        endpoint = spec.Endpoint(host, int(port), options.user, options.password or "", options.hostname)
+        endpoint = spec.Endpoint(
+            host, int(port), options.user, options.password or "", options.hostname, options.vhost
+        )
         running = RunningBroker(endpoint, options.pid)
         yield running
-        drain(running, [self.address(queue) for queue in queues])
+        if amqp091:
+            with Queues(endpoint) as known:
+                known.purge(queues)
+        else:
+            drain(running, [self.address(queue) for queue in queues])
 
     @contextmanager
     def floor(self, *arguments: str) -> Iterator[OwnBroker]:

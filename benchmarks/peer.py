@@ -29,6 +29,8 @@ HANDSHAKE_TIMEOUT_S: Final = 20.0
 class Peer:
     """One AMQP 1.0 connection to the broker under test."""
 
+    out_bytes_max: Final = OUT_BYTES_MAX
+
     def __init__(self, endpoint: spec.Endpoint, sessions: tuple[spec.Session, ...], streams: list[Stream]):
         """Remember what to do; `open` connects."""
         self.endpoint = endpoint
@@ -51,6 +53,11 @@ class Peer:
         self.sessions = [PeerSession(self, channel, what) for channel, what in enumerate(sessions)]
         self._by_channel: dict[int, PeerSession] = {}
         self._by_name: dict[str, tuple[PeerSession, Sender | Receiver, int]] = {}
+
+    @property
+    def producers(self) -> list[Sender]:
+        """Every group of sending links."""
+        return [sender for session in self.sessions for sender in session.senders]
 
     # --- set-up and ending, blocking ---
 
@@ -118,6 +125,13 @@ class Peer:
             self.socket.close()
 
     # --- the running connection ---
+
+    def start(self) -> None:
+        """Grant the first credit on every receiving link."""
+        for session in self.sessions:
+            for receiver in session.receivers:
+                receiver.start()
+            session.after_read()
 
     def read(self) -> None:
         """Read once from the socket and act on every whole frame.

@@ -61,7 +61,13 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "rss_kb_connection": ("RSS KB/connection", ".1f"),
     "idle_cpu_percent": ("idle CPU %", ".2f"),
     "isolation": ("isolation", ".3f"),
+    "together": ("both links / alone", ".3f"),
+    "slow_to_fast": ("slow / fast", ".3f"),
+    "ratio_091": ("0-9-1 / 1.0 CPU", ".2f"),
     "slow_per_s": ("slow messages/s", ",.0f"),
+    "route_us": ("route µs", ".2f"),
+    "bind_us": ("bind µs", ".2f"),
+    "unbind_us": ("unbind µs", ".2f"),
     "messages": ("messages", ",.0f"),
     "rss_bytes_message": ("RSS B/queued msg", ",.0f"),
 }

@@ -1,28 +1,25 @@
 """Sending links: credit, turns, rates and batches.
 
 A `Sender` is a group of links of one session that behave alike (`spec.Publish`). It decides how many
-messages may go now: the group's own rules (`_allowance`), each link's credit (part 2 §2.6.7) and the
-broker's session window (§2.5.6) must all agree.
+messages may go now: the group's own rules (`pace`), each link's credit (part 2 §2.6.7) and the broker's
+session window (§2.5.6) must all agree.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from benchmarks import spec, wire
 from benchmarks.blocks import Block, LargeTransfer, MixedBlock, TransferBlock
 from benchmarks.errors import PeerError
+from benchmarks.pace import Pace
 from benchmarks.scan import FlowState
-from benchmarks.stream import LATENCY_SAMPLES_MAX
 from benchmarks.wire import SERIAL_MASK, serial_difference
 
 if TYPE_CHECKING:
+    from benchmarks.peer import Peer
     from benchmarks.session import PeerSession
-
-RING: Final = 1 << 18
-"""Unconfirmed deliveries of a session are kept in a ring of this many delivery-ids."""
 
 
 class Sender:
@@ -40,17 +37,13 @@ class Sender:
         self.session = session
         self.what = what
         self.stream = session.peer.streams[what.stream]
-        self.followed = None if what.follow is None else session.peer.streams[what.follow]
+        self.pace = Pace(what, session.peer.streams)
         self.first_handle = first_handle
         self.mark = mark
         # Counts since attach, not wrapped; only their difference is ever used.
         self.sent = [0] * len(what.addresses)
         self.limit = [0] * len(what.addresses)
-        self.unconfirmed = 0
-        self.batch_left = 0
         self.cursor = 0
-        self.samples: deque[tuple[int, int]] = deque()
-        self.started_ns = 0
         self._large: LargeTransfer | None = None
         self._large_progress: tuple[int, int, int] | None = None
         payload = self._message(what.size_bytes)
@@ -96,35 +89,24 @@ class Sender:
             self.sent[index] = self.limit[index]
             self.session.tell_link(self.first_handle + index, self.sent[index] & SERIAL_MASK, 0, drain=True)
 
+    @property
+    def peer(self) -> Peer:
+        """The connection the links belong to."""
+        return self.session.peer
+
+    def start(self, now_ns: int) -> None:
+        """Begin: rates count from now on."""
+        self.pace.started_ns = now_ns
+
     def due_ns(self) -> int | None:
         """Return when the next message of a fixed-rate group is due, None for any other group."""
-        rate = self.what.rate_per_s
-        return None if not rate else self.started_ns + int(self.stream.published / rate * 1e9)
-
-    def _allowance(self, now_ns: int) -> int:
-        """Return how many messages the group's own rules allow now; credit and window come on top."""
-        what = self.what
-        allowed = RING
-        if not what.settled:
-            allowed = min(what.in_flight_max, RING // 2) - self.unconfirmed
-            if what.batch:
-                if self.batch_left == 0 and self.unconfirmed == 0:
-                    self.batch_left = what.batch
-                allowed = min(allowed, self.batch_left)
-        if what.count_max:
-            allowed = min(allowed, what.count_max - self.stream.published)
-        if self.followed is not None:
-            allowed = min(allowed, self.followed.delivered + what.outstanding - self.stream.published)
-        if what.rate_per_s:
-            due = int((now_ns - self.started_ns) * what.rate_per_s / 1e9) + 1
-            allowed = min(allowed, due - self.stream.published)
-        return allowed
+        return self.pace.due_ns()
 
     def produce(self, now_ns: int) -> int:
         """Send what may be sent in one turn; return the number of frames."""
         if self._large is not None:
             return self._produce_large(self._large, now_ns)
-        allowed = min(self._allowance(now_ns), self.session.remote_window)
+        allowed = min(self.pace.allowance(now_ns), self.session.remote_window)
         if allowed <= 0:
             return 0
         if len(self.sent) == 1:
@@ -167,27 +149,16 @@ class Sender:
         session = self.session
         frames = self._block.fill(handles, session.next_delivery_id, count)
         if self.what.stamp:
-            self._block.stamp(self._due_times(count, now_ns))
+            self._block.stamp(self.pace.due_times(count, now_ns))
         session.peer.out += frames
         self._sent_deliveries(count, now_ns)
         session.sent_frames(count)
 
-    def _due_times(self, count: int, now_ns: int) -> list[int]:
-        """Return when the next messages were due: a late message's wait counts as latency."""
-        if not self.what.rate_per_s:
-            return [now_ns] * count
-        step = 1e9 / self.what.rate_per_s
-        published = self.stream.published
-        return [self.started_ns + int((published + index) * step) for index in range(count)]
-
     def _sent_deliveries(self, count: int, now_ns: int) -> None:
         session = self.session
-        self.stream.published += count
         if not self.what.settled:
-            self.unconfirmed += count
-            self.batch_left = max(0, self.batch_left - count)
             session.note_unconfirmed(count, self.mark)
-            self.samples.append((session.next_delivery_id, now_ns))
+        self.pace.sent(session.next_delivery_id, count, now_ns)
         session.next_delivery_id = (session.next_delivery_id + count) & SERIAL_MASK
 
     def _produce_large(self, large: LargeTransfer, now_ns: int) -> int:
@@ -196,7 +167,7 @@ class Sender:
         if session.remote_window <= 0:
             return 0
         if self._large_progress is None:
-            if self._allowance(now_ns) <= 0:
+            if self.pace.allowance(now_ns) <= 0:
                 return 0
             ready = [index for index in range(len(self.sent)) if self.limit[index] > self.sent[index]]
             if not ready:
@@ -220,16 +191,3 @@ class Sender:
         else:
             self._large_progress = (index, delivery_id, start + count)
         return count
-
-    def confirmed(self, count: int, first: int, last: int, *, accepted: bool, now_ns: int) -> None:
-        """Count confirms, and sample the latency of batches whose first delivery is among them."""
-        self.unconfirmed -= count
-        self.stream.confirmed += count
-        if not accepted:
-            self.stream.refused += count
-        samples = self.samples
-        span = (last - first) & SERIAL_MASK
-        while samples and (samples[0][0] - first) & SERIAL_MASK <= span:
-            _, sent_ns = samples.popleft()
-            if len(self.stream.confirm_ns) < LATENCY_SAMPLES_MAX:
-                self.stream.confirm_ns.append(now_ns - sent_ns)

@@ -13,8 +13,9 @@ from benchmarks import spec, wire
 from benchmarks.blocks import DispositionBlock
 from benchmarks.errors import PeerError
 from benchmarks.receiver import Receiver
+from benchmarks.ring import RING, Ring
 from benchmarks.scan import FlowState, Run
-from benchmarks.sender import RING, Sender
+from benchmarks.sender import Sender
 from benchmarks.wire import SERIAL_MASK, serial_difference
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class PeerSession:
         self.receiving: dict[int, tuple[Receiver, int]] = {}
         """By the broker's handle: the group and the number of the link in it."""
         unsettled = any(not publish.settled for publish in what.publish)
-        self._owners = bytearray(RING if unsettled else 0)
+        self._ring = Ring() if unsettled else None
         self._dispositions = DispositionBlock(channel)
         self._settle_each = any(consume.settle is spec.Settle.EACH for consume in what.consume)
         self._to_settle: list[tuple[int, int]] = []
@@ -65,12 +66,9 @@ class PeerSession:
         self.remote_window -= count
 
     def note_unconfirmed(self, count: int, mark: int) -> None:
-        """Write the group's mark into the ring for the next `count` delivery-ids."""
-        start = self.next_delivery_id & (RING - 1)
-        head = min(count, RING - start)
-        self._owners[start : start + head] = bytes((mark,)) * head
-        if head < count:
-            self._owners[: count - head] = bytes((mark,)) * (count - head)
+        """Remember whose the next `count` delivery-ids are."""
+        assert self._ring is not None, "only unsettled deliveries are noted"
+        self._ring.note(self.next_delivery_id, count, mark)
 
     def confirm(self, first: int, last: int, *, accepted: bool, now_ns: int) -> None:
         """Give each group the confirms that are its own; ids that wait for none are passed over.
@@ -79,17 +77,13 @@ class PeerSession:
             PeerError: the range is longer than anything we can have in flight.
         """
         count = ((last - first) & SERIAL_MASK) + 1
-        if count > RING or not self._owners:
+        if count > RING or self._ring is None:
             raise PeerError(f"disposition {first}..{last} names deliveries that were never sent")
-        start = first & (RING - 1)
-        head = min(count, RING - start)
-        owners = self._owners[start : start + head] + self._owners[: count - head]
-        self._owners[start : start + head] = bytes(head)
-        self._owners[: count - head] = bytes(count - head)
+        owners = self._ring.take(first, count)
         for sender in self.senders:
             own = owners.count(sender.mark)
             if own:
-                sender.confirmed(own, first, last, accepted=accepted, now_ns=now_ns)
+                sender.pace.confirmed(own, first, last, accepted=accepted, now_ns=now_ns)
 
     # --- receiving ---
 

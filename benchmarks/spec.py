@@ -1,8 +1,9 @@
 """What a load process is told to do: plain records, sent to it once before it starts.
 
-A load is a list of connections, each a list of sessions, each with groups of sending and receiving
-links. Links of one group behave alike and are served in turn. Groups count into numbered *streams*, so
-that a question can add up links of many sessions or keep two links of one session apart.
+A load is a list of connections, each a list of sessions (AMQP 1.0) or of channels (AMQP 0-9-1), each with
+groups of sending and receiving links, which are publish loops and consumers in 0-9-1. Links of one group
+behave alike and are served in turn. Groups count into numbered *streams*, so that a question can add up
+links of many sessions or keep two links of one session apart.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ SESSIONS_PER_CONNECTION_MAX: Final = 64
 
 # The generator's own session window: so wide that the window under test is the broker's.
 INCOMING_WINDOW: Final = 20_000
-# What RabbitMQ announces, and what this generator announces.
+# What RabbitMQ announces, and what this generator announces; frame-max is the same number in 0-9-1.
 MAX_FRAME_SIZE_BYTES: Final = 131_072
 
 
@@ -26,11 +27,11 @@ class Settle(Enum):
     """How a receiving link settles what it gets."""
 
     RANGE = "range"
-    """One disposition for all deliveries of one socket read."""
+    """One disposition for all deliveries of one socket read; one basic.ack with `multiple` in 0-9-1."""
     EACH = "each"
-    """One disposition a delivery."""
+    """One disposition, or basic.ack, a delivery."""
     PRESETTLED = "presettled"
-    """The link asks for settled transfers; nothing is sent back."""
+    """The link asks for settled transfers, the consumer for `no-ack`; nothing is sent back."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,25 +41,29 @@ class Endpoint:
     host: str
     port: int
     user: str | None = None
-    """None logs in with SASL ANONYMOUS."""
+    """None logs in with SASL ANONYMOUS; in 0-9-1 as guest, like most programs."""
     password: str = ""
     hostname: str = "localhost"
     """The open frame's hostname."""
+    virtual_host: str = "/"
+    """What connection.open names (0-9-1 only)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A group of sending links of one session."""
+    """A group of sending links of one session, or of publish loops of one channel."""
 
     addresses: tuple[str, ...]
-    """One link for each."""
+    """One link for each; in 0-9-1 queue names, published to through the default exchange."""
     stream: int = 0
     settled: bool = False
+    """Nothing is confirmed. In 0-9-1 that is a matter of the channel: its groups must agree."""
     size_bytes: int = 100
     """Bytes in the message's data section."""
     durable: bool = False
     sections: bool = False
-    """Put properties and application-properties before the body, as client libraries do."""
+    """Put properties and application-properties before the body, as client libraries do; in 0-9-1
+    content-type, message-id, timestamp and headers."""
     mixed: bool = False
     """Vary the body's size from message to message, from half of `size_bytes` to one and a half."""
     burst: int = 1024
@@ -76,16 +81,20 @@ class Publish:
     outstanding: int = 0
     stamp: bool = False
     """Put the time at which the message was due into its first eight bytes."""
+    mandatory: bool = False
+    """Have it returned if no queue takes it (0-9-1 only; a return ends the run)."""
+    content_type: str = ""
+    """The property of this name, if set (0-9-1 only)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Consume:
-    """A group of receiving links of one session."""
+    """A group of receiving links of one session, or of consumers of one channel."""
 
     addresses: tuple[str, ...]
     stream: int = 0
     credit: int = 1000
-    """Set at start, and set again when half of it is used."""
+    """Set at start, and set again when half of it is used; in 0-9-1 the prefetch-count."""
     settle: Settle = Settle.RANGE
     stamp: bool = False
     """Read the time from the message's first eight bytes and keep the latency."""
@@ -103,11 +112,38 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True)
+class Channel:
+    """One AMQP 0-9-1 channel, its publish loops and its consumers."""
+
+    publish: tuple[Publish, ...] = ()
+    consume: tuple[Consume, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Refuse what one channel cannot do.
+
+        Raises:
+            ValueError: some groups want confirms and others do not.
+        """
+        if len({group.settled for group in self.publish}) > 1:
+            raise ValueError("confirms are a matter of the whole channel: use two channels")
+
+    @property
+    def confirms(self) -> bool:
+        """Whether the channel is put into confirm mode."""
+        return any(not group.settled for group in self.publish)
+
+
+Connection = tuple[Session, ...] | tuple[Channel, ...]
+"""One connection: what stands in it says which protocol it speaks; an empty one speaks AMQP 1.0."""
+Connections = tuple[Connection, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Load:
     """All that one load process does."""
 
     endpoint: Endpoint
-    connections: tuple[tuple[Session, ...], ...]
+    connections: Connections
     streams: int = 1
     seconds_max: float = 600.0
     """The process ends by itself after so long, whatever happens to its parent."""
@@ -127,12 +163,13 @@ def spread(addresses: Sequence[str], links_per_session: int = 250) -> list[tuple
     return [tuple(addresses[start::sessions]) for start in range(sessions)]
 
 
-def without_count(connections: tuple[tuple[Session, ...], ...]) -> tuple[tuple[Session, ...], ...]:
+def without_count(connections: Connections) -> Connections:
     """Return the same load without limits on the number of messages, for peers that keep none."""
-    return tuple(
-        tuple(
-            replace(session, publish=tuple(replace(group, count_max=0) for group in session.publish))
-            for session in connection
-        )
-        for connection in connections
-    )
+    unlimited: list[Connection] = []
+    for connection in connections:
+        parts = [
+            replace(part, publish=tuple(replace(group, count_max=0) for group in part.publish))
+            for part in connection
+        ]
+        unlimited.append(tuple(parts))  # type: ignore[arg-type]  # as uniform as it was
+    return tuple(unlimited)

@@ -26,6 +26,9 @@ class Found:
     def on_contents(self, run: Contents) -> None:
         """Keep each message: code, channel, tag or queue, body length and body."""
         self.runs.append(run.messages)
+        if run.stride == 0 and run.messages > 1:
+            self.events += [(run.code, run.channel, run.first_tag + index) for index in range(run.messages)]
+            return
         for index in range(run.messages):
             name = run.first_tag + index if run.code == wire091.BASIC_DELIVER else run.arguments[2]
             place = run.position + index * run.stride
@@ -50,10 +53,10 @@ def delivery(tag: int, text: bytes, *, channel: int = 1, consumer: str = "c", qu
     return b"".join(frame.marshal(one, channel) for one in parts)
 
 
-def scan(data: bytes, *, chunk: int | None = None) -> Found:
+def scan(data: bytes, *, chunk: int | None = None, alike_in_size: bool = True) -> Found:
     """Feed bytes in chunks, the rest of one in front of the next, as a peer does."""
     found = Found()
-    scanner = Scanner091(found)
+    scanner = Scanner091(found, alike_in_size=alike_in_size)
     rest = b""
     for start in range(0, len(data), chunk or len(data)):
         found.data = bytearray(rest + data[start : start + (chunk or len(data))])
@@ -88,6 +91,16 @@ def test_a_run_ends_at_another_consumer_channel_or_size() -> None:
     found = scan(data + delivery(1, b"x", channel=2))
     assert found.runs == [1, 1, 1, 1]
     assert [event[1:4] for event in found.events] == [(1, 1, 1), (1, 2, 1), (1, 3, 2), (2, 1, 1)]
+
+
+def test_messages_of_different_sizes_are_one_run_for_whoever_does_not_look_into_them() -> None:
+    """Tag by tag: a gap, another consumer and an empty body each end it."""
+    sizes = [3, 5, 5, 4, 300, 1]
+    data = b"".join(delivery(tag, bytes(size)) for tag, size in enumerate(sizes, 1))
+    data += delivery(8, b"gap") + delivery(9, b"") + delivery(10, b"other", consumer="d")
+    found = scan(data, alike_in_size=False)
+    assert found.runs == [6, 1, 1, 1]
+    assert [event[2] for event in found.events] == [1, 2, 3, 4, 5, 6, 8, 9, 10]
 
 
 def test_an_empty_body_has_no_frame() -> None:
@@ -184,15 +197,21 @@ def test_a_body_without_its_method_is_refused() -> None:
         max_size=60,
     ),
     chunk=st.integers(1, 400),
+    alike_in_size=st.booleans(),
 )
-def test_every_chunking_finds_the_same(messages: list[tuple[bytes, str]], chunk: int) -> None:
+def test_every_chunking_finds_the_same(
+    messages: list[tuple[bytes, str]], chunk: int, alike_in_size: bool
+) -> None:
     """Runs may be cut otherwise, messages may not."""
     data = b""
     for tag, (text, consumer) in enumerate(messages, 1):
         data += delivery(tag, text, consumer=consumer)
         if tag % 7 == 0:
             data += frame.marshal(commands.Basic.Ack(tag, True), 1)
-    found = scan(data, chunk=chunk)
+    found = scan(data, chunk=chunk, alike_in_size=alike_in_size)
     deliveries = [event for event in found.events if event[0] == wire091.BASIC_DELIVER]
-    assert deliveries == expected(*[(tag, text) for tag, (text, _) in enumerate(messages, 1)])
+    wanted = expected(*[(tag, text) for tag, (text, _) in enumerate(messages, 1)])
+    # A run of different sizes tells no more than code, channel and tag of each.
+    assert deliveries == [want[: len(event)] for event, want in zip(deliveries, wanted, strict=True)]
+    assert not alike_in_size or deliveries == wanted
     assert len(found.events) - len(deliveries) == len(messages) // 7

@@ -1,0 +1,283 @@
+"""One AMQP 0-9-1 connection of the load generator.
+
+`Peer091` owns a socket and the bytes on their way in and out. It publishes as fast as the socket takes it:
+the broker's push-back is TCP's, and it is respected by never holding more than a little outside the socket.
+It ends the run if the broker does, or breaks a rule. `handshake091` is what every connection begins with.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from typing import Any, Final, NamedTuple
+
+from benchmarks import spec, wire091
+from benchmarks.channel091 import PeerChannel
+from benchmarks.errors import PeerError, WireError
+from benchmarks.peer import HANDSHAKE_TIMEOUT_S, READ_BYTES
+from benchmarks.scan091 import Contents, Scanner091
+from benchmarks.stream import Stream
+
+OUT_BYTES_MAX: Final = 64 * 1024
+"""Publishes are made until so many bytes wait for the socket. An acknowledgement waits behind them, which
+a client with a thread for each would not make it do: hence less than in `peer`."""
+CHANNEL_MAX: Final = 2047
+HEARTBEATS_PER_INTERVAL: Final = 2
+_GUEST: Final = ("guest", "guest")
+
+
+class Peer091:
+    """One AMQP 0-9-1 connection to the broker under test."""
+
+    out_bytes_max: Final = OUT_BYTES_MAX
+
+    def __init__(self, endpoint: spec.Endpoint, channels: tuple[spec.Channel, ...], streams: list[Stream]):
+        """Remember what to do; `open` connects."""
+        self.endpoint = endpoint
+        self.streams = streams
+        self.out = bytearray()
+        self.data = bytearray(READ_BYTES)
+        self.blocked = False
+        """The broker has said connection.blocked."""
+        self.channels = [PeerChannel(self, number, what) for number, what in enumerate(channels, 1)]
+        self.socket = socket.socket()
+        self._view = memoryview(self.data)
+        self._filled = 0
+        stamped = any(consume.stamp for channel in channels for consume in channel.consume)
+        self._scanner = Scanner091(self, alike_in_size=stamped)
+        self._now_ns = 0
+        self._waiting_for = 0
+        self._closing = False
+        self._closed = False
+        self._heartbeat_ns = 0
+        """Silence for so long is broken by a heartbeat; 0: never."""
+        self._sent_ns = 0
+
+    @property
+    def producers(self) -> list[PeerChannel]:
+        """Every channel that publishes."""
+        return [channel for channel in self.channels if channel.publishers]
+
+    # --- set-up and ending, blocking ---
+
+    def open(self) -> None:
+        """Connect, log in, open every channel; then switch to non-blocking.
+
+        Raises:
+            PeerError: the broker refused one of these, or a queue is missing.
+            OSError: no connection.
+        """
+        self.socket.close()
+        self.socket, frame_max, heartbeat_s = handshake091(self.endpoint)
+        self._heartbeat_ns = heartbeat_s * 1_000_000_000 // HEARTBEATS_PER_INTERVAL
+        self._sent_ns = time.monotonic_ns()
+        for channel in self.channels:
+            for publisher in channel.publishers:
+                publisher.prepare(frame_max)
+            frames, answers = channel.opening()
+            self._waiting_for += answers
+            self.socket.sendall(frames)
+            while self._waiting_for > 0:
+                self.read()
+        self.socket.setblocking(False)
+
+    def close(self) -> None:
+        """Close the connection in order, waiting a little for the broker's answer."""
+        self._closing = True
+        try:
+            self.socket.settimeout(2.0)
+            self.socket.sendall(self.out + wire091.method(0, wire091.CONNECTION_CLOSE, 200, "done", 0, 0))
+            while not self._closed:
+                self.read()
+        except (OSError, PeerError, WireError):
+            # The run's figures are already taken; a broker that reads nothing just now keeps them.
+            pass
+        finally:
+            self.socket.close()
+
+    # --- the running connection ---
+
+    def start(self) -> None:
+        """Start every consumer."""
+        for channel in self.channels:
+            for consumer in channel.consumers:
+                consumer.start()
+
+    def read(self) -> None:
+        """Read once from the socket and act on everything that is whole.
+
+        Raises:
+            PeerError: the broker closed the connection or broke a rule.
+        """
+        try:
+            count = self.socket.recv_into(self._view[self._filled :])
+        except BlockingIOError:
+            return
+        if count == 0:
+            if self._closing:
+                self._closed = True
+                return
+            raise PeerError("the broker closed the socket")
+        end = self._filled + count
+        self._now_ns = time.monotonic_ns()
+        position = self._scanner.scan(self.data, 0, end)
+        self._filled = end - position
+        if position and self._filled:
+            self._view[: self._filled] = bytes(self._view[position:end])
+        if not self._closing:
+            for channel in self.channels:
+                channel.after_read()
+
+    def flush(self, now_ns: int) -> bool:
+        """Write as much as the socket takes, a heartbeat if there is nothing else and it is time for one.
+
+        Returns:
+            Whether bytes are left.
+        """
+        if self._heartbeat_ns and not self.out and now_ns - self._sent_ns > self._heartbeat_ns:
+            self.out += wire091.HEARTBEAT
+        if self.out:
+            self._sent_ns = now_ns
+            try:
+                count = self.socket.send(self.out)
+            except BlockingIOError:
+                return True
+            del self.out[:count]
+        return bool(self.out)
+
+    # --- what the scanner reports ---
+
+    def on_contents(self, run: Contents) -> None:
+        """Count deliveries; a message that comes back ends the run."""
+        if self._closing:
+            return
+        if run.code != wire091.BASIC_DELIVER:
+            code, text, _, queue = run.arguments
+            raise PeerError(f"the broker returned a message for {queue!r}: {code} {text}")
+        self._channel(run.channel).delivered(run, self.data, self._now_ns)
+
+    def on_acks(self, channel: int, first: int, last: int, *, multiple: bool, accepted: bool) -> None:
+        """Count confirms."""
+        if not self._closing:
+            self._channel(channel).confirmed(
+                first, last, multiple=multiple, accepted=accepted, now_ns=self._now_ns
+            )
+
+    def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
+        """Count the answers of the set-up; any ending by the broker ends the run."""
+        if code in (wire091.CHANNEL_OPEN_OK, wire091.QUEUE_DECLARE_OK, wire091.CONFIRM_SELECT_OK):
+            self._waiting_for -= 1
+        elif code == wire091.CONNECTION_CLOSE_OK:
+            self._closed = True
+        elif self._closing:
+            return
+        elif code == wire091.CONNECTION_CLOSE:
+            raise PeerError(f"the broker closed the connection: {wire091.reason(arguments)}")
+        elif code == wire091.CHANNEL_CLOSE:
+            raise PeerError(f"the broker closed a channel: {wire091.reason(arguments)}")
+        elif code == wire091.BASIC_CANCEL:
+            raise PeerError(f"the broker cancelled consumer {arguments[0]!r}")
+        elif code == wire091.CONNECTION_BLOCKED:
+            self.blocked = True
+        elif code == wire091.CONNECTION_UNBLOCKED:
+            self.blocked = False
+        elif code == wire091.CHANNEL_FLOW:
+            (active,) = arguments
+            self._channel(channel).paused = not active
+            self.out += wire091.method(channel, wire091.CHANNEL_FLOW_OK, active)
+        elif code not in (wire091.BASIC_QOS_OK, wire091.BASIC_CONSUME_OK):
+            raise PeerError(f"method {code >> 16}.{code & 0xFFFF} was not asked for")
+
+    def _channel(self, number: int) -> PeerChannel:
+        if not 1 <= number <= len(self.channels):
+            raise PeerError(f"a frame on channel {number}, which is not open")
+        return self.channels[number - 1]
+
+
+# --- connecting ---------------------------------------------------------------------------------------
+
+
+class Opened091(NamedTuple):
+    """A connection after connection.open-ok."""
+
+    socket: socket.socket
+    """Still blocking."""
+    frame_max: int
+    """Largest frame either side sends."""
+    heartbeat_s: int
+    """The broker gives up a peer that is silent for twice that long; 0 if it does not."""
+
+
+def handshake091(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S) -> Opened091:
+    """Connect, log in, tune and open, one step after the other as a client library does.
+
+    Raises:
+        PeerError: the broker refused the login or the connection, or speaks something else.
+        OSError: nobody listens, or no answer came in time.
+    """
+    stream = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
+    try:
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        stream.sendall(wire091.PROTOCOL_HEADER)
+        _, _, _, mechanisms, _ = expect(stream, wire091.CONNECTION_START)
+        if b"PLAIN" not in mechanisms.split():
+            raise PeerError(f"the broker does not offer PLAIN, only {mechanisms.decode()}")
+        user, password = _GUEST if endpoint.user is None else (endpoint.user, endpoint.password)
+        stream.sendall(wire091.start_ok(user, password))
+        channel_max, frame_max, heartbeat_s = expect(stream, wire091.CONNECTION_TUNE)
+        frame_max = min(frame_max or spec.MAX_FRAME_SIZE_BYTES, spec.MAX_FRAME_SIZE_BYTES)
+        channel_max = min(channel_max or CHANNEL_MAX, CHANNEL_MAX)
+        stream.sendall(
+            wire091.method(0, wire091.CONNECTION_TUNE_OK, channel_max, frame_max, heartbeat_s)
+            + wire091.method(0, wire091.CONNECTION_OPEN, endpoint.virtual_host, "", 0)
+        )
+        expect(stream, wire091.CONNECTION_OPEN_OK)
+        return Opened091(stream, frame_max, heartbeat_s)
+    except BaseException:
+        stream.close()
+        raise
+
+
+def expect(stream: socket.socket, wanted: int) -> list[Any]:
+    """Read one method from a blocking socket, passing over heartbeats; only set-up uses this.
+
+    Args:
+        stream: the socket.
+        wanted: the method that is due.
+
+    Raises:
+        PeerError: another one came.
+    """
+    code, arguments = read_method(stream)
+    if code == wire091.CONNECTION_CLOSE:
+        raise PeerError(f"the broker closed the connection: {wire091.reason(arguments)}")
+    if code != wanted:
+        raise PeerError(f"method {code >> 16}.{code & 0xFFFF} came, {wanted >> 16}.{wanted & 0xFFFF} was due")
+    return arguments
+
+
+def read_method(stream: socket.socket) -> tuple[int, list[Any]]:
+    """Read one method and its arguments from a blocking socket, passing over heartbeats.
+
+    Raises:
+        PeerError: the socket was closed, or the peer speaks another protocol.
+    """
+    while True:
+        head = _read_exactly(stream, wire091.FRAME_HEAD_BYTES)
+        if head[:4] == wire091.PROTOCOL_HEADER[:4]:
+            raise PeerError("the peer does not speak AMQP 0-9-1: it answered with a protocol header")
+        kind, _, size = wire091.FRAME_HEAD.unpack(head)
+        payload = _read_exactly(stream, size + 1)
+        if kind == wire091.FRAME_METHOD:
+            code = int.from_bytes(payload[:4], "big")
+            return code, wire091.arguments(code, payload, 4)
+
+
+def _read_exactly(stream: socket.socket, count: int) -> bytes:
+    data = b""
+    while len(data) < count:
+        some = stream.recv(count - len(data))
+        if not some:
+            raise PeerError("the broker closed the socket during the handshake")
+        data += some
+    return data

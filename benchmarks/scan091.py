@@ -1,0 +1,405 @@
+"""Reading AMQP 0-9-1: whole frames out of a buffer, runs of like messages and acknowledgements at once.
+
+A broker under load sends long runs of basic.deliver, each with its content header and body, that differ
+only in delivery-tag and body. The scanner decodes the first message of such a run argument by argument,
+learns from it where the changing bytes are, and then compares every other byte column by column over the
+whole run, as `scan` does it for AMQP 1.0. Whatever does not fit is read frame by frame. Nothing is assumed
+about how a broker words its deliveries; the floor peer reads publishes with the same code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from struct import Struct
+from typing import Any, Final, NamedTuple, Protocol
+
+from benchmarks import wire091
+from benchmarks.errors import WireError
+from benchmarks.scan import SHORT_RUN_FRAMES
+from benchmarks.wire091 import (
+    BASIC_ACK,
+    BASIC_DELIVER,
+    BASIC_NACK,
+    CARRY_CONTENT,
+    CONTENT_SIZE_OFFSET,
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEAD,
+    FRAME_HEAD_BYTES,
+    FRAME_HEADER,
+    FRAME_HEARTBEAT,
+    FRAME_METHOD,
+    FRAME_OVERHEAD_BYTES,
+)
+
+_U32: Final = Struct(">I")
+_U64: Final = Struct(">Q")
+_ACK: Final = Struct(">BHIIQBB")
+"""A whole basic.ack frame: type, channel, size, class and method, delivery-tag, bits, end."""
+_TAG_BYTES: Final = 8
+_LAYOUTS_MAX: Final = 64
+# A message of which so much has come, and still not all, is read frame by frame: waiting for the rest
+# might wait for more than the buffer holds.
+WAIT_BYTES: Final = 64 * 1024
+
+
+class Contents(NamedTuple):
+    """Consecutive messages on one channel, alike but for delivery-tag and body."""
+
+    channel: int
+    code: int
+    """basic.deliver, basic.publish or basic.return."""
+    arguments: list[Any]
+    """Of the first message's method."""
+    messages: int
+    body_bytes: int
+    """Length of the first body."""
+    position: int
+    """Where the first body starts in the buffer, valid during the call only; -1 if it came in pieces."""
+    stride: int
+    """Bytes from one body to the next, which is then as long; 0 if they differ."""
+
+    @property
+    def first_tag(self) -> int:
+        """Delivery-tag of the first message of deliveries; the others follow it."""
+        tag: int = self.arguments[1]
+        return tag
+
+
+class FrameHandler(Protocol):
+    """Who is told what the scanner found, in the order of the wire."""
+
+    def on_contents(self, run: Contents) -> None:
+        """Messages arrived."""
+
+    def on_acks(self, channel: int, first: int, last: int, *, multiple: bool, accepted: bool) -> None:
+        """basic.ack (or basic.nack) for tags first..last singly; or for all up to `last`: multiple."""
+
+    def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
+        """Any other method arrived."""
+
+
+class _Layout:
+    """Where the changing bytes of one kind of message are."""
+
+    __slots__ = (
+        *("_columns", "_fields", "_fixed", "_pieces", "_tag_step"),
+        *("arguments", "body_at", "stride", "tag_at"),
+    )
+
+    def __init__(self, whole: bytes, code: int, header_at: int, body_at: int) -> None:
+        """Learn from the first message.
+
+        Args:
+            whole: its frames: method, content header, and body if there is one.
+            code: of the method.
+            header_at: where the content header frame starts in it.
+            body_at: where the body starts.
+        """
+        self.arguments = wire091.arguments(code, whole, FRAME_HEAD_BYTES + 4)
+        self.stride = len(whole)
+        self.body_at = body_at
+        self.tag_at = -1
+        changing = set(range(body_at, len(whole) - 1)) if body_at < len(whole) else set()
+        if code == BASIC_DELIVER:
+            # The tag stands behind the consumer-tag, a short string.
+            self.tag_at = FRAME_HEAD_BYTES + 5 + whole[FRAME_HEAD_BYTES + 4]
+            changing.update(range(self.tag_at, self.tag_at + _TAG_BYTES))
+        self._columns: list[tuple[int, bytes]] = []
+        self._pieces: list[tuple[int, int, bytes]] = []
+        for offset in range(len(whole)):
+            if offset in changing:
+                continue
+            value = whole[offset : offset + 1]
+            self._columns.append((offset, value))
+            if self._pieces and self._pieces[-1][1] == offset:
+                start, _, head = self._pieces.pop()
+                self._pieces.append((start, offset + 1, head + value))
+            else:
+                self._pieces.append((offset, offset + 1, value))
+
+        # For bodies of other lengths: what lies before the tag, it, what lies before the body's size in the
+        # header, it, what lies before the body frame's size, and it. Without a tag the first eight bytes
+        # stand in for one that does not grow.
+        tag_at, self._tag_step = (self.tag_at, 1) if self.tag_at >= 0 else (0, 0)
+        size_at = header_at + CONTENT_SIZE_OFFSET
+        between = (size_at - tag_at - _TAG_BYTES, body_at - 4 - size_at - 8)
+        self._fields: Struct | None = None
+        if body_at < len(whole):
+            self._fields = Struct(f">{tag_at}sQ{between[0]}sQ{between[1]}sI")
+            self._fixed = self._fields.unpack_from(whole, 0)
+
+    def follow(self, data: bytearray, position: int, end: int, tag: int) -> tuple[int, int]:
+        """Count the messages from `position` on that are like this one but for tag, body and its length.
+
+        Args:
+            data: the buffer.
+            position: where they may start.
+            end: of the bytes in the buffer.
+            tag: delivery-tag that the first of them must have; the others follow it.
+
+        Returns:
+            Their number and the offset behind them.
+        """
+        count = 0
+        if self._fields is None:
+            return count, position
+        unpack, step, body_at = self._fields.unpack_from, self._tag_step, self.body_at
+        head, first, middle, _, tail, _ = self._fixed
+        if not step:
+            tag = first
+        while end - position > body_at:
+            head_here, tag_here, middle_here, size, tail_here, length = unpack(data, position)
+            behind = position + body_at + length + 1
+            if tag_here != tag or size != length or behind > end or data[behind - 1] != FRAME_END:
+                break
+            if head_here != head or middle_here != middle or tail_here != tail or not length:
+                break
+            count += 1
+            position = behind
+            tag += step
+        return count, position
+
+    def run_length(self, data: bytearray, position: int, end: int) -> int:
+        """Return how many whole messages from `position` on have this layout; 0 if not even the first."""
+        stride = self.stride
+        whole = (end - position) // stride
+        count = 0
+        while count < min(whole, SHORT_RUN_FRAMES):
+            for start, stop, value in self._pieces:
+                if data[position + start : position + stop] != value:
+                    return count
+            count += 1
+            position += stride
+        # Gallop: a long look ahead would be wasted each time runs are short.
+        look_ahead = 8 * SHORT_RUN_FRAMES
+        while count < whole:
+            wanted = min(whole - count, look_ahead)
+            found = self._run_length_by_column(data, position, wanted)
+            count += found
+            if found < wanted:
+                break
+            position += wanted * stride
+            look_ahead *= 4
+        return count
+
+    def _run_length_by_column(self, data: bytearray, position: int, count: int) -> int:
+        stride = self.stride
+        limit = position + count * stride
+        for offset, value in self._columns:
+            column = data[position + offset : limit : stride]
+            if column != value * count:
+                count = len(column) - len(column.lstrip(value))
+                if count == 0:
+                    return 0
+                limit = position + count * stride
+        return count
+
+
+class _Partial:
+    """A message on one channel of which not all frames have come."""
+
+    __slots__ = ("arguments", "body_bytes", "code", "left")
+
+    def __init__(self, code: int, arguments: list[Any]) -> None:
+        self.code = code
+        self.arguments = arguments
+        self.body_bytes = -1
+        self.left = 0
+
+
+class Scanner091:
+    """Cuts one connection's bytes into frames and tells a handler about them."""
+
+    def __init__(self, handler: FrameHandler, *, alike_in_size: bool = False) -> None:
+        """Make a scanner.
+
+        Args:
+            handler: is told what was found.
+            alike_in_size: report messages of different sizes in different runs, for a handler that looks
+                into the bodies.
+        """
+        self._handler = handler
+        self._alike_in_size = alike_in_size
+        self._layouts: dict[tuple[bytes, bytes], _Layout] = {}
+        self._partials: dict[int, _Partial] = {}
+
+    def scan(self, data: bytearray, position: int, end: int) -> int:
+        """Handle every whole frame between `position` and `end`.
+
+        Returns:
+            The offset of the first byte that belongs to a frame, or short message, not yet whole.
+
+        Raises:
+            WireError: the bytes are not AMQP 0-9-1 frames.
+        """
+        while end - position >= FRAME_OVERHEAD_BYTES:
+            kind, channel, size = FRAME_HEAD.unpack_from(data, position)
+            behind = position + size + FRAME_OVERHEAD_BYTES
+            if behind > end:
+                break
+            if data[behind - 1] != FRAME_END:
+                raise WireError(f"a frame of type {kind} and {size} bytes does not end in 0xCE")
+            if kind == FRAME_METHOD:
+                (code,) = _U32.unpack_from(data, position + FRAME_HEAD_BYTES)
+                if code in CARRY_CONTENT:
+                    after_message = self._contents(data, position, behind, end, code)
+                    if after_message == position:
+                        break
+                    behind = after_message
+                elif code in (BASIC_ACK, BASIC_NACK):
+                    behind = self._acks(data, position, behind, end, code)
+                else:
+                    found = wire091.arguments(code, data, position + FRAME_HEAD_BYTES + 4)
+                    self._handler.on_method(channel, code, found)
+            elif kind in (FRAME_HEADER, FRAME_BODY):
+                self._piece(kind, channel, data, position, size)
+            elif kind != FRAME_HEARTBEAT:
+                raise WireError(f"frame of type {kind}")
+            position = behind
+        return position
+
+    # --- messages ---
+
+    def _contents(self, data: bytearray, position: int, behind: int, end: int, code: int) -> int:
+        """Handle the messages that start with the method frame at `position`.
+
+        Returns:
+            The offset behind what was handled; `position` itself if more bytes must come first.
+        """
+        channel_bytes = data[position + 1 : position + 3]
+        shape = _shape(data, behind, end, channel_bytes)
+        if shape is None and end - position < WAIT_BYTES:
+            return position
+        if not shape:
+            (channel,) = _CHANNEL(data, position + 1)
+            found = wire091.arguments(code, data, position + FRAME_HEAD_BYTES + 4)
+            self._partials[channel] = _Partial(code, found)
+            return behind
+        body_at, after = shape
+        key = _key(data, position, behind, body_at, code)
+        layout = self._layouts.get(key)
+        count = layout.run_length(data, position, end) if layout is not None else 0
+        if layout is None or count == 0:
+            if len(self._layouts) >= _LAYOUTS_MAX:
+                self._layouts.clear()
+            layout = _Layout(bytes(data[position:after]), code, behind - position, body_at - position)
+            self._layouts[key] = layout
+            count = layout.run_length(data, position, end)
+        found = layout.arguments
+        first = 0
+        if layout.tag_at >= 0:
+            (first,) = _U64.unpack_from(data, position + layout.tag_at)
+            last_at = position + (count - 1) * layout.stride + layout.tag_at
+            (last,) = _U64.unpack_from(data, last_at)
+            if last - first != count - 1:
+                count = 1
+            found = [found[0], first, *found[2:]]
+        behind = position + count * layout.stride
+        stride = layout.stride
+        if not self._alike_in_size:
+            more, behind = layout.follow(data, behind, end, first + count)
+            if more:
+                count += more
+                stride = 0
+        (channel,) = _CHANNEL(data, position + 1)
+        body_bytes = layout.stride - layout.body_at - 1 if after > body_at else 0
+        self._handler.on_contents(Contents(channel, code, found, count, body_bytes, body_at, stride))
+        return behind
+
+    def _piece(self, kind: int, channel: int, data: bytearray, position: int, size: int) -> None:
+        """Take a content header or body frame of a message that came in pieces."""
+        partial = self._partials.get(channel)
+        if partial is None or (kind == FRAME_HEADER) != (partial.body_bytes < 0):
+            raise WireError(f"content frame of type {kind} on channel {channel} without its method")
+        if kind == FRAME_HEADER:
+            (partial.body_bytes,) = _U64.unpack_from(data, position + CONTENT_SIZE_OFFSET)
+            partial.left = partial.body_bytes
+        else:
+            partial.left -= size
+            if partial.left < 0:
+                raise WireError(f"more body than announced on channel {channel}")
+        if partial.left == 0:
+            del self._partials[channel]
+            self._handler.on_contents(
+                Contents(channel, partial.code, partial.arguments, 1, partial.body_bytes, -1, 0)
+            )
+
+    # --- acknowledgements ---
+
+    def _acks(self, data: bytearray, position: int, behind: int, end: int, code: int) -> int:
+        """Handle a run of basic.ack (or nack) with consecutive tags; return the offset behind it."""
+        kind, channel, size, _, first, bits, last_octet = _ACK.unpack_from(data, position)
+        if bits & wire091.ACK_MULTIPLE or behind - position != _ACK.size:
+            multiple = bool(bits & wire091.ACK_MULTIPLE)
+            self._handler.on_acks(channel, first, first, multiple=multiple, accepted=code == BASIC_ACK)
+            return behind
+        last = first
+        position = behind
+        while end - position >= _ACK.size:
+            follower = _ACK.unpack_from(data, position)
+            if follower != (kind, channel, size, code, last + 1, bits, last_octet):
+                break
+            last += 1
+            position += _ACK.size
+        self._handler.on_acks(channel, first, last, multiple=False, accepted=code == BASIC_ACK)
+        return position
+
+
+def _key(data: bytearray, position: int, behind: int, body_at: int, code: int) -> tuple[bytes, bytes]:
+    """Return what layouts are found by: the method as far as it stays the same, header, size of the body."""
+    method_end = behind
+    if code == BASIC_DELIVER:
+        consumer_tag = position + FRAME_HEAD_BYTES + 4
+        method_end = consumer_tag + 1 + data[consumer_tag]
+    return bytes(data[position:method_end]), bytes(data[behind:body_at])
+
+
+_CHANNEL: Final[Callable[[bytearray, int], tuple[Any, ...]]] = Struct(">H").unpack_from
+
+
+def _shape(
+    data: bytearray, position: int, end: int, channel: bytearray
+) -> tuple[int, int] | tuple[()] | None:
+    """Look at what follows a method that carries content.
+
+    Args:
+        data: the buffer.
+        position: behind the method frame.
+        end: of the bytes in the buffer.
+        channel: two octets: the frames must be this channel's.
+
+    Returns:
+        Where the body starts (behind the content header, if there is none) and where the message ends;
+        nothing in it if the message is not header and at most one body frame in a row; None if that
+        cannot be told yet.
+
+    Raises:
+        WireError: a frame does not end as it must.
+    """
+    if end - position < FRAME_OVERHEAD_BYTES:
+        return None
+    if data[position] != FRAME_HEADER or data[position + 1 : position + 3] != channel:
+        return ()
+    (size,) = _U32.unpack_from(data, position + 3)
+    body_frame = position + size + FRAME_OVERHEAD_BYTES
+    if body_frame > end:
+        return None
+    if data[body_frame - 1] != FRAME_END:
+        raise WireError("a content header frame does not end in 0xCE")
+    (body_bytes,) = _U64.unpack_from(data, position + CONTENT_SIZE_OFFSET)
+    if body_bytes == 0:
+        return body_frame, body_frame
+    if end - body_frame < FRAME_HEAD_BYTES:
+        return None
+    if data[body_frame] != FRAME_BODY or data[body_frame + 1 : body_frame + 3] != channel:
+        return ()
+    (size,) = _U32.unpack_from(data, body_frame + 3)
+    if size != body_bytes:
+        return ()
+    behind = body_frame + size + FRAME_OVERHEAD_BYTES
+    if behind > end:
+        return None
+    if data[behind - 1] != FRAME_END:
+        raise WireError("a body frame does not end in 0xCE")
+    return body_frame + FRAME_HEAD_BYTES, behind
