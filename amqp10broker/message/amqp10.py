@@ -14,6 +14,7 @@ from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
 from amqp10broker.amqp10.performatives import Header, Properties, decode_composite
 from amqp10broker.amqp10.sections import locate
 from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
+from amqp10broker.message.shapes import Shapes, header_end
 
 if TYPE_CHECKING:
     from amqp10broker.message.message import Message
@@ -27,13 +28,15 @@ _CACHE_ENTRIES: Final = 4096
 _HEADER8: Final = b"\x00\x53\x70\xc0"
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
+_number = int.from_bytes
 
 
 class MessageReader:
-    """Turns payloads into messages for one exchange and routing key, with a memory for heads.
+    """Turns payloads into messages for one exchange and routing key, with a memory for heads and shapes.
 
     A publisher writes the same header and annotations over and over; each different prefix is
-    decoded once.
+    decoded once. And it writes messages of the same shape, which need not be checked thoroughly each
+    time (see `shapes`).
 
     Attributes:
         has_extra_keys: some message so far had an x-cc annotation: ask `extra_keys` for each.
@@ -45,6 +48,7 @@ class MessageReader:
         "_impersonator",
         "_plain_head",
         "_routing_key",
+        "_shapes",
         "_user",
         "has_extra_keys",
     )
@@ -65,6 +69,7 @@ class MessageReader:
         self.has_extra_keys = False
         self._plain_head = make_head(None, None, exchange, routing_key)
         self._heads: dict[bytes, bytes] = {b"": self._plain_head}
+        self._shapes = Shapes()
 
     def read(self, payload: bytes) -> Message:
         """Check a message and make it ready for queue and consumer.
@@ -72,21 +77,47 @@ class MessageReader:
         Raises:
             AmqpLinkError: malformed, reserved annotations, or a user-id that is not the user's.
         """
-        # The commonest shapes, a header seen before (or none) and one data section, need no search.
-        if payload[:4] == _DATA8 and len(payload) > 4 and payload[4] + 5 == len(payload):
+        # The commonest, a header seen before (or none) and one data section, need no search.
+        start = payload[:4]
+        size = len(payload)
+        if start == _DATA8 and size > 4 and payload[4] + 5 == size:
             return self._plain_head, payload
-        at = 5 + payload[4] if payload.startswith(_HEADER8) and len(payload) > 4 else 0
-        head = self._heads.get(payload[:at])
-        if head is not None and len(payload) > at + 8:
-            code = payload[at : at + 4]
-            if (code == _DATA8 and at + 5 + payload[at + 4] == len(payload)) or (
-                code == _DATA32 and at + 8 + int.from_bytes(payload[at + 4 : at + 8], "big") == len(payload)
-            ):
-                return head, payload[at:] if at else payload
-        return self.read_with_properties(payload)[0]
+        at = 5 + payload[4] if start == _HEADER8 and size > 4 else 0
+        code = payload[at : at + 4]
+        if code == _DATA8:
+            head = self._heads.get(payload[:at])
+            if head is not None and size > at + 4 and at + 5 + payload[at + 4] == size:
+                return head, payload[at:]
+        elif code == _DATA32:
+            head = self._heads.get(payload[:at])
+            if head is not None and at + 8 + _number(payload[at + 4 : at + 8], "big") == size:
+                return head, payload[at:]
+        shape = self._shapes.find(payload, at)
+        if shape is not None:
+            return shape.head, payload[shape.bare :]
+        return self._learn(payload)[0]
+
+    def to_of(self, payload: bytes) -> Any:
+        """The `to` of a message's properties, which an anonymous terminus routes by; None if absent.
+
+        Raises:
+            AmqpLinkError: as `read`.
+        """
+        shape = self._shapes.find(payload, header_end(payload))
+        if shape is not None and shape.to is not None:
+            return payload[shape.to].decode()
+        properties = self._learn(payload)[1] if shape is None else self.read_with_properties(payload)[1]
+        return None if properties is None else properties.to
+
+    def _learn(self, payload: bytes) -> tuple[Message, Properties | None]:
+        """Check thoroughly, and remember the shape of what was well-formed."""
+        message, properties = self.read_with_properties(payload)
+        head, bare = message
+        self._shapes.learn(payload, header_end(payload), len(payload) - len(bare), head)
+        return message, properties
 
     def read_with_properties(self, payload: bytes) -> tuple[Message, Properties | None]:
-        """As `read`, and the decoded properties, which an anonymous terminus routes by."""
+        """As `read`, the thorough way, and the decoded properties."""
         try:
             sections = locate(payload)
             prefix = payload[: sections.bare]

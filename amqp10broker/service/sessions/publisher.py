@@ -15,7 +15,7 @@ from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpLinkError, AmqpSes
 from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink
-from amqp10broker.amqp10.performatives import Properties, ReceiverSettleMode, Rejected
+from amqp10broker.amqp10.performatives import ReceiverSettleMode, Rejected
 from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import FlowSettings
@@ -225,9 +225,9 @@ class Publisher:
     def _route(
         self, delivery_id: int, tag: bytes, payload: bytes, *, settled: bool
     ) -> tuple[Sequence[DeclaredQueue], Message] | None:
-        _, properties = self._reader.read_with_properties(payload)
+        to = self._reader.to_of(payload)
         try:
-            exchange, routing_key = self._target_of(properties)
+            exchange, routing_key = self._target_of(to)
             route = self._find(exchange, routing_key)
         except AmqpDeliveryError as error:
             if settled:
@@ -258,9 +258,8 @@ class Publisher:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
 
-    def _target_of(self, properties: Properties | None) -> tuple[str, str]:
+    def _target_of(self, to: object) -> tuple[str, str]:
         """Exchange and routing key that a message names in its `to`."""
-        to = None if properties is None else properties.to
         if to is None:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, "anonymous terminus requires 'to' address to be set"

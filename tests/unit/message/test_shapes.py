@@ -1,0 +1,366 @@
+"""Which messages of a learned shape are taken without checking them thoroughly, and which are not.
+
+That the two ways agree is the matter of the property tests beside this; here it is that the fast way is
+taken at all, and how much is remembered.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from amqp10broker.amqp10.codec import array_of, encode
+from amqp10broker.amqp10.errors import AmqpLinkError
+from amqp10broker.amqp10.performatives import Header, Properties
+from amqp10broker.amqp10.types import Char, Decimal32, Described, Symbol, Timestamp, UInt, ULong
+from amqp10broker.message.message import MessageReader
+from amqp10broker.message.shapes import ALIKE_MAX, LENGTH_MAX, SHAPES_MAX, Shapes, header_end
+
+HEAD = b"head"
+DURABLE = Header(durable=True).encode()
+
+
+def section(code: int, value: Any) -> bytes:
+    return encode(Described(ULong(code), value))
+
+
+def data(body: bytes = b"body") -> bytes:
+    return section(0x75, body)
+
+
+def value(body: Any) -> bytes:
+    return section(0x77, body)
+
+
+def application_properties(**given: Any) -> bytes:
+    return section(0x74, given)
+
+
+def learn(shapes: Shapes, message: bytes, bare: int = 0) -> None:
+    shapes.learn(message, header_end(message), bare, HEAD)
+
+
+def known(learned: bytes, message: bytes, bare: int = 0) -> bool:
+    """Whether a message is known when another one has been learned."""
+    shapes = Shapes()
+    learn(shapes, learned, bare)
+    shape = shapes.find(message, header_end(message))
+    if shape is None:
+        return False
+    assert (shape.head, shape.bare) == (HEAD, bare)
+    return True
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Properties(message_id="id-1"), Properties(message_id="id-2")),
+        (Properties(message_id="i" * 300), Properties(message_id="j" * 300)),
+        (Properties(message_id=b"\x00\xff"), Properties(message_id=b"\xff\x00")),
+        (Properties(message_id=ULong(1)), Properties(message_id=ULong(255))),
+        (Properties(message_id=ULong(2**40)), Properties(message_id=ULong(2**64 - 1))),
+        (Properties(message_id=UUID(int=0)), Properties(message_id=UUID(int=2**128 - 1))),
+        (Properties(to="/queues/a", subject="a"), Properties(to="/queues/b", subject="b")),
+        (Properties(content_type=Symbol("a/b")), Properties(content_type=Symbol("c/d"))),
+        (Properties(creation_time=Timestamp(0)), Properties(creation_time=Timestamp(2**40))),
+        (Properties(user_id=b"me", group_id="a"), Properties(user_id=b"me", group_id="b")),
+        (Properties(group_sequence=UInt(1)), Properties(group_sequence=UInt(2))),
+    ],
+    ids=str,
+)
+def test_properties_may_have_other_contents(one: Properties, other: Properties) -> None:
+    """Text, bytes and numbers of the same size make the same shape."""
+    assert known(one.encode() + data(), other.encode() + data())
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Properties(message_id="id-1"), Properties(message_id="id-10")),
+        (Properties(message_id="id-1"), Properties(message_id=b"id-1")),
+        (Properties(message_id="id-1"), Properties(message_id="id-\x80")),
+        (Properties(message_id="id-11"), Properties(message_id="id-\x80")),
+        (Properties(message_id="id-\x80"), Properties(message_id="id-\x81")),
+        (Properties(user_id=b"me"), Properties(user_id=b"it")),
+        (Properties(to="a"), Properties(subject="a")),
+        (Properties(to=Char("a")), Properties(to=Char("b"))),
+    ],
+    ids=str,
+)
+def test_properties_of_another_form_are_checked(one: Properties, other: Properties) -> None:
+    """Other sizes, types and fields; text that is not ASCII; another user; types that are not free."""
+    assert known(one.encode() + data(), one.encode() + data())
+    assert not known(one.encode() + data(), other.encode() + data())
+
+
+def test_application_properties_may_have_other_values() -> None:
+    """Their keys and the types of values stay, and with them what could be wrong."""
+    one = application_properties(a="x", b=1, c=1.5, d=b"x", e=UUID(int=1)) + data()
+    other = application_properties(a="y", b=2, c=-0.0, d=b"\xff", e=UUID(int=2)) + data()
+    assert known(one, other)
+    assert not known(one, one.replace(b"\xa1\x01a", b"\xa1\x01b", 1))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (Char("a"), Char("b")),
+        (Decimal32(b"\x00\x00\x00\x01"), Decimal32(b"\x00\x00\x00\x02")),
+        (array_of(["a"]), array_of(["b"])),
+        (["a"], ["b"]),
+        ({"a": 1}, {"a": 2}),
+        (Described(ULong(1), "a"), Described(ULong(1), "b")),
+        ("ä", "ö"),
+        (True, False),
+    ],
+    ids=repr,
+)
+def test_a_value_that_is_not_plain_stays(one: Any, other: Any) -> None:
+    """Also if the other one would be well-formed."""
+    message = application_properties(a=one) + data()
+    assert known(message, message)
+    assert not known(message, application_properties(a=other) + data())
+
+
+@pytest.mark.parametrize("start", [b"", DURABLE, b"\x00\x53\x70\x45", b"\x00\x53\x73\x45"], ids=bytes.hex)
+def test_a_body_alone_has_a_shape(start: bytes) -> None:
+    """Whatever stands before it; its first bytes may have any content, too."""
+    bare = len(start) if start[2:3] == b"\x70" else 0
+    for make in (data, value):
+        assert known(start + make(b"abc"), start + make(b"xyz12"), bare)
+        assert known(start + make(b""), start + make(b"xyz12"), bare)
+
+
+def test_a_boolean_with_a_byte_of_its_own_stays() -> None:
+    """For the byte may be 0 or 1 only."""
+    start = b"\x00\x53\x74\xc1\x06\x02\xa1\x01a\x56"
+    assert known(start + b"\x01" + data(), start + b"\x01" + data())
+    assert not known(start + b"\x01" + data(), start + b"\x00" + data())
+    assert not known(start + b"\x01" + data(), start + b"\x02" + data())
+
+
+@pytest.mark.parametrize("size", [0, 1, 4, 255, 256, 70_000])
+@pytest.mark.parametrize("learned", [0, 5, 256, 1000])
+@pytest.mark.parametrize("make", [data, value, lambda body: value(body.decode())])
+def test_bodies_of_one_constructor_have_one_shape(learned: int, size: int, make: Any) -> None:
+    """The size is that of the message: nothing is missing, and nothing comes after it."""
+    start = Properties(message_id="id-1").encode()
+    message = start + make(b"b" * size)
+    assert known(start + make(b"a" * learned), message) is ((size < 256) is (learned < 256))
+    assert not known(message, message + b"b")
+    assert not known(message, message[:-1])
+
+
+def test_a_size_does_not_run_over_into_the_constructor() -> None:
+    """A body too big for its size field is not one of the next constructor, a byte of size more."""
+    start = Properties(message_id="id-1").encode()
+    for size in (256, 300, 511):
+        forged = start + b"\x00\x53\x75\xa1" + bytes((size - 256,)) + bytes(size)
+        assert not known(start + data(), forged)
+        with pytest.raises(AmqpLinkError, match="failed to parse message"):
+            MessageReader("", "q", "guest").read(forged)
+
+
+def test_a_text_must_be_utf8() -> None:
+    """And need not be ASCII."""
+    start = Properties(message_id="id-1").encode()
+    learned = start + value("aaaaa")
+    assert known(learned, start + value("grüße"))
+    assert not known(learned, start + value("aaaaa")[:-2] + b"\xc3a")
+    assert known(start + value(b"aa"), start + value(b"\xc3a"))
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        data() + data(),
+        data() + section(0x78, {}),
+        section(0x76, ["a"]),
+        value(None),
+        value(1),
+        value(["a"]),
+        value(Symbol("a")),
+        b"\x00\xa3\x10amqp:data:binary\xa0\x01a",
+        b"\x00\x80" + bytes(7) + b"\x75\xa0\x01a",
+    ],
+    ids=["two", "footer", "sequence", "null", "int", "list", "symbol", "by name", "long code"],
+)
+def test_other_bodies_are_not_learned(body: bytes) -> None:
+    """They are checked each time."""
+    message = Properties(message_id="id-1").encode() + body
+    MessageReader("", "q", "guest").read(message)
+    assert not known(message, message)
+
+
+@pytest.mark.parametrize(
+    "start",
+    [
+        b"\x00\x53\x70\x45",
+        DURABLE,
+        section(0x71, {Symbol("x"): 1}),
+        section(0x72, {Symbol("x-a"): "a"}),
+        DURABLE + section(0x72, {Symbol("x-a"): "a"}),
+    ],
+    ids=["list0", "header", "delivery annotations", "annotations", "both"],
+)
+def test_what_comes_before_the_bare_message_stays(start: bytes) -> None:
+    """For the head in the broker is made of it."""
+    bare = Properties(message_id="id-1").encode() + data()
+    assert known(start + bare, start + bare, len(start))
+    for pos in range(len(start)):
+        changed = bytearray(start)
+        changed[pos] ^= 1
+        assert not known(start + bare, bytes(changed) + bare, len(start))
+
+
+@pytest.mark.parametrize("empty", [b"\x45", b"\xc0\x01\x00", b"\xd0\x00\x00\x00\x04\x00\x00\x00\x00"])
+def test_properties_may_be_empty(empty: bytes) -> None:
+    """In each of the encodings of a list."""
+    assert known(b"\x00\x53\x73" + empty + data(b"a"), b"\x00\x53\x73" + empty + data(b"bc"))
+
+
+def test_lists_and_maps_may_have_wide_sizes() -> None:
+    """As proton writes them."""
+    one = Properties(message_id="a" * 150, subject="a" * 150).encode() + data()
+    other = Properties(message_id="b" * 150, subject="b" * 150).encode() + data()
+    assert one[3] == 0xD0
+    assert known(one, other)
+    wide = b"\x00\x53\x74\xd1\x00\x00\x00\x09\x00\x00\x00\x02\xa1\x01a\x55"
+    assert known(wide + b"\x01" + data(), wide + b"\x02" + data())
+
+
+def test_a_long_message_is_not_learned() -> None:
+    """Big numbers cost what they are long; only the body may have any length."""
+    room = LENGTH_MAX - len(Properties(message_id="a" * 300).encode()) - len(data(b""))
+    fits = Properties(message_id="a" * (300 + room)).encode() + data()
+    assert known(fits, fits)
+    longer = Properties(message_id="a" * (301 + room)).encode() + data()
+    assert not known(longer, longer)
+    keys = {f"key-{n}": n for n in range(LENGTH_MAX)}
+    assert not known(section(0x74, keys) + data(), section(0x74, keys) + data())
+
+
+def sized(size: int, subject: int = 1) -> bytes:
+    return Properties(message_id="a" * size, subject="b" * subject).encode() + data()
+
+
+def test_who_never_repeats_a_shape_pays_for_learning_less_and_less() -> None:
+    """The more was learned, the more messages go by before the next one is."""
+    shapes = Shapes()
+    learned = []
+    for number in range(120):
+        before = len(shapes)
+        learn(shapes, sized(number))
+        if len(shapes) > before:
+            learned.append(number)
+    gaps = [after - first for first, after in pairwise(learned)]
+    assert gaps[:3] == [1, 1, 1]
+    assert gaps == sorted(gaps)
+    assert gaps[-1] > 5
+
+
+def test_what_has_no_shape_is_tried_less_and_less_too() -> None:
+    """Finding out that there is none takes as long."""
+    shapes = Shapes()
+    for _ in range(100):
+        learn(shapes, value(1))
+    learn(shapes, sized(1))
+    assert len(shapes) == 0
+
+
+def filled(messages: list[bytes]) -> Shapes:
+    """Shapes that have been offered these until they were not of a mind to pause."""
+    shapes = Shapes()
+    for message in messages:
+        while shapes.find(message, 0) is None:
+            learn(shapes, message)
+    return shapes
+
+
+def test_a_reader_remembers_a_bounded_number_of_shapes() -> None:
+    """The ones learned last; a message that begins as one of these keeps it too."""
+    messages = [sized(size) for size in range(SHAPES_MAX + 20)]
+    shapes = filled(messages)
+    assert len(shapes) == SHAPES_MAX
+    assert [shapes.find(message, 0) is not None for message in messages] == [False] * 20 + [True] * SHAPES_MAX
+
+
+def test_few_shapes_begin_alike() -> None:
+    """Of those, the one that was used last is tried first and forgotten last."""
+    messages = [
+        Properties(message_id="id-1").encode() + application_properties(a="a" * size) + data()
+        for size in range(ALIKE_MAX + 1)
+    ]
+    shapes = filled(messages[:-1])
+    assert len(shapes) == ALIKE_MAX
+    assert shapes.find(messages[0], 0) is not None
+    while shapes.find(messages[-1], 0) is None:
+        learn(shapes, messages[-1])
+    assert len(shapes) == ALIKE_MAX
+    assert shapes.find(messages[0], 0) is not None
+    assert shapes.find(messages[1], 0) is None
+
+
+# --- through the reader ---------------------------------------------------------------------------
+
+
+def test_the_fast_way_gives_the_same_message() -> None:
+    """Head and bare message are those of the thorough way."""
+    reader = MessageReader("x", "k", "guest")
+    annotations = section(0x72, {Symbol("x-cc"): ["a"]})
+    for number in range(10):
+        payload = DURABLE + annotations + Properties(message_id=f"id-{number}").encode() + data()
+        assert reader.read(payload) == MessageReader("x", "k", "guest").read(payload)
+    assert reader.has_extra_keys
+
+
+@pytest.mark.parametrize(
+    "bare",
+    [
+        Properties(message_id="id-1", to="/queues/q").encode() + data(),
+        Properties(to="/queues/ä").encode() + data(),
+        Properties(to=Symbol("/queues/q")).encode() + data(),
+        Properties(to=7).encode() + data(),
+        Properties(message_id="id-1").encode() + data(),
+        data(),
+        value(7),
+    ],
+    ids=["string", "not ASCII", "symbol", "number", "absent", "no properties", "no shape"],
+)
+def test_the_address_of_a_message_is_the_to_of_its_properties(bare: bytes) -> None:
+    """Learned or not, and whatever its type: whether it will do is the publisher's matter."""
+    reader = MessageReader("", "", "guest")
+    _, properties = reader.read_with_properties(DURABLE + bare)
+    expected = None if properties is None else properties.to
+    for _ in range(3):
+        found = reader.to_of(DURABLE + bare)
+        assert found == expected
+        assert type(found) is type(expected)
+
+
+def test_a_learned_shape_says_where_each_messages_address_is() -> None:
+    """Not what the address of the message was that it was learned from."""
+    reader = MessageReader("", "", "guest")
+    found = [reader.to_of(Properties(to=f"/queues/{name}").encode() + data()) for name in "abc"]
+    assert found == ["/queues/a", "/queues/b", "/queues/c"]
+
+
+def test_the_address_of_a_malformed_message_is_refused() -> None:
+    """As reading it would be."""
+    reader = MessageReader("", "", "guest")
+    good = Properties(to="/queues/q").encode() + data()
+    reader.to_of(good)
+    with pytest.raises(AmqpLinkError, match="failed to parse message"):
+        reader.to_of(good + b"x")
+
+
+def test_a_users_id_is_checked_in_every_message() -> None:
+    """Another user-id of the same size does not pass for the one that was checked."""
+    reader = MessageReader("", "q", "guest")
+    for _ in range(3):
+        reader.read(Properties(user_id=b"guest").encode() + data())
+    with pytest.raises(AmqpLinkError, match="user_id property set to 'other' but authenticated user"):
+        reader.read(Properties(user_id=b"other").encode() + data())
