@@ -1,6 +1,6 @@
 """AMQP 0-9-1 with pika: a topic exchange, publisher confirms, an unroutable message, a worker with prefetch.
 
-    python examples/pika_publish_consume.py [URL] [QUEUE]
+python examples/pika_publish_consume.py [URL] [QUEUE]
 """
 
 import sys

@@ -1,6 +1,6 @@
 """One queue, two protocols: published over AMQP 0-9-1 (pika), received over AMQP 1.0 (proton), and back.
 
-    python examples/two_protocols.py [URL] [QUEUE]
+python examples/two_protocols.py [URL] [QUEUE]
 """
 
 import sys

@@ -137,7 +137,8 @@ class Connection091:
     Attributes:
         state: see `ConnectionState`.
         frame_max: bytes, the largest frame in either direction; 0 for no limit.
-        channel_max: largest channel number.
+        channel_max: how many channels may be open at one time. The owner counts them, and does not look at
+            their numbers: so does RabbitMQ, and clients number as they like.
         heartbeat_s: seconds of silence after which the other side is taken for half dead; 0 for never.
         client_properties: of start-ok.
         capabilities: names in the client's capabilities table whose value is true.
@@ -272,7 +273,7 @@ class Connection091:
         _check_negotiated("frame_max", method.frame_max, frame_min, offered.frame_max)
         _check_negotiated("channel_max", method.channel_max, 1, offered.channel_max)
         self.frame_max = self._reader.frame_max = method.frame_max
-        self.channel_max = self._reader.channel_max = method.channel_max or CHANNEL_MAX
+        self.channel_max = method.channel_max or CHANNEL_MAX
         self.heartbeat_s = method.heartbeat
         events.append(TuneDone(self.channel_max, self.frame_max, self.heartbeat_s))
 

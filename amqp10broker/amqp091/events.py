@@ -30,7 +30,7 @@ class TuneDone:
     """The limits of the connection are settled; nothing to answer."""
 
     channel_max: int
-    """Largest channel number."""
+    """Channels that may be open at one time."""
     frame_max: int
     """Bytes; 0 for no limit."""
     heartbeat: int

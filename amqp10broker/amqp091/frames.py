@@ -121,7 +121,6 @@ class FrameReader:
     Attributes:
         frame_max: bytes, the largest frame allowed; 0 for no limit. Eight more are tolerated, as RabbitMQ
             does.
-        channel_max: largest channel number allowed.
         open: whether channels may be used; until then only channel 0 may.
         content_bytes_max: a body announced larger is reported and not collected.
         fault: why no more can be read; the connection must be closed with it.
@@ -133,7 +132,6 @@ class FrameReader:
         "_need",
         "_pieces",
         "_shapes",
-        "channel_max",
         "content_bytes_max",
         "fault",
         "frame_max",
@@ -144,11 +142,9 @@ class FrameReader:
         self,
         frame_max: int = FRAME_MIN_SIZE,
         *,
-        channel_max: int = 65535,
         content_bytes_max: int = CONTENT_BYTES_MAX,
     ) -> None:
         self.frame_max = frame_max
-        self.channel_max = channel_max
         self.open = True
         self.content_bytes_max = content_bytes_max
         self.fault: AmqpHardError | None = None
@@ -252,7 +248,7 @@ class FrameReader:
                 if (
                     size == ACK_PAYLOAD_BYTES
                     and starts_with(ACK, pos + HEADER_BYTES)
-                    and 0 < channel <= self.channel_max
+                    and channel
                     and self.open
                     and head_at <= end
                     and buf[head_at - 1] == FRAME_END
@@ -355,11 +351,6 @@ class FrameReader:
         elif channel and not self.open:
             raise AmqpHardError(
                 ReplyCode.UNEXPECTED_FRAME, f"type {kind} on channel {channel} before the connection is open"
-            )
-        elif channel > self.channel_max:
-            raise AmqpHardError(
-                ReplyCode.CHANNEL_ERROR,
-                f"channel {channel} is higher than the negotiated channel_max ({self.channel_max})",
             )
 
     def _on_method(self, channel: int, payload: bytes, frame: bytes, batch: _Batch) -> None:

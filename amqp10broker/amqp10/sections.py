@@ -24,6 +24,7 @@ from amqp10broker.amqp10.performatives import (
     Properties,
     decode_composite,
 )
+from amqp10broker.amqp10.types import Symbol, ULong
 
 SECTIONS_MAX: Final = 10_000
 """RabbitMQ's limit; only data and amqp-sequence may be repeated at all."""
@@ -138,12 +139,14 @@ def _properties(payload: bytes, start: int, end: int) -> tuple[Properties, int]:
 
 def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     """The section's code, and where its value begins."""
-    code: object
-    if payload[pos] == 0:
-        code, pos = decode(payload, pos + 1, end)
-        code = _BY_NAME.get(code, code) if isinstance(code, str) else code
-    else:
+    if payload[pos] != 0:
         raise DecodeError(f"failed to parse message: no section begins at byte {pos}")
-    if not isinstance(code, int) or code not in _CONSTRUCTORS:
-        raise DecodeError(f"failed to parse message: unknown section {code!r}")
-    return int(code), pos
+    descriptor, pos = decode(payload, pos + 1, end)
+    # Section 1.3.3 of part 1: a symbol or a ulong; a string or another number describes no section.
+    if isinstance(descriptor, Symbol):
+        code = _BY_NAME.get(descriptor)
+    else:
+        code = int(descriptor) if isinstance(descriptor, ULong) else None
+    if code is None or code not in _CONSTRUCTORS:
+        raise DecodeError(f"failed to parse message: unknown section {descriptor!r}")
+    return code, pos

@@ -1,1 +1,1 @@
-"""The command line: serve, status, set, alarm."""
+"""The command line: one file a noun, each with its `COMMANDS`; `main` finds them."""

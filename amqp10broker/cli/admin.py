@@ -4,8 +4,8 @@ The protocol::
 
     {"op": "status"}                                        -> {"ok": true, "result": {...}}
     {"op": "set", "name": "max_link_credit", "value": 50}   -> {"ok": true, "result": {...}}
-    {"op": "alarm", "name": "memory", "on": true}           -> {"ok": true, "result": {...}}
-    anything that cannot be done                            -> {"ok": false, "error": "a sentence"}
+    {"op": "purge-queue", "vhost": "/", "arguments": {...}} -> {"ok": true, "result": {...}}
+    anything that cannot be done                            -> {"ok": false, "error": "a sentence", ...}
 """
 
 from __future__ import annotations
@@ -16,12 +16,26 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker import adminpath
+from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import AdminSocketError
 
 TIMEOUT_S: Final = 10.0
 """A broker that does not answer for so long is reported as stuck."""
 _READ_BYTES: Final = 65_536
+
+
+# What to do about a refusal, by its kind; one about something that is not there, by what it is.
+_ADVICE: Final[Mapping[str, str]] = {
+    "Inequivalent": "declare it as it is, or delete it first",
+    "InUse": "wait, or leave out --if-unused and --if-empty",
+    "ResourceLocked": "it belongs to one connection, see 'amqp10broker list-connections'",
+    "NotFound queue": "see 'amqp10broker list-queues'",
+    "NotFound exchange": "see 'amqp10broker list-exchanges'",
+    "NotFound vhost": "see 'amqp10broker list-vhosts'",
+    "NotFound user": "see 'amqp10broker list-users'",
+    "NotFound connection": "see 'amqp10broker list-connections'",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,8 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_
     """Send one request to the broker and return its result.
 
     Raises:
-        AdminSocketError: no broker is there, it does not answer, or it refuses; says what to do.
+        RefusedByBroker: it refuses; says why.
+        AdminSocketError: no broker is there, or it does not answer; says what to do.
     """
     path = place.path or adminpath.find(place.port)
     if path is None:
@@ -84,14 +99,19 @@ def _result(path: str, line: bytes) -> Any:
         raise AdminSocketError(f"the broker at {path} hung up before it had answered; see its log")
     try:
         answer = json.loads(line)
-        good = answer["ok"]
-        return answer["result"] if good else _refused(answer["error"])
+        if answer["ok"]:
+            return answer["result"]
+        reason = str(answer["error"])
     except (ValueError, KeyError, TypeError) as error:
         raise AdminSocketError(f"what answers at {path} is no amqp10broker of this version") from error
+    raise RefusedByBroker(f"the broker refuses: {reason}{_advice(answer)}")
 
 
-def _refused(reason: object) -> None:
-    raise AdminSocketError(f"the broker refuses: {reason}")
+def _advice(answer: Mapping[str, Any]) -> str:
+    kind = str(answer.get("kind"))
+    what = str(answer.get("resource")).partition(" ")[0]
+    advice = _ADVICE.get(kind) or _ADVICE.get(f"{kind} {what}")
+    return f" ({advice})" if advice else ""
 
 
 def _nobody(place: Place) -> str:

@@ -26,7 +26,7 @@ from amqp10broker.amqp10.performatives import (
     Properties,
     decode_composite,
 )
-from amqp10broker.amqp10.types import Described, Map, ULong
+from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
@@ -175,4 +175,4 @@ def _section_code(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     return int(code), start
 
 
-__all__ = ["BodyKind", "Header", "Message", "Properties", "data_message", "decode_message"]
+__all__ = ["BodyKind", "Header", "Message", "Properties", "Symbol", "data_message", "decode_message"]

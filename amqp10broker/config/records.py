@@ -123,6 +123,10 @@ class User:
                 raise ConfigError(f"User.{what}", f"is {shown}", "must be a string, not empty, without NUL")
 
 
+DEFAULT_USERS: Final = (User("guest", "guest"),)
+"""Who may log in when nobody else is named: neither in the configuration nor in a definitions file."""
+
+
 @dataclass(frozen=True, slots=True)
 class QueueDeclaration:
     """A queue that exists from the start."""
@@ -245,7 +249,7 @@ class Config:
         65_536, 1, 1024 * _MIB, "transfer bytes of one session that may wait in the connection's writer"
     )
 
-    users: tuple[User, ...] = (User("guest", "guest"),)
+    users: tuple[User, ...] = DEFAULT_USERS
     loopback_users: tuple[str, ...] = ("guest",)
     """Names that may log in from this machine only."""
     anonymous_login_user: str = text(

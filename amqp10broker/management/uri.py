@@ -44,7 +44,8 @@ def parse_uri(text: str) -> Uri:
         raise UriError("it does not begin with '/'")
     values: dict[str, str] = {}
     for pair in query.split("&") if question_mark else ():
-        name, equals, value = pair.partition("=")
+        # As forms write it: RabbitMQ reads queries so, and clients write a space as a plus sign.
+        name, equals, value = pair.replace("+", "%20").partition("=")
         if not equals or not name:
             raise UriError(f"'{pair}' in the query is not name=value")
         if decode(name) in values:
@@ -54,7 +55,7 @@ def parse_uri(text: str) -> Uri:
 
 
 def decode(segment: str) -> str:
-    """Undo percent-encoding; ``+`` is a plus sign.
+    """Undo percent-encoding; ``+`` is a plus sign here, in a path.
 
     Raises:
         UriError: a percent sign without two hexadecimal digits, or bytes that are no UTF-8.

@@ -11,7 +11,7 @@ Consumers with credit take turns. Credit is never what settlement gives back: on
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 from typing import Final, assert_never
 
@@ -118,6 +118,7 @@ class ClassicQueue:
         durable: declared durable; memory is all there is here.
         auto_delete: goes with the last of its consumers, if it ever had one.
         deleted: it is gone; nothing is accepted any more.
+        failed: it is gone because of a fault; publishers hear the difference.
     """
 
     def __init__(self, name: str, *, durable: bool, auto_delete: bool = False) -> None:
@@ -125,6 +126,7 @@ class ClassicQueue:
         self.durable = durable
         self.auto_delete = auto_delete
         self.deleted = False
+        self.failed = False
         self._fresh: deque[Message] = deque()
         self._fresh_position = 0
         self._returned: list[tuple[int, Message]] = []
@@ -195,12 +197,27 @@ class ClassicQueue:
         effects, self._effects = self._effects, {}
         return effects
 
+    def break_down(self, at_work: Iterable[Command]) -> None:
+        """End because of a fault: nobody can trust the state any more.
+
+        Args:
+            at_work: commands of which nobody has heard what became: now they are answered as too late,
+                before anybody hears that the queue is gone.
+        """
+        self.take_effects()
+        self.failed = self.deleted = True
+        for command in at_work:
+            self.apply(command)
+        self.deleted = False
+        self._delete(DELETE)
+
     # --- commands ---------------------------------------------------------------------------------
 
     def _publish(self, command: Publish) -> None:
         if self.deleted:
             self._tell(
-                command.publisher.reply_to, Unconfirmed(command.publisher, command.ids, command.settled)
+                command.publisher.reply_to,
+                Unconfirmed(command.publisher, command.ids, command.settled, self.failed, self.name),
             )
             return
         self._fresh.extend(command.messages)
@@ -382,6 +399,7 @@ class ClassicQueue:
         """Hand out ready messages while any consumer has credit."""
         turns = self._turns
         ready = self.ready
+        waiting = len(turns)  # consumers whose turn in this round is still to come
         while turns and ready:
             consumer = turns[0]
             if len(turns) == 1:
@@ -389,7 +407,7 @@ class ClassicQueue:
             else:
                 count = min(consumer.credit, consumer.turn, ready)
                 if len(turns) <= _SHARED_OUT_MAX:
-                    count = min(count, -(-ready // len(turns)))
+                    count = min(count, -(-ready // waiting))
             self._hand_out(consumer, count)
             ready -= count
             if consumer.credit:
@@ -397,6 +415,7 @@ class ClassicQueue:
             else:
                 turns.popleft()
                 consumer.queued = False
+            waiting = waiting - 1 or len(turns)
 
     def _hand_out(self, consumer: Consumer, count: int) -> None:
         delivering = self._delivering.get(consumer)

@@ -21,11 +21,21 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Unconfirmed:
-    """The queue will not take published messages: it was deleted before it could."""
+    """The queue will not take published messages: it was deleted before it could.
+
+    Attributes:
+        publisher: as in `Confirmed`.
+        ids: as in `Confirmed`.
+        settled: as in `Confirmed`.
+        failed: it was not deleted by anybody, it broke down.
+        queue: its name.
+    """
 
     publisher: PublisherRef
     ids: Sequence[int]
     settled: bool
+    failed: bool = False
+    queue: str = ""
 
 
 @dataclass(slots=True, eq=False)

@@ -79,7 +79,7 @@ def server_context(settings: TlsSettings) -> SSLContext:
         )
     if settings.verify is not Verify.NONE and settings.ca_file is None:
         raise ConfigError(
-            "tls_ca_file", "is not given", "must name who signs clients' certificates, or turn verifying off"
+            "tls_ca", "is not given", "must name who signs clients' certificates, or turn verifying off"
         )
     context = SSLContext(PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.minimum_version]
@@ -87,13 +87,13 @@ def server_context(settings: TlsSettings) -> SSLContext:
         context.load_cert_chain(settings.certificate_file, settings.key_file, password=_password_of(settings))
     except SSLError as error:
         raise ConfigError(
-            "tls_certificate_file",
-            f"and its key cannot be used: {error.reason or error}",
+            "tls_certificate",
+            f"and its key cannot be used: {error.reason or 'not in PEM format, or without a key'}",
             "must be a PEM certificate and the private key that belongs to it",
         ) from error
     except OSError as error:
         raise ConfigError(
-            "tls_certificate_file",
+            "tls_certificate",
             f"or its key cannot be read: {error.strerror}",
             "give files that you may read",
         ) from error
@@ -102,11 +102,13 @@ def server_context(settings: TlsSettings) -> SSLContext:
             context.load_verify_locations(settings.ca_file)
         except SSLError as error:
             raise ConfigError(
-                "tls_ca_file", f"holds no certificate: {error.reason or error}", "must be PEM certificates"
+                "tls_ca",
+                f"holds no certificate: {error.reason or 'not in PEM format'}",
+                "must be PEM certificates",
             ) from error
         except OSError as error:
             raise ConfigError(
-                "tls_ca_file", f"cannot be read: {error.strerror}", "give a file that you may read"
+                "tls_ca", f"cannot be read: {error.strerror}", "give a file that you may read"
             ) from error
     context.verify_mode = _VERIFY_MODES[settings.verify]
     return context

@@ -1,7 +1,18 @@
 """The admin socket: a Unix socket in a private folder, one JSON line in, one JSON line out.
 
 Only this user can reach it (folder 0700, socket 0600, and the peer's uid is asked of the kernel), so
-it needs no password. The CLI is its client.
+it needs no password, and whoever is there may do everything. The CLI is its client. Requests of one
+client are answered in their order; clients do not wait for each other.
+
+::
+
+    {"op": "status"}                                          see `LOCAL`
+    {"op": "set", "name": "max_link_credit", "value": 50}
+    {"op": "close-connection", "id": 3, "reason": "..."}
+    {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}      see `management.operations`
+
+    {"ok": true, "result": ...}
+    {"ok": false, "error": "a sentence", "kind": "NotFound", "resource": "queue 'q'"}
 """
 
 from __future__ import annotations
@@ -14,17 +25,22 @@ from typing import TYPE_CHECKING, Any, Final
 import trio
 
 from amqp10broker import adminpath
-from amqp10broker.errors import AdminSocketError, BrokerError
+from amqp10broker.errors import AdminSocketError, BrokerError, RefusedError
+from amqp10broker.management.operations import OPERATIONS
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.operations import close_connection, run_operation
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
 
 _log = Log("amqp10broker.admin")
 
-REQUEST_BYTES_MAX: Final = 65_536
+READ_BYTES: Final = 65_536
+REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A definitions file with a hundred thousand bindings has some 20 MB."""
 CLIENTS_MAX: Final = 32
 IDLE_S: Final = 300.0
+CLOSED_BY_OPERATOR: Final = "closed by an operator"
 
 
 async def serve_admin(
@@ -68,36 +84,88 @@ async def _serve_client(broker: Broker, stream: trio.SocketStream) -> None:
         if uid is not None and uid != os.getuid():
             _log.warning("admin request of another user refused", uid=uid)
             return
-        buffer = b""
-        with trio.CancelScope() as idle:
-            try:
-                while True:
-                    idle.deadline = trio.current_time() + IDLE_S
-                    data = await stream.receive_some(REQUEST_BYTES_MAX)
-                    if not data:
-                        return
-                    buffer += data
-                    if len(buffer) > REQUEST_BYTES_MAX:
-                        return
-                    *lines, buffer = buffer.split(b"\n")
-                    for line in lines:
-                        await stream.send_all(json.dumps(answer(broker, line)).encode() + b"\n")
-            except trio.BrokenResourceError as error:
-                _log.debug("admin client lost", reason=str(error))
+        await serve_lines(broker, stream)
 
 
-def answer(broker: Broker, line: bytes) -> dict[str, Any]:
+async def serve_lines(broker: Broker, stream: trio.abc.Stream) -> None:
+    """Answer the requests of one client until it has gone, or has said nothing for long."""
+    buffer = bytearray()
+    with trio.CancelScope() as idle:
+        try:
+            while True:
+                idle.deadline = trio.current_time() + IDLE_S
+                data = await stream.receive_some(READ_BYTES)
+                if not data:
+                    return
+                searched = len(buffer)
+                buffer += data
+                while (end := buffer.find(b"\n", searched)) >= 0:
+                    line = bytes(buffer[:end])
+                    del buffer[: end + 1]
+                    searched = 0
+                    # What is asked for is carried out, and told, however long it takes.
+                    idle.deadline = float("inf")
+                    await stream.send_all(_encoded(await answer(broker, line)))
+                if len(buffer) > REQUEST_BYTES_MAX:
+                    text = f"the request is longer than {REQUEST_BYTES_MAX} bytes: split it"
+                    await stream.send_all(_encoded({"ok": False, "error": text}))
+                    return
+        except trio.BrokenResourceError as error:
+            _log.debug("admin client lost", reason=str(error))
+
+
+async def answer(broker: Broker, line: bytes) -> dict[str, Any]:
     """The response to one request line."""
+    request, name = _read(line)
+    if name not in LOCAL and name not in OPERATIONS:
+        names = ", ".join(sorted({*LOCAL, *OPERATIONS}))
+        return {"ok": False, "error": f"not a request: send one JSON object a line with op one of {names}"}
     try:
-        request = json.loads(line)
-        operation = OPERATIONS[request["op"]]
-    except (ValueError, KeyError, TypeError):
-        known = ", ".join(sorted(OPERATIONS))
-        return {"ok": False, "error": f"not a request: send one JSON object a line with op one of {known}"}
-    try:
-        return {"ok": True, "result": operation(broker, request)}
+        if name in LOCAL:
+            return {"ok": True, "result": LOCAL[name](broker, request)}
+        given = request.get("arguments", {})
+        vhost = request.get("vhost")
+        if not isinstance(given, dict) or not isinstance(vhost, str | None):
+            raise ValueError("'arguments' must be an object and 'vhost' a string")
+        return {"ok": True, "result": await run_operation(broker, name, given, vhost)}
+    except RefusedError as error:
+        return {
+            "ok": False,
+            "error": error.description,
+            "kind": type(error).__name__,
+            "resource": error.resource,
+        }
     except (BrokerError, ValueError) as error:
         return {"ok": False, "error": str(error)}
+    except Exception as error:
+        _log.error("request failed by a fault in the broker", operation=name, exc_info=error)
+        return {"ok": False, "error": f"a fault in the broker ({type(error).__name__}); its log says more"}
+
+
+def _read(line: bytes) -> tuple[dict[str, Any], str]:
+    """A request and what it asks for; an empty name if it is none."""
+    try:
+        request = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}, ""
+    name = request.get("op") if isinstance(request, dict) else None
+    return (request, name) if isinstance(name, str) else ({}, "")
+
+
+def _encoded(response: dict[str, Any]) -> bytes:
+    return json.dumps(response, default=_plain).encode() + b"\n"
+
+
+def _plain(value: object) -> object:
+    """What JSON has no form for: arguments that AMQP clients gave may hold it."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value).decode(errors="backslashreplace")
+    if isinstance(value, set | frozenset):
+        return sorted(map(str, value))
+    return str(value)
+
+
+# --- what is asked of the broker itself -----------------------------------------------------------
 
 
 def _status(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
@@ -118,8 +186,19 @@ def _alarm(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
     return {"alarms": sorted(broker.alarms)}
 
 
-OPERATIONS: Final[dict[str, Callable[[Broker, dict[str, Any]], dict[str, Any]]]] = {
+def _close_connection(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
+    number = request.get("id")
+    reason = request.get("reason") or CLOSED_BY_OPERATOR
+    if isinstance(number, bool) or not isinstance(number, int) or not isinstance(reason, str):
+        raise ValueError("'id' must be a connection's number and 'reason' a string")
+    close_connection(broker, number, reason)
+    return {"id": number}
+
+
+LOCAL: Final[dict[str, Callable[[Broker, dict[str, Any]], dict[str, Any]]]] = {
     "alarm": _alarm,
+    "close-connection": _close_connection,
     "set": _set,
     "status": _status,
 }
+"""What is asked of the broker itself; everything else is an operation of the management room."""

@@ -33,6 +33,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
+from amqp10broker.errors import ConfigError
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
@@ -126,17 +127,20 @@ class Broker:
     async def _running(self) -> AsyncIterator[None]:
         tls = tls_context(self.config)
         sockets = await open_sockets(self.config.host, self.config.port)
+        encrypted: list[socket.socket] = []
         failure: Exception | None = None
         try:
-            encrypted = []
             if tls is not None:
-                encrypted = await open_sockets(self.config.host, self.config.tls_port)
+                encrypted = await self._open_tls_sockets()
                 self.tls_addresses = [sock.getsockname()[:2] for sock in encrypted]
             self.addresses = [sock.getsockname()[:2] for sock in sockets]
             self._started_at = trio.current_time()
             async with trio.open_nursery() as queues:
                 self._queues = queues
-                furnish(self.catalog, self.config, self.passwords.make)
+                users = furnish(self.catalog, self.config, self.passwords.make)
+                if self.config.anonymous_login_user not in users:
+                    # Nobody said that guest of a definitions file is for everybody.
+                    self.authenticator.anonymous_user = ""
                 try:
                     async with (
                         trio.open_nursery() as connections,
@@ -162,10 +166,21 @@ class Broker:
                 finally:
                     queues.cancel_scope.cancel()
         finally:
-            for sock in sockets:
+            for sock in (*sockets, *encrypted):
                 sock.close()
         if failure is not None:
             raise failure
+
+    async def _open_tls_sockets(self) -> list[socket.socket]:
+        host, port = self.config.host, self.config.tls_port
+        try:
+            return await open_sockets(host, port)
+        except OSError as error:
+            raise ConfigError(
+                "tls_port",
+                f"{port} on {host} cannot be used: {error.strerror or error}",
+                "choose another, 0 for any free one",
+            ) from error
 
     def _stop_connections(self, nursery: trio.Nursery) -> None:
         nursery.cancel_scope.deadline = trio.current_time() + self.config.shutdown_timeout_ms / 1000

@@ -61,12 +61,14 @@ class RunningChannel:
         service = self.service
         lane = self.lane
         try:
-            while not self._stopping:
+            # What the client sent before its close counts, also when a queue must answer first.
+            while not self._stopping or service.busy:
                 letters = await self.inbox.take_all()
                 try:
                     for letter in letters:
                         self._handle(letter)
                 except Amqp091Error as fault:
+                    self._write()  # what was handled before it is answered
                     fail(fault)
                     return
                 self._write()

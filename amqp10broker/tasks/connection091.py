@@ -100,6 +100,7 @@ class Connection091:
         self._channels: dict[int, RunningChannel] = {}
         self._member: Membership | None = None
         self._authentication: Authentication | None = None
+        self._mechanism = ""
         self._flow = CreditFlowSettings.of(broker.config)
         self._held_by: RunningChannel | None = None
         self._held_until = -FLOW_SHOWN_S
@@ -230,14 +231,12 @@ class Connection091:
                     self._authentication = self._broker.authenticator.begin(
                         self._origin, data_with_outcome=False
                     )
-                    await self._log_in(
-                        event.mechanism,
-                        self._authentication,
-                        self._authentication.start(event.mechanism, event.response),
-                    )
+                    self._mechanism = event.mechanism
+                    step = self._authentication.start(event.mechanism, event.response)
+                    await self._log_in(self._authentication, step)
                 case SecureOkReceived():
                     assert self._authentication is not None
-                    await self._log_in("", self._authentication, self._authentication.respond(event.response))
+                    await self._log_in(self._authentication, self._authentication.respond(event.response))
                 case TuneDone():
                     self._start_heartbeats(event.heartbeat)
                 case OpenReceived():
@@ -258,7 +257,7 @@ class Connection091:
                 case ConnectionFailed():
                     self._log_fault(event.error)
 
-    async def _log_in(self, mechanism: str, authentication: Authentication, step: Step) -> None:
+    async def _log_in(self, authentication: Authentication, step: Step) -> None:
         config = self._broker.config
         match await login.settle(authentication, step):
             case Success() as success:
@@ -278,7 +277,7 @@ class Connection091:
                     self.engine.fail(
                         AmqpHardError(
                             ReplyCode.ACCESS_REFUSED,
-                            f"Login was refused using authentication mechanism {mechanism or 'chosen'}. "
+                            f"Login was refused using authentication mechanism {self._mechanism}. "
                             "For details see the broker logfile.",
                         )
                     )
@@ -368,43 +367,55 @@ class Connection091:
     # --- channels ---------------------------------------------------------------------------------
 
     async def _pass_on(self, event: ChannelItems) -> None:
-        channel = self._channels.get(event.channel)
-        if channel is None:
-            opened = self._start_channel(event.channel)
-            if opened is None:
-                return
-            channel = opened
+        channel = self._channel(event.channel)
         batch: list[object] = []
         for item in event.items:
             contents = contents_of(item)
-            if contents:
+            if contents and self._broker.alarms:
                 self._publishes = True
-            while contents > channel.credit.credit:
+            while channel is not None and contents > channel.credit.credit:
                 # More than it may be given now: what it may, and then everybody waits.
-                assert isinstance(item, PublishRun) or not batch
                 if isinstance(item, PublishRun) and channel.credit.credit > 0:
                     first, item = split(item, channel.credit.credit)
                     contents -= len(first.bodies)
                     channel.credit.credit = 0
                     batch.append(first)
-                await self._put(channel, batch)
+                channel = await self._put(channel, batch)
                 batch = []
-                await self._hold_for(channel)
+                if channel is not None:
+                    await self._hold_for(channel)
+                    channel = self._lasting(channel)
+            if channel is None:
+                return
             channel.credit.credit -= contents
             batch.append(item)
-        await self._put(channel, batch)
-        if channel.credit.blocked:
+        channel = await self._put(channel, batch)
+        if channel is not None and channel.credit.blocked:
             await self._hold_for(channel)
 
-    async def _put(self, channel: RunningChannel, batch: list[object]) -> None:
-        if not batch:
-            return
+    def _channel(self, number: int) -> RunningChannel | None:
+        """The channel of this number, begun now if there is none; None if there may be no more."""
+        return self._channels.get(number) or self._start_channel(number)
+
+    def _lasting(self, channel: RunningChannel) -> RunningChannel | None:
+        """The channel, or if it ended while the reader waited for it, the next one of its number."""
+        return self._channel(channel.service.number) if channel.inbox.closed else channel
+
+    async def _put(self, channel: RunningChannel | None, batch: list[object]) -> RunningChannel | None:
+        """Give frames to a channel, or to the next one of its number; returns which."""
+        if channel is None or not batch:
+            return channel
         if channel.reads.full:
             self._flush()
             await channel.reads.wait()
+            lasting = self._lasting(channel)
+            if lasting is None:
+                return None
+            channel = lasting
         channel.reads.add()
         if not channel.inbox.put(Frames(batch)):
             channel.reads.done()
+        return channel
 
     async def _hold_for(self, channel: RunningChannel) -> None:
         """The reader of the whole connection waits until one channel takes contents again."""
@@ -420,6 +431,11 @@ class Connection091:
         broker = self._broker
         member = self._member
         assert member is not None
+        limit = self.engine.channel_max
+        if len(self._channels) >= limit:
+            text = f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
+            self.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10))
+            return None
         try:
             broker.catalog.usage.open_channel(broker.catalog.users.lookup(self.user))
         except RefusedError as refusal:
@@ -459,7 +475,7 @@ class Connection091:
     # --- alarms -----------------------------------------------------------------------------------
 
     async def _wait_out_alarm(self) -> None:
-        """A connection that publishes is not read while an alarm is on; others go on."""
+        """A connection that has published during an alarm is not read until its end; others go on."""
         broker = self._broker
         while broker.alarms and self._publishes:
             self._no_alarm = trio.Event()
@@ -471,6 +487,7 @@ class Connection091:
                 await self._no_alarm.wait()
             finally:
                 self._no_alarm = None
+            self._publishes = False
             if told:
                 self.engine.unblocked()
                 self._flush()

@@ -225,17 +225,12 @@ class Connection10:
         config = self._broker.config
         broker = self._broker
         name = vhost_of(event.performative, config.default_vhost)
-        fault = check_open(name, broker.catalog)
+        fault = check_open(name, self.user, broker.catalog)
         if fault is None:
             try:
                 self._member = Membership.enter(broker.catalog, name, self.user, self)
-            except NotAllowed as refusal:
-                fault = AmqpConnectionError(
-                    Condition.RESOURCE_LIMIT_EXCEEDED
-                    if "limit" in refusal.description
-                    else Condition.UNAUTHORIZED_ACCESS,
-                    refusal.description,
-                )
+            except NotAllowed as refusal:  # checked by now: what is left are limits
+                fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
         if fault is not None:
             self.engine.fail(fault)
             self._log_fault(fault)

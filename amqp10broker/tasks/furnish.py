@@ -13,21 +13,29 @@ from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.config import Config
+from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.security.tls import TlsSettings, Verify, server_context
 
 ADMINISTRATOR: Final = "administrator"
 
 
-def furnish(catalog: Catalog, config: Config, make_password: Callable[[str], PasswordRecord]) -> None:
+def furnish(
+    catalog: Catalog, config: Config, make_password: Callable[[str], PasswordRecord]
+) -> frozenset[str]:
     """Put what the configuration names into an empty catalog.
 
-    Configured users may do everything in every virtual host that is there at start.
+    Configured users may do everything in every virtual host that is there at start. The default ones are
+    not for a broker that gets its users from a definitions file, whose administrator may have deleted
+    guest, or given it another password.
 
     Args:
         catalog: empty so far.
         config: what to put in.
         make_password: makes the record of a password that the definitions file holds in plain.
+
+    Returns:
+        Names of the configuration's users that are now there.
 
     Raises:
         ConfigError: the definitions file cannot be read or holds something that cannot be.
@@ -36,7 +44,8 @@ def furnish(catalog: Catalog, config: Config, make_password: Callable[[str], Pas
         catalog.add_vhost(config.default_vhost)
     if config.definitions is not None:
         _import(catalog, config.definitions, make_password)
-    for user in config.users:
+    users = () if len(catalog.users) and config.users == DEFAULT_USERS else config.users
+    for user in users:
         record = PasswordRecord(PasswordAlgorithm.PLAIN, user.password)
         if catalog.users.find(user.name) is None:
             catalog.users.add(user.name, record, tags={ADMINISTRATOR})
@@ -47,6 +56,7 @@ def furnish(catalog: Catalog, config: Config, make_password: Callable[[str], Pas
     vhost = catalog.lookup_vhost(config.default_vhost)
     for queue in config.queues:
         vhost.declare(queue.name, durable=queue.durable, arguments=queue.arguments)
+    return frozenset(user.name for user in users)
 
 
 def _import(catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord]) -> None:

@@ -124,13 +124,21 @@ async def _encrypt(
         trio.SocketStream(trio.socket.from_stdlib_socket(sock)), tls, server_side=True, https_compatible=True
     )
     reason = "handshake timed out"
-    with trio.move_on_after(broker.config.handshake_timeout_ms / 1000):
+    with trio.CancelScope() as scope:
+        # It counts as a connection from here on, and stopping does not wait for it.
+        broker.greetings.add(scope)
+        if broker.stopping:  # accepted a moment before the end
+            scope.cancel()
         try:
-            await stream.do_handshake()
-            return stream
+            with trio.move_on_after(broker.config.handshake_timeout_ms / 1000):
+                await stream.do_handshake()
+                return stream
         except trio.BrokenResourceError as error:
             reason = str(error.__cause__ or error)
-    _log.warning("TLS handshake failed", peer=peer, reason=reason)
+        finally:
+            broker.greetings.discard(scope)
+    if not scope.cancelled_caught:
+        _log.warning("TLS handshake failed", peer=peer, reason=reason)
     with trio.CancelScope(shield=True):
         await trio.aclose_forcefully(stream)
     return None

@@ -9,7 +9,7 @@ import trio
 
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import DELETE, Command, Publish, ReplyTo
+from amqp10broker.queues.commands import Command, Publish, ReplyTo
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.mail import QueueLetter, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
@@ -32,7 +32,7 @@ class RunningQueue:
         queue: the state machine; only this task applies commands, others read counts.
     """
 
-    __slots__ = ("_delay_s", "_mailbox", "_on_deleted", "queue")
+    __slots__ = ("_at_work", "_delay_s", "_mailbox", "_on_deleted", "queue")
 
     def __init__(
         self, queue: ClassicQueue, on_deleted: Callable[[RunningQueue], None], *, confirm_delay_ms: int = 0
@@ -48,6 +48,7 @@ class RunningQueue:
         self.queue = queue
         self._on_deleted = on_deleted
         self._mailbox: Mailbox[QueueLetter] = Mailbox()
+        self._at_work: list[QueueLetter] = []
         self._delay_s = confirm_delay_ms / 1000
 
     def post(self, command: Command) -> None:
@@ -78,7 +79,7 @@ class RunningQueue:
         queue = self.queue
         mailbox = self._mailbox
         while not queue.deleted:
-            letters = await mailbox.take_all()
+            letters = self._at_work = await mailbox.take_all()
             published = False
             for commands in letters:
                 for command in commands:
@@ -88,6 +89,7 @@ class RunningQueue:
             if published and self._delay_s:
                 await trio.sleep(self._delay_s)
             self._send_effects()
+            self._at_work = []
         for commands in mailbox.close():
             self.post_all(commands)
 
@@ -98,10 +100,10 @@ class RunningQueue:
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
-        self.queue.take_effects()
-        self.queue.apply(DELETE)
+        self.queue.break_down(command for commands in self._at_work for command in commands)
         self._send_effects()
-        self._mailbox.close()
+        for commands in self._mailbox.close():
+            self.post_all(commands)
 
     def _send_effects(self) -> None:
         # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,

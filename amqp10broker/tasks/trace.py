@@ -19,6 +19,8 @@ from amqp10broker.amqp10.performatives import (
     SenderSettleMode,
     decode_composite,
 )
+from amqp10broker.greeting import Protocol, answer
+from amqp10broker.tasks import trace091
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import Stream
 
@@ -43,6 +45,7 @@ class FrameTracer:
         self._peer = peer
         self._rest = b""
         self._lost = False
+        self.protocol = Protocol.AMQP_10
 
     def feed(self, data: bytes) -> None:
         """Log the frames that are now whole."""
@@ -59,7 +62,22 @@ class FrameTracer:
         while len(buf) - pos >= FRAME_HEADER_BYTES:
             if buf[pos : pos + 4] == b"AMQP":
                 lines.append(f"AMQP {' '.join(str(number) for number in buf[pos + 4 : pos + 8])}")
+                greeting = answer(buf[pos : pos + 8])
+                if greeting is not None and greeting.protocol is not None:
+                    self.protocol = greeting.protocol
                 pos += 8
+                continue
+            if self.protocol is Protocol.AMQP_091:
+                try:
+                    found = trace091.next_frame(buf, pos)
+                except ValueError as error:
+                    lines.append(f"not a frame ({error}): {buf[pos : pos + 16].hex(' ')}")
+                    self._lost = True
+                    break
+                if found is None:
+                    break
+                line, pos = found
+                lines.append(line)
                 continue
             size, doff, _, channel = FRAME_HEADER.unpack_from(buf, pos)
             if size < FRAME_HEADER_BYTES or doff < 2 or doff * 4 > size:
@@ -140,6 +158,8 @@ class TracingStream:
         """As the stream inside."""
         data = bytes(await self._stream.receive_some(max_bytes))
         self._in.feed(data)
+        # What the client greets with is what both sides speak.
+        self._out.protocol = self._in.protocol
         return data
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:

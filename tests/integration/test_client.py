@@ -355,6 +355,7 @@ def test_ping_answers(broker: BrokerProcess, capsys: pytest.CaptureFixture[str])
     assert said.out.startswith("amqp10broker@")
     assert " answered in " in said.out
     assert "(amqp10broker 0." in said.out
+    assert "compatible with RabbitMQ 4." in said.out
     assert said.err == ""
 
 

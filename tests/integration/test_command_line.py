@@ -218,7 +218,7 @@ def test_mistakes_are_answered_by_what_is_right(
 
 
 def test_status_without_a_broker_says_how_to_start_one(tmp_path: Path) -> None:
-    """Exit code 1 and a sentence."""
+    """Exit code 3 and a sentence."""
     done = subprocess.run(
         [sys.executable, "-m", "amqp10broker", "status", "--admin-socket", str(tmp_path / "none.sock")],
         cwd=REPOSITORY,
@@ -227,7 +227,7 @@ def test_status_without_a_broker_says_how_to_start_one(tmp_path: Path) -> None:
         timeout=20,
         check=False,
     )
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stdout == ""
     assert "Traceback" not in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -248,7 +248,8 @@ def test_transfers_beyond_the_credit_detach_the_link(broker: BrokerProcess) -> N
 
 BAD_HEADERS = {
     "another protocol": (b"GET / HTTP/1.1\r\n\r\n", SASL_HEADER),
-    "AMQP 0-9-1": (b"AMQP\x00\x00\x09\x01", SASL_HEADER),
+    "AMQP 0-8": (b"AMQP\x01\x01\x08\x00", SASL_HEADER),
+    "AMQP 0-9-2": (b"AMQP\x00\x00\x09\x02", b"AMQP\x00\x00\x09\x01"),
     "AMQP 1.0 without SASL": (AMQP_HEADER, SASL_HEADER),
     "TLS": (b"AMQP\x02\x01\x00\x00", SASL_HEADER),
     "version 1.1": (b"AMQP\x03\x01\x01\x00", SASL_HEADER),

@@ -18,11 +18,12 @@ pytestmark = pytest.mark.integration
 
 
 def test_open_tells_who_the_broker_is(broker: BrokerProcess, client: ProtonClient) -> None:
-    """The peer's open has container-id, product and version."""
+    """Container-id and platform do; product and version name what it is compatible with."""
     assert client.connection.remote_container.startswith("amqp10broker@")
     properties = client.connection.remote_properties
-    assert properties["product"] == "amqp10broker"
-    assert properties["version"]
+    assert properties["product"] == "RabbitMQ"
+    assert properties["version"].startswith("4.")
+    assert properties["platform"].startswith("amqp10broker ")
 
 
 @pytest.mark.parametrize(

@@ -127,6 +127,7 @@ class World:
         boxes: every queue that ever was, in order of declaration.
         connections: every client.
         strict: what channels write is read by pamqp as well.
+        on_written: called with a channel when it has written something.
     """
 
     def __init__(self, config: Config | None = None, *, strict: bool = True) -> None:
@@ -136,6 +137,7 @@ class World:
         self.boxes: list[QueueBox] = []
         self.connections: list[WorldConnection] = []
         self.strict = strict
+        self.on_written: Callable[[WorldChannel], None] | None = None
         self._ids = count(1)
 
     def start_queue(self, queue: QueueSpec) -> QueueBox:
@@ -385,6 +387,8 @@ class WorldChannel:
         if self.world.strict:
             assert [name_of(got) for got in new] == read_by_pamqp(data)
         self.got += new
+        if new and self.world.on_written is not None:
+            self.world.on_written(self)
 
     def send(self, *parts: Method | bytes) -> None:
         """Send methods and contents in one write; nothing moves yet."""
@@ -485,12 +489,16 @@ def bodies(got: list[Got]) -> list[bytes]:
 
 def tags(got: list[Got]) -> list[int]:
     """Delivery tags of the deliveries, in order."""
-    return [each.method.delivery_tag for each in contents(got) if isinstance(each.method, methods.BasicDeliver)]
+    return [
+        each.method.delivery_tag for each in contents(got) if isinstance(each.method, methods.BasicDeliver)
+    ]
 
 
 def redelivered(got: list[Got]) -> list[bool]:
     """Redelivered flags of the deliveries, in order."""
-    return [each.method.redelivered for each in contents(got) if isinstance(each.method, methods.BasicDeliver)]
+    return [
+        each.method.redelivered for each in contents(got) if isinstance(each.method, methods.BasicDeliver)
+    ]
 
 
 def properties_of(content: Content) -> BasicProperties:

@@ -41,7 +41,7 @@ class Connect(Protocol):
 
 
 @pytest.fixture
-def connect(broker: BrokerProcess) -> Iterator[Connect]:
+def connect(broker: BrokerProcess, deadline: None) -> Iterator[Connect]:
     """Open blocking connections; they are closed when the test is over."""
     opened: list[BlockingConnection] = []
 

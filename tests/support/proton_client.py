@@ -271,15 +271,18 @@ class ProtonClient(Handler):
         user: str | None = "guest",
         password: str | None = "guest",
         mechanisms: str = "PLAIN",
+        scheme: str = "amqp",
+        host: str = "127.0.0.1",
         wait: bool = True,
         **options: Any,
     ) -> None:
         """Connect, and unless told otherwise wait until the connection is open.
 
         Args:
-            port: on the loopback interface.
+            port, host: where the broker listens.
             user, password: for PLAIN.
             mechanisms: SASL mechanisms that the client may choose from.
+            scheme: ``amqps`` for TLS, together with the option ssl_domain.
             wait: for the broker's open; raises `Disconnected` if there will be none.
             options: proton's: heartbeat (s), max_frame_size, container_id, virtual_host, properties.
         """
@@ -293,7 +296,7 @@ class ProtonClient(Handler):
         self._container.start()
         self._container.timeout = _TURN_S
         self.connection = self._container.connect(
-            f"amqp://127.0.0.1:{port}",
+            f"{scheme}://{host}:{port}",
             handler=self,
             reconnect=False,
             user=user,

@@ -253,6 +253,15 @@ def connect(broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stre
     return Client(broker, ours, peer)
 
 
+async def eventually(condition: Callable[[], object], *, timeout_s: float = 20.0) -> None:
+    """Wait for what nobody tells of: another thread, or the other end of a real socket."""
+    with trio.fail_after(timeout_s):
+        while True:
+            if condition():
+                return
+            await trio.sleep(0.001)
+
+
 async def settle_down() -> None:
     """Let every task of this program run until all wait."""
     await trio.testing.wait_all_tasks_blocked()
@@ -271,6 +280,7 @@ __all__ = [
     "Client",
     "PipeTransport",
     "connect",
+    "eventually",
     "frame",
     "pipe_pair",
     "queue_counts",

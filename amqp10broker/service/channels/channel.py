@@ -115,6 +115,11 @@ class BrokerChannel:
         """Whether frames are kept until a queue has answered."""
         return bool(self._backlog)
 
+    @property
+    def busy(self) -> bool:
+        """Whether something that the client sent is not done: a queue must answer first."""
+        return self._paused or bool(self._backlog)
+
     def _work(self) -> None:
         backlog = self._backlog
         while backlog and not self._paused:
@@ -415,13 +420,11 @@ class BrokerChannel:
 
     def _on_effect(self, effect: Effect) -> None:
         match effect:
-            case Confirmed() | Unconfirmed():
+            case Confirmed():
+                self._on_confirmed(effect)
+            case Unconfirmed():
                 # A queue that was deleted before it could confirm counts as one that has.
-                self.publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled)
-                if self._committing and self.publishing.committed:
-                    self._committing = False
-                    self.resume()
-                    self.write(methods.TxCommitOk())
+                self._on_confirmed(effect, failed=effect.failed)
             case Deliver():
                 consumer = self.consuming.find(effect.consumer)
                 if consumer is not None:
@@ -440,6 +443,18 @@ class BrokerChannel:
             case QueueDeleted():
                 self.fetching.on_queue_deleted(effect)
                 self._guarded(self.subscribing.on_queue_deleted, effect)
+
+    def _on_confirmed(self, effect: Confirmed | Unconfirmed, *, failed: bool = False) -> None:
+        self.publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
+        if self._committing and self.publishing.committed:
+            self._committing = False
+            self.resume()
+            self._guarded(self._end_commit)
+
+    def _end_commit(self) -> None:
+        if self.publishing.commit_failed:
+            raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+        self.write(methods.TxCommitOk())
 
 
 def _not_for_a_server(method: Method) -> AmqpHardError:

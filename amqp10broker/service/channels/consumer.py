@@ -13,6 +13,7 @@ from typing import Final
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     Cancel,
@@ -28,6 +29,9 @@ from amqp10broker.service.channels.context import Post
 
 UNSENT_MAX: Final = 200
 """Deliveries of one consumer that the channel holds and has not written (RabbitMQ's unsent limit)."""
+
+UNSENT_REPLIES_MAX: Final = 1_000_000
+"""Likewise of direct reply-to: its queue keeps nothing, so what the channel does not take is lost."""
 
 
 class Consumer:
@@ -101,7 +105,8 @@ class Consumer:
         """
         if self.in_flight or self.cancelled:
             return
-        room = UNSENT_MAX - len(self.keys)
+        unsent_max = UNSENT_REPLIES_MAX if self.queue.type == VOLATILE else UNSENT_MAX
+        room = unsent_max - len(self.keys)
         if self.prefetch:
             room = min(room, self.prefetch - self.holds)
         if limit is not None:
@@ -109,7 +114,7 @@ class Consumer:
         limited = self.prefetch or limit is not None
         # With a prefetch each acknowledgement makes room for a delivery, which must not wait for
         # others. Without one, asking for more at half is often enough.
-        if room > self._granted and (limited or self._granted <= UNSENT_MAX // 2):
+        if room > self._granted and (limited or self._granted <= unsent_max // 2):
             self._ask(room, drain=False)
 
     def fetch(self) -> None:

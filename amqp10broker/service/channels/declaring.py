@@ -13,7 +13,7 @@ from amqp10broker.errors import AccessRefused, InUse, NotFound, NotSupported, Pr
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.service.channels.part import Channel, usable
+from amqp10broker.service.channels.part import Channel, not_found, usable
 from amqp10broker.service.channels.publishing import DIRECT_REPLY_TO
 
 GENERATED_PREFIX: Final = "amq.gen-"
@@ -184,7 +184,7 @@ class Declaring:
 
         def reply(answer: Answer) -> None:
             if answer.refused is not None:
-                raise _no_queue(queue)
+                raise not_found(queue.name, queue.vhost)
             self._channel.write(methods.QueueDeclareOk(queue.name, answer.ready, answer.consumers))
 
         self._channel.ask(queue.handle, Inspect, reply)
@@ -205,7 +205,7 @@ class Declaring:
 
         def reply(answer: Answer) -> None:
             if answer.refused is not None:
-                raise _no_queue(queue)
+                raise not_found(queue.name, queue.vhost)
             self._reply(method.no_wait, methods.QueuePurgeOk(answer.ready))
 
         self._channel.ask(queue.handle, Purge, reply)
@@ -244,10 +244,6 @@ class Declaring:
         name = self.queue_named(given)
         getattr(self._context.access, permission)("queue", name)
         return usable(self._channel, name)
-
-
-def _no_queue(queue: DeclaredQueue) -> NotFound:
-    return NotFound(f"queue '{queue.name}'", f"no queue '{queue.name}' in vhost '{queue.vhost}'")
 
 
 def _not_default_exchange(name: str) -> None:

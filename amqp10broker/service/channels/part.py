@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
+from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.service.channels.context import ChannelContext
@@ -62,3 +63,8 @@ def usable(channel: Channel, name: str) -> DeclaredQueue:
     """
     context = channel.context
     return context.vhost.for_connection(context.vhost.lookup(name), context.connection)
+
+
+def not_found(name: str, vhost: str) -> NotFound:
+    """The refusal for a queue that is gone."""
+    return NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{vhost}'")

@@ -70,6 +70,7 @@ class Publishing:
     Attributes:
         confirming: confirm.select was received.
         transactional: tx.select was received.
+        commit_failed: some queue broke down and did not take its part of the last commit.
         blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
     """
 
@@ -104,6 +105,7 @@ class Publishing:
         self._commit: dict[int, int] | None = None
         self.confirming = False
         self.transactional = False
+        self.commit_failed = False
 
     @property
     def blocked(self) -> bool:
@@ -244,13 +246,16 @@ class Publishing:
 
     # --- from queues ------------------------------------------------------------------------------
 
-    def on_confirmed(self, ref: PublisherRef, ids: Sequence[int], *, settled: bool) -> None:
+    def on_confirmed(
+        self, ref: PublisherRef, ids: Sequence[int], *, settled: bool, failed: bool = False
+    ) -> None:
         """A queue has taken messages over, or is gone, which counts as much.
 
         Args:
             ref: under which they were published.
             ids: their numbers.
             settled: they were published before confirm.select, or outside confirm mode.
+            failed: the queue broke down and has not taken them.
         """
         outlet = self._by_ref.get(ref)
         if outlet is None:
@@ -263,9 +268,9 @@ class Publishing:
             if outlet.sender.credit > 0:
                 self._held_by.discard(outlet)
         if not settled:
-            self._tracker.confirmed(ids)
+            (self._tracker.rejected if failed else self._tracker.confirmed)(ids)
         elif self._commit is not None:
-            self._on_committed(ids)
+            self._on_committed(ids, failed)
 
     def take_confirms(self) -> Sequence[Confirm]:
         """(delivery tag, multiple, nack) to tell the client since the last call."""
@@ -302,6 +307,7 @@ class Publishing:
         """
         buffered, self._buffered = self._buffered, []
         self._commit = {}
+        self.commit_failed = False
         for each in buffered:
             seq = self._next_seq
             if each.queues:
@@ -318,10 +324,11 @@ class Publishing:
         """Forget what was published since the last commit."""
         self._buffered = []
 
-    def _on_committed(self, ids: Sequence[int]) -> None:
+    def _on_committed(self, ids: Sequence[int], failed: bool) -> None:
         assert self._commit is not None
         for seq in ids:
             left = self._commit.get(seq)
+            self.commit_failed = self.commit_failed or (failed and left is not None)
             if left == 1:
                 del self._commit[seq]
             elif left is not None:

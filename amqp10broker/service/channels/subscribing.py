@@ -11,7 +11,7 @@ from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
 from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.declaring import check_consumer_arguments
-from amqp10broker.service.channels.part import Channel, usable
+from amqp10broker.service.channels.part import Channel, not_found, usable
 from amqp10broker.service.channels.publishing import DIRECT_REPLY_TO
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
@@ -128,8 +128,9 @@ class Subscribing:
         self._channel.consuming.forget(ref)
         if asked is not None:
             self._channel.resume()
-            self._context.vhost.lookup(effect.queue)  # deleted a moment ago: not found
-        elif consumer is not None and lasted and consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
+            # Deleted a moment ago. One of that name that is there now is another queue.
+            raise not_found(effect.queue, self._context.vhost.name)
+        if consumer is not None and lasted and consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
             self._channel.write(methods.BasicCancel(consumer.tag, True))
 
     def close(self) -> None:

@@ -121,7 +121,6 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         queue = _volatile_queue(attach, source, context)
     elif dynamic:
         queue = _temporary_queue(attach, source.address, source.capabilities, context, "source")
-        _allowed(lambda: context.access.read("queue", queue.name))
     else:
         address = _address(source.address)
         if isinstance(address, ExchangeAddress):
@@ -168,7 +167,6 @@ def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
     assert isinstance(target, Target)
     if target.dynamic:
         queue = _temporary_queue(attach, target.address, target.capabilities, context, "target")
-        _allowed(lambda: context.access.write("exchange", ""))
         reply = Target(
             address=queue_address(queue.name),
             durable=TerminusDurability.NONE,
@@ -297,6 +295,11 @@ def _temporary_queue(
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
         name = f"amq.dyn.gen-{context.new_id()}"
     _allowed(lambda: context.access.configure("queue", name))
+    # Before there is a queue that a refusal would leave behind.
+    if end == "source":
+        _allowed(lambda: context.access.read("queue", name))
+    else:
+        _allowed(lambda: context.access.write("exchange", ""))
     return _allowed(lambda: context.vhost.declare(name, exclusive_owner=context.connection, internal=True))[0]
 
 

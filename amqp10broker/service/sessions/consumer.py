@@ -19,6 +19,7 @@ from amqp10broker.amqp10.link import SenderLink
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.catalog import DeclaredQueue
+from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.config import FlowSettings
 from amqp10broker.message.amqp091 import MARK
 from amqp10broker.message.convert import to_amqp10
@@ -30,6 +31,10 @@ from amqp10broker.service.context import Post
 ANSWERS_OWED_MAX: Final = 256
 """Flows with echo or drain remembered per link while they cannot be answered. Each gets an answer of
 its own; a client that asks more often than that while it takes nothing gets fewer."""
+
+UNSENT_REPLIES_MAX: Final = 65_536
+"""Replies that a queue of direct reply-to may hand out ahead of the client's window, instead of
+`max_queue_credit`: it keeps nothing, so what the session does not take is lost."""
 
 
 class Consumer:
@@ -54,6 +59,7 @@ class Consumer:
         "_epoch",
         "_owed",
         "_post",
+        "_renew_at",
         "_session",
         "_stale",
         "_unsent",
@@ -103,6 +109,7 @@ class Consumer:
         self._stale = False
         self._owed = 0
         self._asked = 0
+        self._renew_at = 0
 
     @property
     def unsent(self) -> int:
@@ -200,7 +207,11 @@ class Consumer:
 
     def _request(self) -> None:
         credit = self.link.credit
-        self.queue_credit = min(credit.link_credit, self.settings.max_queue_credit)
+        volatile = self.queue.type == VOLATILE
+        most = UNSENT_REPLIES_MAX if volatile else self.settings.max_queue_credit
+        self.queue_credit = min(credit.link_credit, most)
+        # Its credit must not run out as long as the client's has not.
+        self._renew_at = most // 2 if volatile else 0
         self.in_flight = True
         self._stale = False
         self._asked += self._owed
@@ -211,7 +222,8 @@ class Consumer:
         )
 
     def _request_next(self) -> None:
-        if self.queue_credit == 0 and self.link.credit.link_credit > 0 and not self.in_flight:
+        left = self.queue_credit
+        if left <= self._renew_at and self.link.credit.link_credit > left and not self.in_flight:
             self._request()
 
     def _give_back(self) -> None:

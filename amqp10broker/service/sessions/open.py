@@ -8,6 +8,8 @@ from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.amqp10.performatives import Open
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.errors import NotAllowed
+from amqp10broker.security.authorise import check_vhost_access
 
 PRODUCT: Final = "RabbitMQ"
 COMPATIBLE_VERSION: Final = "4.3.0"
@@ -23,13 +25,17 @@ def vhost_of(performative: Open, default: str) -> str:
     return hostname.removeprefix(_VHOST_PREFIX) if hostname.startswith(_VHOST_PREFIX) else default
 
 
-def check_open(vhost: str, catalog: Catalog) -> AmqpConnectionError | None:
-    """Why a client may not open the connection to a virtual host; None if nothing speaks against it."""
+def check_open(vhost: str, user: str, catalog: Catalog) -> AmqpConnectionError | None:
+    """Why a user may not open a connection to a virtual host; None if only a limit can be against it."""
     if catalog.find_vhost(vhost) is None:
         return AmqpConnectionError(
             Condition.UNAUTHORIZED_ACCESS,
             f"AMQP 1.0 connection failed: virtual host '{vhost}' does not exist",
         )
+    try:
+        check_vhost_access(catalog.users, user, vhost)
+    except NotAllowed as refusal:
+        return AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
     return None
 
 

@@ -17,12 +17,14 @@ from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import ReceiverSettleMode, Rejected
 from amqp10broker.amqp10.session import Session
+from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import FlowSettings
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
+from amqp10broker.queues.effects import Unconfirmed
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, parse
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.routes import Route, Routes
@@ -88,8 +90,8 @@ class Publisher:
         else:
             self._reader = self._new_reader("", queue.name if queue else "")
         self._readers: dict[tuple[str, str], MessageReader] = {}
-        # Of deliveries that went to several queues: how many have not answered, and whether one confirmed.
-        self._pending: dict[int, tuple[int, bool]] = {}
+        # Of deliveries that went to several queues: how many have not answered, and the outcome so far.
+        self._pending: dict[int, tuple[int, Outcome]] = {}
         self._permitted_at = context.access.version
         self.link = link
         self.queue = queue
@@ -197,7 +199,7 @@ class Publisher:
         if len(queues) > 1:
             count = len(queues)
             for delivery_id in ids:
-                self._pending[delivery_id] = (count, False)
+                self._pending[delivery_id] = (count, RELEASED)
         for queue in queues:
             self._post(queue.handle, Publish(self.ref, ids, messages, settled))
 
@@ -281,32 +283,44 @@ class Publisher:
     def on_confirmed(self, ids: Sequence[int], *, settled: bool) -> None:
         """A queue has taken responsibility."""
         if self._pending:
-            self._count_down(ids, settled=settled, confirmed=True)
+            self._count_down(ids, ACCEPTED, settled=settled)
         else:
             self._answer(ids, None if settled else ACCEPTED)
 
-    def on_unconfirmed(self, ids: Sequence[int], *, settled: bool) -> None:
-        """A queue was deleted before it could: it does not have the messages."""
+    def on_unconfirmed(self, effect: Unconfirmed) -> None:
+        """A queue does not have the messages: it was deleted before it could take them, or broke down."""
+        outcome: Outcome = RELEASED
+        if effect.failed:
+            unavailable = AmqpDeliveryError(
+                Condition.PRECONDITION_FAILED,
+                f"queue '{effect.queue}' is unavailable",
+                {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("unavailable")},
+            )
+            outcome = Rejected(error=to_error(unavailable))
         if self._pending:
-            self._count_down(ids, settled=settled, confirmed=False)
+            self._count_down(effect.ids, outcome, settled=effect.settled)
         else:
-            self._answer(ids, None if settled else RELEASED)
+            self._answer(effect.ids, None if effect.settled else outcome)
 
-    def _count_down(self, ids: Sequence[int], *, settled: bool, confirmed: bool) -> None:
-        """Answer deliveries whose last queue has spoken: accepted if any of them took it."""
-        accepted: list[int] = []
-        released: list[int] = []
+    def _count_down(self, ids: Sequence[int], outcome: Outcome, *, settled: bool) -> None:
+        """Answer deliveries whose last queue has spoken.
+
+        Rejected if one of them broke down, else accepted if one of them took it, else released.
+        """
+        answered: list[tuple[Outcome, list[int]]] = []
         for delivery_id in ids:
-            left, taken = self._pending.get(delivery_id, (1, False))
-            taken = taken or confirmed
+            left, worst = self._pending.get(delivery_id, (1, RELEASED))
+            if isinstance(outcome, Rejected) or worst is RELEASED:
+                worst = outcome
             if left > 1:
-                self._pending[delivery_id] = (left - 1, taken)
+                self._pending[delivery_id] = (left - 1, worst)
                 continue
             self._pending.pop(delivery_id, None)
-            (accepted if taken else released).append(delivery_id)
-        for answered, outcome in ((accepted, ACCEPTED), (released, RELEASED)):
-            if answered:
-                self._answer(answered, None if settled else outcome)
+            if not answered or answered[-1][0] is not worst:
+                answered.append((worst, []))
+            answered[-1][1].append(delivery_id)
+        for worst, its_ids in answered:
+            self._answer(its_ids, None if settled else worst)
 
     def release_unsettled(self) -> None:
         """The queue is gone: what it had not confirmed by then, it never will."""

@@ -136,7 +136,7 @@ class BrokerSession:
                 case Unconfirmed():
                     publisher = self._publishers.get(effect.publisher)
                     if publisher is not None:
-                        publisher.on_unconfirmed(effect.ids, settled=effect.settled)
+                        publisher.on_unconfirmed(effect)
                 case QueueDeleted():
                     self._on_queue_deleted(effect)
                 case Answer():

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.amqp091.frames import HEARTBEAT, AckRun, FrameReader, MethodFrame, PublishRun, method_frame
+from amqp10broker.amqp091.frames import HEARTBEAT, AckRun, FrameReader, PublishRun, method_frame
 from amqp10broker.amqp091.framing import HEADER, body_frames, content_frames, content_header_frame
 from amqp10broker.amqp091.methods import (
     BasicAck,
@@ -110,25 +110,6 @@ def test_a_wrong_end_octet_is_a_frame_error(data: bytes) -> None:
 def test_a_heartbeat_on_a_channel_or_with_a_payload_is_a_frame_error(data: bytes) -> None:
     """501."""
     assert fault_of(data).code is ReplyCode.FRAME_ERROR
-
-
-def test_a_channel_above_the_maximum_is_a_channel_error() -> None:
-    """504; the number of the maximum is in the text."""
-    fault = fault_of(method_frame(8, ChannelOpen()), channel_max=7)
-    assert fault.code is ReplyCode.CHANNEL_ERROR
-    assert fault.text == "channel 8 is higher than the negotiated channel_max (7)"
-
-
-def test_a_publish_or_ack_on_a_channel_above_the_maximum_is_a_channel_error() -> None:
-    """504, although these are read in ways of their own."""
-    for method in (BasicPublish(), BasicAck(1)):
-        assert fault_of(method_frame(8, method), channel_max=7).code is ReplyCode.CHANNEL_ERROR
-
-
-def test_the_highest_channel_is_allowed() -> None:
-    """The maximum counts itself."""
-    reader = FrameReader(FRAME_MAX, channel_max=7)
-    assert reader.feed(method_frame(7, ChannelOpen())) == [MethodFrame(7, ChannelOpen())]
 
 
 def test_a_channel_before_the_connection_is_open_is_unexpected() -> None:

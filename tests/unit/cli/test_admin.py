@@ -14,6 +14,7 @@ import pytest
 
 from amqp10broker import adminpath
 from amqp10broker.cli import admin
+from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.errors import AdminSocketError
 
 
@@ -68,7 +69,6 @@ def test_the_result_is_returned() -> None:
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (b'{"ok": false, "error": "no such setting"}\n', "the broker refuses: no such setting"),
         (b"", "hung up before it had answered"),
         (b'{"ok": true, "res', "hung up before it had answered"),
         (b"HTTP/1.1 400\n", "no amqp10broker of this version"),
@@ -79,6 +79,31 @@ def test_the_result_is_returned() -> None:
 def test_a_bad_answer_is_told_in_words(answer: bytes, message: str) -> None:
     with pytest.raises(AdminSocketError, match=message):
         ask(answer)
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b'{"ok": false, "error": "no such setting"}\n', "the broker refuses: no such setting"),
+        (
+            b'{"ok": false, "error": "no q", "kind": "NotFound", "resource": "queue \'q\'"}\n',
+            "the broker refuses: no q (see 'amqp10broker list-queues')",
+        ),
+        (
+            b'{"ok": false, "error": "differs", "kind": "Inequivalent", "resource": "queue \'q\'"}\n',
+            "the broker refuses: differs (declare it as it is, or delete it first)",
+        ),
+        (
+            b'{"ok": false, "error": "odd", "kind": "NotFound", "resource": "thing"}\n',
+            "the broker refuses: odd",
+        ),
+    ],
+)
+def test_a_refusal_is_told_with_what_to_do(answer: bytes, message: str) -> None:
+    """Advice by kind of refusal, where there is any; the class says that there is a broker."""
+    with pytest.raises(RefusedByBroker) as raised:
+        ask(answer)
+    assert str(raised.value) == message
 
 
 def test_a_broker_that_does_not_answer_is_reported_as_stuck() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
@@ -11,10 +12,9 @@ from typing import Any
 import pytest
 
 import amqp10broker
-from amqp10broker.cli import admin, main
+from amqp10broker.cli import admin, exits, main, serving
 from amqp10broker.config import Config, FaultInjection, User
 from amqp10broker.config.records import SETTINGS
-from amqp10broker.errors import AdminSocketError
 
 
 @pytest.fixture(autouse=True)
@@ -24,7 +24,7 @@ def _no_broker_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
 
 
 def config_of(*argv: str) -> Config:
-    return main.config_of(main.build_parser().parse_args(["serve", *argv]))
+    return serving.config_of(main.build_parser().parse_args(["serve", *argv]))
 
 
 def test_serve_without_options_is_the_default_configuration() -> None:
@@ -149,11 +149,23 @@ class TestTalkingToTheBroker:
         assert main.main(["status", "--format", "json"]) == 0
         assert json.loads(capsys.readouterr().out) == {}
 
-    @pytest.mark.parametrize("argv", [["status"], ["status", "--watch"], ["set", "max_link_credit", "5"]])
-    def test_without_a_broker_exits_with_1_and_says_how_to_start_one(
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            ["status"],
+            ["status", "--watch"],
+            ["set", "max_link_credit", "5"],
+            ["list-queues"],
+            ["declare", "queue", "q"],
+            ["close-connection", "1"],
+            ["export-definitions", "-"],
+        ],
+        ids=" ".join,
+    )
+    def test_without_a_broker_exits_with_3_and_says_how_to_start_one(
         self, argv: list[str], capsys: pytest.CaptureFixture[str]
     ) -> None:
-        assert main.main(argv) == 1
+        assert main.main(argv) == 3
         complaint = capsys.readouterr().err
         assert "no broker of yours runs on port 5672; start one with 'amqp10broker serve'" in complaint
 
@@ -161,18 +173,51 @@ class TestTalkingToTheBroker:
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         def refuse(place: admin.Place, request: Any) -> None:
-            raise AdminSocketError("the broker refuses: no")
+            raise exits.RefusedByBroker("the broker refuses: no\nnever")
 
         monkeypatch.setattr(admin, "ask", refuse)
         assert main.main(["alarm", "disk", "on"]) == 1
-        assert capsys.readouterr().err == "amqp10broker: the broker refuses: no\n"
+        assert capsys.readouterr().err == "amqp10broker: the broker refuses: no never\n"
 
 
-def test_the_command_line_starts_without_trio_and_structlog() -> None:
-    """Importing Trio takes longer than all that ``--help`` and ``status`` do."""
+def test_the_table_of_commands_is_what_the_files_have() -> None:
+    """The list of commands is shown without importing their files, so it is kept beside them."""
+    found = {
+        home: [command.name for command in importlib.import_module(f"amqp10broker.cli.{home}").COMMANDS]
+        for home in main.HOMES
+    }
+    assert found == {home: list(names) for home, names in main.HOMES.items()}
+
+
+def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each with a line on it, and the exit codes below."""
+    with pytest.raises(SystemExit) as ended:
+        main.main(["--help"])
+    assert ended.value.code == 0
+    shown = capsys.readouterr().out
+    missing = [name for names in main.HOMES.values() for name in names if f"    {name}" not in shown]
+    assert missing == []
+    assert "3 no broker answers" in " ".join(shown.split())
+
+
+@pytest.mark.parametrize("name", [name for names in main.HOMES.values() for name in names])
+def test_every_command_has_help(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own parser is made, and says more than its name."""
+    with pytest.raises(SystemExit) as ended:
+        main.main([name, "--help"])
+    assert ended.value.code == 0
+    assert f"usage: amqp10broker {name}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "modules",
+    ["main", *(f"{home}" for home in main.HOMES), "status"],
+)
+def test_the_command_line_starts_without_trio_and_structlog(modules: str) -> None:
+    """Importing Trio takes longer than all that ``--help`` and ``status`` do; so does the client."""
     code = (
-        "import sys, amqp10broker.cli.main, amqp10broker.cli.status;"
-        "print({'trio', 'structlog'} & set(sys.modules))"
+        f"import sys, amqp10broker.cli.{modules};"
+        "print({'trio', 'structlog', 'amqp10broker.amqp10.codec', 'argon2'} & set(sys.modules))"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert shown == "set()\n"

@@ -60,7 +60,7 @@ class BrokerEnd:
                 good = event.mechanism == "ANONYMOUS" or event.initial_response == b"\0guest\0guest"
                 self.engine.sasl_outcome(SaslCode.OK if good else SaslCode.AUTH)
             case OpenReceived():
-                fault = check_open(vhost_of(event.performative, "/"), self.catalog)
+                fault = check_open(vhost_of(event.performative, "/"), "guest", self.catalog)
                 if fault is not None:
                     self.engine.fail(fault)
                     return

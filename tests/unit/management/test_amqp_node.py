@@ -206,9 +206,10 @@ def test_uris_are_read_or_refused(text: str) -> None:
     assert "/" + "/".join(uri.segments) == text.partition("?")[0]
 
 
-def test_a_plus_sign_is_no_space() -> None:
-    """RFC 3986, not the encoding of HTML forms."""
+def test_a_plus_sign_is_a_space_in_a_query_only() -> None:
+    """Queries are read as forms write them, as RabbitMQ does; paths by RFC 3986."""
     assert decode("a+b%2B%20c") == "a+b+ c"
+    assert parse_uri("/bindings?key=a+b%2Bc").query == {"key": "a b+c"}
 
 
 # --- tokens ---------------------------------------------------------------------------------------

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import shutil
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import (
+    BestAvailableEncryption,
+    Encoding,
+    PrivateFormat,
+    load_pem_private_key,
+)
 
 from amqp10broker.errors import ConfigError
 from amqp10broker.security.tls import (
@@ -18,6 +22,9 @@ from amqp10broker.security.tls import (
     certificate_user,
     server_context,
 )
+from tests.support.certificates import Certificates, certificates
+
+__all__ = ["certificates"]
 
 # As ssl.SSLSocket.getpeercert gives it.
 CERTIFICATE: dict[str, Any] = {
@@ -31,32 +38,18 @@ CERTIFICATE: dict[str, Any] = {
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a certificate and its key."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("no openssl to make a certificate with")
-    folder = tmp_path_factory.mktemp("tls")
-    command = [openssl, "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += [
-        "-subj",
-        "/CN=localhost",
-        "-keyout",
-        str(folder / "key.pem"),
-        "-out",
-        str(folder / "cert.pem"),
-    ]
-    subprocess.run(command, check=True, capture_output=True)
-    (folder / "empty.pem").write_text("nothing")
-    return folder
+def files(certificates: Certificates) -> Path:
+    """A folder with a certificate, its key, and something else."""
+    certificates.file("empty.pem", "nothing")
+    return Path(certificates.ca).parent
 
 
 def settings(files: Path, **others: Any) -> TlsSettings:
     """Good settings, and others in their place."""
     good: dict[str, Any] = {
-        "certificate_file": str(files / "cert.pem"),
-        "key_file": str(files / "key.pem"),
-        "ca_file": str(files / "cert.pem"),
+        "certificate_file": str(files / "server.pem"),
+        "key_file": str(files / "server.key"),
+        "ca_file": str(files / "ca.pem"),
     }
     return TlsSettings(**good | others)
 
@@ -83,16 +76,16 @@ def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mod
         ({"minimum_version": "1.1"}, "tls_minimum_version is '1.1'; must be one of 1.2, 1.3"),
         (
             {"verify": Verify.REQUIRED, "ca_file": None},
-            "tls_ca_file is not given; must name who signs clients' certificates, or turn verifying off",
+            "tls_ca is not given; must name who signs clients' certificates, or turn verifying off",
         ),
         (
             {"certificate_file": "missing.pem"},
-            "tls_certificate_file or its key cannot be read: No such file or directory; give files",
+            "tls_certificate or its key cannot be read: No such file or directory; give files",
         ),
-        ({"certificate_file": "empty.pem"}, "tls_certificate_file and its key cannot be used: "),
-        ({"key_file": "empty.pem"}, "tls_certificate_file and its key cannot be used: "),
-        ({"ca_file": "empty.pem"}, "tls_ca_file holds no certificate: "),
-        ({"ca_file": "missing.pem"}, "tls_ca_file cannot be read: No such file or directory"),
+        ({"certificate_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
+        ({"key_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
+        ({"ca_file": "empty.pem"}, "tls_ca holds no certificate: "),
+        ({"ca_file": "missing.pem"}, "tls_ca cannot be read: No such file or directory"),
     ],
 )
 def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], text: str) -> None:
@@ -108,10 +101,12 @@ def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], 
 
 def test_a_key_with_a_password_is_refused_and_not_asked_for(files: Path) -> None:
     """OpenSSL would ask at the terminal, where nobody is."""
-    locked = files / "locked.pem"
-    command = ["openssl", "ec", "-in", str(files / "key.pem"), "-aes256", "-passout", "pass:geheim"]
-    subprocess.run([*command, "-out", str(locked)], check=True, capture_output=True)
-    with pytest.raises(ConfigError, match="tls_certificate_file and its key cannot be used"):
+    key = load_pem_private_key((files / "server.key").read_bytes(), None)
+    locked = files / "locked.key"
+    locked.write_bytes(
+        key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"geheim"))
+    )
+    with pytest.raises(ConfigError, match="tls_certificate and its key cannot be used"):
         server_context(settings(files, key_file=str(locked)))
     given = settings(files, key_file=str(locked), key_password="geheim")
     assert server_context(given).verify_mode is ssl.CERT_NONE

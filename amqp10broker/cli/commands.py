@@ -1,0 +1,159 @@
+"""What a command is, and the options and values that many share."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.errors import ConfigError
+
+Parser = argparse.ArgumentParser
+
+STANDARD: Final = "-"
+"""In place of a file's name: standard input or output."""
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One command of `amqp10broker`.
+
+    Attributes:
+        name: as it is typed.
+        arguments: adds its options and arguments to a parser.
+        run: does it; returns the exit code.
+        description: for its own help; empty takes the line of the list of commands as a sentence.
+    """
+
+    name: str
+    arguments: Callable[[Parser], None]
+    run: Callable[[argparse.Namespace], int]
+    description: str = ""
+
+    def add_to(self, commands: argparse._SubParsersAction[Parser], help: str) -> None:
+        """Make it one of the choices.
+
+        Args:
+            commands: the others.
+            help: its line in the list of commands.
+        """
+        lines = "\n" in self.description
+        parser = commands.add_parser(
+            self.name,
+            help=help,
+            description=self.description or f"{help[0].upper()}{help[1:]}.",
+            allow_abbrev=False,
+            formatter_class=argparse.RawDescriptionHelpFormatter if lines else argparse.HelpFormatter,
+        )
+        self.arguments(parser)
+        parser.set_defaults(run=self.run)
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def add_where(parser: Parser) -> None:
+    """Where the broker is."""
+    where = parser.add_mutually_exclusive_group()
+    where.add_argument("--port", help="the port on which the broker listens (default 5672)")
+    where.add_argument(
+        "--admin-socket", metavar="PATH", help="the broker's socket, if started with that option"
+    )
+
+
+def add_vhost(parser: Parser) -> None:
+    """Which virtual host names mean."""
+    parser.add_argument("--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)")
+
+
+def add_arguments_option(parser: Parser) -> None:
+    """x-arguments of what is declared."""
+    parser.add_argument(
+        "--argument",
+        dest="arguments",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help='an argument, repeatable; VALUE is JSON if it can be read so (10, true, "10"), else text',
+    )
+
+
+def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
+    """Have the broker do an operation, in the virtual host that was chosen.
+
+    Raises:
+        RefusedByBroker: it does not.
+        AdminSocketError: there is no broker.
+    """
+    request: dict[str, Any] = {"op": operation, "arguments": given}
+    if getattr(arguments, "vhost", None) is not None:
+        request["vhost"] = arguments.vhost
+    return request_to(arguments, request)
+
+
+def request_to(arguments: argparse.Namespace, request: dict[str, Any]) -> Any:
+    """Send a request as it is.
+
+    Raises:
+        RefusedByBroker: the broker does not do it.
+        AdminSocketError: there is no broker.
+    """
+    from amqp10broker.cli import admin  # sockets: not needed for --help
+
+    return admin.ask(admin.place_of(arguments.port, arguments.admin_socket, os.environ), request)
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+def pairs(option: str, written: Iterable[str]) -> dict[str, Any]:
+    """The values of a repeated ``KEY=VALUE``.
+
+    Raises:
+        ConfigError: one is not of this form, or a key is given twice.
+    """
+    values: dict[str, Any] = {}
+    for each in written:
+        key, equals, value = each.partition("=")
+        if not key or not equals:
+            raise ConfigError(option, f"is {each!r}", "must be KEY=VALUE")
+        if key in values:
+            raise ConfigError(option, f"gives {key!r} twice", "give it once")
+        values[key] = typed(value)
+    return values
+
+
+def typed(value: str) -> Any:
+    """JSON, or the text itself where it is none: ``10``, ``true``, ``"10"``, ``[1, 2]``, ``text``."""
+    try:
+        return json.loads(value, parse_constant=_refuse)
+    except ValueError:
+        return value
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(constant)  # NaN and Infinity are no JSON; Python reads them all the same
+
+
+def read_file(name: str) -> bytes:
+    """The content of a file, or of standard input for ``-``.
+
+    Raises:
+        ConfigError: it cannot be read.
+    """
+    try:
+        if name == STANDARD:
+            return sys.stdin.buffer.read()
+        with open(name, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise ConfigError(f"file {name}", f"cannot be read: {error.strerror}", "give another") from error
+
+
+def counted(count: int, noun: str) -> str:
+    """``1 message``, ``2 messages``."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

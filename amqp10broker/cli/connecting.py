@@ -1,0 +1,112 @@
+"""Options and login of the commands that go to the broker as a client does: ``publish`` and ``get``.
+
+They use AMQP 1.0 and not the administration socket, so that they need the same permissions, wait for
+the same credit and get the same outcomes as an application, and show what it would see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from amqp10broker.cli.commands import Parser, read_file
+from amqp10broker.cli.exits import Unreachable
+from amqp10broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from amqp10broker.client.blocking import Client
+
+TIMEOUT_S: Final = 30.0
+_TIMEOUT_S_MIN: Final = 0.01
+_TIMEOUT_S_MAX: Final = 86_400.0
+
+
+def add_client(parser: Parser) -> None:
+    """Where to connect to, and as whom."""
+    client = parser.add_argument_group("connection")
+    client.add_argument("--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)")
+    client.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
+    client.add_argument("--port", help="default: AMQP10BROKER_PORT, or 5672")
+    client.add_argument("--user", default="guest", help="default: guest; empty logs in as anonymous")
+    password = client.add_mutually_exclusive_group()
+    password.add_argument(
+        "--password",
+        default="guest",
+        help="default: guest. Others on this machine can see it in the process list",
+    )
+    password.add_argument("--password-file", metavar="FILE", help="a file whose first line is the password")
+    client.add_argument(
+        "--timeout",
+        type=seconds,
+        default=TIMEOUT_S,
+        metavar="SECONDS",
+        help=f"how long to wait for each answer of the broker (default {TIMEOUT_S:g})",
+    )
+
+
+def connect(arguments: argparse.Namespace) -> Client:
+    """Log in as the options say.
+
+    Raises:
+        Unreachable: nobody listens there, or does not answer.
+        ClientError: the broker does not let us in.
+        ConfigError: the port is none, or the password cannot be read.
+    """
+    from amqp10broker.cli import admin
+    from amqp10broker.client.blocking import connect
+    from amqp10broker.client.errors import ConnectError, TimedOutError
+
+    port = admin.place_of(arguments.port, None, os.environ).port
+    password = arguments.password
+    if arguments.password_file is not None:
+        password = _first_line(arguments.password_file)
+    try:
+        return connect(
+            arguments.host,
+            port,
+            user=arguments.user or None,
+            password=password,
+            timeout_s=arguments.timeout,
+            hostname=None if arguments.vhost is None else f"vhost:{arguments.vhost}",
+        )
+    except (ConnectError, TimedOutError) as error:
+        raise Unreachable(str(error)) from error
+
+
+def _first_line(file: str) -> str:
+    try:
+        return read_file(file).decode().split("\n", 1)[0].removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"file {file}", "is not UTF-8", "must begin with the password in a line") from error
+
+
+def queue_address(queue: str) -> str:
+    """The address of a queue, which must exist."""
+    return f"/queues/{quote(queue, safe='')}"
+
+
+def exchange_address(exchange: str, key: str) -> str:
+    """The address of an exchange with a routing key."""
+    return f"/exchanges/{quote(exchange, safe='')}/{quote(key, safe='')}"
+
+
+def seconds(written: str) -> float:
+    """A number of seconds, for argparse."""
+    try:
+        number = float(written)
+    except ValueError:
+        number = -1.0
+    if not _TIMEOUT_S_MIN <= number <= _TIMEOUT_S_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{written!r} must be {_TIMEOUT_S_MIN:g} to {_TIMEOUT_S_MAX:g} seconds"
+        )
+    return number
+
+
+def positive(written: str) -> int:
+    """A number from 1, for argparse."""
+    if not written.isdecimal() or int(written) == 0:
+        raise argparse.ArgumentTypeError(f"{written!r} must be an integer from 1")
+    return int(written)

@@ -1,0 +1,306 @@
+"""The ``list-`` commands: what there is, in columns that the user chooses."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from amqp10broker.cli import rows, tables
+from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask, request_to
+from amqp10broker.cli.exits import EXIT_OK
+from amqp10broker.errors import ConfigError
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """One kind of thing that can be listed.
+
+    Attributes:
+        noun: the plural, as the command has it.
+        what: for people.
+        columns: what each is, in the order of the help; "" if its name says it.
+        default: those that are shown when none is chosen.
+        row: makes a row of an entry that the operation of the same name gives.
+        from_status: or: makes all rows of the status document.
+        of_vhost: things of one virtual host; else of all of them.
+    """
+
+    noun: str
+    what: str
+    columns: Mapping[str, str]
+    default: tuple[str, ...]
+    row: Callable[[Mapping[str, Any]], Row] | None = None
+    from_status: Callable[[Mapping[str, Any]], Iterator[Row]] | None = None
+    of_vhost: bool = True
+
+    @property
+    def command(self) -> str:
+        """Its command, which is also the operation."""
+        return f"list-{self.noun}"
+
+
+_OWNER: Final = {"connection": "number of the connection", "user": "", "vhost": "", "channel": "its number"}
+
+LISTINGS: Final = (
+    Listing(
+        "queues",
+        "queues of a virtual host",
+        {
+            "name": "",
+            "vhost": "",
+            "type": "classic or quorum",
+            "durable": "",
+            "auto_delete": "",
+            "exclusive": "only for the connection that declared it",
+            "arguments": "",
+            "messages": "ready and unacknowledged",
+            "messages_ready": "",
+            "messages_unacknowledged": "delivered and not settled",
+            "consumers": "",
+            "publishers": "links of AMQP 1.0 with this target",
+            "leader": "the broker that has it",
+        },
+        ("name", "type", "messages", "consumers"),
+        rows.queue_row,
+    ),
+    Listing(
+        "exchanges",
+        "exchanges of a virtual host",
+        dict.fromkeys(("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"), ""),
+        ("name", "type", "durable"),
+        rows.exchange_row,
+    ),
+    Listing(
+        "bindings",
+        "bindings of a virtual host",
+        {
+            "source_name": "the exchange",
+            "destination_name": "",
+            "destination_kind": "queue or exchange",
+            "routing_key": "",
+            "arguments": "",
+            "location": "as the management node of AMQP 1.0 names it",
+        },
+        ("source_name", "destination_name", "destination_kind", "routing_key", "arguments"),
+        rows.binding_row,
+    ),
+    Listing(
+        "vhosts",
+        "virtual hosts",
+        {
+            "name": "",
+            "description": "",
+            "tags": "",
+            "default_queue_type": "of queues declared without a type",
+            "queues": "how many",
+            "limits": "",
+        },
+        ("name", "description", "queues"),
+        rows.vhost_row,
+        of_vhost=False,
+    ),
+    Listing(
+        "users",
+        "users",
+        dict.fromkeys(("user", "tags", "limits"), ""),
+        ("user", "tags"),
+        rows.user_row,
+        of_vhost=False,
+    ),
+    Listing(
+        "permissions",
+        "who may do what in a virtual host",
+        dict.fromkeys(("user", "vhost", "configure", "write", "read"), ""),
+        ("user", "configure", "write", "read"),
+        rows.permission_row,
+    ),
+    Listing(
+        "topic-permissions",
+        "whose routing keys are restricted in a virtual host",
+        dict.fromkeys(("user", "vhost", "exchange", "write", "read"), ""),
+        ("user", "exchange", "write", "read"),
+        rows.permission_row,
+    ),
+    Listing(
+        "connections",
+        "connections",
+        {
+            "id": "its number, for close-connection",
+            "protocol": "",
+            "peer": "the client's address",
+            "user": "",
+            "vhost": "",
+            "state": "",
+            "client": "container-id, or the name that the client gives itself",
+            "sessions": "how many (AMQP 1.0)",
+            "channels": "how many (AMQP 0-9-1)",
+            "channel_max": "",
+            "frame_max": "",
+            "idle_timeout_ms": "of the client",
+            "bytes_in": "",
+            "bytes_out": "",
+            "writer_waiting_bytes": "what the client is too slow to read",
+        },
+        ("id", "protocol", "peer", "user", "vhost", "state"),
+        from_status=rows.connection_rows,
+    ),
+    Listing(
+        "sessions",
+        "sessions of AMQP 1.0",
+        {
+            **_OWNER,
+            "incoming_window": "transfers that the client may send",
+            "remote_incoming_window": "transfers that the client will take",
+            "next_incoming_id": "",
+            "next_outgoing_id": "",
+            "unsettled_in": "deliveries of the client without outcome",
+            "unsettled_out": "deliveries to the client without outcome",
+            "pending_out": "deliveries that wait for window or writer",
+            "links": "how many",
+        },
+        (
+            *("connection", "channel", "user", "links", "incoming_window", "remote_incoming_window"),
+            *("unsettled_in", "unsettled_out"),
+        ),
+        from_status=rows.session_rows,
+    ),
+    Listing(
+        "links",
+        "links of AMQP 1.0",
+        {
+            **_OWNER,
+            "handle": "",
+            "name": "",
+            "role": "of the client: sender or receiver",
+            "address": "",
+            "queue": "",
+            "credit": "",
+            "delivery_count": "",
+            "unsettled": "",
+            "available": "",
+            "drain": "",
+            "queue_credit": "what the queue may still send to the link",
+            "queue_delivery_count": "",
+            "pending": "deliveries that wait for window or writer",
+            "properties": "",
+            "waits": "why nothing moves",
+            "waits_why": "the evidence",
+        },
+        ("connection", "channel", "name", "role", "queue", "credit", "delivery_count", "unsettled", "waits"),
+        from_status=rows.link_rows,
+    ),
+    Listing(
+        "channels",
+        "channels of AMQP 0-9-1",
+        {
+            **_OWNER,
+            "state": "",
+            "confirm": "publisher confirms are on",
+            "transactional": "",
+            "unconfirmed": "publishes without confirm",
+            "unacknowledged": "deliveries without ack",
+            "prefetch": "",
+            "global_prefetch": "",
+            "reader_credit": "contents that the reader may hand over before it waits",
+            "consumers": "how many",
+            "waits": "why nothing moves",
+        },
+        (
+            *("connection", "channel", "user", "state", "unconfirmed", "unacknowledged", "prefetch"),
+            *("consumers", "waits"),
+        ),
+        from_status=rows.channel_rows,
+    ),
+    Listing(
+        "consumers",
+        "consumers of both protocols",
+        {
+            **_OWNER,
+            "protocol": "",
+            "tag": "consumer tag, or name of the link",
+            "queue": "",
+            "prefetch": "or link credit",
+            "unacknowledged": "",
+            "waits": "why nothing moves",
+        },
+        ("connection", "channel", "tag", "queue", "prefetch", "unacknowledged"),
+        from_status=rows.consumer_rows,
+    ),
+)
+
+
+def _arguments(listing: Listing, parser: Parser) -> None:
+    columns = parser.add_argument(
+        "columns",
+        nargs="*",
+        metavar="COLUMN",
+        help=f"of {', '.join(listing.columns)} (default: {' '.join(listing.default)})",
+    )
+    # For shell completion; argparse itself cannot check an empty list against choices.
+    columns.completions = tuple(listing.columns)  # type: ignore[attr-defined]
+    if listing.of_vhost:
+        add_vhost(parser)
+    parser.add_argument("--format", choices=tables.FORMATS, default="table", help="default: table")
+    parser.add_argument("--no-header", action="store_true", help="leave out the names of the columns")
+    add_where(parser)
+
+
+def _list(listing: Listing, arguments: argparse.Namespace) -> int:
+    columns = chosen_columns(listing, arguments.columns)
+    found = _rows(listing, arguments)
+    text = tables.render(
+        columns, found, arguments.format, header=not arguments.no_header, encoding=sys.stdout.encoding
+    )
+    sys.stdout.write(text)
+    return EXIT_OK
+
+
+def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
+    """The columns to show; a dash in a name is as good as an underscore.
+
+    Raises:
+        ConfigError: there is no such column.
+    """
+    columns = tuple(each.replace("-", "_") for each in written)
+    for column, given in zip(columns, written, strict=True):
+        if column not in listing.columns:
+            raise ConfigError(
+                f"column '{given}'",
+                f"is unknown to {listing.command}",
+                f"known are {', '.join(listing.columns)}",
+            )
+    return columns or listing.default
+
+
+def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
+    if listing.from_status is None:
+        assert listing.row is not None
+        given = {"vhost": arguments.vhost} if listing.noun.endswith("permissions") else {}
+        return [listing.row(each) for each in ask(arguments, listing.command, **given)]
+    found = list(listing.from_status(request_to(arguments, {"op": "status"})))
+    if arguments.vhost is not None:
+        found = [row for row in found if row["vhost"] == arguments.vhost]
+    return found
+
+
+def _description(listing: Listing) -> str:
+    room = max(map(len, listing.columns))
+    lines = [f"  {name:{room}}  {what}".rstrip() for name, what in listing.columns.items()]
+    return "\n".join([f"List {listing.what}. Columns:", "", *lines])
+
+
+COMMANDS: Final = tuple(
+    Command(
+        listing.command,
+        partial(_arguments, listing),
+        partial(_list, listing),
+        _description(listing),
+    )
+    for listing in LISTINGS
+)

@@ -1,0 +1,48 @@
+"""Getting a password without the command line, which others on the machine can read in the process list."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from amqp10broker.cli.commands import read_file
+from amqp10broker.errors import ConfigError
+
+
+def add_password_file(parser: argparse._ActionsContainer) -> None:
+    """Where the password is."""
+    parser.add_argument(
+        "--password-file",
+        metavar="FILE",
+        help="a file whose first line is the password, - for standard input (default: ask at the terminal, "
+        "or read standard input if that is no terminal)",
+    )
+
+
+def read_password(file: str | None, user: str, *, confirm: bool) -> str:
+    """The password of a user: from a file, from standard input, or typed.
+
+    Args:
+        file: ``-`` for standard input; None asks at a terminal, if standard input is one.
+        user: whose, for the prompt.
+        confirm: have it typed twice.
+
+    Raises:
+        ConfigError: there is none, it is no UTF-8, or it was typed differently the second time.
+    """
+    if file is None and sys.stdin.isatty():
+        import getpass
+
+        password = getpass.getpass(f"Password of user '{user}': ")
+        if confirm and getpass.getpass("The same again: ") != password:
+            raise ConfigError("the password", "was typed differently the second time", "try again")
+    else:
+        content = read_file(file or "-")
+        source = "standard input" if file in (None, "-") else f"file {file}"
+        try:
+            password = content.decode().split("\n", 1)[0].removesuffix("\r")
+        except UnicodeDecodeError as error:
+            raise ConfigError(source, "is not UTF-8", "must begin with the password in a line") from error
+    if not password:
+        raise ConfigError("the password", "is empty", "must have at least one character")
+    return password

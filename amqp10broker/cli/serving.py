@@ -1,0 +1,107 @@
+"""``amqp10broker serve``: the options, which are the table of settings, and the configuration they make."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Final
+
+from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.config.records import FLOW_SETTINGS, SETTINGS, Config
+from amqp10broker.config.settings import Setting
+
+_FIRST: Final = ("host", "port", "log_level", "log_format", "trace_frames", "admin_socket", "container_id")
+_TESTING: Final = ("test_mode",)
+# The two settings whose default reads badly: an empty or missing value that stands for something.
+_DEFAULTS_IN_WORDS: Final = {
+    "container_id": "amqp10broker@HOSTNAME",
+    "admin_socket": "PORT.sock in a private directory",
+}
+
+
+def _arguments(parser: Parser) -> None:
+    defaults = Config()
+    parser.add_argument(
+        "--config", metavar="FILE", help="configuration in TOML; its keys are named like the options, with _"
+    )
+    parser.add_argument(
+        "--user",
+        action="append",
+        metavar="NAME:PASSWORD",
+        help="who may log in, repeatable; replaces all other users. Others on this machine can see it in "
+        "the process list: prefer [[user]] in the configuration file (default: guest:guest, only from here)",
+    )
+    for name in _FIRST:
+        _add_setting(parser, SETTINGS[name], getattr(defaults, name))
+    flow = parser.add_argument_group("flow control")
+    for name, setting in FLOW_SETTINGS.items():
+        _add_setting(flow, setting, getattr(defaults.flow, name))
+    limits = parser.add_argument_group("limits and behaviour")
+    for name, setting in SETTINGS.items():
+        if name not in (*_FIRST, *_TESTING, *FLOW_SETTINGS):
+            _add_setting(limits, setting, getattr(defaults, name))
+    testing = parser.add_argument_group("for tests only")
+    for name in _TESTING:
+        _add_setting(testing, SETTINGS[name], getattr(defaults, name))
+    testing.add_argument(
+        "--confirm-delay",
+        action="append",
+        metavar="QUEUE=MS",
+        help="confirm what is published to queues of that name or pattern so much later, repeatable; "
+        "needs --test-mode",
+    )
+
+
+def _add_setting(
+    parser: argparse.ArgumentParser | argparse._ArgumentGroup, setting: Setting, default: object
+) -> None:
+    """One option. The text is parsed with the other sources, so that its errors read like theirs."""
+    if setting.kind is bool:
+        parser.add_argument(
+            setting.flag,
+            action=argparse.BooleanOptionalAction,
+            default=None,
+            dest=setting.name,
+            help=f"{setting.help} (default: {'on' if default else 'off'})".replace("%", "%%"),
+        )
+        return
+    shown = _DEFAULTS_IN_WORDS.get(setting.name, default)
+    notes = [f"default: {shown}"]
+    if setting.choices:
+        notes.insert(0, ", ".join(setting.choices))
+    if setting.zero_means:
+        notes.insert(0, f"0: {setting.zero_means}")
+    parser.add_argument(
+        setting.flag,
+        dest=setting.name,
+        metavar="N" if setting.kind is int else "TEXT",
+        help=f"{setting.help} ({'; '.join(notes)})".replace("%", "%%"),
+    )
+
+
+def config_of(arguments: argparse.Namespace) -> Config:
+    """The configuration that `serve` runs with, from the parsed options and the process's environment.
+
+    Raises:
+        ConfigError: some source has an unknown name or a bad value.
+    """
+    flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay")}
+    return Config.load(file=arguments.config, environ=os.environ, flags=flags)
+
+
+def _serve(arguments: argparse.Namespace) -> int:
+    config = config_of(arguments)
+    from amqp10broker.cli import serve  # Trio and structlog: for this command only
+
+    return serve.run(config)
+
+
+COMMANDS: Final = (
+    Command(
+        "serve",
+        _arguments,
+        _serve,
+        "Run the broker until SIGTERM or ctrl-C. An option overrides its environment variable "
+        "(AMQP10BROKER_PORT for --port), which overrides the configuration file.",
+    ),
+)

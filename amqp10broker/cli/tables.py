@@ -1,0 +1,130 @@
+"""Rows as text: the box table that RabbitMQ's `pretty_table` prints, JSON, CSV, or plain lines.
+
+Takes columns and rows and returns text; prints nothing. Names come from clients: in the forms that a
+terminal shows, what could steer it is escaped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+FORMATS: Final = ("table", "json", "csv", "plain")
+
+Row = Mapping[str, Any]
+
+_BOX: Final = "─│┌┬┐├┼┤└┴┘"
+_ASCII: Final = "-|+++++++++"
+_WIDE: Final = frozenset("WF")
+
+
+def render(
+    columns: Sequence[str],
+    rows: Sequence[Row],
+    form: str,
+    *,
+    header: bool = True,
+    encoding: str | None = "utf-8",
+) -> str:
+    """The rows as text that ends with a line break; empty if there is nothing to show.
+
+    Args:
+        columns: which, in order.
+        rows: values by column.
+        form: one of `FORMATS`.
+        header: name the columns; JSON always does.
+        encoding: of where it goes; a box that it cannot show is drawn in ASCII.
+    """
+    if form == "json":
+        return _json(columns, rows)
+    if form == "csv":
+        return _csv(columns, rows, header)
+    lines = [[cell(row.get(column)) for column in columns] for row in rows]
+    if header:
+        lines.insert(0, list(columns))
+    if not lines:
+        return ""
+    if form == "plain":
+        return "".join("\t".join(line) + "\n" for line in lines)
+    return _box(lines, _BOX if _can_show(_BOX, encoding) else _ASCII)
+
+
+def _box(lines: Sequence[Sequence[str]], drawn: str) -> str:
+    widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    bar, side, corners = drawn[0], drawn[1], drawn[2:]
+
+    def rule(left: str, middle: str, right: str) -> str:
+        return left + middle.join(bar * (width + 2) for width in widths) + right
+
+    between = "\n" + rule(*corners[3:6]) + "\n"
+    shown = (
+        side
+        + side.join(
+            f" {text}{' ' * (width - _width(text))} " for text, width in zip(line, widths, strict=True)
+        )
+        + side
+        for line in lines
+    )
+    return f"{rule(*corners[:3])}\n{between.join(shown)}\n{rule(*corners[6:])}\n"
+
+
+def _json(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    import json
+
+    chosen = [{column: row.get(column) for column in columns} for row in rows]
+    return json.dumps(chosen, indent=2, ensure_ascii=False) + "\n"
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Row], header: bool) -> str:
+    import csv
+    import io
+
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    if header:
+        writer.writerow(columns)
+    writer.writerows([plain(row.get(column)) for column in columns] for row in rows)
+    return out.getvalue()
+
+
+def plain(value: object) -> str:
+    """A value as text: nothing for None, true or false, names with commas, JSON for other lists and maps."""
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "true" if value else "false"
+        case list() if all(isinstance(each, str) for each in value):
+            return ", ".join(value)
+        case dict() | list():
+            import json
+
+            return json.dumps(value, ensure_ascii=False) if value else ""
+        case _:
+            return str(value)
+
+
+def cell(value: object) -> str:
+    """`plain`, with everything escaped that is not printable: line ends, tabs, escape sequences."""
+    text = plain(value)
+    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
+
+
+def _width(text: str) -> int:
+    """Columns of a terminal: characters of Chinese, Japanese and Korean take two, combining ones none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(
+        0 if unicodedata.combining(each) else 1 + (unicodedata.east_asian_width(each) in _WIDE)
+        for each in text
+    )
+
+
+def _can_show(text: str, encoding: str | None) -> bool:
+    try:
+        text.encode(encoding or "ascii")
+    except (UnicodeEncodeError, LookupError):
+        return False
+    return True

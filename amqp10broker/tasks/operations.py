@@ -1,0 +1,225 @@
+"""Operations of the management room, run by a living broker for the machine's owner.
+
+The room itself is synchronous; what takes time, or reaches tasks, is done here:
+
+- passwords become argon2 records in a thread (as logins do, see `login`), before the operation runs;
+- where an operation needs a queue's answer, it is awaited in a mailbox of this one request, so that any
+  number of requests may wait at the same time;
+- when a virtual host or a user is deleted, the connections that were its own are closed.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from amqp10broker.catalog.users import PasswordRecord
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import BrokerError, InvalidArgument, NotFound
+from amqp10broker.management.caller import Ask, Caller
+from amqp10broker.management.operations import OPERATIONS, perform
+from amqp10broker.queues.commands import RequestRef
+from amqp10broker.queues.effects import Answer
+from amqp10broker.security.passwords import Passwords
+from amqp10broker.tasks import login
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.mail import SessionLetter
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.queue import SessionAddress
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.broker import Broker
+
+_log = Log("amqp10broker.admin")
+
+ANSWER_S: Final = 8.0
+"""How long a queue may take; less than the command line waits, so that it hears which queue it was."""
+_OF_NO_VHOST: Final = frozenset({"user", "permission", "vhost", "definitions"})
+"""Nouns of operations that name their virtual host themselves, or need none."""
+
+
+async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vhost: str | None) -> Any:
+    """Run an operation of `management.operations` with all that follows from it.
+
+    Args:
+        broker: whose.
+        name: of the operation.
+        given: its arguments by name.
+        vhost: the virtual host that names mean; None is the one of the configuration.
+
+    Returns:
+        The result as plain Python values.
+
+    Raises:
+        RefusedError: of the class that says why; nothing was changed.
+        BrokerError: a queue has not answered.
+    """
+    if name == "declare-queue" and given.get("exclusive"):
+        raise InvalidArgument(
+            "queue",
+            "a queue for one connection only must be declared on that connection: leave out exclusive",
+        )
+    passwords = await _made_in_thread(broker.passwords, _passwords_in(name, given))
+    caller = Caller(
+        catalog=broker.catalog,
+        vhost=_vhost(broker, name, vhost),
+        access=None,
+        connection=broker,
+        node=broker.container_id,
+        passwords=passwords,
+    )
+    result = perform(caller, name, given)
+    if isinstance(result, Ask):
+        result = await ask_queue(result)
+    follow = _FOLLOWED_BY.get(name)
+    if follow is not None:
+        follow(broker, given)
+    if OPERATIONS[name].changes:
+        _log.info("operation", name=name)  # without arguments: there are passwords among them
+    return result
+
+
+async def ask_queue(ask: Ask) -> Any:
+    """Put an operation's question to its queue, and finish the operation with the answer.
+
+    Raises:
+        RefusedError: the queue's answer means so.
+        BrokerError: it has not answered.
+    """
+    mailbox: Mailbox[SessionLetter] = Mailbox()
+    request = RequestRef(SessionAddress("admin", mailbox))
+    answer: Answer | None = None
+    try:
+        ask.handle.post(ask.command(request))
+        # A queue that is deleted meanwhile answers that it is gone. The time is for one that is stuck.
+        with trio.move_on_after(ANSWER_S):
+            while answer is None:
+                answer = _answer_in(await mailbox.take_all(), request)
+    finally:
+        mailbox.close()
+    if answer is None:
+        raise BrokerError(
+            f"the queue has not answered for {ANSWER_S:g} s: it is overloaded; look at it with "
+            "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
+        )
+    return ask.then(answer)
+
+
+def close_connection(broker: Broker, number: int, reason: str) -> None:
+    """Close one connection in order; its client hears the reason.
+
+    Raises:
+        NotFound: there is none of this number.
+    """
+    connection = broker.connections.get(number)
+    if connection is None:
+        raise NotFound(f"connection {number}", f"no connection {number}")
+    connection.close(reason)
+
+
+def _answer_in(letters: list[SessionLetter], request: RequestRef) -> Answer | None:
+    for letter in letters:
+        if isinstance(letter, list):
+            for effect in letter:
+                if isinstance(effect, Answer) and effect.request is request:
+                    return effect
+    return None
+
+
+def _vhost(broker: Broker, operation: str, name: str | None) -> VirtualHost:
+    """The virtual host of a caller.
+
+    Raises:
+        NotFound: there is none, and the operation is about what is in one.
+    """
+    name = broker.config.default_vhost if name is None else name
+    found = broker.catalog.find_vhost(name)
+    if found is None:
+        known = OPERATIONS.get(operation)
+        if known is None or known.noun not in _OF_NO_VHOST:
+            return broker.catalog.lookup_vhost(name)
+        # The default one may be deleted, and users must be manageable all the same.
+        found = VirtualHost(name, broker)
+        found.deleted = True
+    return found
+
+
+# --- passwords ------------------------------------------------------------------------------------
+
+
+class _ReadyRecords:
+    """Gives records that were made before; one for each time that a password occurs, with its own salt."""
+
+    def __init__(self, passwords: Passwords, records: Mapping[str, list[PasswordRecord]]) -> None:
+        self._passwords = passwords
+        self._records = records
+
+    def make(self, password: str) -> PasswordRecord:
+        """The record of a new password."""
+        ready = self._records.get(password)
+        return ready.pop() if ready else self._passwords.make(password)
+
+    def exportable(self, record: PasswordRecord | None) -> PasswordRecord | None:
+        """The record as a definitions file may hold it."""
+        return self._passwords.exportable(record)
+
+
+async def _made_in_thread(passwords: Passwords, plain: list[str]) -> _ReadyRecords:
+    """Have records made of passwords.
+
+    Raises:
+        InvalidArgument: one is empty or holds a NUL.
+    """
+    records: dict[str, list[PasswordRecord]] = defaultdict(list)
+    for password in plain:
+        records[password].append(await login.run_slow(_make(passwords, password)))
+    return _ReadyRecords(passwords, records)
+
+
+def _make(passwords: Passwords, password: str) -> Callable[[], PasswordRecord]:
+    return lambda: passwords.make(password)
+
+
+def _passwords_in(operation: str, given: Mapping[str, Any]) -> list[str]:
+    if operation in ("add-user", "change-password"):
+        password = given.get("password")
+        return [password] if isinstance(password, str) else []
+    if operation == "import-definitions":
+        return list(_plain_passwords(given.get("document")))
+    return []
+
+
+def _plain_passwords(document: object) -> Iterator[str]:
+    """The passwords that a document holds in plain; whatever is malformed is refused when it is loaded."""
+    users = document.get("users") if isinstance(document, dict) else None
+    for user in users if isinstance(users, list) else ():
+        if isinstance(user, dict) and "password_hash" not in user:
+            password = user.get("password")
+            if isinstance(password, str) and password and "\0" not in password:
+                yield password
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+def _close_those_of_vhost(broker: Broker, given: Mapping[str, Any]) -> None:
+    name = given["name"]
+    for connection in list(broker.connections.values()):
+        if connection.vhost == name:
+            connection.close(f"vhost '{name}' is deleted")
+
+
+def _close_those_of_user(broker: Broker, given: Mapping[str, Any]) -> None:
+    name = given["user"]
+    for connection in list(broker.connections.values()):
+        if connection.user == name:
+            connection.close(f"user '{name}' is deleted")
+
+
+_FOLLOWED_BY: Final[Mapping[str, Callable[[Broker, Mapping[str, Any]], None]]] = {
+    "delete-vhost": _close_those_of_vhost,
+    "delete-user": _close_those_of_user,
+}

@@ -1,0 +1,376 @@
+"""Permissions of links: which one each attach and each message needs, and with which words it is missing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe, Unsubscribe, Verdict
+from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
+
+UNAUTHORIZED = "amqp:unauthorized-access"
+LOCKED = (
+    "cannot obtain exclusive access to locked queue 'q1' in vhost '/'. It could be originally declared on "
+    "another connection or the exclusive property value does not match that of the original declaration."
+)
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Queues, a direct and a topic exchange; guest may do everything so far."""
+    scene = Scene("q1", "q2")
+    scene.exchange("x")
+    scene.bind("x", "q1", "k")
+    scene.exchange("t", "topic")
+    scene.bind("t", "q1", "#")
+    return scene
+
+
+def refused(what: str) -> str:
+    """The end of a session because of a missing permission."""
+    return ended(UNAUTHORIZED, f"{what} in vhost '/' refused for user 'guest'")
+
+
+# --- attach --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Row:
+    """An attach, the permissions that are just enough for it, and what is said without each."""
+
+    attach: str
+    enough: dict[str, str]
+    missing: tuple[tuple[str, str], ...]
+
+
+ROWS = {
+    "source queue": Row("source=/queues/q1", {"read": "^q1$"}, (("read", "read access to queue 'q1'"),)),
+    "target exchange": Row(
+        "target=/exchanges/x/k", {"write": "^x$"}, (("write", "write access to exchange 'x'"),)
+    ),
+    "target topic exchange": Row(
+        "target=/exchanges/t/k", {"write": "^t$"}, (("write", "write access to exchange 't'"),)
+    ),
+    "target queue": Row(
+        "target=/queues/q1",
+        {"write": r"^amq\.default$"},
+        (("write", "write access to exchange 'amq.default'"),),
+    ),
+    "dynamic source": Row(
+        "source=dynamic capabilities=temporary-queue",
+        {"configure": r"^amq\.dyn-", "read": r"^amq\.dyn-"},
+        (
+            ("configure", "configure access to queue 'amq.dyn-client-C-link-0-id1'"),
+            ("read", "read access to queue 'amq.dyn-client-C-link-0-id1'"),
+        ),
+    ),
+    "dynamic target": Row(
+        "target=dynamic capabilities=temporary-queue",
+        {"configure": r"^amq\.dyn-", "write": r"^amq\.default$"},
+        (
+            ("configure", "configure access to queue 'amq.dyn-client-C-link-0-id1'"),
+            ("write", "write access to exchange 'amq.default'"),
+        ),
+    ),
+    "bare name as source": Row(
+        "source=fresh",
+        {"configure": "^fresh$", "read": "^fresh$"},
+        (
+            ("configure", "configure access to queue 'fresh'"),
+            ("read", "read access to queue 'fresh'"),
+        ),
+    ),
+    "bare name as target": Row(
+        "target=fresh",
+        {"configure": "^fresh$", "write": r"^amq\.default$"},
+        (
+            ("configure", "configure access to queue 'fresh'"),
+            ("write", "write access to exchange 'amq.default'"),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_an_attach_needs_no_more_than_its_permissions(scene: Scene, name: str) -> None:
+    """amqp_auth_SUITE attach_*: with exactly these it is answered."""
+    row = ROWS[name]
+    scene.allow(**row.enough)
+    attach = scene.do(f"C> ATTACH h=0 {row.attach}")[0]
+    assert attach.startswith("B> ATTACH name=link-0 h=0 ")
+    assert not attach.endswith("=null")
+
+
+@pytest.mark.parametrize(
+    ("name", "permission", "what"),
+    [(name, permission, what) for name, row in ROWS.items() for permission, what in row.missing],
+)
+def test_an_attach_without_one_of_its_permissions_ends_the_session(
+    scene: Scene, name: str, permission: str, what: str
+) -> None:
+    """Not the link: END amqp:unauthorized-access, and no queue is left behind."""
+    row = ROWS[name]
+    before = set(scene.world.vhost.queues)
+    scene.allow(**{kind: pattern for kind, pattern in row.enough.items() if kind != permission})
+    assert scene.do(f"C> ATTACH h=0 {row.attach}") == [refused(what)]
+    assert set(scene.world.vhost.queues) == before
+
+
+@pytest.mark.parametrize("address", ["source=/queues/gone", "target=/exchanges/gone/k"])
+def test_who_may_not_learns_not_what_exists(scene: Scene, address: str) -> None:
+    """The permission is looked at before the name."""
+    scene.allow()
+    (line,) = scene.do(f"C> ATTACH h=0 {address}")
+    assert line.startswith("B> END error=amqp:unauthorized-access")
+
+
+def test_the_anonymous_terminus_needs_nothing_itself(scene: Scene) -> None:
+    """Each of its messages does."""
+    scene.allow()
+    assert scene.sender(None)[0].startswith("B> ATTACH ")
+
+
+def test_the_end_of_one_session_is_none_of_the_others(scene: Scene) -> None:
+    """Links of the ended session give back what they had; the connection's other sessions go on."""
+    scene.do("C> BEGIN ch=1", "C> ATTACH ch=1 h=0 target=/queues/q2", "publish q1 2")
+    scene.receiver("/queues/q1")
+    scene.do("C> FLOW h=9 dc=0 cr=5")
+    assert scene.counts("q1") == [0]
+    scene.allow(write=r"^amq\.default$")
+    assert scene.receiver("/queues/q2", 1) == [refused("read access to queue 'q2'")]
+    assert scene.counts("q1") == [2]
+    assert scene.do("C> TRANSFER ch=1 h=0") == [
+        "B> DISPOSITION ch=1 role=receiver first=0 settled=true state=accepted"
+    ]
+    assert scene.do("C> TRANSFER h=0") == [], "nothing is heard on an ended session"
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settled", ["true", "false"])
+@pytest.mark.parametrize(
+    ("to", "enough", "what"),
+    [
+        ("/exchanges/x/k", "^x$", "write access to exchange 'x'"),
+        ("/queues/q1", r"^amq\.default$", "write access to exchange 'amq.default'"),
+        ("/exchanges/t/k", "^t$", "write access to exchange 't'"),
+    ],
+)
+def test_a_message_through_the_anonymous_terminus(
+    scene: Scene, to: str, enough: str, what: str, settled: str
+) -> None:
+    """amqp_auth_SUITE target_per_message_exchange: END, however the message was sent."""
+    scene.sender(None)
+    scene.allow(write=enough)
+    assert scene.publish(content(to=to)) == [disposition(0, ACCEPTED)]
+    scene.allow(write="^other$")
+    assert scene.publish(content(to=to), settled=settled) == [refused(what)]
+    assert scene.counts("q1") == [1]
+
+
+def test_an_internal_exchange_through_the_anonymous_terminus(scene: Scene) -> None:
+    """amqp_auth_SUITE target_per_message_internal_exchange: it ends the session, too."""
+    scene.exchange("inside", "fanout", internal=True)
+    scene.sender(None)
+    text = "forbidden to publish to internal exchange 'inside' in vhost '/'"
+    assert scene.publish(content(to="/exchanges/inside")) == [ended(UNAUTHORIZED, text)]
+
+
+def test_what_was_sent_before_the_refused_message_is_published(scene: Scene) -> None:
+    """In one read with it."""
+    scene.allow(write="^x$")
+    scene.sender(None)
+    good, bad = content("good", to="/exchanges/x/k").hex(), content("bad", to="/queues/q1").hex()
+    lines = scene.do(
+        f"C> TRANSFER h=0 payload={good} ; TRANSFER h=0 payload={bad} ; TRANSFER h=0 payload={good}"
+    )
+    assert lines[-1] == refused("write access to exchange 'amq.default'")
+    assert scene.counts("q1") == [1]
+
+
+# --- topics --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "to"), [("/exchanges/t/bad.k", None), (None, "/exchanges/t/bad.k")], ids=["fixed", "anonymous"]
+)
+def test_a_topic_permission_is_looked_at_for_each_key(
+    scene: Scene, target: str | None, to: str | None
+) -> None:
+    """The attach succeeds: the key is part of the message's way, not of the exchange."""
+    scene.allow_topics("t", "^good")
+    assert len(scene.sender(target)) == 2
+    assert scene.publish(content(to=to)) == [refused("write access to topic 'bad.k' in exchange 't'")]
+
+
+@pytest.mark.parametrize(
+    ("target", "to"),
+    [("/exchanges/t/good.k", None), (None, "/exchanges/t/good.k")],
+    ids=["fixed", "anonymous"],
+)
+def test_a_topic_permission_is_looked_at_for_x_cc(scene: Scene, target: str | None, to: str | None) -> None:
+    """topic_permission_SUITE amqp_x_cc_annotation: every key must be allowed, or nothing is published."""
+    scene.allow_topics("t", "^good")
+    scene.sender(target)
+    assert scene.publish(content(to=to, cc=["good.2"])) == [disposition(0, ACCEPTED)]
+    assert scene.publish(content(to=to, cc=["good.2", "bad.k"])) == [
+        refused("write access to topic 'bad.k' in exchange 't'")
+    ]
+    assert scene.counts("q1") == [1]
+
+
+def test_topic_permissions_are_for_topic_exchanges(scene: Scene) -> None:
+    """A permission of that name at an exchange of another kind has no effect."""
+    scene.allow_topics("x", "^nothing$")
+    scene.sender("/exchanges/x/k")
+    assert scene.publish(content(cc=["k"])) == [disposition(0, ACCEPTED)]
+
+
+def test_a_topic_permission_may_name_user_and_vhost(scene: Scene) -> None:
+    """``{username}`` and ``{vhost}`` stand for the connection's."""
+    scene.allow_topics("t", "^{username}@{vhost}$")
+    scene.sender("/exchanges/t/guest@%2F")
+    scene.sender("/exchanges/t/else@%2F", 1)
+    assert scene.publish() == [disposition(0, ACCEPTED)]
+    assert scene.publish(handle=1) == [refused("write access to topic 'else@/' in exchange 't'")]
+
+
+# --- changes -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("target", "to", "what"),
+    [
+        ("/exchanges/x/k", None, "exchange 'x'"),
+        ("/queues/q1", None, "exchange 'amq.default'"),
+        (None, "/queues/q1", "exchange 'amq.default'"),
+    ],
+)
+def test_a_permission_that_is_taken_away_counts_at_the_next_message(
+    scene: Scene, target: str | None, to: str | None, what: str
+) -> None:
+    """What an open link was allowed is not remembered beyond the change; other changes do not matter."""
+    scene.sender(target)
+    assert scene.publish(content(to=to)) == [disposition(0, ACCEPTED)]
+    scene.allow(write=r"^(x|amq\.default)$")
+    assert scene.publish(content(to=to)) == [disposition(1, ACCEPTED)]
+    scene.allow(configure=".*", read=".*")
+    assert scene.publish(content(to=to)) == [refused(f"write access to {what}")]
+    assert scene.counts("q1") == [2]
+
+
+def test_a_topic_permission_that_comes_counts_at_the_next_message(scene: Scene) -> None:
+    """And one that goes as well."""
+    scene.sender("/exchanges/t/k")
+    assert scene.publish() == [disposition(0, ACCEPTED)]
+    scene.allow_topics("t", "^other$")
+    scene.world.catalog.users.clear_topic_permission("guest", "/")
+    assert scene.publish() == [disposition(1, ACCEPTED)]
+    scene.allow_topics("t", "^other$")
+    assert scene.publish() == [refused("write access to topic 'k' in exchange 't'")]
+
+
+# --- exclusive queues and consumers --------------------------------------------------------------
+
+
+def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scene) -> None:
+    """amqp_client_SUITE attach_to_exclusive_queue: DETACH amqp:resource-locked; publishing is allowed."""
+    scene.world.delete("q1")
+    scene.world.vhost.declare("q1", exclusive_owner=object())
+    attach, detach = scene.receiver("/queues/q1")
+    assert attach == "B> ATTACH name=link-9 h=9 role=sender idc=0 source=null"
+    assert detach == detached(9, "amqp:resource-locked", LOCKED)
+    scene.sender("/queues/q1")
+    assert scene.publish() == [disposition(0, ACCEPTED)]
+
+
+def test_an_exclusive_consumer_keeps_links_out(scene: Scene) -> None:
+    """One of AMQP 0-9-1: the attach is answered, then the link is detached; when it goes, there is room."""
+    queue = scene.world.queues["q1"].queue
+    other = ConsumerRef(ReplyTo("elsewhere"))
+    queue.apply(Subscribe(other, False, exclusive=True))
+    attach, detach = scene.receiver("/queues/q1")
+    assert attach == "B> ATTACH name=link-9 h=9 role=sender source=/queues/q1 idc=0"
+    assert detach == detached(9, UNAUTHORIZED, "queue 'q1' in vhost '/' in exclusive use")
+    scene.do("C> DETACH h=9 closed=true")
+    queue.apply(Unsubscribe(other, (), (), 0, Verdict.REQUEUE))
+    assert len(scene.receiver("/queues/q1")) == 1
+
+
+def test_a_link_keeps_an_exclusive_consumer_out(scene: Scene) -> None:
+    """The first who is there decides."""
+    scene.receiver("/queues/q1")
+    queue = scene.world.queues["q1"].queue
+    elsewhere = ReplyTo("elsewhere")
+    queue.take_effects()
+    queue.apply(Subscribe(ConsumerRef(elsewhere), False, exclusive=True))
+    (effect,) = queue.take_effects()[elsewhere]
+    assert type(effect).__name__ == "SubscribeRefused"
+
+
+# --- dynamic termini -----------------------------------------------------------------------------
+
+
+def test_dynamic_names(scene: Scene) -> None:
+    """dynamic_target_short_link_name and _long_: the name says whose it is, unless that is too long."""
+    attach = scene.do("C> ATTACH h=0 target=dynamic capabilities=temporary-queue")[0]
+    assert " target=/queues/amq.dyn-client-C-link-0-id1 " in attach
+    long = "n" * 142
+    attach = scene.do(f"C> ATTACH h=1 name={long} target=dynamic capabilities=temporary-queue")[0]
+    assert " target=/queues/amq.dyn.gen-" in attach
+    for queue in scene.world.vhost:
+        if queue.name.startswith("amq.dyn"):
+            assert queue.type == "classic"
+            assert queue.owner is scene.world.clients["C"]
+
+
+def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scene) -> None:
+    """dynamic_terminus_delete: other links to it hear that it was deleted."""
+    scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
+    name = "amq.dyn-client-C-link-0-id1"
+    scene.sender(f"/queues/{name}", 1)
+    assert scene.publish(handle=1) == [disposition(0, ACCEPTED)]
+    lines = scene.do("C> DETACH h=0 closed=true")
+    assert lines[0] == "B> DETACH h=0 closed=true"
+    assert lines[1] == detached(1, "amqp:resource-deleted", f"queue '{name}' in vhost '/' was deleted")
+    assert scene.world.vhost.find(name) is None
+
+
+@pytest.mark.parametrize("way", ["END", "CLOSE"])
+def test_a_dynamic_queue_goes_with_session_and_connection(scene: Scene, way: str) -> None:
+    """Whoever made it is gone."""
+    scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
+    scene.do("C> ATTACH h=1 target=dynamic capabilities=temporary-queue")
+    assert len(scene.world.vhost.queues) == 4
+    scene.do(f"C> {way}")
+    assert sorted(scene.world.vhost.queues) == ["q1", "q2"]
+
+
+@pytest.mark.parametrize(
+    ("attach", "end"),
+    [
+        ("source=dynamic capabilities=other", "source"),
+        ("target=dynamic capabilities=other", "target"),
+        ("target=dynamic capabilities=rabbitmq:volatile-queue", "target"),
+    ],
+)
+def test_other_kinds_of_dynamic_nodes_are_refused(scene: Scene, attach: str, end: str) -> None:
+    """amqp:not-implemented, for the link alone."""
+    _, detach = scene.do(f"C> ATTACH h=0 {attach}")
+    assert detach.startswith(
+        f'B> DETACH h=0 closed=true error=amqp:not-implemented "Dynamic {end} not supported'
+    )
+    scene.sender("/queues/q1", 1)
+    assert scene.publish(handle=1) == [disposition(0, ACCEPTED)]
+
+
+def test_unroutable_to_a_deleted_dynamic_queue(scene: Scene) -> None:
+    """By the anonymous terminus its name is one like any other."""
+    scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
+    scene.sender(None, 1)
+    to = "/queues/amq.dyn-client-C-link-0-id1"
+    assert scene.publish(content(to=to), 1) == [disposition(0, ACCEPTED)]
+    scene.do("C> DETACH h=0 closed=true")
+    assert scene.publish(content(to=to), 1) == [disposition(1, RELEASED)]

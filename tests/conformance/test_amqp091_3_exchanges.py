@@ -1,0 +1,405 @@
+"""AMQP 0-9-1, exchanges: declaring, deleting, binding, and the routes that come of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    ExchangeBind,
+    ExchangeBindOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    ExchangeDeleteOk,
+    ExchangeUnbind,
+    ExchangeUnbindOk,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from amqp10broker.catalog.users import Permission, TopicPermission
+from tests.support.channel_world import World, WorldChannel, kinds
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A channel in a world with queue q."""
+    channel = World().channel()
+    channel.call(QueueDeclare("q", durable=True))
+    return channel
+
+
+def declare(channel: WorldChannel, name: str, kind: str = "direct", **fields: object) -> None:
+    """Declare an exchange."""
+    assert channel.call(ExchangeDeclare(name, kind, **fields)) == ExchangeDeclareOk()  # type: ignore[arg-type]
+
+
+def bind(channel: WorldChannel, exchange: str, key: str = "", queue: str = "q", **arguments: object) -> None:
+    """Bind a queue."""
+    assert channel.call(QueueBind(queue, exchange, key, arguments=arguments)) == QueueBindOk()
+
+
+def routed(channel: WorldChannel, exchange: str, key: str = "", **fields: object) -> int:
+    """How many messages more are in q after one publish."""
+    before = channel.world.counts("q")[0]
+    assert channel.publish(key, b"x", exchange=exchange, **fields) == []
+    return channel.world.counts("q")[0] - before
+
+
+@pytest.mark.parametrize(
+    "kind", ["direct", "fanout", "topic", "headers", "x-local-random", "x-consistent-hash"]
+)
+def test_declare_makes_an_exchange_and_again_finds_it(channel: WorldChannel, kind: str) -> None:
+    """An equal declaration is ok."""
+    declare(channel, "e", kind)
+    declare(channel, "e", kind)
+    assert channel.call(ExchangeDeclare("e", passive=True)) == ExchangeDeclareOk()
+
+
+def test_declare_without_answer(channel: WorldChannel) -> None:
+    """no-wait: nothing is answered, and it is there."""
+    assert channel.say(ExchangeDeclare("e", "direct", no_wait=True)) == []
+    assert channel.call(ExchangeDeclare("e", passive=True)) == ExchangeDeclareOk()
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"type": "fanout"}, "'type' {}: received 'fanout' but current is 'direct'"),
+        ({"durable": True}, "'durable' {}: received 'true' but current is 'false'"),
+        ({"auto_delete": True}, "'auto_delete' {}: received 'true' but current is 'false'"),
+        ({"internal": True}, "'internal' {}: received 'true' but current is 'false'"),
+    ],
+)
+def test_declare_differently_is_refused(channel: WorldChannel, other: dict[str, object], text: str) -> None:
+    """406 inequivalent arg."""
+    declare(channel, "X")
+    fields: dict[str, object] = {"type": "direct", **other}
+    got = channel.refused(ExchangeDeclare("X", **fields))  # type: ignore[arg-type]
+    assert got == (406, "inequivalent arg " + text.format("for exchange 'X' in vhost '/'"))
+
+
+def test_unknown_type_is_refused(channel: WorldChannel) -> None:
+    """406 unknown exchange type."""
+    assert channel.refused(ExchangeDeclare("X", "T")) == (406, "unknown exchange type 'T'")
+
+
+def test_reserved_name_is_refused(channel: WorldChannel) -> None:
+    """403 for new names that begin with amq."""
+    text = "exchange name 'amq.x' contains reserved prefix 'amq.*'"
+    assert channel.refused(ExchangeDeclare("amq.x", "direct")) == (403, text)
+
+
+@pytest.mark.parametrize("passive", [False, True])
+def test_default_exchange_cannot_be_declared(channel: WorldChannel, passive: bool) -> None:
+    """403, passive too."""
+    text = "operation not permitted on the default exchange"
+    assert channel.refused(ExchangeDeclare("", "direct", passive=passive)) == (403, text)
+
+
+@pytest.mark.parametrize("name", ["amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"])
+def test_predeclared_exchanges_are_there_and_durable(channel: WorldChannel, name: str) -> None:
+    """Each can be declared as it is."""
+    kind = {"amq.match": "headers"}.get(name, name.removeprefix("amq."))
+    declare(channel, name, kind, durable=True)
+    text = (
+        f"inequivalent arg 'durable' for exchange '{name}' in vhost '/': "
+        "received 'false' but current is 'true'"
+    )
+    assert channel.refused(ExchangeDeclare(name, kind)) == (406, text)
+
+
+def test_trace_exchange_is_internal(channel: WorldChannel) -> None:
+    """amq.rabbitmq.trace is there and not for publishers."""
+    assert channel.call(ExchangeDeclare("amq.rabbitmq.trace", passive=True)) == ExchangeDeclareOk()
+    text = "cannot publish to internal exchange 'amq.rabbitmq.trace' in vhost '/'"
+    assert channel.refused(channel.content("k", exchange="amq.rabbitmq.trace")) == (403, text)
+
+
+def test_passive_declaration_of_nothing_is_not_found(channel: WorldChannel) -> None:
+    """404 no exchange."""
+    assert channel.refused(ExchangeDeclare("X", passive=True)) == (404, "no exchange 'X' in vhost '/'")
+
+
+def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
+    """CR and LF in declare."""
+    declare(channel, "a\r\nb")
+    assert channel.call(ExchangeDeclare("ab", passive=True)) == ExchangeDeclareOk()
+
+
+# --- deleting ----------------------------------------------------------------------------------------
+
+
+def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
+    """Idempotent."""
+    assert channel.call(ExchangeDelete("X")) == ExchangeDeleteOk()
+
+
+def test_delete_removes_the_exchange_and_its_bindings(channel: WorldChannel) -> None:
+    """Publishing to it afterwards is 404; a new one has no bindings."""
+    declare(channel, "X")
+    bind(channel, "X", "k")
+    assert routed(channel, "X", "k") == 1
+    assert channel.call(ExchangeDelete("X")) == ExchangeDeleteOk()
+    assert channel.refused(channel.content("k", exchange="X")) == (404, "no exchange 'X' in vhost '/'")
+    declare(channel, "X")
+    assert routed(channel, "X", "k") == 0
+
+
+def test_delete_if_unused(channel: WorldChannel) -> None:
+    """406 with bindings, ok without."""
+    declare(channel, "X")
+    bind(channel, "X", "k")
+    assert channel.refused(ExchangeDelete("X", if_unused=True)) == (406, "exchange 'X' in vhost '/' in use")
+    channel.call(QueueUnbind("q", "X", "k"))
+    assert channel.call(ExchangeDelete("X", if_unused=True)) == ExchangeDeleteOk()
+
+
+@pytest.mark.parametrize("name", ["amq.direct", "amq.other"])
+def test_system_exchanges_cannot_be_deleted(channel: WorldChannel, name: str) -> None:
+    """403."""
+    text = f"deletion of system exchange '{name}' in vhost '/' not allowed"
+    assert channel.refused(ExchangeDelete(name)) == (403, text)
+
+
+def test_default_exchange_cannot_be_deleted(channel: WorldChannel) -> None:
+    """403."""
+    text = "operation not permitted on the default exchange"
+    assert channel.refused(ExchangeDelete("")) == (403, text)
+
+
+def test_delete_without_answer(channel: WorldChannel) -> None:
+    """no-wait."""
+    declare(channel, "X")
+    assert channel.say(ExchangeDelete("X", no_wait=True)) == []
+    assert channel.refused(ExchangeDeclare("X", passive=True))[0] == 404
+
+
+def test_auto_delete_goes_with_the_last_binding_and_not_before_the_first(channel: WorldChannel) -> None:
+    """Never if nothing was ever bound."""
+    declare(channel, "X", auto_delete=True)
+    assert channel.call(QueueUnbind("q", "X", "k")) == QueueUnbindOk()
+    assert channel.call(ExchangeDeclare("X", passive=True)) == ExchangeDeclareOk()
+    bind(channel, "X", "k")
+    channel.call(QueueUnbind("q", "X", "k"))
+    assert channel.refused(ExchangeDeclare("X", passive=True)) == (404, "no exchange 'X' in vhost '/'")
+
+
+# --- routing -----------------------------------------------------------------------------------------
+
+
+def test_direct_compares_keys(channel: WorldChannel) -> None:
+    """Equality."""
+    declare(channel, "X")
+    bind(channel, "X", "k")
+    assert [routed(channel, "X", key) for key in ("k", "K", "", "k.k")] == [1, 0, 0, 0]
+
+
+def test_fanout_goes_everywhere(channel: WorldChannel) -> None:
+    """Whatever the key."""
+    bind(channel, "amq.fanout")
+    assert [routed(channel, "amq.fanout", key) for key in ("k", "")] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "keys", "others"),
+    [
+        ("a.*", ["a.b", "a."], ["a", "a.b.c"]),
+        ("a.#", ["a", "a.b", "a.b.c"], ["b"]),
+        ("#", ["", "a", "a.b"], []),
+        ("*", ["a"], ["a.b"]),
+        ("#.x.#", ["x", "a.x", "x.a", "a.x.b"], ["a.b"]),
+        ("", [""], ["a"]),
+    ],
+)
+def test_topic_patterns(channel: WorldChannel, pattern: str, keys: list[str], others: list[str]) -> None:
+    """`*` is one word, `#` zero or more; the empty key is zero words."""
+    bind(channel, "amq.topic", pattern)
+    assert [routed(channel, "amq.topic", key) for key in keys + others] == [1] * len(keys) + [0] * len(others)
+
+
+def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel: WorldChannel) -> None:
+    """406 on bind; unbind is still permitted."""
+    code, _ = channel.refused(QueueBind("q", "amq.topic", "#.a.#.b.#"))
+    assert code == 406
+    assert channel.call(QueueUnbind("q", "amq.topic", "#.a.#.b.#")) == QueueUnbindOk()
+
+
+@pytest.mark.parametrize(
+    ("match", "headers", "matches"),
+    [
+        ("all", {"a": 1, "b": "x"}, True),
+        ("all", {"a": 1}, False),
+        ("all", {"a": 1, "b": "y"}, False),
+        ("any", {"a": 1}, True),
+        ("any", {"c": 1}, False),
+        (None, {"a": 1, "b": "x", "c": 0}, True),
+    ],
+)
+def test_headers_exchange(
+    channel: WorldChannel, match: str | None, headers: dict[str, object], matches: bool
+) -> None:
+    """x-match all (the default) and any."""
+    arguments: dict[str, object] = {"a": 1, "b": "x"}
+    if match is not None:
+        arguments["x-match"] = match
+    bind(channel, "amq.headers", **arguments)
+    assert routed(channel, "amq.headers", headers=headers) == int(matches)
+
+
+def test_headers_with_key_presence_only(channel: WorldChannel) -> None:
+    """A binding value of void compares presence."""
+    bind(channel, "amq.headers", a=None)
+    assert routed(channel, "amq.headers", headers={"a": "anything"}) == 1
+    assert routed(channel, "amq.headers", headers={"b": "anything"}) == 0
+
+
+def test_message_is_delivered_once_per_queue(channel: WorldChannel) -> None:
+    """Two bindings that match; two that differ in arguments only."""
+    bind(channel, "amq.topic", "a.#")
+    bind(channel, "amq.topic", "a.b")
+    bind(channel, "amq.topic", "a.b", x=1)
+    assert routed(channel, "amq.topic", "a.b") == 1
+
+
+def test_exchange_to_exchange_with_a_cycle(channel: WorldChannel) -> None:
+    """Each queue gets one copy."""
+    declare(channel, "X", "fanout")
+    declare(channel, "Y", "fanout")
+    assert channel.call(ExchangeBind("Y", "X", "")) == ExchangeBindOk()
+    assert channel.call(ExchangeBind("X", "Y", "")) == ExchangeBindOk()
+    bind(channel, "Y")
+    bind(channel, "X")
+    assert routed(channel, "X") == 1
+    assert channel.call(ExchangeUnbind("Y", "X", "")) == ExchangeUnbindOk()
+    channel.call(QueueUnbind("q", "X", ""))
+    assert routed(channel, "X") == 0
+
+
+@pytest.mark.parametrize(
+    ("destination", "source", "missing"),
+    [("Y", "X", "X"), ("Y", "amq.fanout", "Y"), ("amq.fanout", "X", "X")],
+)
+def test_exchange_bind_to_nothing_is_not_found(
+    channel: WorldChannel, destination: str, source: str, missing: str
+) -> None:
+    """404 for source or destination."""
+    text = f"no exchange '{missing}' in vhost '/'"
+    assert channel.refused(ExchangeBind(destination, source, "")) == (404, text)
+    assert channel.refused(ExchangeUnbind(destination, source, "")) == (404, text)
+
+
+def test_default_exchange_cannot_be_bound(channel: WorldChannel) -> None:
+    """403 on either side."""
+    text = "operation not permitted on the default exchange"
+    assert channel.refused(ExchangeBind("amq.fanout", "", "k")) == (403, text)
+    assert channel.refused(ExchangeBind("", "amq.fanout", "k")) == (403, text)
+    assert channel.refused(QueueBind("q", "", "k")) == (403, text)
+
+
+def test_alternate_exchange_gets_what_has_no_route(channel: WorldChannel) -> None:
+    """Mandatory returns happen only if nothing is routed after it."""
+    declare(channel, "X", arguments={"alternate-exchange": "amq.fanout"})
+    (returned,) = channel.publish("k", b"x", exchange="X", mandatory=True)
+    assert kinds([returned]) == ["BasicReturn"]
+    bind(channel, "amq.fanout")
+    assert routed(channel, "X", "k", mandatory=True) == 1
+
+
+def test_internal_exchange_takes_no_publish_and_routes(channel: WorldChannel) -> None:
+    """403 for publishers; bindings work."""
+    declare(channel, "X", "fanout", internal=True)
+    text = "cannot publish to internal exchange 'X' in vhost '/'"
+    assert channel.refused(channel.content("k", exchange="X")) == (403, text)
+    bind(channel, "X")
+    channel.call(ExchangeBind("X", "amq.fanout", ""))
+    assert routed(channel, "amq.fanout") == 1
+
+
+def test_a_route_that_was_remembered_follows_changes(channel: WorldChannel) -> None:
+    """Binding, unbinding and deleting take effect for the very next message of the same shape."""
+    message = channel.content("k", b"x", "amq.direct")
+    channel.say(message, QueueBind("q", "amq.direct", "k", no_wait=True), message, message)
+    assert channel.world.counts("q") == (2, 0)
+    channel.say(message, QueueUnbind("q", "amq.direct", "k"), message)
+    assert channel.world.counts("q") == (3, 0)
+
+
+# --- permissions -------------------------------------------------------------------------------------
+
+
+def permit(channel: WorldChannel, configure: str = "", write: str = "", read: str = "") -> None:
+    """Give guest other permissions."""
+    channel.world.catalog.set_permission("guest", "/", Permission(configure, write, read))
+
+
+def denied(what: str, kind: str, name: str) -> tuple[int, str]:
+    """What a missing permission earns."""
+    return 403, f"{what} access to {kind} '{name}' in vhost '/' refused for user 'guest'"
+
+
+def test_declare_and_delete_need_configure(channel: WorldChannel) -> None:
+    """403."""
+    permit(channel, "^$", ".*", ".*")
+    assert channel.refused(ExchangeDeclare("X", "direct")) == denied("configure", "exchange", "X")
+    assert channel.refused(ExchangeDelete("X")) == denied("configure", "exchange", "X")
+
+
+def test_bind_needs_write_on_destination_and_read_on_source(channel: WorldChannel) -> None:
+    """403, exchange and queue."""
+    permit(channel, "", "^q$", "^$")
+    assert channel.refused(QueueBind("q", "amq.fanout", "")) == denied("read", "exchange", "amq.fanout")
+    assert channel.refused(ExchangeBind("amq.topic", "amq.fanout", "")) == denied(
+        "write", "exchange", "amq.topic"
+    )
+    permit(channel, "", "^$", ".*")
+    assert channel.refused(QueueBind("q", "amq.fanout", "")) == denied("write", "queue", "q")
+
+
+def test_alternate_exchange_needs_read_on_it_and_write_on_the_alternate(channel: WorldChannel) -> None:
+    """403 at the declaration."""
+    arguments = {"alternate-exchange": "A"}
+    permit(channel, ".*", "", ".*")
+    assert channel.refused(ExchangeDeclare("X", "direct", arguments=arguments)) == denied(
+        "write", "exchange", "A"
+    )
+    permit(channel, ".*", ".*", "")
+    assert channel.refused(ExchangeDeclare("X", "direct", arguments=arguments)) == denied(
+        "read", "exchange", "X"
+    )
+
+
+def test_publish_needs_write_and_the_default_exchange_has_a_name(channel: WorldChannel) -> None:
+    """403; `amq.default`."""
+    permit(channel, "", "^amq.topic$", "")
+    assert channel.refused(channel.content("q")) == denied("write", "exchange", "amq.default")
+    assert channel.refused(channel.content("q", exchange="amq.fanout")) == denied(
+        "write", "exchange", "amq.fanout"
+    )
+    assert channel.publish("q", b"", exchange="amq.topic") == []
+
+
+def test_a_permission_that_is_taken_away_counts_at_once(channel: WorldChannel) -> None:
+    """Remembered routes and heads do not outlive it."""
+    assert routed(channel, "", "q") == 1
+    permit(channel)
+    assert channel.refused(channel.content("q", b"x")) == denied("write", "exchange", "amq.default")
+
+
+def test_topic_permission_is_checked_for_every_key(channel: WorldChannel) -> None:
+    """The routing key, CC and BCC of a publish, and the binding key (read)."""
+    channel.world.catalog.set_topic_permission("guest", "/", "amq.topic", TopicPermission("^a", "^a"))
+    bind(channel, "amq.topic", "a.#")
+    assert routed(channel, "amq.topic", "a.b") == 1
+    assert routed(channel, "amq.topic", "a.b", headers={"CC": ["a.c"]}) == 1
+    for key, headers in (("b", {}), ("a", {"CC": ["a", "b"]}), ("a", {"BCC": ["b"]})):
+        code, text = channel.refused(channel.content(key, exchange="amq.topic", headers=headers))
+        assert code == 403
+        assert (
+            text == "write access to topic 'b' in exchange 'amq.topic' in vhost '/' refused for user 'guest'"
+        )
+    code, text = channel.refused(QueueBind("q", "amq.topic", "b.#"))
+    assert code == 403
+    assert text == "read access to topic 'b.#' in exchange 'amq.topic' in vhost '/' refused for user 'guest'"

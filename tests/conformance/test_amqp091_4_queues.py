@@ -1,0 +1,564 @@
+"""AMQP 0-9-1, queues: declaring, binding, purging, deleting; exclusive and auto-delete."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    ChannelClose,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    QueuePurge,
+    QueuePurgeOk,
+    QueueUnbind,
+    QueueUnbindOk,
+)
+from amqp10broker.amqp091.types import Int64
+from amqp10broker.catalog.limits import VhostLimits
+from amqp10broker.catalog.users import Permission
+from tests.support.channel_world import World, WorldChannel, bodies, kinds
+
+LOCKED_TEXT = (
+    "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on "
+    "another connection or the exclusive property value does not match that of the original declaration."
+)
+LOCKED = (405, LOCKED_TEXT)
+MISSING = (404, "no queue 'q' in vhost '/'")
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A channel."""
+    return World().channel()
+
+
+def declare(channel: WorldChannel, name: str = "q", **fields: Any) -> QueueDeclareOk:
+    """Declare a durable queue."""
+    got = channel.call(QueueDeclare(name, **{"durable": True, **fields}))
+    assert isinstance(got, QueueDeclareOk)
+    return got
+
+
+# --- declaring ---------------------------------------------------------------------------------------
+
+
+def test_declare_gives_name_and_counts(channel: WorldChannel) -> None:
+    """message-count is ready messages only, consumer-count the consumers."""
+    assert declare(channel) == QueueDeclareOk("q", 0, 0)
+    channel.publish("q", b"1", b"2", b"3")
+    assert declare(channel) == QueueDeclareOk("q", 3, 0)
+    channel.consume("q")
+    assert declare(channel) == QueueDeclareOk("q", 0, 1)
+    assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 1)
+
+
+def test_declaration_counts_what_was_published_before_it(channel: WorldChannel) -> None:
+    """In one write: the queue answers behind the channel's publishes."""
+    declare(channel)
+    got = channel.say(channel.content("q"), QueueDeclare("q", passive=True), channel.content("q"))
+    assert got == [QueueDeclareOk("q", 1, 0)]
+
+
+def test_declare_without_answer(channel: WorldChannel) -> None:
+    """no-wait, new or not."""
+    assert channel.say(*[QueueDeclare("q", durable=True, no_wait=True)] * 2) == []
+    assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
+
+
+def test_empty_name_makes_the_server_choose(channel: WorldChannel) -> None:
+    """`amq.gen-` and a token; each declaration another."""
+    first, second = declare(channel, ""), declare(channel, "")
+    assert first.queue.startswith("amq.gen-")
+    assert first.queue != second.queue
+
+
+def test_server_named_queue_must_be_classic(channel: WorldChannel) -> None:
+    """406 for quorum."""
+    method = QueueDeclare("", durable=True, arguments={"x-queue-type": "quorum"})
+    text = "Cannot declare a server-named queue for type rabbit_quorum_queue"
+    assert channel.refused(method) == (406, text)
+
+
+def test_empty_name_later_means_the_queue_declared_last(channel: WorldChannel) -> None:
+    """bind, consume, get, purge, unbind, delete; an empty key of queue.bind is then the name."""
+    name = declare(channel, "").queue
+    assert channel.call(QueueBind("", "amq.direct", "")) == QueueBindOk()
+    channel.publish(name, b"x", exchange="amq.direct")
+    channel.publish(name, b"y")
+    assert kinds(channel.say(BasicGet(""))) == ["BasicGetOk"]
+    assert channel.call(QueuePurge("")) == QueuePurgeOk(1)
+    assert channel.consume("") == []
+    channel.call(BasicCancel("c"))
+    assert channel.call(QueueUnbind("", "amq.direct", "")) == QueueUnbindOk()
+    assert channel.call(QueueDelete("")) == QueueDeleteOk(0)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [QueueBind("", "amq.direct", "k"), BasicConsume(""), BasicGet(""), QueuePurge(""), QueueDelete("")],
+    ids=lambda method: method.NAME,
+)
+def test_empty_name_without_a_declaration_is_not_found(channel: WorldChannel, method: Any) -> None:
+    """404 no previously declared queue."""
+    assert channel.refused(method) == (404, "no previously declared queue")
+
+
+def test_reserved_name_is_refused(channel: WorldChannel) -> None:
+    """403 for a new name that begins with amq."""
+    text = "queue name 'amq.x' contains reserved prefix 'amq.*'"
+    assert channel.refused(QueueDeclare("amq.x", durable=True)) == (403, text)
+
+
+def test_passive_declaration_of_nothing_is_not_found(channel: WorldChannel) -> None:
+    """404."""
+    assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
+
+
+def test_passive_declaration_compares_nothing(channel: WorldChannel) -> None:
+    """Other properties are no matter."""
+    declare(channel)
+    method = QueueDeclare("q", passive=True, auto_delete=True, arguments={"x-max-length": 1})
+    assert channel.call(method) == QueueDeclareOk("q", 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("other", "text"),
+    [
+        ({"durable": False}, "'durable' {}: received 'false' but current is 'true'"),
+        ({"auto_delete": True}, "'auto_delete' {}: received 'true' but current is 'false'"),
+        (
+            {"arguments": {"x-message-ttl": 5}},
+            "'x-message-ttl' {}: received the value '5' of type 'signedint' but current is none",
+        ),
+        (
+            {"arguments": {"x-queue-type": "quorum"}},
+            "'x-queue-type' {}: received 'quorum' but current is 'classic'",
+        ),
+    ],
+)
+def test_declare_differently_is_refused(channel: WorldChannel, other: dict[str, Any], text: str) -> None:
+    """406 inequivalent arg."""
+    declare(channel)
+    expected = "inequivalent arg " + text.format("for queue 'q' in vhost '/'")
+    assert channel.refused(QueueDeclare("q", **{"durable": True, **other})) == (406, expected)
+
+
+def test_missing_argument_is_inequivalent(channel: WorldChannel) -> None:
+    """406 received none."""
+    declare(channel, arguments={"x-max-length": 7})
+    text = (
+        "inequivalent arg 'x-max-length' for queue 'q' in vhost '/': received none but current is the value "
+        "'7' of type "
+    )
+    code, got = channel.refused(QueueDeclare("q", durable=True))
+    assert (code, got[: len(text)]) == (406, text)
+
+
+def test_numbers_of_different_width_are_equal(channel: WorldChannel) -> None:
+    """x-arguments are compared by value."""
+    declare(channel, arguments={"x-message-ttl": 5})
+    declare(channel, arguments={"x-message-ttl": Int64(5)})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"x-message-ttl": -5}, "{value_negative,-5}"),
+        ({"x-message-ttl": "a"}, '"expected integer, got longstr"'),
+        ({"x-expires": 0}, "{value_zero,0}"),
+        ({"x-queue-type": "x"}, "\"unsupported queue type 'x'\""),
+    ],
+)
+def test_bad_argument_is_refused(channel: WorldChannel, arguments: dict[str, Any], problem: str) -> None:
+    """406 invalid arg."""
+    (name,) = arguments
+    code, text = channel.refused(QueueDeclare("q", durable=True, arguments=arguments))
+    assert code == 406
+    assert text == f"invalid arg '{name}' for queue 'q' in vhost '/': {problem}"
+
+
+def test_argument_of_another_type_of_queue_is_refused(channel: WorldChannel) -> None:
+    """406 ... of queue type rabbit_classic_queue."""
+    method = QueueDeclare("q", durable=True, arguments={"x-delivery-limit": 5})
+    text = "invalid arg 'x-delivery-limit' for queue 'q' in vhost '/' of queue type rabbit_classic_queue"
+    assert channel.refused(method) == (406, text)
+
+
+def test_queue_limit_of_the_virtual_host(channel: WorldChannel) -> None:
+    """406 ... queue limit is reached."""
+    channel.world.vhost.limits = VhostLimits(max_queues=1)
+    declare(channel)
+    text = "cannot declare queue 'r': queue limit in vhost '/' (1) is reached"
+    assert channel.refused(QueueDeclare("r", durable=True)) == (406, text)
+    declare(channel)
+
+
+def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
+    """CR and LF in declare."""
+    assert declare(channel, "a\r\nb") == QueueDeclareOk("ab", 0, 0)
+
+
+@pytest.mark.parametrize("fields", [{"exclusive": True}, {"auto_delete": True}, {"durable": False}], ids=str)
+def test_quorum_queue_cannot_be_so(channel: WorldChannel, fields: dict[str, Any]) -> None:
+    """406 invalid property."""
+    names = {"exclusive": "exclusive-owner", "auto_delete": "auto-delete", "durable": "non-durable"}
+    (field,) = fields
+    method = QueueDeclare("q", **{"durable": True, "arguments": {"x-queue-type": "quorum"}, **fields})
+    code, text = channel.refused(method)
+    assert (code, text) == (406, f"invalid property '{names[field]}' for queue 'q' in vhost '/'")
+
+
+# --- exclusive ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        QueueDeclare("q", passive=True),
+        QueueDeclare("q", exclusive=True),
+        QueueDeclare("q", durable=True),
+        QueueBind("q", "amq.direct", "k"),
+        QueueUnbind("q", "amq.direct", "k"),
+        QueuePurge("q"),
+        QueueDelete("q"),
+        BasicConsume("q", "c"),
+        BasicGet("q"),
+    ],
+    ids=lambda method: method.NAME,
+)
+def test_exclusive_queue_is_locked_for_other_connections(channel: WorldChannel, method: Any) -> None:
+    """405 for every method."""
+    other = channel.world.channel()
+    channel.call(QueueDeclare("q", exclusive=True))
+    assert other.refused(method) == LOCKED
+
+
+def test_exclusive_queue_serves_all_channels_of_its_connection() -> None:
+    """Bound to the connection, not the channel."""
+    connection = World().connect()
+    first, second = connection.channel(1), connection.channel(2)
+    first.call(QueueDeclare("q", exclusive=True))
+    assert second.call(QueueDeclare("q", exclusive=True)) == QueueDeclareOk("q", 0, 0)
+    assert second.consume("q") == []
+
+
+def test_exclusive_differing_is_locked(channel: WorldChannel) -> None:
+    """405, also on the connection that has it, either way."""
+    declare(channel)
+    assert channel.refused(QueueDeclare("q", durable=True, exclusive=True)) == LOCKED
+    channel.call(QueueDelete("q"))
+    channel.call(QueueDeclare("q", exclusive=True))
+    assert channel.refused(QueueDeclare("q", durable=True)) == LOCKED
+
+
+def test_exclusive_queue_goes_with_its_connection(channel: WorldChannel) -> None:
+    """Publishers elsewhere find nothing; its name is free."""
+    other = channel.world.channel()
+    channel.call(QueueDeclare("q", exclusive=True))
+    assert other.publish("q", b"x") == []
+    channel.connection.close()
+    channel.world.rest()
+    assert other.refused(QueueDeclare("q", passive=True)) == MISSING
+    declare(other)
+
+
+def test_exclusive_queue_survives_its_channel() -> None:
+    """Only the connection counts."""
+    connection = World().connect()
+    first, second = connection.channel(1), connection.channel(2)
+    first.call(QueueDeclare("q", exclusive=True))
+    first.call(ChannelClose(200))
+    assert second.call(QueueDeclare("q", exclusive=True)) == QueueDeclareOk("q", 0, 0)
+
+
+def test_exclusive_queue_is_stored_as_not_durable(channel: WorldChannel) -> None:
+    """Seed 000: durability of an exclusive queue is ignored; declared either way it is the same."""
+    channel.call(QueueDeclare("q", durable=True, exclusive=True))
+    assert not channel.world.vhost.lookup("q").durable
+    assert channel.call(QueueDeclare("q", durable=False, exclusive=True)) == QueueDeclareOk("q", 0, 0)
+
+
+# --- auto-delete -------------------------------------------------------------------------------------
+
+
+def test_auto_delete_goes_with_its_last_consumer(channel: WorldChannel) -> None:
+    """Not before the first, and not with the last but one."""
+    other = channel.world.channel()
+    declare(channel, auto_delete=True)
+    assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
+    channel.consume("q")
+    other.consume("q")
+    channel.call(BasicCancel("c"))
+    assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 1)
+    other.call(BasicCancel("c"))
+    assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_auto_delete_goes_when_the_last_consumer_s_channel_ends(channel: WorldChannel, lost: bool) -> None:
+    """Closed or lost."""
+    other = channel.world.channel()
+    declare(channel, auto_delete=True)
+    other.publish("q", b"x")
+    channel.consume("q")
+    if lost:
+        channel.connection.close()
+    else:
+        channel.call(ChannelClose(200))
+    channel.world.rest()
+    assert other.refused(QueueDeclare("q", passive=True)) == MISSING
+
+
+def test_auto_delete_does_not_count_get(channel: WorldChannel) -> None:
+    """basic.get is no consumer."""
+    declare(channel, auto_delete=True)
+    channel.say(BasicGet("q"))
+    channel.call(ChannelClose(200))
+    other = channel.world.channel()
+    assert other.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
+
+
+def test_acks_after_auto_delete_are_no_error(channel: WorldChannel) -> None:
+    """The consumer is cancelled, the queue goes, the client acknowledges what it had."""
+    declare(channel, auto_delete=True)
+    channel.publish("q", b"1", b"2")
+    channel.consume("q")
+    got = channel.say(BasicCancel("c"), BasicAck(1), BasicAck(2))
+    assert kinds(got) == ["BasicCancelOk"]
+
+
+# --- binding -----------------------------------------------------------------------------------------
+
+
+def test_bind_is_idempotent(channel: WorldChannel) -> None:
+    """Twice is once."""
+    declare(channel)
+    for _ in range(2):
+        assert channel.call(QueueBind("q", "amq.direct", "k")) == QueueBindOk()
+    assert channel.say(QueueBind("q", "amq.direct", "k", no_wait=True)) == []
+    channel.call(QueueUnbind("q", "amq.direct", "k"))
+    assert channel.publish("k", b"x", exchange="amq.direct") == []
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_bind_to_what_is_missing(channel: WorldChannel) -> None:
+    """404, queue or exchange."""
+    declare(channel)
+    assert channel.refused(QueueBind("q", "X", "k")) == (404, "no exchange 'X' in vhost '/'")
+    assert channel.refused(QueueBind("r", "amq.direct", "k")) == (404, "no queue 'r' in vhost '/'")
+
+
+def test_unbind_of_nothing_is_ok(channel: WorldChannel) -> None:
+    """A missing binding is no error."""
+    declare(channel)
+    assert channel.call(QueueUnbind("q", "amq.direct", "k")) == QueueUnbindOk()
+
+
+def test_bindings_go_with_the_queue(channel: WorldChannel) -> None:
+    """A queue of the same name is not bound."""
+    declare(channel)
+    channel.call(QueueBind("q", "amq.direct", "k"))
+    channel.call(QueueDelete("q"))
+    declare(channel)
+    channel.publish("k", b"x", exchange="amq.direct")
+    assert channel.world.counts("q") == (0, 0)
+
+
+# --- purging -----------------------------------------------------------------------------------------
+
+
+def test_purge_removes_ready_messages_only(channel: WorldChannel) -> None:
+    """Unacked stay, and come back when they are requeued."""
+    declare(channel)
+    channel.publish("q", b"1", b"2", b"3")
+    channel.say(BasicGet("q"))
+    assert channel.call(QueuePurge("q")) == QueuePurgeOk(2)
+    assert channel.world.counts("q") == (0, 1)
+    channel.call(ChannelClose(200))
+    assert channel.world.counts("q") == (1, 0)
+
+
+def test_purge_without_answer_and_of_nothing(channel: WorldChannel) -> None:
+    """no-wait; 404."""
+    declare(channel)
+    channel.publish("q", b"1")
+    assert channel.say(QueuePurge("q", no_wait=True)) == []
+    assert channel.world.counts("q") == (0, 0)
+    channel.call(QueueDelete("q"))
+    assert channel.refused(QueuePurge("q")) == MISSING
+
+
+# --- deleting ----------------------------------------------------------------------------------------
+
+
+def test_delete_gives_the_number_of_ready_messages(channel: WorldChannel) -> None:
+    """And the queue is gone at once."""
+    declare(channel)
+    channel.publish("q", b"1", b"2", b"3")
+    channel.say(BasicGet("q"))
+    assert channel.call(QueueDelete("q")) == QueueDeleteOk(2)
+    assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
+
+
+def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
+    """delete-ok with 0."""
+    assert channel.call(QueueDelete("q")) == QueueDeleteOk(0)
+
+
+def test_delete_without_answer(channel: WorldChannel) -> None:
+    """no-wait, there or not."""
+    declare(channel)
+    assert channel.say(QueueDelete("q", no_wait=True), QueueDelete("q", no_wait=True)) == []
+    assert channel.refused(QueueDeclare("q", passive=True)) == MISSING
+
+
+def test_delete_if_unused(channel: WorldChannel) -> None:
+    """406 with a consumer."""
+    declare(channel)
+    channel.consume("q")
+    assert channel.refused(QueueDelete("q", if_unused=True)) == (406, "queue 'q' in vhost '/' in use")
+    assert channel.call(QueueDelete("q", if_unused=True)) == QueueDeleteOk(0)
+
+
+def test_delete_if_empty(channel: WorldChannel) -> None:
+    """406 with ready messages."""
+    declare(channel)
+    channel.publish("q", b"x")
+    assert channel.refused(QueueDelete("q", if_empty=True)) == (406, "queue 'q' in vhost '/' is not empty")
+    channel.call(QueuePurge("q"))
+    assert channel.call(QueueDelete("q", if_empty=True)) == QueueDeleteOk(0)
+
+
+@pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
+def test_quorum_queue_knows_no_conditions(channel: WorldChannel, flag: str) -> None:
+    """540."""
+    declare(channel, arguments={"x-queue-type": "quorum"})
+    shown = flag.replace("_", "-")
+    text = (
+        f"cannot delete queue 'q' in vhost '/'. queue.delete operations with {shown} flag set are not "
+        "supported by quorum queues"
+    )
+    assert channel.fatal(QueueDelete("q", **{flag: True})) == (540, text)  # type: ignore[arg-type]
+
+
+def test_two_deletes_at_once(channel: WorldChannel) -> None:
+    """The second finds it gone: delete-ok with 0, whoever was first."""
+    other = channel.world.channel()
+    declare(channel)
+    channel.publish("q", b"x")
+    channel.send(QueueDelete("q"))
+    other.send(QueueDelete("q"))
+    channel.world.rest()
+    counts = [got.message_count for each in (channel, other) for got in each.take()]  # type: ignore[union-attr]
+    assert counts == [1, 0]
+
+
+def test_a_queue_deleted_between_lookup_and_answer_is_not_found(channel: WorldChannel) -> None:
+    """Declare, purge and consume that meet a deleted queue: 404, the publisher's messages are gone."""
+    for method in (QueueDeclare("q", passive=True), QueuePurge("q"), BasicConsume("q", "c")):
+        declare(channel)
+        other = channel.world.channel()
+        box = channel.world.box("q")
+        box.stalled = True
+        other.send(QueueDelete("q"))
+        channel.world.rest()
+        channel.send(method)
+        channel.world.rest()
+        box.stalled = False
+        channel.world.rest()
+        assert other.take() == [QueueDeleteOk(0)]
+        (closed,) = channel.take()
+        assert isinstance(closed, ChannelClose)
+        assert closed.reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"
+        channel = channel.world.channel()
+
+
+def test_a_queue_declared_anew_has_nothing_of_the_old_one(channel: WorldChannel) -> None:
+    """Messages, consumers and unacked deliveries of the old one do not reach it."""
+    declare(channel)
+    channel.publish("q", b"old")
+    channel.consume("q")
+    assert sorted(kinds(channel.say(QueueDelete("q")))) == ["BasicCancel", "QueueDeleteOk"]
+    declare(channel)
+    assert channel.say(BasicAck(1)) == []
+    channel.publish("q", b"new")
+    assert bodies(channel.consume("q", "d")) == [b"new"]
+
+
+# --- permissions -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "what"),
+    [
+        (QueueDeclare("q", durable=True), "configure"),
+        (QueueDelete("q"), "configure"),
+        (QueuePurge("q"), "read"),
+        (BasicConsume("q", "c"), "read"),
+        (BasicGet("q"), "read"),
+        (QueueBind("q", "amq.direct", "k"), "write"),
+        (QueueUnbind("q", "amq.direct", "k"), "write"),
+    ],
+    ids=lambda value: getattr(value, "NAME", value),
+)
+def test_each_method_needs_its_permission(channel: WorldChannel, method: Any, what: str) -> None:
+    """403 ... access to queue 'q' in vhost '/' refused."""
+    declare(channel)
+    others = {"configure": ".*", "write": ".*", "read": ".*", what: "^$"}
+    channel.world.catalog.set_permission("guest", "/", Permission(**others))
+    text = f"{what} access to queue 'q' in vhost '/' refused for user 'guest'"
+    assert channel.refused(method) == (403, text)
+
+
+def test_passive_declaration_needs_any_permission(channel: WorldChannel) -> None:
+    """[4.3] any of configure, write and read."""
+    declare(channel)
+    for given in ("configure", "write", "read"):
+        nothing = {"configure": "^$", "write": "^$", "read": "^$"}
+        channel.world.catalog.set_permission("guest", "/", Permission(**{**nothing, given: "^q$"}))
+        assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
+    channel.world.catalog.set_permission("guest", "/", Permission("^$", "^$", "^$"))
+    assert channel.refused(QueueDeclare("q", passive=True))[0] == 403
+
+
+def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: WorldChannel) -> None:
+    """403 at the declaration."""
+    method = QueueDeclare("q", durable=True, arguments={"x-dead-letter-exchange": "dlx"})
+    channel.world.catalog.set_permission("guest", "/", Permission(".*", "^$", ".*"))
+    assert channel.refused(method) == (
+        403,
+        "write access to exchange 'dlx' in vhost '/' refused for user 'guest'",
+    )
+    channel.world.catalog.set_permission("guest", "/", Permission(".*", ".*", "^$"))
+    assert channel.refused(method) == (403, "read access to queue 'q' in vhost '/' refused for user 'guest'")
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_consume_that_meets_a_deleted_queue_is_not_found(channel: WorldChannel, anew: bool) -> None:
+    """404 also when there is a queue of that name again: it is another one."""
+    declare(channel)
+    other = channel.world.channel()
+    box = channel.world.box("q")
+    box.stalled = True
+    other.send(QueueDelete("q", no_wait=True))
+    channel.world.rest()
+    channel.send(BasicConsume("q", "c"))
+    channel.world.rest()
+    box.run(1)
+    if anew:
+        other.call(QueueDeclare("q", durable=True))
+    box.stalled = False
+    channel.world.rest()
+    (closed,) = channel.take()
+    assert isinstance(closed, ChannelClose)
+    assert closed.reply_text == "NOT_FOUND - no queue 'q' in vhost '/'"

@@ -1,0 +1,332 @@
+"""AMQP 0-9-1, publishing and publisher confirms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp091.framing import content_header_frame, method_frame
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicGet,
+    BasicPublish,
+    BasicReturn,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    QueueBind,
+    QueueDeclare,
+    QueueDelete,
+    TxSelect,
+)
+from amqp10broker.config import Config
+from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A channel in a world with queues q and r."""
+    channel = World().channel()
+    for name in "qr":
+        channel.call(QueueDeclare(name, durable=True))
+    return channel
+
+
+def confirming(channel: WorldChannel) -> WorldChannel:
+    """The channel in confirm mode."""
+    assert channel.call(ConfirmSelect()) == ConfirmSelectOk()
+    return channel
+
+
+def got_from(channel: WorldChannel, queue: str = "q") -> list[Any]:
+    """Everything in a queue."""
+    got = channel.consume(queue, "probe", no_ack=True)
+    channel.call(BasicCancel("probe"))
+    return contents(got)
+
+
+# --- what is checked ---------------------------------------------------------------------------------
+
+
+def test_missing_exchange_is_not_found(channel: WorldChannel) -> None:
+    """404, an asynchronous error; what was published before it has arrived."""
+    got = channel.refused(channel.content("q", b"1"), channel.content("k", exchange="X"))
+    assert got == (404, "no exchange 'X' in vhost '/'")
+    assert channel.world.counts("q") == (1, 0)
+
+
+def test_immediate_is_not_implemented(channel: WorldChannel) -> None:
+    """540."""
+    assert channel.fatal(channel.content("q", immediate=True)) == (540, "immediate=true")
+
+
+def test_mandatory_without_route_is_returned(channel: WorldChannel) -> None:
+    """basic.return 312 NO_ROUTE with the whole message."""
+    (returned,) = contents(
+        channel.publish("k", b"body", exchange="amq.direct", mandatory=True, message_id="m"), BasicReturn
+    )
+    assert returned.method == BasicReturn(312, "NO_ROUTE", "amq.direct", "k")
+    assert returned.body == b"body"
+    assert properties_of(returned).message_id == "m"
+
+
+def test_mandatory_with_route_is_not_returned(channel: WorldChannel) -> None:
+    """Nothing is answered."""
+    assert channel.publish("q", b"x", mandatory=True) == []
+
+
+def test_unroutable_without_mandatory_is_dropped(channel: WorldChannel) -> None:
+    """Silently."""
+    assert channel.publish("nowhere", b"x") == []
+
+
+def test_message_larger_than_configured_is_refused() -> None:
+    """406 message size N is larger than configured max size M; one of that size is taken."""
+    channel = World(Config(max_message_size_bytes=100)).channel()
+    channel.call(QueueDeclare("q", durable=True))
+    assert channel.publish("q", b"x" * 100) == []
+    text = "message size 101 is larger than configured max size 100"
+    assert channel.refused(channel.content("q", b"x" * 100), channel.content("q", b"x" * 101)) == (406, text)
+    assert channel.world.counts("q") == (2, 0)
+
+
+def test_message_larger_than_any_is_refused_at_its_header(channel: WorldChannel) -> None:
+    """406 message size N is larger than max size M, before the body is there."""
+    size = 512 * 1024 * 1024 + 1
+    head = method_frame(1, BasicPublish("", "q")) + content_header_frame(1, b"\x00\x00", size)
+    text = f"message size {size} is larger than max size {size - 1}"
+    got = channel.say(head)
+    assert [each.reply_text for each in got] == [f"PRECONDITION_FAILED - {text}"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [0, 1, 1024, 1025, 8184, 8185, 40_000])
+def test_bodies_of_every_size_arrive(size: int) -> None:
+    """Empty, one frame, exactly one frame, several frames; in both directions."""
+    channel = World().channel(frame_max=8192)
+    channel.call(QueueDeclare("q", durable=True))
+    body = bytes(number % 251 for number in range(size))
+    channel.publish("q", body)
+    assert bodies(got_from(channel)) == [body]
+
+
+def test_user_id_must_be_the_user(channel: WorldChannel) -> None:
+    """406; equal is ok; an impersonator may."""
+    assert channel.publish("q", b"x", user_id="guest") == []
+    text = "user_id property set to 'A' but authenticated user was 'guest'"
+    assert channel.refused(channel.content("q", b"x", user_id="A")) == (406, text)
+    other = channel.world.channel(impersonator=True)
+    assert other.publish("q", b"x", user_id="A") == []
+
+
+@pytest.mark.parametrize(
+    ("expiration", "reason"),
+    [
+        ("", "no_integer"),
+        ("abc", "no_integer"),
+        ("12x", '{leftover_string,"x"}'),
+        ("-1", "{value_negative,-1}"),
+        ("315360000001", "{value_too_large,315360000001}"),
+    ],
+)
+def test_bad_expiration_is_refused(channel: WorldChannel, expiration: str, reason: str) -> None:
+    """406 invalid expiration."""
+    text = f"invalid expiration '{expiration}': {reason}"
+    assert channel.refused(channel.content("q", expiration=expiration)) == (406, text)
+
+
+def test_good_expiration_is_kept(channel: WorldChannel) -> None:
+    """0 and ten years."""
+    for expiration in ("0", "315360000000"):
+        assert channel.publish("q", b"", expiration=expiration) == []
+    assert [properties_of(each).expiration for each in got_from(channel)] == ["0", "315360000000"]
+
+
+def test_properties_arrive_as_published(channel: WorldChannel) -> None:
+    """All of them, x-death included; exchange and key in basic.deliver."""
+    given: dict[str, Any] = {
+        "content_type": "text/plain",
+        "content_encoding": "utf-8",
+        "headers": {"x-death": [{"count": 1}], "a": 1, "t": True, "n": None},
+        "delivery_mode": 2,
+        "priority": 7,
+        "correlation_id": "c",
+        "reply_to": "r",
+        "expiration": "10",
+        "message_id": "m",
+        "timestamp": 1,
+        "type": "t",
+        "user_id": "guest",
+        "app_id": "a",
+        "cluster_id": "x",
+    }
+    channel.publish("q", b"x", **given)
+    (message,) = got_from(channel)
+    properties = properties_of(message)
+    assert {name: getattr(properties, name) for name in given} == given
+    assert (message.method.exchange, message.method.routing_key) == ("", "q")
+
+
+def test_cc_and_bcc_add_routing_keys(channel: WorldChannel) -> None:
+    """Each queue once; BCC is not in what is delivered, CC is; the key is the first."""
+    headers = {"CC": ["r", "q"], "BCC": ["r"], "other": 1}
+    assert channel.publish("q", b"x", headers=headers, mandatory=True) == []
+    for name in "qr":
+        (message,) = got_from(channel, name)
+        assert properties_of(message).headers == {"CC": ["r", "q"], "other": 1}
+        assert message.method.routing_key == "q"
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_cc_that_is_no_array_is_refused(channel: WorldChannel, header: str) -> None:
+    """406."""
+    code, _ = channel.refused(channel.content("q", headers={header: "r"}))
+    assert code == 406
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_one_bad_message_of_many_of_one_shape(channel: WorldChannel) -> None:
+    """Those before it have arrived, those behind it have not."""
+    parts = [channel.content("q", b"%d" % number) for number in range(3)]
+    bad = channel.content("q", expiration="x")
+    got = channel.say(*parts, bad, *parts)
+    assert kinds(got) == ["ChannelClose"]
+    assert channel.world.counts("q") == (3, 0)
+
+
+# --- confirms ----------------------------------------------------------------------------------------
+
+
+def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> None:
+    """Numbers go on."""
+    confirming(channel)
+    assert channel.publish("q", b"x") == [BasicAck(1, False)]
+    confirming(channel)
+    assert channel.publish("q", b"x") == [BasicAck(2, False)]
+
+
+def test_confirm_select_without_answer(channel: WorldChannel) -> None:
+    """nowait: counted from there."""
+    assert channel.say(channel.content("q"), ConfirmSelect(True), channel.content("q")) == [
+        BasicAck(1, False)
+    ]
+
+
+def test_publishes_before_confirm_select_are_not_counted(channel: WorldChannel) -> None:
+    """Also when their queue takes them after it."""
+    channel.world.box("q").stalled = True
+    channel.publish("q", b"1", b"2", b"3")
+    confirming(channel)
+    assert channel.publish("q", b"4") == []
+    box = channel.world.box("q")
+    box.run(1)
+    channel.world.rest()
+    assert channel.take() == []
+    box.stalled = False
+    channel.world.rest()
+    assert channel.take() == [BasicAck(1, False)]
+
+
+def test_unroutable_is_acked_at_once(channel: WorldChannel) -> None:
+    """Without mandatory."""
+    confirming(channel)
+    assert channel.publish("nowhere", b"x") == [BasicAck(1, False)]
+
+
+def test_return_comes_before_the_ack(channel: WorldChannel) -> None:
+    """Of each message that is returned."""
+    confirming(channel)
+    assert kinds(channel.publish("nowhere", b"x", mandatory=True)) == ["BasicReturn", "BasicAck"]
+    got = channel.say(*[channel.content("nowhere", mandatory=True)] * 3)
+    assert kinds(got) == ["BasicReturn"] * 3 + ["BasicAck"]
+    assert got[-1] == BasicAck(4, True)
+
+
+def test_acks_of_a_batch_are_merged(channel: WorldChannel) -> None:
+    """One basic.ack multiple up to the smallest that waits, the others singly."""
+    confirming(channel)
+    assert channel.publish("q", *[b"x"] * 5) == [BasicAck(5, True)]
+    channel.world.box("r").stalled = True
+    got = channel.say(*[channel.content(key) for key in ("q", "r", "q", "q", "r", "q")])
+    assert got == [BasicAck(6, False), BasicAck(8, False), BasicAck(9, False), BasicAck(11, False)]
+    channel.world.box("r").stalled = False
+    channel.world.rest()
+    assert channel.take() == [BasicAck(10, True)]
+
+
+def test_ack_waits_for_the_last_queue(channel: WorldChannel) -> None:
+    """All routed queues must have taken the message."""
+    for name in "qr":
+        channel.call(QueueBind(name, "amq.fanout", ""))
+    confirming(channel)
+    channel.world.box("r").stalled = True
+    assert channel.publish("", b"x", exchange="amq.fanout") == []
+    assert channel.world.counts("q") == (1, 0)
+    channel.world.box("r").stalled = False
+    channel.world.rest()
+    assert channel.take() == [BasicAck(1, False)]
+
+
+def test_later_messages_may_be_confirmed_first(channel: WorldChannel) -> None:
+    """The order is free."""
+    confirming(channel)
+    channel.world.box("q").stalled = True
+    assert channel.say(channel.content("q"), channel.content("r")) == [BasicAck(2, False)]
+
+
+def test_a_deleted_queue_counts_as_having_confirmed(channel: WorldChannel) -> None:
+    """Outstanding when it was deleted; or published in the moment of its deletion."""
+    other = channel.world.channel()
+    confirming(channel)
+    channel.world.box("q").stalled = True
+    other.send(QueueDelete("q"))
+    channel.world.rest()
+    assert channel.publish("q", b"1", b"2") == []
+    channel.world.box("q").stalled = False
+    channel.world.rest()
+    assert channel.take() == [BasicAck(2, True)]
+
+
+def test_tx_on_a_confirm_channel_is_refused(channel: WorldChannel) -> None:
+    """406 cannot switch from confirm to tx mode."""
+    confirming(channel)
+    assert channel.refused(TxSelect()) == (406, "cannot switch from confirm to tx mode")
+
+
+def test_confirm_on_a_tx_channel_is_refused(channel: WorldChannel) -> None:
+    """406 cannot switch from tx to confirm mode."""
+    channel.call(TxSelect())
+    assert channel.refused(ConfirmSelect()) == (406, "cannot switch from tx to confirm mode")
+
+
+def test_confirm_comes_although_a_consumer_was_first(channel: WorldChannel) -> None:
+    """A message that a consumer takes at once is confirmed like any other; tags are counted apart."""
+    confirming(channel)
+    channel.consume("q", no_ack=True)
+    got = channel.publish("q", b"1", b"2")
+    assert sorted(kinds(got)) == ["BasicAck", "BasicDeliver", "BasicDeliver"]
+    assert channel.publish("r", b"3") == [BasicAck(3, False)]
+
+
+def test_delivery_tags_and_confirm_numbers_are_apart(channel: WorldChannel) -> None:
+    """A channel may publish with confirms and acknowledge deliveries, both counted from 1."""
+    confirming(channel)
+    channel.publish("q", b"1", b"2")
+    assert kinds(channel.say(BasicGet("q"))) == ["BasicGetOk"]
+    assert channel.say(BasicAck(1)) == []
+    assert channel.refused(BasicAck(2)) == (406, "unknown delivery tag 2")
+
+
+def test_mandatory_after_a_message_without_route(channel: WorldChannel) -> None:
+    """The flag is of each message: of two of one route only the mandatory one comes back."""
+    confirming(channel)
+    got = channel.say(channel.content("k"), channel.content("k", mandatory=True), channel.content("k"))
+    assert kinds(got) == ["BasicReturn", "BasicAck"]
+    assert got[-1] == BasicAck(3, True)
+
+
+def test_consume_while_messages_come(channel: WorldChannel) -> None:
+    """consume-ok is before the first delivery."""
+    got = channel.say(channel.content("q", b"1"), BasicConsume("q", "c"), channel.content("q", b"2"))
+    assert kinds(got) == ["BasicConsumeOk", "BasicDeliver", "BasicDeliver"]

@@ -1,0 +1,317 @@
+"""AMQP 0-9-1, class tx: each row of RabbitMQ's table of what is transactional, and the rules beside it."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicGet,
+    BasicNack,
+    BasicQos,
+    BasicReject,
+    ChannelClose,
+    ChannelCloseOk,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    ExchangeDelete,
+    Method,
+    QueueBind,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+    TxCommit,
+    TxCommitOk,
+    TxRollback,
+    TxRollbackOk,
+    TxSelect,
+    TxSelectOk,
+)
+from amqp10broker.catalog.users import Permission
+from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A transactional channel in a world with queues q and r."""
+    channel = World().channel()
+    for name in "qr":
+        channel.call(QueueDeclare(name, durable=True))
+    assert channel.call(TxSelect()) == TxSelectOk()
+    return channel
+
+
+def with_deliveries(channel: WorldChannel, count: int) -> WorldChannel:
+    """The channel holds deliveries 1 .. count of q."""
+    other = channel.world.channel()
+    other.publish("q", *[b"%d" % number for number in range(1, count + 1)])
+    assert tags(channel.consume("q")) == list(range(1, count + 1))
+    return channel
+
+
+# --- the table ---------------------------------------------------------------------------------------
+
+
+def test_publish_is_transactional(channel: WorldChannel) -> None:
+    """Nobody sees it before the commit."""
+    assert channel.publish("q", b"1", b"2") == []
+    assert channel.world.counts("q") == (0, 0)
+    assert channel.call(TxCommit()) == TxCommitOk()
+    assert channel.world.counts("q") == (2, 0)
+
+
+def test_ack_is_transactional(channel: WorldChannel) -> None:
+    """The queue hears of it at the commit."""
+    with_deliveries(channel, 2)
+    assert channel.say(BasicAck(2, True)) == []
+    assert channel.world.counts("q") == (0, 2)
+    assert channel.call(TxCommit()) == TxCommitOk()
+    assert channel.world.counts("q") == (0, 0)
+
+
+@pytest.mark.parametrize("method", [BasicReject(1, True), BasicNack(1, False, True)], ids=lambda m: m.NAME)
+def test_reject_is_transactional(channel: WorldChannel, method: Method) -> None:
+    """Requeued at the commit, and delivered again."""
+    with_deliveries(channel, 1)
+    assert channel.say(method) == []
+    assert channel.world.counts("q") == (0, 1)
+    got = channel.say(TxCommit())
+    assert sorted(kinds(got)) == ["BasicDeliver", "TxCommitOk"]
+    assert redelivered(got) == [True]
+
+
+def test_reject_without_requeue_is_transactional(channel: WorldChannel) -> None:
+    """Dropped at the commit."""
+    with_deliveries(channel, 1)
+    channel.say(BasicReject(1, False))
+    assert channel.world.counts("q") == (0, 1)
+    channel.say(TxCommit())
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_declaring_and_deleting_is_not_transactional(channel: WorldChannel) -> None:
+    """Exchanges, queues and bindings are made and gone at once, whatever becomes of the transaction."""
+    assert channel.call(QueueDeclare("new", durable=True)) == QueueDeclareOk("new", 0, 0)
+    assert channel.call(ExchangeDeclare("e", "fanout")) == ExchangeDeclareOk()
+    channel.call(QueueBind("new", "e", ""))
+    assert channel.call(QueueDelete("r")) == QueueDeleteOk(0)
+    channel.call(TxRollback())
+    assert channel.world.vhost.find("new") is not None
+    assert channel.world.vhost.find("r") is None
+    other = channel.world.channel()
+    other.publish("", b"x", exchange="e")
+    assert channel.world.counts("new") == (1, 0)
+    channel.call(ExchangeDelete("e"))
+    channel.call(TxRollback())
+    assert channel.world.vhost.topology.find_exchange("e") is None
+
+
+def test_consuming_and_getting_is_not_transactional(channel: WorldChannel) -> None:
+    """A rollback does not requeue what was consumed; it may be acknowledged in a later transaction."""
+    other = channel.world.channel()
+    other.publish("q", b"1", b"2")
+    assert kinds(channel.say(BasicGet("q"))) == ["BasicGetOk"]
+    assert bodies(channel.consume("q")) == [b"2"]
+    assert channel.call(TxRollback()) == TxRollbackOk()
+    assert channel.world.counts("q") == (0, 2)
+    channel.say(BasicAck(1), BasicAck(2), TxCommit())
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_several_queues_are_not_atomic(channel: WorldChannel) -> None:
+    """One queue may show its part before the other has its own."""
+    channel.say(channel.content("q", b"1"), channel.content("r", b"2"))
+    channel.world.box("r").stalled = True
+    assert channel.say(TxCommit()) == []
+    assert channel.world.counts("q") == (1, 0)
+    assert channel.world.counts("r") == (0, 0)
+
+
+def test_errors_of_a_publish_are_found_at_once(channel: WorldChannel) -> None:
+    """A missing exchange, a missing permission, a bad property: before any commit."""
+    assert channel.refused(channel.content("k", exchange="X")) == (404, "no exchange 'X' in vhost '/'")
+    channel.call(TxSelect())
+    assert channel.refused(channel.content("q", expiration="x"))[0] == 406
+    channel.call(TxSelect())
+    channel.world.catalog.set_permission("guest", "/", Permission(".*", "^$", ".*"))
+    assert channel.refused(channel.content("q"))[0] == 403
+
+
+@pytest.mark.parametrize(
+    "method", [BasicAck(3), BasicNack(3), BasicReject(3), BasicAck(3, True)], ids=lambda m: f"{m.NAME} {m}"
+)
+def test_errors_of_an_ack_are_found_at_once(channel: WorldChannel, method: Method) -> None:
+    """An unknown tag: before any commit."""
+    with_deliveries(channel, 2)
+    assert channel.refused(method) == (406, "unknown delivery tag 3")
+
+
+def test_a_tag_cannot_be_acknowledged_twice_in_a_transaction(channel: WorldChannel) -> None:
+    """The second finds it gone, though nothing was committed."""
+    with_deliveries(channel, 2)
+    assert channel.refused(BasicAck(1), BasicAck(1)) == (406, "unknown delivery tag 1")
+
+
+def test_returns_are_sent_at_the_commit_before_commit_ok(channel: WorldChannel) -> None:
+    """In the order of the publishes."""
+    assert channel.publish("nowhere", b"1", b"2", mandatory=True) == []
+    got = channel.say(channel.content("q", b"3"), TxCommit())
+    assert kinds(got) == ["BasicReturn", "BasicReturn", "TxCommitOk"]
+
+
+def test_commit_ok_comes_when_every_queue_has_taken_over(channel: WorldChannel) -> None:
+    """Effects are visible when it is there."""
+    for name in "qr":
+        channel.call(QueueBind(name, "amq.fanout", ""))
+    channel.world.box("q").stalled = channel.world.box("r").stalled = True
+    channel.publish("", b"x", exchange="amq.fanout")
+    assert channel.say(TxCommit(), QueueDeclare("q", passive=True)) == []
+    channel.world.box("q").stalled = False
+    channel.world.rest()
+    assert channel.take() == []
+    channel.world.box("r").stalled = False
+    channel.world.rest()
+    assert channel.take() == [TxCommitOk(), QueueDeclareOk("q", 1, 0)]
+
+
+# --- the rules beside it -----------------------------------------------------------------------------
+
+
+def test_select_may_be_repeated(channel: WorldChannel) -> None:
+    """Nothing that was buffered is lost by it."""
+    channel.publish("q", b"1")
+    assert channel.call(TxSelect()) == TxSelectOk()
+    channel.call(TxCommit())
+    assert channel.world.counts("q") == (1, 0)
+
+
+@pytest.mark.parametrize("method", [TxCommit(), TxRollback()], ids=lambda m: m.NAME)
+def test_commit_and_rollback_need_select(method: Method) -> None:
+    """406 channel is not transactional."""
+    assert World().channel().refused(method) == (406, "channel is not transactional")
+
+
+def test_empty_commit_and_rollback_are_answered(channel: WorldChannel) -> None:
+    """At once."""
+    assert channel.say(TxCommit(), TxRollback(), TxCommit()) == [TxCommitOk(), TxRollbackOk(), TxCommitOk()]
+
+
+def test_routing_is_done_at_the_publish(channel: WorldChannel) -> None:
+    """A binding that comes before the commit is too late."""
+    channel.publish("k", b"x", exchange="amq.direct")
+    channel.call(QueueBind("q", "amq.direct", "k"))
+    channel.call(TxCommit())
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_rollback_forgets_publishes_and_acks(channel: WorldChannel) -> None:
+    """The deliveries are unacked again, not redelivered, and may be acknowledged again."""
+    with_deliveries(channel, 3)
+    channel.say(channel.content("r", b"x"), BasicAck(2, True), BasicReject(3, True))
+    assert channel.call(TxRollback()) == TxRollbackOk()
+    assert channel.world.counts("r") == (0, 0)
+    assert channel.world.counts("q") == (0, 3)
+    assert channel.say(BasicAck(1), BasicAck(3), BasicAck(2), TxCommit()) == [TxCommitOk()]
+    assert channel.world.counts("q") == (0, 0)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_channel_close_rolls_back(channel: WorldChannel, lost: bool) -> None:
+    """Publishes are dropped; what was acknowledged and not committed is requeued in order."""
+    world = channel.world
+    with_deliveries(channel, 3)
+    channel.say(channel.content("r", b"x"), BasicAck(1), BasicReject(2, False))
+    if lost:
+        channel.connection.close()
+        world.rest()
+    else:
+        assert channel.call(ChannelClose(200)) == ChannelCloseOk()
+    assert world.counts("r") == (0, 0)
+    assert world.counts("q") == (3, 0)
+    got = world.channel().consume("q")
+    assert bodies(got) == [b"1", b"2", b"3"]
+    assert redelivered(got) == [True] * 3
+
+
+def test_an_error_rolls_back(channel: WorldChannel) -> None:
+    """A soft error ends the transaction with the channel; the next one of the number has none."""
+    channel.publish("q", b"x")
+    channel.refused(BasicAck(9))
+    assert channel.refused(TxCommit()) == (406, "channel is not transactional")
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_requeue_in_a_transaction_keeps_the_order(channel: WorldChannel) -> None:
+    """Rejected in any order, they are in the queue's order again."""
+    with_deliveries(channel, 3)
+    got = channel.say(BasicReject(3, True), BasicReject(1, True), BasicReject(2, True), TxCommit())
+    assert bodies(got) == [b"1", b"2", b"3"]
+
+
+def test_a_commit_to_a_deleted_queue_ends(channel: WorldChannel) -> None:
+    """The queue went between publish and commit, or while the commit was under way."""
+    other = channel.world.channel()
+    channel.publish("q", b"x")
+    other.call(QueueDelete("q"))
+    assert channel.call(TxCommit()) == TxCommitOk()
+    channel.publish("r", b"x")
+    channel.world.box("r").stalled = True
+    other.send(QueueDelete("r"))
+    channel.world.rest()
+    box = channel.world.box("r")
+    assert channel.say(TxCommit()) == []
+    box.stalled = False
+    channel.world.rest()
+    assert channel.take() == [TxCommitOk()]
+
+
+def test_acks_after_cancel_in_a_transaction(channel: WorldChannel) -> None:
+    """The consumer is gone, its deliveries are acknowledged in the transaction."""
+    with_deliveries(channel, 2)
+    assert channel.say(BasicAck(1), BasicCancel("c"), BasicAck(2)) == [BasicCancelOk("c")]
+    assert channel.world.counts("q") == (0, 2)
+    channel.call(TxCommit())
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_publishes_before_select_are_no_part_of_the_transaction() -> None:
+    """They are under way; a commit does not wait for them, nor count their confirms as its own."""
+    channel = World().channel()
+    channel.call(QueueDeclare("q", durable=True))
+    channel.call(QueueDeclare("r", durable=True))
+    channel.world.box("q").stalled = True
+    channel.publish("q", b"1", b"2")
+    channel.call(TxSelect())
+    channel.publish("r", b"3")
+    assert channel.call(TxCommit()) == TxCommitOk()
+    channel.publish("q", b"4")
+    assert channel.say(TxCommit()) == []
+    channel.world.box("q").run(1)
+    channel.world.rest()
+    assert channel.take() == []
+    channel.world.box("q").stalled = False
+    channel.world.rest()
+    assert channel.take() == [TxCommitOk()]
+
+
+def test_prefetch_waits_for_the_commit(channel: WorldChannel) -> None:
+    """An ack makes room when it is committed, not before."""
+    channel.say(BasicQos(prefetch_count=1))
+    other = channel.world.channel()
+    other.publish("q", b"1", b"2")
+    assert bodies(channel.consume("q")) == [b"1"]
+    assert channel.say(BasicAck(1)) == []
+    assert contents(channel.say(TxCommit())) != []
+
+
+def test_global_prefetch_waits_for_the_commit(channel: WorldChannel) -> None:
+    """So does the limit of the whole channel."""
+    channel.say(BasicQos(prefetch_count=1, global_=True))
+    other = channel.world.channel()
+    other.publish("q", b"1", b"2")
+    assert bodies(channel.consume("q")) == [b"1"]
+    assert channel.say(BasicAck(1)) == []
+    assert contents(channel.say(TxCommit())) != []

@@ -1,0 +1,213 @@
+"""AMQP 0-9-1, acknowledging: ack, nack, reject, recover; what comes back, where and how marked."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicGet,
+    BasicNack,
+    BasicQos,
+    BasicRecover,
+    BasicRecoverAsync,
+    BasicRecoverOk,
+    BasicReject,
+    ChannelClose,
+    Method,
+    QueueDeclare,
+)
+from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A channel that holds deliveries 1 .. 5 of queue q; 6 and 7 are ready."""
+    world = World()
+    channel, other = world.channel(), world.channel()
+    channel.call(QueueDeclare("q", durable=True))
+    channel.say(BasicQos(prefetch_count=5))
+    other.publish("q", *[b"%d" % number for number in range(1, 8)])
+    assert bodies(channel.consume("q")) == [b"%d" % number for number in range(1, 6)]
+    return channel
+
+
+def held(channel: WorldChannel) -> int:
+    """Deliveries that the channel holds."""
+    return channel.service.consuming.unacked
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        BasicAck(6),
+        BasicAck(6, True),
+        BasicAck(0),
+        BasicNack(6),
+        BasicNack(6, True, True),
+        BasicNack(0),
+        BasicReject(6),
+        BasicReject(0),
+    ],
+    ids=str,
+)
+def test_unknown_tag_is_refused(channel: WorldChannel, method: Method) -> None:
+    """406 unknown delivery tag N; a single 0 is no tag."""
+    tag = method.delivery_tag  # type: ignore[attr-defined]
+    assert channel.refused(method) == (406, f"unknown delivery tag {tag}")
+
+
+@pytest.mark.parametrize("first", [BasicAck(2), BasicNack(2), BasicReject(2, True)], ids=str)
+@pytest.mark.parametrize("second", [BasicAck(2), BasicNack(2), BasicReject(2), BasicAck(2, True)], ids=str)
+def test_double_ack_is_refused(channel: WorldChannel, first: Method, second: Method) -> None:
+    """406; the channel closes, and what it holds is requeued."""
+    assert channel.refused(first, second) == (406, "unknown delivery tag 2")
+    assert channel.world.counts("q")[1] == 0
+
+
+def test_acks_before_an_unknown_tag_count(channel: WorldChannel) -> None:
+    """In one write: those before it are done."""
+    channel.refused(BasicAck(1), BasicAck(2), BasicAck(9))
+    assert bodies(channel.consume("q"))[0] == b"3"
+
+
+@pytest.mark.parametrize(
+    ("method", "left"),
+    [(BasicAck(3), 4), (BasicAck(3, True), 2), (BasicAck(0, True), 0), (BasicAck(5, True), 0)],
+    ids=str,
+)
+def test_ack_removes(channel: WorldChannel, method: Method, left: int) -> None:
+    """One, all up to the tag, or with 0 all."""
+    channel.say(BasicCancel("c"), method)
+    assert held(channel) == left
+    assert channel.world.counts("q") == (2, left)
+
+
+def test_all_of_none_is_ok(channel: WorldChannel) -> None:
+    """multiple with tag 0 and nothing outstanding."""
+    channel.say(BasicCancel("c"), BasicAck(0, True))
+    assert channel.say(BasicAck(0, True), BasicNack(0, True, True)) == []
+
+
+def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: WorldChannel) -> None:
+    """Up to the tag, whoever had it; get too."""
+    channel.call(QueueDeclare("r", durable=True))
+    channel.consume("r", "d")
+    channel.publish("r", b"a", b"b")
+    assert kinds(channel.say(BasicGet("q"))) == ["BasicGetOk"]
+    assert held(channel) == 8
+    channel.say(BasicCancel("c"), BasicAck(7, True))
+    assert held(channel) == 1
+    assert channel.world.counts("r") == (0, 0)
+    assert channel.world.counts("q") == (1, 1)
+
+
+@pytest.mark.parametrize("method", [BasicNack(3, False, True), BasicReject(3, True)], ids=str)
+def test_requeue_puts_it_back_to_its_place(channel: WorldChannel, method: Method) -> None:
+    """Before what nobody had, marked redelivered."""
+    got = channel.say(method)
+    assert (bodies(got), tags(got), redelivered(got)) == ([b"3"], [6], [True])
+
+
+@pytest.mark.parametrize("method", [BasicNack(3, False, False), BasicReject(3, False)], ids=str)
+def test_no_requeue_drops(channel: WorldChannel, method: Method) -> None:
+    """Without a dead letter exchange it is gone; the next message comes."""
+    got = channel.say(method)
+    assert (bodies(got), redelivered(got)) == ([b"6"], [False])
+
+
+def test_nack_multiple_redelivers_in_order(channel: WorldChannel) -> None:
+    """Of four, the first three: they come again in their order, before the others."""
+    got = channel.say(BasicNack(3, True, True))
+    assert bodies(got) == [b"1", b"2", b"3"]
+    assert redelivered(got) == [True] * 3
+    assert tags(got) == [6, 7, 8]
+
+
+def test_nack_of_all(channel: WorldChannel) -> None:
+    """multiple with tag 0."""
+    got = channel.say(BasicNack(0, True, True))
+    assert bodies(got) == [b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_requeue_in_any_order_keeps_the_queue_s_order(channel: WorldChannel) -> None:
+    """Seed 000: messages are always held in the queue in publication order."""
+    other = channel.world.channel()
+    channel.say(BasicCancel("c"))
+    for tag in (4, 1, 5, 3, 2):
+        channel.say(BasicReject(tag, True))
+    got = other.consume("q")
+    assert bodies(got) == [b"%d" % number for number in range(1, 8)]
+    assert redelivered(got) == [True] * 5 + [False] * 2
+
+
+def test_requeue_to_another_channel(channel: WorldChannel) -> None:
+    """Two channels take turns; the close of one gives its messages to the other, in order."""
+    other = channel.world.channel()
+    channel.say(BasicNack(2, True, True), BasicCancel("c"))
+    channel.call(ChannelClose(200))
+    got = other.consume("q")
+    assert bodies(got) == [b"%d" % number for number in range(1, 8)]
+    assert redelivered(got) == [True] * 5 + [False] * 2
+
+
+@pytest.mark.parametrize("method", [BasicRecover(True), BasicRecoverAsync(True)], ids=lambda m: m.NAME)
+def test_recover_requeues_everything(channel: WorldChannel, method: Method) -> None:
+    """All unacked again in order, redelivered; recover-ok for basic.recover alone."""
+    got = channel.say(method)
+    answers = [each for each in got if isinstance(each, BasicRecoverOk)]
+    assert len(answers) == int(isinstance(method, BasicRecover))
+    assert bodies(got) == [b"1", b"2", b"3", b"4", b"5"]
+    assert redelivered(got) == [True] * 5
+    assert channel.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
+
+
+@pytest.mark.parametrize("method", [BasicRecover(False), BasicRecoverAsync(False)], ids=lambda m: m.NAME)
+def test_recover_without_requeue_is_not_implemented(channel: WorldChannel, method: Method) -> None:
+    """540 requeue=false."""
+    assert channel.fatal(method) == (540, "requeue=false")
+
+
+def test_recover_of_nothing(channel: WorldChannel) -> None:
+    """recover-ok."""
+    channel.say(BasicCancel("c"), BasicAck(0, True))
+    assert channel.call(BasicRecover(True)) == BasicRecoverOk()
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_the_end_of_a_channel_requeues_everything(channel: WorldChannel, lost: bool) -> None:
+    """Channel closed or connection lost: in order, redelivered."""
+    world = channel.world
+    if lost:
+        channel.connection.close()
+        world.rest()
+    else:
+        channel.call(ChannelClose(200))
+    got = world.channel().consume("q")
+    assert bodies(got) == [b"%d" % number for number in range(1, 8)]
+    assert redelivered(got) == [True] * 5 + [False] * 2
+
+
+def test_tags_of_another_channel_are_unknown(channel: WorldChannel) -> None:
+    """Delivery tags are the channel's."""
+    second = channel.connection.channel(2)
+    assert second.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
+    assert held(channel) == 5
+
+
+def test_many_acks_of_one_write(channel: WorldChannel) -> None:
+    """Singles and multiples mixed."""
+    channel.say(BasicCancel("c"), BasicAck(2), BasicAck(1), BasicAck(4, True), BasicAck(5))
+    assert held(channel) == 0
+    assert channel.world.counts("q") == (2, 0)
+
+
+def test_redelivered_stays_with_the_message(channel: WorldChannel) -> None:
+    """Requeued by one, it is redelivered for whoever gets it next, by consume and by get."""
+    other = channel.world.channel()
+    channel.say(BasicCancel("c"), BasicReject(1, True))
+    (got,) = other.say(BasicGet("q"))
+    assert got.method.redelivered  # type: ignore[union-attr]
+    assert len(contents(other.say(BasicNack(1, False, True)))) == 0
+    assert redelivered(other.consume("q"))[0]

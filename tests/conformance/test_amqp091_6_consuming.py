@@ -1,0 +1,487 @@
+"""AMQP 0-9-1, consuming: consume, cancel, get, prefetch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicCancelOk,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicDeliver,
+    BasicGet,
+    BasicGetEmpty,
+    BasicGetOk,
+    BasicNack,
+    BasicQos,
+    BasicQosOk,
+    ChannelClose,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueDeleteOk,
+)
+from amqp10broker.config import Config
+from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
+
+Q = QueueDeclare("q", durable=True)
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A channel in a world with queue q."""
+    channel = World().channel()
+    channel.call(Q)
+    return channel
+
+
+def fill(channel: WorldChannel, *bodies: int, queue: str = "q") -> None:
+    """Put messages into a queue from elsewhere."""
+    channel.world.channel().publish(queue, *[b"%d" % body for body in bodies])
+    channel.world.rest()
+
+
+# --- consume -----------------------------------------------------------------------------------------
+
+
+def test_empty_tag_makes_the_server_choose(channel: WorldChannel) -> None:
+    """`amq.ctag-` and a token."""
+    first, second = channel.call(BasicConsume("q")), channel.call(BasicConsume("q"))
+    assert isinstance(first, BasicConsumeOk)
+    assert isinstance(second, BasicConsumeOk)
+    assert first.consumer_tag.startswith("amq.ctag-")
+    assert first.consumer_tag != second.consumer_tag
+
+
+def test_tag_in_use_closes_the_connection(channel: WorldChannel) -> None:
+    """530 attempt to reuse consumer tag."""
+    channel.consume("q", "T")
+    assert channel.fatal(BasicConsume("q", "T")) == (530, "attempt to reuse consumer tag 'T'")
+
+
+def test_tag_is_free_on_other_channels_and_after_cancel(channel: WorldChannel) -> None:
+    """Tags are the channel's."""
+    second = channel.connection.channel(2)
+    assert second.consume("q", "T") == channel.consume("q", "T") == []
+    channel.call(BasicCancel("T"))
+    assert channel.consume("q", "T") == []
+
+
+def test_missing_queue_is_not_found(channel: WorldChannel) -> None:
+    """404."""
+    assert channel.refused(BasicConsume("x", "c")) == (404, "no queue 'x' in vhost '/'")
+
+
+def test_no_local_is_ignored(channel: WorldChannel) -> None:
+    """The channel gets what it publishes."""
+    channel.consume("q", no_local=True)
+    assert bodies(channel.publish("q", b"x")) == [b"x"]
+
+
+def test_consume_without_answer(channel: WorldChannel) -> None:
+    """no-wait: deliveries come and no consume-ok."""
+    fill(channel, 1)
+    assert kinds(channel.say(BasicConsume("q", "c", no_wait=True))) == ["BasicDeliver"]
+
+
+def test_exclusive_consumer_is_alone(channel: WorldChannel) -> None:
+    """403 for whoever comes second, either way; free after cancel."""
+    other = channel.world.channel()
+    text = (403, "queue 'q' in vhost '/' in exclusive use")
+    channel.consume("q", "x", exclusive=True)
+    assert other.refused(BasicConsume("q", "c")) == text
+    assert other.refused(BasicConsume("q", "c", exclusive=True)) == text
+    channel.call(BasicCancel("x"))
+    other.consume("q", "c")
+    assert channel.refused(BasicConsume("q", "x", exclusive=True)) == text
+
+
+def test_exclusive_consumer_does_not_hinder_get(channel: WorldChannel) -> None:
+    """basic.get is no consumer."""
+    channel.consume("q", "x", exclusive=True)
+    assert channel.world.channel().call(BasicGet("q")) == BasicGetEmpty()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"x-stream-offset": 1}, " of queue type rabbit_classic_queue"),
+        ({"x-consumer-timeout": 1}, " of queue type rabbit_classic_queue"),
+        ({"x-priority": "high"}, ": {unacceptable_type,longstr}"),
+        ({"x-priority": True}, ": {unacceptable_type,bool}"),
+    ],
+)
+def test_arguments_of_consume(channel: WorldChannel, arguments: dict[str, Any], problem: str) -> None:
+    """406 invalid arg."""
+    (name,) = arguments
+    text = f"invalid arg '{name}' for queue 'q' in vhost '/'{problem}"
+    assert channel.refused(BasicConsume("q", "c", arguments=arguments)) == (406, text)
+
+
+def test_good_arguments_of_consume(channel: WorldChannel) -> None:
+    """x-priority is an integer; what does not begin with x- is the client's own."""
+    assert channel.consume("q", arguments={"x-priority": -3, "own": "text"}) == []
+
+
+def test_limit_of_consumers_per_channel() -> None:
+    """530 reached maximum."""
+    channel = World(Config(consumer_max_per_channel=1)).channel()
+    channel.call(Q)
+    channel.consume("q", "a")
+    assert channel.fatal(BasicConsume("q", "b")) == (530, "reached maximum (1) of consumers per channel")
+
+
+def test_delivery_has_tag_exchange_and_key(channel: WorldChannel) -> None:
+    """Delivery tags from 1 per channel, shared by its consumers and get."""
+    channel.call(QueueDeclare("r", durable=True))
+    fill(channel, 1, 2)
+    (got,) = channel.say(BasicGet("q"))
+    assert got.method == BasicGetOk(1, False, "", "q", 1)  # type: ignore[union-attr]
+    (first,) = contents(channel.consume("q", "c"))
+    assert first.method == BasicDeliver("c", 2, False, "", "q")
+    channel.consume("r", "d", no_ack=True)
+    (second,) = contents(channel.publish("r", b"3"))
+    assert second.method == BasicDeliver("d", 3, False, "", "r")
+
+
+def test_consumers_take_turns(channel: WorldChannel) -> None:
+    """Round robin among equals, one message a turn, when each may have few."""
+    others = [channel.world.channel() for _ in range(3)]
+    for each in others:
+        each.say(BasicQos(prefetch_count=2))
+        each.consume("q")
+    fill(channel, 1, 2, 3, 4, 5, 6, 7)
+    assert [bodies(each.take()) for each in others] == [[b"1", b"4"], [b"2", b"5"], [b"3", b"6"]]
+    assert channel.world.counts("q") == (1, 6)
+
+
+def test_no_ack_deliveries_need_no_ack(channel: WorldChannel) -> None:
+    """They are gone when they are written; acknowledging one is an error."""
+    fill(channel, 1, 2)
+    channel.consume("q", no_ack=True)
+    assert channel.world.counts("q") == (0, 0)
+    assert channel.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
+
+
+# --- cancel ------------------------------------------------------------------------------------------
+
+
+def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: WorldChannel) -> None:
+    """cancel-ok is behind the last delivery; unacked stays acknowledgeable on the channel."""
+    fill(channel, 1, 2)
+    channel.consume("q")
+    assert channel.call(BasicCancel("c")) == BasicCancelOk("c")
+    fill(channel, 3)
+    assert channel.take() == []
+    assert channel.world.counts("q") == (1, 2)
+    assert channel.say(BasicAck(1), BasicNack(2, False, True)) == []
+    assert channel.world.counts("q") == (2, 0)
+
+
+def test_cancel_of_an_unknown_tag_is_ok(channel: WorldChannel) -> None:
+    """cancel-ok."""
+    assert channel.call(BasicCancel("nobody")) == BasicCancelOk("nobody")
+
+
+def test_cancel_without_answer(channel: WorldChannel) -> None:
+    """no-wait."""
+    channel.consume("q")
+    assert channel.say(BasicCancel("c", True)) == []
+    assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
+
+
+def test_cancel_gives_back_what_was_not_written(channel: WorldChannel) -> None:
+    """In the channel or on its way from the queue: back at its place, not marked redelivered."""
+    channel.budget_bytes = 0
+    fill(channel, 1, 2, 3)
+    assert channel.consume("q") == []
+    assert channel.service.consuming.has_unsent
+    channel.budget_bytes = 65_536
+    channel.send(BasicCancel("c"))
+    channel.connection.pass_on()
+    channel.take_letters()
+    channel.wake()
+    channel.world.rest()
+    assert channel.take() == [BasicCancelOk("c")]
+    got = channel.world.channel().consume("q")
+    assert bodies(got) == [b"1", b"2", b"3"]
+    assert redelivered(got) == [False] * 3
+
+
+def test_deleted_queue_cancels_its_consumers(channel: WorldChannel) -> None:
+    """basic.cancel with no-wait, for clients that have consumer_cancel_notify."""
+    other = channel.world.channel()
+    channel.consume("q", "a")
+    channel.consume("q", "b")
+    assert other.call(QueueDelete("q")) == QueueDeleteOk(0)
+    channel.world.rest()
+    assert sorted(channel.take(), key=str) == [BasicCancel("a", True), BasicCancel("b", True)]
+    assert channel.call(BasicCancel("a")) == BasicCancelOk("a")
+
+
+def test_deleted_queue_is_silent_for_clients_without_the_capability() -> None:
+    """Nothing is said."""
+    world = World()
+    channel, other = world.channel(capabilities=()), world.channel()
+    channel.call(Q)
+    channel.consume("q")
+    other.call(QueueDelete("q"))
+    world.rest()
+    assert channel.take() == []
+
+
+def test_cancelled_consumer_hears_nothing_of_its_queue_s_end(channel: WorldChannel) -> None:
+    """It holds deliveries still, and its tag is used by another consumer, of another queue."""
+    fill(channel, 1)
+    channel.consume("q", "c")
+    channel.call(BasicCancel("c"))
+    channel.call(QueueDeclare("r", durable=True))
+    channel.consume("r", "c")
+    assert channel.world.channel().call(QueueDelete("q")) == QueueDeleteOk(0)
+    channel.world.rest()
+    assert channel.take() == []
+    assert bodies(channel.publish("r", b"x")) == [b"x"]
+
+
+def test_acks_after_the_queue_was_deleted_are_no_error(channel: WorldChannel) -> None:
+    """Every tag that was handed out may be acknowledged once."""
+    fill(channel, 1, 2)
+    channel.consume("q")
+    channel.world.channel().call(QueueDelete("q"))
+    channel.world.rest()
+    assert kinds(channel.take()) == ["BasicCancel"]
+    assert channel.say(BasicAck(1), BasicNack(2, False, True)) == []
+    assert channel.refused(BasicAck(2)) == (406, "unknown delivery tag 2")
+
+
+def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
+    """Some clients answer our basic.cancel, though it wants no answer."""
+    assert channel.say(BasicCancelOk("c")) == []
+
+
+# --- get ---------------------------------------------------------------------------------------------
+
+
+def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> None:
+    """get-ok, then get-empty."""
+    fill(channel, 1, 2)
+    got = channel.say(BasicGet("q"), BasicGet("q"), BasicGet("q"))
+    assert [each.method for each in contents(got, BasicGetOk)] == [
+        BasicGetOk(1, False, "", "q", 1),
+        BasicGetOk(2, False, "", "q", 0),
+    ]
+    assert got[2] == BasicGetEmpty()
+    assert channel.world.counts("q") == (0, 2)
+    channel.say(BasicAck(2, True))
+    assert channel.world.counts("q") == (0, 0)
+
+
+def test_get_with_no_ack(channel: WorldChannel) -> None:
+    """Gone at once; it has a tag all the same."""
+    fill(channel, 1, 2)
+    channel.say(BasicGet("q", True))
+    assert channel.world.counts("q") == (1, 0)
+    (got,) = contents(channel.say(BasicGet("q")), BasicGetOk)
+    assert got.method.delivery_tag == 2
+    assert channel.refused(BasicAck(1)) == (406, "unknown delivery tag 1")
+
+
+def test_get_of_a_requeued_message_is_redelivered(channel: WorldChannel) -> None:
+    """The flag is right, and get may fetch again and again."""
+    fill(channel, 1)
+    for turn in range(3):
+        (got,) = contents(channel.say(BasicGet("q")), BasicGetOk)
+        assert got.method.redelivered == bool(turn)
+        assert got.method.delivery_tag == turn + 1
+        assert channel.say(BasicNack(turn + 1, False, True)) == []
+
+
+def test_get_on_a_missing_queue(channel: WorldChannel) -> None:
+    """404."""
+    assert channel.refused(BasicGet("x")) == (404, "no queue 'x' in vhost '/'")
+
+
+def test_get_that_meets_a_deleted_queue(channel: WorldChannel) -> None:
+    """Deleted between the question and the answer: there is nothing."""
+    other = channel.world.channel()
+    box = channel.world.box("q")
+    channel.say(BasicGet("q"))
+    for _ in range(2):
+        box.stalled = True
+        other.send(QueueDelete("q"))
+        channel.world.rest()
+        channel.send(BasicGet("q"))
+        channel.world.rest()
+        box.stalled = False
+        channel.world.rest()
+        assert channel.take() == [BasicGetEmpty()]
+        other.take()
+        other.call(Q)
+        box = channel.world.box("q")
+
+
+def test_get_and_a_consumer_on_one_channel(channel: WorldChannel) -> None:
+    """What get brings is not the consumer's."""
+    channel.say(BasicQos(prefetch_count=1))
+    channel.consume("q")
+    fill(channel, 1, 2)
+    assert bodies(channel.take()) == [b"1"]
+    (got,) = contents(channel.say(BasicGet("q")), BasicGetOk)
+    assert got.body == b"2"
+
+
+# --- prefetch ----------------------------------------------------------------------------------------
+
+
+def test_prefetch_size_is_not_implemented(channel: WorldChannel) -> None:
+    """540 prefetch_size!=0 (N)."""
+    assert channel.fatal(BasicQos(prefetch_size=3)) == (540, "prefetch_size!=0 (3)")
+
+
+@pytest.mark.parametrize("prefetch", [1, 2, 5])
+def test_consumer_has_at_most_prefetch_unacked(channel: WorldChannel, prefetch: int) -> None:
+    """An ack makes room for as many as it acknowledges."""
+    fill(channel, *range(10))
+    assert channel.call(BasicQos(prefetch_count=prefetch)) == BasicQosOk()
+    assert len(bodies(channel.consume("q"))) == prefetch
+    assert tags(channel.say(BasicAck(prefetch, True))) == list(range(prefetch + 1, 2 * prefetch + 1))
+    assert len(bodies(channel.say(BasicAck(prefetch + 1)))) == min(1, 10 - 2 * prefetch)
+
+
+def test_prefetch_0_is_no_limit(channel: WorldChannel) -> None:
+    """All that is there."""
+    fill(channel, *range(1000))
+    assert len(bodies(channel.consume("q"))) == 1000
+
+
+def test_prefetch_is_for_new_consumers(channel: WorldChannel) -> None:
+    """Those that are there keep what they had."""
+    channel.call(QueueDeclare("r", durable=True))
+    channel.say(BasicQos(prefetch_count=1))
+    channel.consume("q", "a")
+    channel.say(BasicQos(prefetch_count=3))
+    channel.consume("r", "b")
+    fill(channel, *range(5))
+    fill(channel, *range(5), queue="r")
+    assert channel.world.counts("q") == (4, 1)
+    assert channel.world.counts("r") == (2, 3)
+
+
+def test_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None:
+    """Everything comes."""
+    fill(channel, *range(10))
+    channel.say(BasicQos(prefetch_count=1))
+    assert len(bodies(channel.consume("q", no_ack=True))) == 10
+
+
+def test_prefetch_counts_each_consumer_apart(channel: WorldChannel) -> None:
+    """Two consumers of one channel and queue: each has its own."""
+    channel.say(BasicQos(prefetch_count=2))
+    channel.consume("q", "a")
+    channel.consume("q", "b")
+    fill(channel, *range(10))
+    assert channel.world.counts("q") == (6, 4)
+
+
+def test_global_prefetch_is_of_the_channel(channel: WorldChannel) -> None:
+    """All its consumers together; get counts, and is not stopped by it."""
+    channel.say(BasicQos(prefetch_count=3, global_=True))
+    channel.consume("q", "a")
+    channel.consume("q", "b")
+    fill(channel, *range(10))
+    assert channel.world.counts("q") == (7, 3)
+    assert tags(channel.take()) == [1, 2, 3]
+    assert kinds(channel.say(BasicGet("q"))) == ["BasicGetOk"]
+    assert channel.say(BasicAck(1)) == []
+    assert len(bodies(channel.say(BasicAck(4)))) == 1
+    assert channel.world.counts("q") == (5, 3)
+
+
+def test_both_limits_hold(channel: WorldChannel) -> None:
+    """Per consumer and per channel: both must allow."""
+    channel.say(BasicQos(prefetch_count=3, global_=True), BasicQos(prefetch_count=2))
+    channel.consume("q", "a")
+    fill(channel, *range(10))
+    assert channel.world.counts("q") == (8, 2)
+    channel.take()
+    channel.consume("q", "b")
+    assert channel.world.counts("q") == (7, 3)
+
+
+def test_global_prefetch_may_change_while_deliveries_are_out(channel: WorldChannel) -> None:
+    """Lowered: nothing more until it is kept. Raised: more at once. 0: no limit."""
+    fill(channel, *range(20))
+    channel.say(BasicQos(prefetch_count=4, global_=True))
+    assert len(bodies(channel.consume("q"))) == 4
+    channel.say(BasicQos(prefetch_count=2, global_=True))
+    assert channel.say(BasicAck(2, True)) == []
+    assert len(bodies(channel.say(BasicAck(3)))) == 1
+    got = channel.say(BasicQos(prefetch_count=5, global_=True))
+    assert got[0] == BasicQosOk()
+    assert len(bodies(got)) == 3
+    assert len(bodies(channel.say(BasicQos(prefetch_count=0, global_=True)))) == 12
+
+
+def test_global_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None:
+    """A consumer without acknowledgements neither counts nor is stopped."""
+    channel.call(QueueDeclare("r", durable=True))
+    channel.say(BasicQos(prefetch_count=1, global_=True))
+    fill(channel, 1, 2)
+    fill(channel, *range(10), queue="r")
+    assert len(bodies(channel.consume("q", "a"))) == 1
+    assert len(bodies(channel.consume("r", "b", no_ack=True))) == 10
+
+
+def test_global_prefetch_may_be_forbidden() -> None:
+    """Then it is taken as that of each consumer."""
+    channel = World(Config(permit_global_qos=False)).channel()
+    channel.call(Q)
+    channel.say(BasicQos(prefetch_count=1, global_=True))
+    channel.consume("q", "a")
+    channel.consume("q", "b")
+    fill(channel, 1, 2, 3)
+    assert channel.world.counts("q") == (1, 2)
+
+
+def test_given_back_by_a_global_limit_is_not_redelivered(channel: WorldChannel) -> None:
+    """What the limit kept from being written goes to others as new, in order."""
+    other = channel.world.channel()
+    channel.say(BasicQos(prefetch_count=2, global_=True))
+    channel.consume("q", "a")
+    channel.consume("q", "b")
+    fill(channel, *range(8))
+    got = other.consume("q")
+    assert sorted(bodies(channel.take()) + bodies(got)) == [b"%d" % number for number in range(8)]
+    assert bodies(got) == sorted(bodies(got))
+    assert not any(redelivered(got))
+
+
+def test_a_client_that_does_not_read_leaves_messages_in_the_queue(channel: WorldChannel) -> None:
+    """200 unsent deliveries per consumer at most, whatever the prefetch."""
+    fill(channel, *range(1000))
+    channel.budget_bytes = 0
+    assert channel.consume("q") == []
+    assert channel.world.counts("q") == (800, 200)
+    assert channel.service.consuming.consumers["c"].unsent == 200
+    channel.budget_bytes = 65_536
+    channel.wake()
+    channel.world.rest()
+    assert bodies(channel.take()) == [b"%d" % number for number in range(1000)]
+
+
+def test_unsent_deliveries_return_unmarked_when_the_channel_closes(channel: WorldChannel) -> None:
+    """No-ack too: what was not written was not delivered."""
+    for no_ack in (False, True):
+        each = channel.world.channel()
+        fill(channel, 1, 2, 3)
+        each.budget_bytes = 0
+        each.consume("q", no_ack=no_ack)
+        assert kinds(each.say(ChannelClose(200))) == ["ChannelCloseOk"]
+        got = channel.consume("q", no_ack=True)
+        assert bodies(got) == [b"1", b"2", b"3"]
+        assert redelivered(got) == [False] * 3
+        channel.call(BasicCancel("c"))

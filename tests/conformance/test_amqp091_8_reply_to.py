@@ -1,0 +1,197 @@
+"""AMQP 0-9-1, direct reply-to: the pseudo queue amq.rabbitmq.reply-to."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicCancel,
+    BasicConsume,
+    BasicDeliver,
+    ChannelClose,
+    ConfirmSelect,
+    QueueBind,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueueDelete,
+    QueueUnbind,
+)
+from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
+
+NAME = "amq.rabbitmq.reply-to"
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A requester's channel, with its reply consumer, in a world with queue q of requests."""
+    channel = World().channel()
+    channel.call(QueueDeclare("q", durable=True))
+    assert channel.consume(NAME, "r", no_ack=True) == []
+    return channel
+
+
+def request(channel: WorldChannel, **fields: Any) -> str:
+    """Publish a request; gives the address that the server sees."""
+    assert channel.publish("q", b"request", reply_to=NAME, **fields) == []
+    server = channel.world.channel()
+    (got,) = contents(server.consume("q", "probe", no_ack=True))
+    server.call(ChannelClose(200))
+    address = properties_of(got).reply_to
+    assert address is not None
+    return address
+
+
+def test_reply_reaches_the_requester(channel: WorldChannel) -> None:
+    """Exchange empty, routing key the generated name; any channel may reply."""
+    address = request(channel, correlation_id="c", headers={"h": 1})
+    assert address.startswith(NAME + ".")
+    server = channel.world.channel()
+    assert server.publish(address, b"reply", mandatory=True, correlation_id="c") == []
+    (got,) = contents(channel.take())
+    assert got.method == BasicDeliver("r", 1, False, "", address)
+    assert got.body == b"reply"
+    assert properties_of(got).correlation_id == "c"
+
+
+def test_other_properties_of_a_request_are_kept(channel: WorldChannel) -> None:
+    """Only reply_to is rewritten; and the name elsewhere than in reply_to is left alone."""
+    channel.publish("q", b"x", reply_to=NAME, message_id="m", headers={"a": NAME})
+    channel.publish("q", b"x", message_id=NAME, reply_to="other")
+    server = channel.world.channel()
+    first, second = [properties_of(each) for each in contents(server.consume("q", no_ack=True))]
+    assert (first.message_id, first.headers) == ("m", {"a": NAME})
+    assert (second.message_id, second.reply_to) == (NAME, "other")
+
+
+def test_consumer_that_would_acknowledge_is_refused() -> None:
+    """406 reply consumer cannot acknowledge."""
+    channel = World().channel()
+    assert channel.refused(BasicConsume(NAME, "r")) == (406, "reply consumer cannot acknowledge")
+
+
+def test_second_consumer_is_refused(channel: WorldChannel) -> None:
+    """406 reply consumer already set."""
+    method = BasicConsume(NAME, "s", no_ack=True)
+    assert channel.refused(method) == (406, "reply consumer already set")
+
+
+def test_reuse_of_the_tag_closes_the_connection(channel: WorldChannel) -> None:
+    """530, as for any consumer."""
+    code, text = channel.fatal(BasicConsume(NAME, "r", no_ack=True))
+    assert (code, text) == (530, "attempt to reuse consumer tag 'r'")
+
+
+def test_request_without_consumer_is_refused() -> None:
+    """406 fast reply consumer does not exist."""
+    channel = World().channel()
+    channel.call(QueueDeclare("q", durable=True))
+    text = "fast reply consumer does not exist"
+    assert channel.refused(channel.content("q", b"x", reply_to=NAME)) == (406, text)
+
+
+def test_consumer_of_another_channel_does_not_count(channel: WorldChannel) -> None:
+    """The request must be on the consumer's channel."""
+    other = channel.connection.channel(2)
+    text = "fast reply consumer does not exist"
+    assert other.refused(other.content("q", b"x", reply_to=NAME)) == (406, text)
+
+
+def test_request_after_cancel_is_refused(channel: WorldChannel) -> None:
+    """Also when the same request was sent before: nothing of it is remembered."""
+    request(channel)
+    channel.call(BasicCancel("r"))
+    text = "fast reply consumer does not exist"
+    message = channel.content("q", b"request", reply_to=NAME)
+    assert channel.refused(message) == (406, text)
+
+
+def test_new_consumer_has_a_new_address(channel: WorldChannel) -> None:
+    """Requests of the same shape carry it."""
+    first = request(channel)
+    channel.call(BasicCancel("r"))
+    channel.consume(NAME, "s", no_ack=True)
+    second = request(channel)
+    assert first != second
+    server = channel.world.channel()
+    server.publish(first, b"late")
+    server.publish(second, b"in time")
+    assert bodies(channel.take()) == [b"in time"]
+
+
+@pytest.mark.parametrize("end", ["cancel", "close", "lost"])
+def test_reply_to_nobody_is_returned(channel: WorldChannel, end: str) -> None:
+    """Mandatory works: basic.return when the requester is gone."""
+    address = request(channel)
+    server = channel.world.channel()
+    server.call(ConfirmSelect())
+    assert server.publish(address, b"1", mandatory=True) == [BasicAck(1, False)]
+    assert bodies(channel.take()) == [b"1"]
+    if end == "cancel":
+        channel.call(BasicCancel("r"))
+    elif end == "close":
+        channel.say(ChannelClose(200))
+    else:
+        channel.connection.close()
+    channel.world.rest()
+    assert kinds(server.publish(address, b"2", mandatory=True)) == ["BasicReturn", "BasicAck"]
+    assert server.publish(address, b"3") == [BasicAck(3, False)]
+
+
+def test_declaring_the_generated_name_tells_whether_the_requester_is_there(channel: WorldChannel) -> None:
+    """Any flags: 0 messages and 1 consumer, else 404."""
+    address = request(channel)
+    server = channel.world.channel()
+    for method in (QueueDeclare(address, passive=True), QueueDeclare(address, durable=True)):
+        assert server.call(method) == QueueDeclareOk(address, 0, 1)
+    channel.call(BasicCancel("r"))
+    text = f"no queue '{address}' in vhost '/'"
+    assert server.refused(QueueDeclare(address, passive=True)) == (404, text)
+
+
+def test_declaring_the_bare_name_is_ok(channel: WorldChannel) -> None:
+    """On the requester's channel."""
+    assert channel.call(QueueDeclare(NAME)) == QueueDeclareOk(NAME, 0, 1)
+
+
+@pytest.mark.parametrize("bare", [False, True])
+def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -> None:
+    """403."""
+    name = NAME if bare else request(channel)
+    text = f"operation not permitted on the direct reply-to queue '{name}'"
+    for method in (
+        QueueBind(name, "amq.direct", "k"),
+        QueueUnbind(name, "amq.direct", "k"),
+        QueueDelete(name),
+    ):
+        other = channel.world.channel()
+        assert other.refused(method) == (403, text)
+
+
+def test_nobody_else_may_consume_from_it(channel: WorldChannel) -> None:
+    """Not even another channel of the same connection."""
+    address = request(channel)
+    for other in (channel.world.channel(), channel.connection.channel(2)):
+        code, _ = other.refused(BasicConsume(address, "x", no_ack=True))
+        assert code in (403, 405)
+
+
+def test_many_replies_at_once_all_arrive(channel: WorldChannel) -> None:
+    """A server that answers a thousand requests in one write: nothing is dropped."""
+    address = request(channel)
+    server = channel.world.channel()
+    server.publish(address, *[b"%d" % number for number in range(1000)])
+    assert bodies(channel.take()) == [b"%d" % number for number in range(1000)]
+
+
+def test_replies_wait_for_a_socket_that_is_slow(channel: WorldChannel) -> None:
+    """They are written when the writer has room."""
+    address = request(channel)
+    channel.budget_bytes = 0
+    channel.world.channel().publish(address, b"1", b"2")
+    assert channel.take() == []
+    channel.budget_bytes = 65_536
+    channel.wake()
+    assert bodies(channel.take()) == [b"1", b"2"]

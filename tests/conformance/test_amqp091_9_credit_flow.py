@@ -1,0 +1,141 @@
+"""AMQP 0-9-1, back-pressure: RabbitMQ's credit_flow from reader to channel to queue."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicGet,
+    ConfirmSelect,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDelete,
+)
+from amqp10broker.config import Config
+from tests.support.channel_world import World, WorldChannel, WorldConnection, kinds
+
+
+def stuck(config: Config | None = None) -> tuple[WorldConnection, WorldChannel, WorldChannel]:
+    """A connection with two channels, and a queue q that does not follow."""
+    world = World(config)
+    connection = world.connect()
+    first, second = connection.channel(1), connection.channel(2)
+    first.call(QueueDeclare("q", durable=True))
+    first.call(QueueDeclare("free", durable=True))
+    second.publish("free", b"x")
+    assert kinds(second.say(BasicGet("free"))) == ["BasicGetOk"]
+    world.box("q").stalled = True
+    return connection, first, second
+
+
+def letters(connection: WorldConnection) -> int:
+    """Messages that wait in the queue's mailbox."""
+    return sum(len(each.messages) for each in connection.world.box("q").letters)  # type: ignore[union-attr]
+
+
+def test_a_queue_that_does_not_follow_stops_the_whole_connection() -> None:
+    """After at most 400 + 400 messages nothing more is read; an ack of another channel neither."""
+    connection, first, second = stuck()
+    one = first.content("q", b"x")
+    for _ in range(100):
+        first.say(one * 10)
+    second.say(BasicAck(1))
+    assert 400 <= letters(connection) <= 800
+    assert first.service.publishing.blocked
+    assert first.service.publishing.slow_queues == ["q"]
+    assert connection.waiting
+    assert second.service.consuming.unacked == 1
+    connection.world.box("q").stalled = False
+    connection.world.rest()
+    assert second.service.consuming.unacked == 0
+    assert connection.world.counts("q") == (1000, 0)
+    assert not connection.waiting
+
+
+def test_other_connections_go_on() -> None:
+    """The stop is the connection's."""
+    connection, first, _ = stuck()
+    first.say(first.content("q", b"x") * 1000)
+    other = connection.world.channel()
+    other.publish("free", b"y")
+    assert connection.world.counts("free") == (1, 1)
+
+
+def test_one_stuck_queue_stops_publishes_to_others() -> None:
+    """A channel that is held up takes nothing for anybody."""
+    connection, first, second = stuck()
+    first.say(first.content("q", b"x") * 1000)
+    second.publish("free", b"y")
+    assert connection.world.counts("free") == (0, 1)
+
+
+def test_reader_gets_its_credit_back_in_portions() -> None:
+    """Every 200 messages handled it gets 200."""
+    world = World()
+    channel = world.channel()
+    channel.call(QueueDeclare("q", durable=True))
+    for count, credit in ((199, 201), (1, 400), (150, 250), (50, 400)):
+        channel.publish("q", *[b"x"] * count)
+        assert channel.credit.credit == credit
+
+
+def test_the_numbers_can_be_tuned() -> None:
+    """credit_flow_initial and credit_flow_more_after."""
+    connection, first, _ = stuck(Config(credit_flow_initial=10, credit_flow_more_after=5))
+    for _ in range(100):
+        first.say(first.content("q", b"x"))
+    assert 10 <= letters(connection) <= 20
+    connection.world.box("q").stalled = False
+    connection.world.rest()
+    assert connection.world.counts("q") == (100, 0)
+
+
+def test_initial_and_portion_may_be_equal() -> None:
+    """No deadlock when a whole credit is one portion."""
+    connection, first, _ = stuck(Config(credit_flow_initial=1, credit_flow_more_after=1))
+    first.say(first.content("q", b"x") * 20)
+    connection.world.box("q").stalled = False
+    connection.world.rest()
+    assert connection.world.counts("q") == (20, 0)
+
+
+def test_confirm_mode_is_held_up_likewise() -> None:
+    """And its confirms come when the queue goes on."""
+    connection, first, _ = stuck()
+    first.call(ConfirmSelect())
+    assert first.say(first.content("q", b"x") * 1000) == []
+    connection.world.box("q").stalled = False
+    connection.world.rest()
+    (*_, last) = first.take()
+    assert last == BasicAck(1000, last.multiple)  # type: ignore[union-attr]
+
+
+def test_a_deleted_queue_holds_nobody_up() -> None:
+    """What it will not confirm counts as handled."""
+    connection, first, _ = stuck()
+    other = connection.world.channel()
+    other.send(QueueDelete("q"))
+    connection.world.rest()
+    first.say(first.content("q", b"x") * 2000)
+    connection.world.box("q").stalled = False
+    connection.world.rest()
+    assert not connection.waiting
+    assert not first.service.publishing.blocked
+
+
+def test_messages_that_go_nowhere_cost_no_queue_credit() -> None:
+    """Unroutable ones are handled at once."""
+    world = World()
+    channel = world.channel()
+    channel.publish("nowhere", *[b"x"] * 3000)
+    assert not channel.connection.waiting
+
+
+def test_a_queue_s_credit_is_counted_per_message_and_queue() -> None:
+    """A fanout to a fast and a stuck queue is held up by the stuck one."""
+    connection, first, _ = stuck()
+    for name in ("q", "free"):
+        assert first.call(QueueBind(name, "amq.fanout", "")) == QueueBindOk()
+    first.say(first.content("", b"x", "amq.fanout") * 1000)
+    assert first.service.publishing.slow_queues == ["q"]
+    assert 400 <= letters(connection) <= 800

@@ -1,0 +1,318 @@
+"""Publishing to exchanges with AMQP 1.0: addresses, fan-out, what comes of unroutable messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.performatives import decode_composite
+from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition
+
+NOT_FOUND = "amqp:not-found"
+INVALID = "amqp:invalid-field"
+UNAUTHORIZED = "amqp:unauthorized-access"
+
+
+@pytest.fixture
+def scene() -> Scene:
+    """Three queues, and an exchange of each kind that nothing is bound to."""
+    scene = Scene("q1", "q2", "q3")
+    for kind in ("direct", "fanout", "topic", "headers"):
+        scene.exchange(kind, kind)
+    return scene
+
+
+# --- addresses -----------------------------------------------------------------------------------
+
+
+def test_a_target_names_exchange_and_routing_key(scene: Scene) -> None:
+    """``/exchanges/:exchange/:routing-key``: the reply echoes it, the message takes that way."""
+    scene.bind("direct", "q1", "k")
+    attach, flow = scene.sender("/exchanges/direct/k")
+    assert attach == (
+        "B> ATTACH name=link-0 h=0 role=receiver target=/exchanges/direct/k max-message-size=16777216"
+    )
+    assert flow == "B> FLOW nii=0 iw=400 noi=0 h=0 dc=0 cr=170"
+    assert scene.publish() == [disposition(0, ACCEPTED)]
+    assert scene.bodies("q1") == ["m0"]
+
+
+@pytest.mark.parametrize("target", ["/exchanges/direct", "/exchanges/direct/"])
+def test_a_target_without_a_key_has_the_empty_one(scene: Scene, target: str) -> None:
+    """``/exchanges/:exchange``."""
+    scene.bind("direct", "q1", "")
+    scene.sender(target)
+    assert scene.publish() == [disposition(0, ACCEPTED)]
+    assert scene.counts("q1") == [1]
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "target"),
+    [
+        ("a/b", "c/d", "/exchanges/a%2Fb/c%2Fd"),
+        ("Größe 🐇", "ключ #", "/exchanges/Gr%C3%B6%C3%9Fe%20%F0%9F%90%87/%D0%BA%D0%BB%D1%8E%D1%87%20%23"),
+        ("100%", "?", "/exchanges/100%25/%3F"),
+        ("plus+", "+", "/exchanges/plus+/+"),
+    ],
+)
+def test_names_in_targets_are_percent_encoded(scene: Scene, exchange: str, key: str, target: str) -> None:
+    """Each segment by itself; a plus sign is a plus sign."""
+    scene.exchange(exchange)
+    scene.bind(exchange, "q1", key)
+    scene.sender(target)
+    assert scene.publish() == [disposition(0, ACCEPTED)]
+    assert scene.counts("q1") == [1]
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "/exchanges",
+        "/exchanges/",
+        "/exchanges//k",
+        "/exchanges/amq.default/q1",
+        "/exchanges/direct/k/more",
+        "/exchanges/%",
+        "/exchanges/%zz/k",
+        "/exchanges/direct/%ff",
+        "/exchanges/direct/k?q=1",
+        "/exchanges/direct/k#f",
+        "/exchange/direct/k",
+        "/topic/k",
+        "/amq/queue/q1",
+        "/",
+    ],
+)
+def test_bad_targets_are_refused(scene: Scene, target: str) -> None:
+    """A refused attach has no target, then the detach says why; the session goes on."""
+    attach, detach = scene.sender(target)
+    assert attach == "B> ATTACH name=link-0 h=0 role=receiver target=null"
+    assert detach.startswith(f'B> DETACH h=0 closed=true error={INVALID} "Attach refused: ')
+    assert scene.sender("/exchanges/direct/k", 1)[0].endswith("max-message-size=16777216")
+
+
+def test_an_exchange_is_no_source(scene: Scene) -> None:
+    """Consumers consume from queues."""
+    _, detach = scene.receiver("/exchanges/direct/k")
+    assert detach.startswith(
+        f"B> DETACH h=9 closed=true error={INVALID} \"Attach refused: '/exchanges/direct/k'"
+    )
+
+
+def test_a_missing_exchange_is_not_found(scene: Scene) -> None:
+    """amqp_address_SUITE target_exchange_absent."""
+    _, detach = scene.sender("/exchanges/gone/k")
+    assert detach == detached(0, NOT_FOUND, "no exchange 'gone' in vhost '/'")
+
+
+def test_an_internal_exchange_is_no_target(scene: Scene) -> None:
+    """Only other exchanges publish to it."""
+    scene.exchange("inside", "fanout", internal=True)
+    _, detach = scene.sender("/exchanges/inside")
+    text = "forbidden to publish to internal exchange 'inside' in vhost '/'"
+    assert detach == detached(0, UNAUTHORIZED, text)
+
+
+def test_an_exchange_that_became_internal_is_no_target_any_more(scene: Scene) -> None:
+    """Deleted and declared anew while the link was open: the same words."""
+    scene.sender("/exchanges/direct/k")
+    scene.world.vhost.topology.delete_exchange("direct")
+    scene.exchange("direct", "fanout", internal=True)
+    text = "forbidden to publish to internal exchange 'direct' in vhost '/'"
+    assert scene.publish() == [detached(0, UNAUTHORIZED, text)]
+
+
+# --- the anonymous terminus ----------------------------------------------------------------------
+
+
+def test_each_message_may_go_elsewhere(scene: Scene) -> None:
+    """``to`` has the three forms that a target has."""
+    scene.bind("direct", "q1", "k")
+    scene.bind("fanout", "q2")
+    scene.sender(None)
+    for place in ("/exchanges/direct/k", "/exchanges/fanout", "/queues/q3", "/exchanges/fanout/any"):
+        assert scene.publish(to=place)[-1].endswith("settled=true state=accepted")
+    assert [scene.bodies(queue) for queue in ("q1", "q2", "q3")] == [["m0"], ["m1", "m3"], ["m2"]]
+
+
+@pytest.mark.parametrize(
+    ("to", "condition", "text"),
+    [
+        (None, "amqp:precondition-failed", "anonymous terminus requires 'to' address to be set"),
+        (
+            "/exchanges/%zz",
+            "amqp:precondition-failed",
+            (
+                "bad 'to' address string: address '/exchanges/%zz' has a bad percent sequence: write a "
+                "literal '%' as %25"
+            ),
+        ),
+        ("/exchanges/gone/k", NOT_FOUND, "no exchange 'gone' in vhost '/'"),
+    ],
+)
+def test_a_message_that_names_no_place(scene: Scene, to: str | None, condition: str, text: str) -> None:
+    """Unsettled: rejected, and the link goes on. Settled: there is nobody to tell but the link."""
+    scene.sender(None)
+    assert scene.publish(content(to=to)) == [disposition(0, f'state=rejected({condition} "{text}")')]
+    assert scene.publish(content(to="/queues/q1")) == [disposition(1, ACCEPTED)]
+    assert scene.publish(content(to=to), settled="true") == [detached(0, condition, text)]
+
+
+def test_the_detach_for_a_settled_message_names_it(scene: Scene) -> None:
+    """error.info holds the delivery-tag."""
+    scene.sender(None)
+    client = scene.world.clients["C"]
+    client.bodies = []
+    scene.publish(content(to="/exchanges/gone"), settled="true", tag="0xabcd")
+    detach: Any = decode_composite(client.bodies[-1])[0]
+    assert detach.error.info == {"delivery-tag": b"\xab\xcd"}
+
+
+def test_a_missing_queue_is_no_error(scene: Scene) -> None:
+    """The default exchange has no such binding: released, or dropped if settled."""
+    scene.sender(None)
+    assert scene.publish(content(to="/queues/gone")) == [disposition(0, RELEASED)]
+    assert scene.publish(content(to="/queues/gone"), settled="true") == []
+    assert scene.publish(content(to="/queues/q1")) == [disposition(2, ACCEPTED)]
+
+
+def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scene) -> None:
+    """Messages of one link reach a queue in the order in which they were sent, also when some of them go
+    through an exchange that looks at each message, and all come in one read."""
+    scene.bind("headers", "q1", arguments={"x-match": "all", "a": "b"})
+    scene.bind("direct", "q1", "k")
+    scene.sender(None, 1)
+    # Transfers whose layout was seen before are handed on together.
+    scene.publish(content("zero", to="/queues/q1"), 1)
+    scene.publish(content("half", to="/queues/q1"), 1)
+    payloads = [
+        content("one", to="/queues/q1"),
+        content("two", to="/exchanges/headers", application={"a": "b"}),
+        content("three", to="/exchanges/direct/k"),
+        content("four", to="/queues/q1", cc=["elsewhere"]),
+        content("five", to="/queues/q1"),
+    ]
+    scene.do("C> " + " ; ".join(f"TRANSFER h=1 payload={payload.hex()}" for payload in payloads))
+    assert scene.bodies("q1") == ["zero", "half", "one", "two", "three", "four", "five"]
+
+
+# --- outcomes ------------------------------------------------------------------------------------
+
+
+def test_a_fan_out_is_accepted_once_when_all_have_confirmed(scene: Scene) -> None:
+    """amqp_client_SUITE sender_settle_mode_unsettled_fanout: one disposition a message, after the last."""
+    for queue in ("q1", "q2", "q3"):
+        scene.bind("fanout", queue)
+        scene.do(f"withhold {queue}")
+    scene.sender("/exchanges/fanout")
+    assert scene.do("C> TRANSFER h=0 did=0..2") == []
+    assert scene.do("confirm q3 3", "confirm q1 2") == []
+    assert scene.do("confirm q2 1") == [disposition(0, ACCEPTED)]
+    assert scene.do("confirm q2 2", "confirm q1 1") == [disposition(1, ACCEPTED), disposition(2, ACCEPTED)]
+    assert [scene.bodies(queue) for queue in ("q1", "q2", "q3")] == [["m0", "m1", "m2"]] * 3
+
+
+def test_a_queue_that_does_not_confirm_holds_back_the_credit(scene: Scene) -> None:
+    """Settled or not, a delivery is finished when its last queue has it."""
+    scene.bind("fanout", "q1")
+    scene.bind("fanout", "q2")
+    scene.do("withhold q2")
+    scene.sender("/exchanges/fanout", snd_settle_mode="settled")
+    (half,) = scene.do("C> TRANSFER h=0 did=0..169 settled=true")
+    assert half.endswith("h=0 dc=85 cr=170"), "what was granted by then; the rest waits for the queue"
+    (granted,) = scene.do("confirm q2 1")
+    assert granted.endswith("h=0 dc=170 cr=170")
+
+
+def test_some_queues_of_a_fan_out_deleted_is_accepted(scene: Scene) -> None:
+    """amqp_client_SUITE target_queues_deleted_accepted."""
+    for queue in ("q1", "q2", "q3"):
+        scene.bind("fanout", queue)
+        scene.do(f"withhold {queue}")
+    scene.sender("/exchanges/fanout")
+    scene.publish()
+    scene.do("delete q1", "delete q2")
+    assert scene.do("confirm q1 1", "confirm q2 1") == []
+    assert scene.do("confirm q3 1") == [disposition(0, ACCEPTED)]
+
+
+def test_all_queues_of_a_fan_out_deleted_is_released(scene: Scene) -> None:
+    """Nobody has it; the link, whose target is the exchange, goes on."""
+    for queue in ("q1", "q2"):
+        scene.bind("fanout", queue)
+        scene.do(f"withhold {queue}")
+    scene.sender("/exchanges/fanout")
+    scene.publish()
+    scene.do("delete q1", "delete q2")
+    assert scene.do("confirm q1 1") == []
+    assert scene.do("confirm q2 1") == [disposition(0, RELEASED)]
+    assert scene.publish() == [disposition(1, RELEASED)]
+
+
+@pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
+def test_unroutable_is_released(scene: Scene, kind: str) -> None:
+    """Settled: dropped, without a word, and the credit is given back."""
+    scene.sender(f"/exchanges/{kind}/k")
+    assert scene.publish() == [disposition(0, RELEASED)]
+    assert scene.publish(settled="true") == []
+    (flow,) = scene.do("C> FLOW h=0 dc=2 cr=168 echo=true")
+    assert " dc=2 " in flow
+
+
+def test_a_new_binding_is_followed_at_once(scene: Scene) -> None:
+    """What was found for a key is forgotten when the topology changes."""
+    scene.sender("/exchanges/direct/k")
+    assert scene.publish() == [disposition(0, RELEASED)]
+    scene.bind("direct", "q1", "k")
+    assert scene.publish() == [disposition(1, ACCEPTED)]
+    scene.unbind("direct", "q1", "k")
+    assert scene.publish() == [disposition(2, RELEASED)]
+    scene.bind("direct", "q2", "k")
+    scene.do("delete q2")
+    assert scene.publish() == [disposition(3, RELEASED)]
+    assert scene.bodies("q1") == ["m1"]
+
+
+def test_the_alternate_exchange_takes_what_has_no_route(scene: Scene) -> None:
+    """And what it does not take either is released."""
+    scene.exchange("first", arguments={"alternate-exchange": "second"})
+    scene.exchange("second", "direct")
+    scene.bind("first", "q1", "k")
+    scene.bind("second", "q2", "other")
+    for number, (key, state) in enumerate((("k", ACCEPTED), ("other", ACCEPTED), ("third", RELEASED))):
+        scene.sender(f"/exchanges/first/{key}", number)
+        assert scene.publish(handle=number) == [disposition(number, state)]
+    assert scene.counts("q1", "q2") == [1, 1]
+
+
+def test_exchanges_bound_to_exchanges(scene: Scene) -> None:
+    """Also through an internal one; a queue that several ways lead to gets one copy."""
+    scene.exchange("inside", "fanout", internal=True)
+    scene.bind("topic", exchange="inside", key="a.#")
+    scene.bind("inside", "q1")
+    scene.bind("topic", "q1", "a.*")
+    scene.bind("topic", "q2", "a.b")
+    scene.sender("/exchanges/topic/a.b")
+    assert scene.publish() == [disposition(0, ACCEPTED)]
+    assert scene.counts("q1", "q2") == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("key", "queues"),
+    [
+        ("a.b", [1, 1, 1]),
+        ("a", [0, 1, 1]),
+        ("a.b.c", [0, 1, 1]),
+        ("b", [0, 0, 1]),
+        ("", [0, 0, 1]),
+    ],
+)
+def test_topic_keys(scene: Scene, key: str, queues: list[int]) -> None:
+    """``*`` is one word, ``#`` any number of them."""
+    scene.bind("topic", "q1", "a.*")
+    scene.bind("topic", "q2", "a.#")
+    scene.bind("topic", "q3", "#")
+    scene.sender(f"/exchanges/topic/{key}")
+    scene.publish()
+    assert scene.counts("q1", "q2", "q3") == queues

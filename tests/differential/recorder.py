@@ -1,0 +1,155 @@
+"""Runs an operation script against a broker and writes down what its clients see.
+
+A script is a text: lines that begin with ``#`` or are empty are prose, lines that begin with ``=`` are what
+was seen, every other line is an operation (see `language`). Running a script gives its text again with
+what was really seen, so that two recordings, or a recording and the kept text, are compared line by line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pika
+import proton
+
+from tests.differential.client091 import Client091
+from tests.differential.client10 import Client10
+from tests.differential.language import parse
+
+LIMITED_USER: Final = "limited"
+SOCKET_S: Final = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A broker and who may log in.
+
+    Attributes:
+        limited: password of the user `limited`, None if the broker has no such user.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str
+    limited: str | None
+
+    @classmethod
+    def from_url(cls, url: str, limited: str | None) -> Place:
+        """Read ``amqp://user:password@host:port``; guest and 5672 if they are left out."""
+        parts = urlsplit(url)
+        return cls(
+            parts.hostname or "localhost",
+            parts.port or 5672,
+            unquote(parts.username or "guest"),
+            unquote(parts.password or "guest"),
+            limited,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One operation that two brokers answered differently."""
+
+    operation: str
+    one: tuple[str, ...]
+    other: tuple[str, ...]
+
+    def __str__(self) -> str:
+        first = "".join(f"\n    ours:   {line}" for line in self.one)
+        second = "".join(f"\n    theirs: {line}" for line in self.other)
+        return f"{self.operation}{first}{second}"
+
+
+class Recorder:
+    """The clients of a script.
+
+    `A` and `B` speak AMQP 0-9-1 with confirms, `T` without, `M` and `N` AMQP 1.0; `LA` and `LM` are the
+    user `limited`, in AMQP 0-9-1 and 1.0.
+    """
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        self._clients: dict[str, Client091 | Client10] = {}
+
+    def run(self, text: str) -> str:
+        """Execute a script; returns its text with what was seen."""
+        result: list[str] = []
+        try:
+            for line in text.splitlines():
+                if line.startswith("="):
+                    continue
+                result.append(line)
+                if line and not line.startswith("#"):
+                    result += [f"= {seen}" for seen in self._perform(line)]
+        finally:
+            for client in self._clients.values():
+                client.close()
+        return "\n".join(result) + "\n"
+
+    def _perform(self, line: str) -> list[str]:
+        user = self._place.user
+        call = parse(line, USER=user, USER_BYTES=user.encode())
+        client = self._clients.get(call.client)
+        if client is None:
+            client = self._clients[call.client] = self._connect(call.client)
+        try:
+            seen = client.perform(call.operation, *call.positional, **call.named)
+        except (AssertionError, LookupError, proton.ProtonException) as error:
+            # Something did not come, or a link that was to be there is not: seen as well.
+            seen = [f"{type(error).__name__}: {error}"]
+        return [each.replace(f"'{user}'", "'<user>'") for each in seen]
+
+    def _connect(self, name: str) -> Client091 | Client10:
+        place = self._place
+        user, password = place.user, place.password
+        if name.startswith("L"):
+            assert place.limited is not None, "the script needs the user 'limited'"
+            user, password = LIMITED_USER, place.limited
+        if name.endswith(("M", "N")):
+            return Client10(host=place.host, port=place.port, user=user, password=password)
+        parameters = pika.ConnectionParameters(
+            host=place.host,
+            port=place.port,
+            credentials=pika.PlainCredentials(user, password),
+            socket_timeout=SOCKET_S,
+            stack_timeout=SOCKET_S,
+        )
+        return Client091(parameters, confirms=name != "T")
+
+
+def differences(ours: str, theirs: str) -> list[Difference]:
+    """Operations of one script, recorded twice, that were answered differently."""
+    return [
+        Difference(operation, one, other)
+        for (operation, one), (_, other) in zip(_steps(ours), _steps(theirs), strict=True)
+        if one != other
+    ]
+
+
+def sort_out(
+    found: list[Difference], known: Mapping[str, str]
+) -> tuple[list[tuple[Difference, str]], list[Difference]]:
+    """Divide differences into those that begin as one that is known, with its reason, and others."""
+    expected: list[tuple[Difference, str]] = []
+    surprising: list[Difference] = []
+    for difference in found:
+        reason = next((why for begin, why in known.items() if difference.operation.startswith(begin)), None)
+        if reason is None:
+            surprising.append(difference)
+        else:
+            expected.append((difference, reason))
+    return expected, surprising
+
+
+def _steps(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    steps: list[tuple[str, list[Any]]] = []
+    for line in text.splitlines():
+        if line.startswith("="):
+            steps[-1][1].append(line)
+        elif line and not line.startswith("#"):
+            steps.append((line, []))
+    return [(operation, tuple(seen)) for operation, seen in steps]

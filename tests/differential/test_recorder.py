@@ -1,0 +1,79 @@
+"""The words of the operation scripts, and the comparison of recordings; no broker is needed."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from uuid import UUID
+
+import proton
+import pytest
+
+from tests.differential.language import Call, parse, show
+from tests.differential.recorder import Difference, Place, differences, sort_out
+
+OURS = """# Prose.
+A.queue_declare("q")
+= one
+= two
+
+A.get("q")
+= empty
+"""
+
+
+def test_an_operation_is_a_call_with_literals() -> None:
+    """Literals of Python, constructors of the protocols' types, and variables."""
+    line = 'M.send("s", b"x", application={"n": uint(5)}, to=USER, more=[symbol("a"), -1, None])'
+    call = parse(line, USER="u")
+    named = {"application": {"n": proton.uint(5)}, "to": "u", "more": [proton.symbol("a"), -1, None]}
+    assert call == Call("M", "send", ["s", b"x"], named)
+    assert type(call.named["application"]["n"]) is proton.uint
+
+
+@pytest.mark.parametrize("line", ["queue_declare()", "A.b", "A.b(open('x'))", "A.b(c)", "A.b(1 + x)"])
+def test_anything_else_is_refused(line: str) -> None:
+    """Nothing of a script is executed but the operations of the clients."""
+    with pytest.raises(ValueError, match=r".+"):
+        parse(line)
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ({"b": 1, "a": [True, None]}, "{'a': [True, None], 'b': 1}"),
+        (proton.ulong(5), "ulong(5)"),
+        (memoryview(b"x"), "b'x'"),
+        (datetime.fromtimestamp(7, tz=UTC), "seconds(7)"),
+        (Decimal("1.5"), "decimal('1.5')"),
+        (UUID(int=1), "uuid('00000000-0000-0000-0000-000000000001')"),
+        ("amq.gen-x7_Yz", "'<generated>'"),
+        ("/queues/amq.rabbitmq.reply-to.g2dk==.x", "'/queues/<generated>'"),
+        ("/bindings/src=e;key=k;args=Abc_1", "'/bindings/src=e;key=k;args=<generated>'"),
+    ],
+)
+def test_what_is_seen_is_written_with_its_type(value: object, shown: str) -> None:
+    """Maps in the order of their keys; names that brokers make up are taken out."""
+    assert show(value) == shown
+
+
+def test_recordings_are_compared_by_operation() -> None:
+    """Equal ones have no differences; prose does not count."""
+    assert differences(OURS, OURS.replace("# Prose.", "# Other prose.")) == []
+    found = differences(OURS, OURS.replace("= two\n", ""))
+    assert found == [Difference('A.queue_declare("q")', ("= one", "= two"), ("= one",))]
+    assert str(found[0]).splitlines()[1:] == ["    ours:   = one", "    ours:   = two", "    theirs: = one"]
+
+
+def test_known_differences_are_sorted_out_with_their_reason() -> None:
+    """By how their operation begins."""
+    found = differences(OURS, OURS.replace("= two", "= 2").replace("= empty", "= full"))
+    expected, surprising = sort_out(found, {"A.get(": "because"})
+    assert [(each.operation, why) for each, why in expected] == [('A.get("q")', "because")]
+    assert [each.operation for each in surprising] == ['A.queue_declare("q")']
+
+
+def test_a_url_names_the_place() -> None:
+    """guest and 5672 where it says nothing; percent-encoding is undone."""
+    assert Place.from_url("amqp://b%40d:p%2Fw@host:1234", None) == Place("host", 1234, "b@d", "p/w", None)
+    assert Place.from_url("amqp://host", "x") == Place("host", 5672, "guest", "guest", "x")

@@ -1,0 +1,481 @@
+"""aio-pika and the aiormq below it: confirms by default, topologies, RPC patterns, and reconnecting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any, TypeVar
+
+import aio_pika
+import aiormq
+import pytest
+from aio_pika import DeliveryMode, ExchangeType, Message
+from aio_pika.abc import AbstractChannel, AbstractConnection, AbstractIncomingMessage
+from aio_pika.exceptions import (
+    DeliveryError,
+    MessageProcessError,
+    QueueEmpty,
+)
+from aio_pika.patterns import RPC, Master
+from aiormq.exceptions import (
+    ChannelAccessRefused,
+    ChannelLockedResource,
+    ChannelNotFoundEntity,
+    ChannelPreconditionFailed,
+    InvalidFrameError,
+    ProbableAuthenticationError,
+)
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.deadline import WAIT_S
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+T = TypeVar("T")
+Scene = Callable[[AbstractConnection], Awaitable[T]]
+
+
+def url(broker: BrokerProcess, user: str = "guest", password: str = "guest", query: str = "") -> str:
+    """The broker for aio-pika."""
+    return f"amqp://{user}:{password}@{broker.host}:{broker.port}/{query}"
+
+
+@asynccontextmanager
+async def connected(broker: BrokerProcess, query: str = "") -> AsyncIterator[AbstractConnection]:
+    """A connection that does not reconnect."""
+    async with await aio_pika.connect(url(broker, query=query)) as connection:
+        yield connection
+
+
+def play(broker: BrokerProcess, scene: Scene[T], query: str = "") -> T:
+    """Run a coroutine function with a connection, in an event loop of its own."""
+
+    async def run() -> T:
+        async with asyncio.timeout(WAIT_S), connected(broker, query) as connection:
+            return await scene(connection)
+
+    return asyncio.run(run())
+
+
+async def body_of(queue: aio_pika.abc.AbstractQueue) -> bytes:
+    """Get and acknowledge one message."""
+    message = await queue.get(timeout=WAIT_S)
+    assert message is not None
+    await message.ack()
+    return message.body
+
+
+HEADERS: dict[str, Any] = {
+    "text": "grün",
+    "bytes": bytearray(b"\x00\xff"),
+    "true": True,
+    "byte": -5,
+    "short": 300,
+    "int": 70_000,
+    "long": 2**40,
+    "double": 1.5,
+    "decimal": Decimal("1.25"),
+    "time": datetime(2026, 2, 3, 4, 5, 6, tzinfo=UTC),
+    "none": None,
+    "list": [1, "a", [2.5, None], {"x": "y"}],
+    "table": {"a": {"b": {"c": 1}}},
+}
+
+
+PROPERTIES = (
+    *(
+        "content_type",
+        "content_encoding",
+        "delivery_mode",
+        "priority",
+        "correlation_id",
+        "reply_to",
+    ),
+    *("message_id", "timestamp", "type", "user_id", "app_id"),
+)
+
+
+def test_properties_and_headers_of_every_type(broker: BrokerProcess, queue: str) -> None:
+    """What pamqp encodes comes back as it was."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel()
+        declared = await channel.declare_queue(queue, exclusive=True)
+        sent = Message(
+            b"body",
+            headers=HEADERS,
+            content_type="text/plain",
+            content_encoding="utf-8",
+            delivery_mode=DeliveryMode.PERSISTENT,
+            priority=3,
+            correlation_id="c",
+            reply_to="r",
+            expiration=timedelta(seconds=60),
+            message_id="m",
+            timestamp=datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC),
+            type="t",
+            user_id="guest",
+            app_id="a",
+        )
+        await channel.default_exchange.publish(sent, queue)
+        received = await declared.get(no_ack=True)
+        assert received is not None
+        assert received.body == b"body"
+        for name in PROPERTIES:
+            assert getattr(received, name) == getattr(sent, name), name
+        assert received.expiration == 60
+        assert received.headers == sent.headers
+        assert {name: type(each) for name, each in received.headers.items()} == {
+            name: type(each) for name, each in sent.headers.items()
+        }
+
+    play(broker, scene)
+
+
+def test_publishing_waits_for_the_confirm_and_raises_returns(broker: BrokerProcess, queue: str) -> None:
+    """Confirms and mandatory are on by default; an unroutable message is a DeliveryError."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel()
+        declared = await channel.declare_queue(queue, exclusive=True)
+        for number in range(20):
+            assert await channel.default_exchange.publish(Message(str(number).encode()), queue) is not None
+        again = await channel.declare_queue(queue, passive=True)
+        assert again.declaration_result.message_count == 20
+        returning = await connection.channel(on_return_raises=True)
+        for _ in range(2):
+            with pytest.raises(DeliveryError):
+                await returning.default_exchange.publish(Message(b"x"), queue + "-missing")
+        assert await body_of(declared) == b"0"
+
+    play(broker, scene)
+
+
+def test_a_thousand_publishes_at_once_are_all_confirmed(broker: BrokerProcess, queue: str) -> None:
+    """Concurrently on one channel; consumed with the queue's iterator in order."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=50)
+        declared = await channel.declare_queue(queue, exclusive=True)
+        await asyncio.gather(
+            *(channel.default_exchange.publish(Message(str(n).encode()), queue) for n in range(1000))
+        )
+        seen = []
+        async with declared.iterator() as messages:
+            async for message in messages:
+                async with message.process():
+                    seen.append(int(message.body))
+                if len(seen) == 1000:
+                    break
+        assert seen == [*range(1000)]
+
+    play(broker, scene)
+
+
+def test_exchanges_of_all_types(broker: BrokerProcess, queue: str) -> None:
+    """Declare, bind, publish, unbind, delete; bound exchanges."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel(on_return_raises=True)
+        declared = await channel.declare_queue(exclusive=True)
+        assert declared.name.startswith("amq.gen-")
+        end = await channel.declare_exchange(queue, ExchangeType.FANOUT, auto_delete=True)
+        await declared.bind(end)
+        for kind, key, arguments, headers in (
+            (ExchangeType.DIRECT, "k", {}, {}),
+            (ExchangeType.TOPIC, "#", {}, {}),
+            (ExchangeType.FANOUT, "", {}, {}),
+            (ExchangeType.HEADERS, "", {"x-match": "all", "a": 1}, {"a": 1}),
+        ):
+            source = await channel.declare_exchange(f"{queue}-{kind.value}", kind)
+            await end.bind(source, key, arguments=arguments)
+            await source.publish(Message(kind.value.encode(), headers=headers), key)
+            assert await body_of(declared) == kind.value.encode()
+            await end.unbind(source, key, arguments=arguments)
+            with pytest.raises(DeliveryError):
+                await source.publish(Message(b"x", headers=headers), key)
+            await source.delete()
+
+    play(broker, scene)
+
+
+@pytest.mark.parametrize(
+    ("operation", "error"),
+    [
+        (lambda c, q: c.declare_queue(q, passive=True), ChannelNotFoundEntity),
+        (lambda c, q: c.get_exchange(q), ChannelNotFoundEntity),
+        (lambda c, q: c.declare_exchange("amq." + q), ChannelAccessRefused),
+        (
+            lambda c, q: c.declare_exchange("amq.direct", ExchangeType.FANOUT, durable=True),
+            ChannelPreconditionFailed,
+        ),
+    ],
+)
+def test_channel_errors(broker: BrokerProcess, queue: str, operation: Any, error: Any) -> None:
+    """The right class; another channel of the connection works."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel()
+        with pytest.raises(error):
+            await operation(channel, queue)
+        await (await connection.channel()).declare_queue(queue, exclusive=True)
+
+    play(broker, scene)
+
+
+def test_an_exclusive_queue_of_another_connection(broker: BrokerProcess, queue: str) -> None:
+    """405 while the owner lives, free when its close has been answered."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        async with connected(broker) as owner:
+            await (await owner.channel()).declare_queue(queue, exclusive=True)
+            with pytest.raises(ChannelLockedResource):
+                await (await connection.channel()).declare_queue(queue, exclusive=True)
+        await (await connection.channel()).declare_queue(queue, exclusive=True)
+
+    play(broker, scene)
+
+
+def test_a_wrong_password(broker: BrokerProcess) -> None:
+    """The text of the refusal."""
+
+    async def run() -> None:
+        with pytest.raises(ProbableAuthenticationError, match="ACCESS_REFUSED"):
+            await aio_pika.connect(url(broker, password="wrong"))
+
+    asyncio.run(run())
+
+
+def test_a_missing_virtual_host(broker: BrokerProcess) -> None:
+    """aiormq shows that connection.close came where it waited for open-ok."""
+
+    async def run() -> None:
+        with pytest.raises(InvalidFrameError, match=r"Connection\.Close"):
+            await aio_pika.connect(url(broker) + "nowhere")
+
+    asyncio.run(run())
+
+
+def test_get_and_process_with_requeue(broker: BrokerProcess, queue: str) -> None:
+    """A failing `process` requeues; nack and reject discard; the queue is empty then."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel()
+        declared = await channel.declare_queue(queue, exclusive=True)
+        for text in (b"a", b"b", b"c"):
+            await channel.default_exchange.publish(Message(text), queue)
+        first = await declared.get()
+        assert first is not None
+        with pytest.raises(RuntimeError):
+            async with first.process(requeue=True):
+                raise RuntimeError
+        again = await declared.get()
+        assert again is not None
+        assert (again.body, again.redelivered) == (b"a", True)
+        await again.reject()
+        second = await declared.get()
+        third = await declared.get()
+        assert second is not None
+        assert third is not None
+        assert (third.body, third.message_count) == (b"c", 0)
+        await third.nack(multiple=True, requeue=False)
+        with pytest.raises(QueueEmpty):
+            await declared.get()
+        assert await declared.get(fail=False) is None
+
+    play(broker, scene)
+
+
+def test_transactions(broker: BrokerProcess, queue: str) -> None:
+    """A channel without confirms; what fails inside the block is rolled back."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel(publisher_confirms=False)
+        declared = await channel.declare_queue(queue, exclusive=True)
+        async with channel.transaction():
+            await channel.default_exchange.publish(Message(b"kept"), queue)
+            assert await declared.get(fail=False) is None
+
+        async def fail() -> None:
+            async with channel.transaction():
+                await channel.default_exchange.publish(Message(b"dropped"), queue)
+                raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            await fail()
+        assert await body_of(declared) == b"kept"
+        assert await declared.get(fail=False) is None
+
+    play(broker, scene)
+
+
+def test_a_consumer_hears_that_its_queue_is_gone(broker: BrokerProcess, queue: str) -> None:
+    """basic.cancel from the broker."""
+
+    async def on_message(message: AbstractIncomingMessage) -> None:
+        await message.ack()
+
+    async def scene(connection: AbstractConnection) -> None:
+        channel = await connection.channel()
+        declared = await channel.declare_queue(queue, durable=True)
+        tag = await declared.consume(on_message)
+        below = await channel.get_underlay_channel()
+        assert tag in below.consumers
+        await (await connection.channel()).queue_delete(queue)
+        # aiormq forgets the consumer when the broker cancels it, and tells nobody.
+        while tag in below.consumers:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
+    play(broker, scene)
+
+
+def test_request_and_reply_by_the_rpc_pattern(broker: BrokerProcess, queue: str) -> None:
+    """Reply queues, headers exchange for dead letters, many calls at once."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        rpc = await RPC.create(await connection.channel())
+
+        async def multiply(*, x: int, y: int) -> int:
+            return x * y
+
+        await rpc.register(queue, multiply, auto_delete=True)
+        results = await asyncio.gather(*(rpc.call(queue, {"x": n, "y": n}) for n in range(50)))
+        assert results == [n * n for n in range(50)]
+        with pytest.raises(MessageProcessError, match="returned"):
+            await rpc.call(queue + "-missing", {})
+        await rpc.close()
+
+    play(broker, scene)
+
+
+def test_the_master_worker_pattern(broker: BrokerProcess, queue: str) -> None:
+    """Tasks are handed out and acknowledged."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        master = Master(await connection.channel())
+        done: list[int] = []
+        all_done = asyncio.Event()
+
+        async def work(*, number: int) -> None:
+            done.append(number)
+            if len(done) == 10:
+                all_done.set()
+
+        worker = await master.create_worker(queue, work, auto_delete=True)
+        for number in range(10):
+            await master.create_task(queue, {"number": number})
+        await all_done.wait()
+        assert done == [*range(10)]
+        await worker.close()
+
+    play(broker, scene)
+
+
+def test_direct_reply_to(broker: BrokerProcess, queue: str) -> None:
+    """aiormq's own basic_consume on the pseudo queue."""
+
+    async def run() -> None:
+        connection = await aiormq.connect(url(broker))
+        try:
+            client, server = await connection.channel(), await connection.channel()
+            await server.queue_declare(queue, exclusive=True)
+
+            async def on_request(message: Any) -> None:
+                assert message.header.properties.reply_to.startswith("amq.rabbitmq.reply-to.")
+                await server.basic_publish(message.body * 2, routing_key=message.header.properties.reply_to)
+
+            await server.basic_consume(queue, on_request, no_ack=True)
+            answer: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+
+            async def on_reply(message: Any) -> None:
+                answer.set_result(message.body)
+
+            await client.basic_consume("amq.rabbitmq.reply-to", on_reply, no_ack=True)
+            await client.basic_publish(
+                b"ab",
+                routing_key=queue,
+                properties=aiormq.spec.Basic.Properties(reply_to="amq.rabbitmq.reply-to"),
+            )
+            async with asyncio.timeout(WAIT_S):
+                assert await answer == b"abab"
+        finally:
+            await connection.close()
+
+    asyncio.run(run())
+
+
+def test_a_robust_connection_comes_back_with_its_topology(broker: BrokerProcess, queue: str) -> None:
+    """After its socket is lost it declares, binds and consumes again."""
+
+    async def run() -> None:
+        connection = await aio_pika.connect_robust(url(broker), reconnect_interval=0.05)
+        async with asyncio.timeout(WAIT_S), connection:
+            channel = await connection.channel()
+            declared = await channel.declare_queue(queue, auto_delete=True, durable=True)
+            await declared.bind("amq.direct", queue)
+            inbox: asyncio.Queue[bytes] = asyncio.Queue()
+
+            async def on_message(message: AbstractIncomingMessage) -> None:
+                async with message.process():
+                    await inbox.put(message.body)
+
+            await declared.consume(on_message)
+            exchange = await channel.get_exchange("amq.direct")
+            await exchange.publish(Message(b"before"), queue)
+            assert await inbox.get() == b"before"
+            back = asyncio.Event()
+            connection.reconnect_callbacks.add(lambda *_: back.set())
+            assert connection.transport is not None
+            below: Any = connection.transport.connection
+            await below.close(ConnectionError("lost"))
+            await back.wait()
+            await exchange.publish(Message(b"after"), queue)
+            assert await inbox.get() == b"after"
+
+    asyncio.run(run())
+
+
+def test_many_channels(broker: BrokerProcess, queue: str) -> None:
+    """Two hundred, each with a queue of its own."""
+
+    async def one(channel: AbstractChannel, number: int) -> None:
+        declared = await channel.declare_queue(exclusive=True)
+        await channel.default_exchange.publish(Message(str(number).encode()), declared.name)
+        assert await body_of(declared) == str(number).encode()
+        await channel.close()
+
+    async def scene(connection: AbstractConnection) -> None:
+        channels = await asyncio.gather(*(connection.channel() for _ in range(200)))
+        await asyncio.gather(*(one(channel, number) for number, channel in enumerate(channels)))
+
+    play(broker, scene)
+
+
+def test_large_messages_and_small_frames(broker: BrokerProcess, queue: str) -> None:
+    """Several at once on different channels of one connection."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        async def one(number: int) -> None:
+            channel = await connection.channel()
+            declared = await channel.declare_queue(exclusive=True)
+            body = bytes([number]) * 1_000_000
+            await channel.default_exchange.publish(Message(body), declared.name)
+            assert await body_of(declared) == body
+
+        await asyncio.gather(*(one(number) for number in range(5)))
+
+    play(broker, scene, "?frame_max=8192")
+
+
+def test_update_secret(broker: BrokerProcess) -> None:
+    """The same password again is fine."""
+
+    async def scene(connection: AbstractConnection) -> None:
+        await connection.update_secret("guest")
+        await (await connection.channel()).declare_queue(exclusive=True)
+
+    play(broker, scene)

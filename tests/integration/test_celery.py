@@ -1,0 +1,216 @@
+"""Celery: a real worker process with the broker between, and replies over rpc://."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery, chain, chord, group
+from celery.result import AsyncResult
+from kombu import Queue, pools
+
+from tests.support import celery_tasks as tasks
+from tests.support.broker_process import REPOSITORY, BrokerProcess
+from tests.support.deadline import WAIT_S, turn_until
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+
+class Worker:
+    """A worker process.
+
+    Attributes:
+        log: the file with what it says.
+    """
+
+    def __init__(self, url: str, directory: Path, name: str, *arguments: str) -> None:
+        self.name = f"{name}@tests"
+        self.log = directory / f"{name}.log"
+        with self.log.open("wb") as log:
+            self.process = subprocess.Popen(
+                [
+                    *(sys.executable, "-W", "ignore", "-m", "celery", "-A", "tests.support.celery_tasks"),
+                    *("worker", "--loglevel", "INFO", "--hostname", self.name, "--concurrency", "2"),
+                    *("--pool", "prefork", "--without-mingle", *arguments),
+                ],
+                cwd=REPOSITORY,
+                env={**os.environ, "CELERY_TEST_BROKER": url},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def stop(self) -> None:
+        """Warm shutdown; it must be orderly."""
+        self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(WAIT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
+            pytest.fail(f"the worker did not end\n{self.log.read_text()}")
+        assert code == 0, self.log.read_text()
+
+
+@pytest.fixture(scope="module")
+def app(shared_broker: BrokerProcess) -> Iterator[Celery]:
+    """The application as the tests use it."""
+    tasks.app.conf.broker_url = f"amqp://guest:guest@{shared_broker.host}:{shared_broker.port}//"
+    yield tasks.app
+    tasks.app.backend.result_consumer.stop()
+    tasks.app.close()
+    pools.reset()
+
+
+@pytest.fixture(scope="module")
+def worker(
+    app: Celery, shared_broker: BrokerProcess, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Worker]:
+    """One worker for the module, with events switched on."""
+    running = Worker(app.conf.broker_url, tmp_path_factory.mktemp("celery"), "worker", "--task-events")
+    shared_broker.wait_until(
+        lambda: b" ready." in running.log.read_bytes() or running.process.poll() is not None, "the worker"
+    )
+    assert running.process.poll() is None, running.log.read_text()
+    yield running
+    running.stop()
+
+
+def value(result: AsyncResult[Any]) -> Any:
+    """What the task returned."""
+    return result.get(timeout=WAIT_S)
+
+
+def test_a_task_makes_the_round_trip(worker: Worker) -> None:
+    """The result comes back through a reply queue of ours."""
+    assert value(tasks.add.delay(2, 3)) == 5
+    assert value(tasks.add.s(4, 4).apply_async()) == 8
+
+
+def test_many_tasks_at_once(worker: Worker) -> None:
+    """A group's results come in its order, and each task has run once."""
+    result = group(tasks.add.s(number, number) for number in range(100)).apply_async()
+    assert result.get(timeout=WAIT_S) == [2 * number for number in range(100)]
+
+
+def test_a_chain_hands_results_on(worker: Worker) -> None:
+    """Each task starts the next in the worker."""
+    assert value(chain(tasks.add.s(1, 2), tasks.add.s(10), tasks.add.s(100)).apply_async()) == 113
+
+
+def test_a_failure_comes_back_as_the_exception(worker: Worker) -> None:
+    """With its type."""
+    with pytest.raises(ZeroDivisionError):
+        value(tasks.divide.delay(1, 0))
+
+
+def test_a_task_is_retried(worker: Worker) -> None:
+    """retry() publishes it again, with a countdown that the worker keeps by holding the message."""
+    assert value(tasks.third_time.delay()) == 2
+
+
+def test_late_acknowledgement_survives_a_killed_child(worker: Worker, tmp_path: Path) -> None:
+    """acks_late with reject_on_worker_lost: the message is requeued and runs again."""
+    assert value(tasks.die_once.delay(str(tmp_path / "died"))) == "second time"
+
+
+def test_a_large_argument_and_a_large_result(worker: Worker) -> None:
+    """Messages of many frames both ways."""
+    text = "grün" * 250_000
+    assert value(tasks.echo.delay(text)) == text
+
+
+def test_a_countdown_is_kept_by_the_worker(worker: Worker) -> None:
+    """The message is held unacknowledged, prefetch grows by it (basic.qos while consuming)."""
+    early = tasks.add.apply_async((1, 1), countdown=0.3)
+    assert value(tasks.add.delay(2, 2)) == 4
+    assert value(early) == 2
+
+
+def test_tasks_are_routed_to_other_queues(worker: Worker, app: Celery, queue: str) -> None:
+    """add_consumer and cancel_consumer through remote control, one direct exchange."""
+    control = app.control
+    assert control.add_consumer(queue, destination=[worker.name], reply=True, timeout=WAIT_S, limit=1)
+    assert value(tasks.add.apply_async((5, 6), queue=queue)) == 11
+    assert control.cancel_consumer(queue, destination=[worker.name], reply=True, timeout=WAIT_S, limit=1)
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        Queue(queue, channel=channel).delete()
+
+
+def test_the_worker_answers_to_ping_and_inspect(worker: Worker, app: Celery) -> None:
+    """pidbox: a fanout of commands, answers through a reply queue."""
+    assert app.control.ping(destination=[worker.name], timeout=WAIT_S, limit=1) == [
+        {worker.name: {"ok": "pong"}}
+    ]
+    inspect = app.control.inspect(destination=[worker.name], timeout=WAIT_S, limit=1)
+    assert inspect.ping() == {worker.name: {"ok": "pong"}}
+    registered = inspect.registered()
+    assert registered is not None
+    assert "tests.support.celery_tasks.add" in registered[worker.name]
+    active = inspect.active_queues()
+    assert active is not None
+    assert [each["name"] for each in active[worker.name]] == [tasks.QUEUE]
+    stats = inspect.stats()
+    assert stats is not None
+    assert stats[worker.name]["prefetch_count"] == 8
+
+
+def test_a_broadcast_without_destination_reaches_the_worker(worker: Worker, app: Celery) -> None:
+    """The fanout exchange of pidbox."""
+    replies = app.control.broadcast("ping", reply=True, timeout=WAIT_S, limit=1)
+    assert {worker.name: {"ok": "pong"}} in replies
+
+
+def test_events_of_tasks_are_seen(worker: Worker, app: Celery) -> None:
+    """celeryev: a topic exchange, a transient auto-delete queue, the events of one task in order."""
+    seen: list[str] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        seen.append(event["type"])
+        receiver.should_stop = event["type"] == "task-succeeded"
+
+    def on_ready(*_: Any, **__: Any) -> None:
+        tasks.add.apply_async((1, 1), ignore_result=True)
+
+    with app.connection_for_read() as connection:
+        receiver = app.events.Receiver(connection, handlers={"*": on_event}, routing_key="task.#")
+        receiver.on_consume_ready = on_ready
+        receiver.capture(limit=None, timeout=WAIT_S, wakeup=False)
+    assert seen == ["task-received", "task-started", "task-succeeded"]
+
+
+def test_a_revoked_task_does_not_run(worker: Worker, app: Celery) -> None:
+    """revoke is a broadcast that the worker has answered before the task becomes due."""
+    result = tasks.add.apply_async((1, 1), countdown=3600)
+    app.control.revoke(result.id, destination=[worker.name], reply=True, timeout=WAIT_S, limit=1)
+    inspect = app.control.inspect(destination=[worker.name], timeout=WAIT_S, limit=1)
+    revoked = inspect.revoked()
+    assert revoked is not None
+    assert result.id in revoked[worker.name]
+
+
+def test_purge_empties_the_queue(app: Celery, worker: Worker, queue: str) -> None:
+    """The control command that deletes waiting tasks, here of a queue that nobody consumes."""
+    with app.connection_for_write() as connection, connection.channel() as channel:
+        declared = Queue(queue, channel=channel)
+        declared.declare()
+        for _ in range(3):
+            tasks.add.apply_async((1, 1), queue=queue, ignore_result=True)
+        turn_until(
+            lambda: None, lambda: declared.queue_declare(passive=True).message_count == 3, "three tasks"
+        )
+        assert declared.purge() == 3
+        declared.delete()
+
+
+def test_a_chord_needs_more_than_rpc(worker: Worker) -> None:
+    """rpc:// does not support chords, which Celery itself says; nothing of it reaches the broker."""
+    with pytest.raises(NotImplementedError):
+        chord([tasks.add.s(1, 1)], tasks.echo.s()).apply_async()

@@ -1,0 +1,208 @@
+"""declare, delete, bind, unbind, purge, and the lists of what is declared, against the real process."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+import pytest
+
+from tests.support.broker_process import BrokerProcess, StartBroker
+from tests.support.command_line import CommandLine
+from tests.support.proton_client import ProtonClient
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> CommandLine:
+    return CommandLine(broker)
+
+
+def test_the_articles_table(start_broker: StartBroker) -> None:
+    """``list-queues name type messages`` prints it to the letter, in the order of names."""
+    run = CommandLine(start_broker())
+    run("declare", "queue", "classic-queue-amqp-10", "--type", "classic")
+    run("declare", "queue", "quorum-queue-amqp-10", "--type", "quorum")
+    run("publish", "--queue", "classic-queue-amqp-10", "m", "--count", "1089")
+    run("publish", "--queue", "quorum-queue-amqp-10", "m", "--count", "148")
+    assert run("list-queues", "name", "type", "messages") == (
+        "┌───────────────────────┬─────────┬──────────┐\n"
+        "│ name                  │ type    │ messages │\n"
+        "├───────────────────────┼─────────┼──────────┤\n"
+        "│ classic-queue-amqp-10 │ classic │ 1089     │\n"
+        "├───────────────────────┼─────────┼──────────┤\n"
+        "│ quorum-queue-amqp-10  │ quorum  │ 148      │\n"
+        "└───────────────────────┴─────────┴──────────┘\n"
+    )
+    assert run("list-queues", "messages", "--format", "plain", "--no-header") == "1089\n148\n"
+    rows = list(csv.DictReader(io.StringIO(run("list-queues", "name", "type", "--format", "csv"))))
+    assert rows == [
+        {"name": "classic-queue-amqp-10", "type": "classic"},
+        {"name": "quorum-queue-amqp-10", "type": "quorum"},
+    ]
+
+
+def test_messages_are_counted_while_they_are_delivered(
+    run: CommandLine, client: ProtonClient, queue: str
+) -> None:
+    """Ready and unacknowledged ones make up the sum; consumers and publishers are counted."""
+    client.sender(queue).send("1", "2", "3")
+    client.receiver(queue, credit=2).take(2)
+    run.broker.wait_for_counts(queue, ready=1, unsettled=2)
+    columns = ("name", "messages", "messages_ready", "messages-unacknowledged", "consumers", "publishers")
+    (row,) = [each for each in run.json("list-queues", *columns) if each["name"] == queue]
+    assert list(row.values()) == [queue, 3, 1, 2, 1, 1]
+
+
+def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLine, queue: str) -> None:
+    """Typed arguments; declaring it again agrees, or says in what it differs."""
+    declare = (
+        "declare",
+        "queue",
+        queue,
+        "--argument",
+        "x-max-length=10",
+        "--argument",
+        "x-overflow=drop-head",
+    )
+    assert run(*declare) == f"queue '{queue}' declared\n"
+    assert run(*declare) == f"queue '{queue}' is there already, as asked for\n"
+    (row,) = [each for each in run.json("list-queues", "name", "arguments") if each["name"] == queue]
+    assert row["arguments"]["x-max-length"] == 10
+    assert row["arguments"]["x-overflow"] == "drop-head"
+    complaint = run.fails(1, "declare", "queue", queue)
+    assert "inequivalent arg" in complaint
+    assert complaint.endswith("(declare it as it is, or delete it first)")
+    complaint = run.fails(1, "declare", "queue", f"{queue}2", "--argument", 'x-max-length="ten"')
+    assert "x-max-length" in complaint
+    assert "reserved prefix" in run.fails(1, "declare", "queue", "amq.mine")
+
+
+def test_a_queue_is_deleted_under_conditions(run: CommandLine, client: ProtonClient, queue: str) -> None:
+    """In use or not empty: refused, and it is still there."""
+    client.sender(queue).send("1")
+    receiver = client.receiver(queue)
+    run.broker.wait_until(lambda: (run.broker.queue(queue) or {})["consumers"] == 1, "a consumer")
+    assert "in use" in run.fails(1, "delete", "queue", queue, "--if-unused")
+    complaint = run.fails(1, "delete", "queue", queue, "--if-empty")
+    assert "is not empty (wait, or leave out --if-unused and --if-empty)" in complaint
+    receiver.link.close()
+    client.flush()
+    run.broker.wait_until(lambda: (run.broker.queue(queue) or {})["consumers"] == 0, "no consumer")
+    assert run("delete", "queue", queue, "--if-unused") == f"queue '{queue}' deleted with 1 ready message\n"
+    complaint = run.fails(1, "delete", "queue", queue)
+    assert complaint.endswith(f"queue '{queue}' in vhost '/' not found (see 'amqp10broker list-queues')")
+
+
+def test_a_queue_is_purged(run: CommandLine, queue: str) -> None:
+    """The messages go, the queue stays."""
+    run("declare", "queue", queue)
+    run("publish", "--queue", queue, "m", "--count", "3")
+    assert run("purge", queue) == f"3 messages purged from queue '{queue}'\n"
+    assert run("purge", queue) == f"0 messages purged from queue '{queue}'\n"
+    assert "no queue 'nothing' in vhost '/'" in run.fails(1, "purge", "nothing")
+
+
+def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
+    """Declared, bound to a queue and to an exchange, listed, unbound, deleted."""
+    one, two = f"{queue}.1", f"{queue}.2"
+    run("declare", "queue", queue)
+    assert run("declare", "exchange", one, "--type", "topic") == f"exchange '{one}' declared\n"
+    run("declare", "exchange", two, "--type", "headers", "--no-durable", "--internal")
+    run("bind", one, queue, "--key", "a.*")
+    arguments = ("--argument", "x-match=any", "--argument", "n=1")
+    run("bind", one, two, "--to-exchange", "--key", "#")
+    run("bind", two, queue, *arguments)
+    columns = ("name", "type", "durable", "internal")
+    assert [each for each in run.json("list-exchanges", *columns) if each["name"] in (one, two)] == [
+        {"name": one, "type": "topic", "durable": True, "internal": False},
+        {"name": two, "type": "headers", "durable": False, "internal": True},
+    ]
+    mine = [each for each in run.json("list-bindings") if each["source_name"] in (one, two)]
+    assert sorted(
+        (
+            each["source_name"],
+            each["destination_name"],
+            each["destination_kind"],
+            each["routing_key"],
+            each["arguments"],
+        )
+        for each in mine
+    ) == [
+        (one, queue, "queue", "a.*", {}),
+        (one, two, "exchange", "#", {}),
+        (two, queue, "queue", "", {"x-match": "any", "n": 1}),
+    ]
+    run("publish", "--exchange", one, "--key", "b", "--header", "n=1", "m")
+    run.broker.wait_for_counts(queue, ready=1)
+
+    assert "is not bound so" in run.fails(1, "unbind", two, queue)
+    run("unbind", two, queue, *arguments)
+    assert "in use" in run.fails(1, "delete", "exchange", one, "--if-unused")
+    run("unbind", one, two, "--to-exchange", "--key", "#")
+    assert run("delete", "exchange", one) == f"exchange '{one}' deleted\n"
+    run("delete", "exchange", two, "--if-unused")
+    assert f"no exchange '{one}'" in run.fails(1, "delete", "exchange", one)
+    assert "no exchange 'nothing'" in run.fails(1, "bind", "nothing", queue)
+    assert "x-nonsense" in run.fails(1, "declare", "exchange", one, "--type", "x-nonsense")
+
+
+def test_what_clients_do_is_listed(run: CommandLine, client: ProtonClient, queue: str) -> None:
+    """Connections, sessions, links and consumers of AMQP 1.0, joined by the connection's number."""
+    client.sender(queue).send("1")
+    client.receiver(queue, credit=5).take()
+    (link, other) = run.broker.wait_until(
+        lambda: [each for each in run.json("list-links", *LINK) if each["queue"] == queue], "links"
+    )
+    assert {link["role"], other["role"]} == {"sender", "receiver"}
+    number = link["connection"]
+    (connection,) = [
+        each
+        for each in run.json("list-connections", "id", "user", "client", "sessions")
+        if each["id"] == number
+    ]
+    assert (connection["user"], connection["sessions"]) == ("guest", 1)
+    (session,) = [
+        each for each in run.json("list-sessions", "connection", "links") if each["connection"] == number
+    ]
+    assert session["links"] == 2
+    (consumer,) = [each for each in run.json("list-consumers") if each["connection"] == number]
+    assert (consumer["queue"], consumer["prefetch"], consumer["unacknowledged"]) == (queue, 4, 1)
+    assert run.json("list-connections", "--vhost", "nothing") == []
+
+
+LINK = ("connection", "role", "queue")
+
+
+def test_channels_and_their_consumers_are_listed(run: CommandLine, channel: object, queue: str) -> None:
+    """AMQP 0-9-1 beside 1.0."""
+    channel.queue_declare(queue)  # type: ignore[attr-defined]
+    channel.confirm_delivery()  # type: ignore[attr-defined]
+    channel.basic_qos(prefetch_count=7)  # type: ignore[attr-defined]
+    channel.basic_consume(queue, lambda *_: None, consumer_tag="mine")  # type: ignore[attr-defined]
+    (consumer,) = run.broker.wait_until(
+        lambda: [each for each in run.json("list-consumers") if each["queue"] == queue], "the consumer"
+    )
+    assert (consumer["tag"], consumer["prefetch"]) == ("mine", 7)
+    columns = ("connection", "channel", "confirm", "consumers")
+    (row,) = [
+        each for each in run.json("list-channels", *columns) if each["connection"] == consumer["connection"]
+    ]
+    assert (row["channel"], row["confirm"], row["consumers"]) == (consumer["channel"], True, 1)
+
+
+def test_a_closed_connection_hears_why(run: CommandLine, client: ProtonClient, queue: str) -> None:
+    """The reason that was typed."""
+    client.sender(queue)
+    (link,) = [each for each in run.json("list-links", *LINK) if each["queue"] == queue]
+    number = str(link["connection"])
+    assert run("close-connection", number, "tidy up") == f"connection {number} closed\n"
+    client.wait(lambda: client.connection.remote_condition, "close")
+    assert client.connection.remote_condition.name == "amqp:connection:forced"
+    assert client.connection.remote_condition.description == "tidy up"
+    client.close()
+    run.broker.wait_until(
+        lambda: int(number) not in [each["id"] for each in run.json("list-connections", "id")], "it is gone"
+    )
+    assert run.fails(1, "close-connection", "123456789").startswith("the broker refuses: no connection 1234")

@@ -1,0 +1,144 @@
+"""Users, permissions, limits and virtual hosts by command, against the real process."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pika.exceptions import ConnectionClosedByBroker
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.command_line import CommandLine
+
+pytestmark = pytest.mark.integration
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> CommandLine:
+    return CommandLine(broker)
+
+
+@pytest.fixture
+def user(run: CommandLine, queue: str) -> Any:
+    """A user whose password is ``secret``, without permissions; gone after the test."""
+    run("add-user", queue, "--tag", "monitoring", stdin=b"secret\n")
+    yield queue
+    run.done("delete-user", queue)
+
+
+def as_user(user: str, password: str = "secret") -> tuple[str, ...]:
+    return ("--user", user, "--password", password)
+
+
+def test_a_user_may_do_what_the_permissions_say(run: CommandLine, user: str) -> None:
+    """From nothing to publishing to one queue, and back."""
+    mine = f"{user}-mine"
+    run("declare", "queue", mine)
+    publish = ("publish", "--queue", mine, "m", *as_user(user))
+    assert f"access to vhost '/' refused for user '{user}'" in run.fails(1, *publish)
+    assert run("set-permissions", user, "", ".*", "^never$") == f"permissions of user '{user}' set\n"
+    assert run(*publish) == f"1 message accepted by queue '{mine}'\n"
+    complaint = run.fails(1, "get", mine, *as_user(user))
+    assert f"read access to queue '{mine}' in vhost '/' refused for user '{user}'" in complaint
+    rows = run.json("list-permissions")
+    assert {"user": user, "configure": "", "write": ".*", "read": "^never$"} in rows
+    run("clear-permissions", user)
+    assert user not in [row["user"] for row in run.json("list-permissions")]
+    assert "refused" in run.fails(1, *publish)
+
+
+def test_routing_keys_are_restricted_at_a_topic_exchange(run: CommandLine, user: str) -> None:
+    """write access to topic, refused and allowed again."""
+    run("declare", "queue", user)
+    run("bind", "amq.topic", user, "--key", f"{user}.#")
+    run("set-permissions", user, ".*", ".*", ".*")
+    publish = ("publish", "--exchange", "amq.topic", "--key", f"{user}.x", "m", *as_user(user))
+    run(*publish)
+    run("set-topic-permissions", user, "amq.topic", "^only", ".*")
+    assert "refused" in run.fails(1, *publish)
+    assert [row["write"] for row in run.json("list-topic-permissions") if row["user"] == user] == ["^only"]
+    run("clear-topic-permissions", user, "amq.topic")
+    run(*publish)
+
+
+def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str, tmp_path: Path) -> None:
+    """Never from the command line; the new one counts at once."""
+    run("set-permissions", user, ".*", ".*", ".*")
+    run("declare", "queue", user)
+    run("publish", "--queue", user, "m", *as_user(user))
+    (tmp_path / "p").write_text("other\n")
+    run("change-password", user, "--password-file", str(tmp_path / "p"))
+    assert "refused user and password" in run.fails(1, "publish", "--queue", user, "m", *as_user(user))
+    run("publish", "--queue", user, "m", "--user", user, "--password-file", str(tmp_path / "p"))
+    run("change-password", user, "--no-password")
+    refused = run.fails(1, "publish", "--queue", user, "m", *as_user(user, "other"))
+    assert "refused user and password" in refused
+    assert "the password is empty" in run.fails(2, "change-password", user, stdin=b"\n")
+    assert "exists" in run.fails(1, "add-user", user, stdin=b"x")
+    assert not any("secret" in str(entry) or "other" in str(entry) for entry in run.broker.log)
+
+
+def test_tags_and_limits(run: CommandLine, user: str) -> None:
+    """Listed as they were set."""
+    assert run("set-tags", user, "administrator", "x") == f"tags of user '{user}': administrator, x\n"
+    assert run("set-user-limits", user, "--max-connections", "0") == (
+        f"limits of user '{user}': max-connections 0\n"
+    )
+    (row,) = [each for each in run.json("list-users", "user", "tags", "limits") if each["user"] == user]
+    assert row == {"user": user, "tags": ["administrator", "x"], "limits": {"max-connections": 0}}
+    run("set-permissions", user, ".*", ".*", ".*")
+    run("declare", "queue", user)
+    complaint = run.fails(1, "get", user, *as_user(user))
+    assert "user connection limit (0) is reached" in complaint
+    run("set-user-limits", user, "--max-connections", "-1")
+    run("get", user, *as_user(user))
+
+
+def test_a_deleted_user_is_closed_out(run: CommandLine, user: str, clients: Any) -> None:
+    """The connection hears why, and nobody logs in any more."""
+    run("set-permissions", user, ".*", ".*", ".*")
+    client = clients(run.broker, user=user, password="secret")
+    assert run("delete", "user", user) == f"user '{user}' deleted\n"
+    client.wait(lambda: client.connection.remote_condition, "close")
+    assert client.connection.remote_condition.description == f"user '{user}' is deleted"
+    assert f"no user '{user}'" in run.fails(1, "delete-user", user)
+    for command in (("set-tags", user), ("set-permissions", user, "", "", ""), ("clear-permissions", user)):
+        assert "(see 'amqp10broker list-users')" in run.fails(1, *command)
+
+
+def test_a_virtual_host_is_a_world_of_its_own(run: CommandLine, queue: str) -> None:
+    """Its queues are no others', its limits count, and with it all goes."""
+    vhost = f"v {queue}/ü"
+    run("add-vhost", vhost, "--description", "for tests", "--default-queue-type", "quorum")
+    assert "exists" in run.fails(1, "add-vhost", vhost)
+    in_it = ("--vhost", vhost)
+    assert "refused for user 'guest'" in run.fails(1, "publish", "--queue", "q", "m", *in_it)
+    run("set-permissions", "guest", ".*", ".*", ".*", *in_it)
+    run("declare", "queue", "q", *in_it)
+    run("publish", "--queue", "q", "m", *in_it)
+    assert run.json("list-queues", "name", "type", "messages", *in_it) == [
+        {"name": "q", "type": "quorum", "messages": 1}
+    ]
+    assert "q" not in [row["name"] for row in run.json("list-queues")]
+    run("set-vhost-limits", *in_it, "--max-queues", "1")
+    assert "queue limit" in run.fails(1, "declare", "queue", "r", *in_it)
+    (row,) = [each for each in run.json("list-vhosts", "name", "queues", "limits") if each["name"] == vhost]
+    assert row == {"name": vhost, "queues": 1, "limits": {"max-queues": 1}}
+    assert run("delete", "vhost", vhost) == f"vhost '{vhost}' deleted with 1 queue\n"
+    for command in (("list-queues",), ("declare", "queue", "q"), ("list-permissions",)):
+        complaint = run.fails(1, *command, *in_it)
+        assert complaint.endswith("not found (see 'amqp10broker list-vhosts')")
+
+
+def test_connections_to_a_deleted_virtual_host_are_closed(run: CommandLine, queue: str, connect: Any) -> None:
+    """AMQP 0-9-1: 320 and the reason; the clients of other virtual hosts go on."""
+    run("add-vhost", queue)
+    run("set-permissions", "guest", ".*", ".*", ".*", "--vhost", queue)
+    connection = connect(run.broker, virtual_host=queue)
+    run("delete-vhost", queue)
+    with pytest.raises(ConnectionClosedByBroker) as closed:
+        connection.sleep(20)  # it ends with the connection
+    assert closed.value.reply_code == 320
+    assert f"vhost '{queue}' is deleted" in closed.value.reply_text
+    run("list-queues")

@@ -1,0 +1,83 @@
+"""Cases of RabbitMQ's suites that take clients of both protocols at once.
+
+docs/rabbitmq-cases.md tells which case is where.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import quote
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from proton import Message, symbol, ulong
+
+from tests.support.pika_client import Properties, get, put
+from tests.support.proton_client import ProtonClient
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+
+def test_reject_counts_as_a_failed_delivery_and_nack_does_not(
+    channel: BlockingChannel, client: ProtonClient, queue: str
+) -> None:
+    """delivery_count_amqpl_reject_nack_classic_queue: header.delivery-count tells the two apart."""
+    channel.queue_declare(queue, durable=True)
+    client.sender(f"/queues/{queue}").send("m")
+    receiver = client.receiver(f"/queues/{queue}")
+    counts = []
+    for give_back in (channel.basic_nack, channel.basic_reject, channel.basic_reject):
+        give_back(get(channel, queue).tag, requeue=True)
+        channel.queue_declare(queue, passive=True)  # answered behind it
+        receiver.grant(1)
+        item = receiver.take()[0]
+        counts.append(item.message.delivery_count)
+        assert item.message.first_acquirer is False
+        receiver.modify(item, failed=False, undeliverable=False)
+    assert counts == [0, 1, 2]
+
+
+def test_a_message_goes_from_one_protocol_to_the_other_and_back(
+    channel: BlockingChannel, client: ProtonClient, queue: str
+) -> None:
+    """roundtrip_to_amqp_091, amqp_amqpl: properties keep their meaning on the way."""
+    channel.queue_declare(queue, durable=True)
+    sent = Message(
+        body=b"body",
+        inferred=True,
+        durable=True,
+        id="id",
+        correlation_id="correlation",
+        content_type="text/plain",
+        group_id="group",
+        properties={"key": "value", "number": ulong(5)},
+        annotations={symbol("x-note"): "note"},
+    )
+    sender = client.sender(f"/queues/{queue}")
+    sender.send(sent)
+    got = get(channel, queue, auto_ack=True)
+    assert got.body == b"body"
+    assert got.properties.delivery_mode == 2
+    assert (got.properties.message_id, got.properties.correlation_id) == ("id", "correlation")
+    assert (got.properties.content_type, got.properties.app_id) == ("text/plain", "group")
+    assert got.properties.headers == {"key": "value", "number": 5, "x-note": "note"}
+    put(channel, queue, "body", properties=got.properties)
+    receiver = client.receiver(f"/queues/{queue}", credit=1)
+    back = receiver.take()[0].message
+    assert bytes(back.body) == b"body"
+    assert back.durable is True
+    assert (back.id, back.correlation_id, back.group_id) == ("id", "correlation", "group")
+    assert back.properties == {"key": "value", "number": 5}
+    assert back.annotations[symbol("x-note")] == "note"
+
+
+def test_a_queue_with_a_name_of_any_letters(
+    channel: BlockingChannel, client: ProtonClient, queue: str
+) -> None:
+    """unicode_SUITE: one name, in UTF-8 on the one side and percent-encoded on the other."""
+    name = f"\u65e5\u672c\u8a9e-\U0001f407-{queue[-8:]}"
+    channel.queue_declare(name, durable=True)
+    put(channel, name, "\u6771", properties=Properties(content_type="text/plain"))
+    receiver = client.receiver(f"/queues/{quote(name)}", credit=1)
+    received = receiver.take()[0].message
+    assert bytes(received.body).decode() == "\u6771"
+    assert received.annotations[symbol("x-routing-key")] == name

@@ -1,0 +1,205 @@
+"""An AMQP 0-9-1 client for Trio tests: methods over streams in memory, one broker in the same program."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import trio
+from trio.testing import memory_stream_pair
+
+from amqp10broker.amqp091.frames import FrameReader
+from amqp10broker.amqp091.framing import content_frames, method_frame
+from amqp10broker.amqp091.items import AckRun, Content, Heartbeat, Item, MethodFrame
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicPublish,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    Method,
+)
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.tasks.broker import Broker
+
+HEADER = b"AMQP\x00\x00\x09\x01"
+PATIENCE_S = 400.0
+"""Virtual seconds a test waits for a frame."""
+CAPABILITIES = ("consumer_cancel_notify", "connection.blocked", "authentication_failure_close")
+
+M = TypeVar("M", bound=Method)
+Got = tuple[int, Method | Content | Heartbeat]
+"""Channel, and what came on it."""
+
+
+def message(channel: int, key: str, body: bytes = b"", exchange: str = "", **properties: Any) -> bytes:
+    """A publish."""
+    encoded = encode_properties(BasicProperties(**properties))
+    return content_frames(channel, BasicPublish(exchange, key), encoded, body, 131_072)
+
+
+def start_ok(
+    *,
+    user: str = "guest",
+    password: str = "guest",
+    mechanism: str = "PLAIN",
+    capabilities: tuple[str, ...] = CAPABILITIES,
+) -> ConnectionStartOk:
+    """A login."""
+    properties: dict[str, Any] = {"capabilities": dict.fromkeys(capabilities, True), "product": "test"}
+    return ConnectionStartOk(properties, mechanism, f"\0{user}\0{password}".encode(), "en_US")
+
+
+class Client091:
+    """One connection to a broker."""
+
+    def __init__(self, broker: Broker, stream: Any, peer: str) -> None:
+        self.broker = broker
+        self.stream = stream
+        self.peer = peer
+        self.reader = FrameReader(0)
+        self.waiting: deque[Got] = deque()
+        self.ended = False
+
+    @property
+    def task(self) -> Any:
+        """The broker's object for this connection, None when it is over."""
+        return next((each for each in self.broker.connections.values() if each.peer == self.peer), None)
+
+    async def send_bytes(self, data: bytes) -> None:
+        """Anything."""
+        await self.stream.send_all(data)
+
+    async def send(self, channel: int, *parts: Method | bytes) -> None:
+        """Methods and contents on a channel, in one write."""
+        data = [part if isinstance(part, bytes) else method_frame(channel, part) for part in parts]
+        await self.stream.send_all(b"".join(data))
+
+    async def next_or_end(self, *, heartbeats: bool = False) -> Got | None:
+        """What comes next, or None at the end of the stream."""
+        with trio.fail_after(PATIENCE_S):
+            while True:
+                while self.waiting:
+                    got = self.waiting.popleft()
+                    if heartbeats or not isinstance(got[1], Heartbeat):
+                        return got
+                if self.ended:
+                    return None
+                data = bytes(await self.stream.receive_some(65_536))
+                self.ended = not data
+                for item in self.reader.feed(data) if data else []:
+                    self.waiting.extend(each_of(item))
+
+    async def next(self) -> Got:
+        """What comes next."""
+        got = await self.next_or_end()
+        assert got is not None, "the broker closed the socket"
+        return got
+
+    async def expect(self, kind: type[M], *, channel: int | None = None) -> M:
+        """The next frame, which must be a method of this kind."""
+        number, got = await self.next()
+        assert isinstance(got, kind), f"expected {kind.__name__}, got {got}"
+        assert channel is None or channel == number
+        return got
+
+    async def until(self, kind: type[M]) -> M:
+        """Skip up to the next method of this kind."""
+        while True:
+            _, got = await self.next()
+            if isinstance(got, kind):
+                return got
+
+    async def call(self, channel: int, method: Method, kind: type[M]) -> M:
+        """Send a method and get its answer."""
+        await self.send(channel, method)
+        return await self.expect(kind, channel=channel)
+
+    async def idle(self, seconds: float = 0.5, *, heartbeats: bool = False) -> list[Got]:
+        """All that comes until nothing has for so many virtual seconds."""
+        taken: list[Got] = []
+        while True:
+            with trio.move_on_after(seconds) as limit:
+                got = await self.next_or_end(heartbeats=heartbeats)
+                if got is None:
+                    return taken
+                taken.append(got)
+            if limit.cancelled_caught:
+                return taken
+
+    async def rest(self) -> list[Got]:
+        """All that comes until the broker closes the socket."""
+        taken: list[Got] = []
+        while (got := await self.next_or_end()) is not None:
+            taken.append(got)
+        return taken
+
+    async def begin(self) -> ConnectionStart:
+        """Send the protocol header."""
+        await self.send_bytes(HEADER)
+        return await self.expect(ConnectionStart, channel=0)
+
+    async def login(self, **fields: Any) -> ConnectionTune:
+        """Up to the broker's limits."""
+        await self.begin()
+        await self.send(0, start_ok(**fields))
+        return await self.expect(ConnectionTune)
+
+    async def open(
+        self, *, channels: int = 1, vhost: str = "/", heartbeat: int = 0, **fields: Any
+    ) -> Client091:
+        """Log in, open, and open channels 1 .. `channels`."""
+        tune = await self.login(**fields)
+        await self.send(
+            0, ConnectionTuneOk(tune.channel_max, tune.frame_max, heartbeat), ConnectionOpen(vhost)
+        )
+        await self.expect(ConnectionOpenOk)
+        for number in range(1, channels + 1):
+            await self.call(number, ChannelOpen(), ChannelOpenOk)
+        return self
+
+    async def vanish(self) -> None:
+        """Close the socket without a word."""
+        await self.stream.aclose()
+
+
+def each_of(item: Item) -> list[Got]:
+    """The frames behind an item."""
+    match item:
+        case MethodFrame():
+            return [(item.channel, item.method)]
+        case AckRun():
+            return [(item.channel, BasicAck(tag, multiple)) for tag, multiple in item.tags]
+        case Content():
+            return [(item.channel, item)]
+        case Heartbeat():
+            return [(0, item)]
+        case _:
+            raise AssertionError(f"a client gets {item!r}")
+
+
+_names = iter(range(1, 1_000_000))
+
+
+def connect091(broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair) -> Client091:
+    """A new connection to a broker, over memory."""
+    ours, theirs = pair()
+    peer = f"client091-{next(_names)}"
+    broker.serve(theirs, peer=peer)
+    return Client091(broker, ours, peer)
+
+
+def names(got: list[Got]) -> list[str]:
+    """What came, by class name."""
+    return [type(each.method if isinstance(each, Content) else each).__name__ for _, each in got]
+
+
+def bodies(got: list[Got]) -> list[bytes]:
+    """Bodies of the contents."""
+    return [each.body for _, each in got if isinstance(each, Content)]

@@ -1,0 +1,440 @@
+"""The administration socket's requests: what is awaited, what follows, and what cannot be asked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import trio
+from pamqp.commands import Connection
+from trio.testing import memory_stream_pair
+
+from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.queues.commands import Command, Delete, Purge, RequestRef
+from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.tasks import admin, login, operations
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.queue import SessionAddress
+from tests.support.rawframes import attach_receiver, attach_sender, frame, open_frame, transfer
+from tests.support.rawframes import login as sasl
+from tests.support.trio091 import Client091, connect091
+from tests.support.trioclient import Client, connect, running_broker, settle_down
+
+
+async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> Any:
+    """One request that must succeed."""
+    response = await asked(broker, op, vhost, **given)
+    assert response["ok"], response
+    return response["result"]
+
+
+async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> dict[str, Any]:
+    """One request; the response."""
+    request = {"op": op, "vhost": vhost, "arguments": given}
+    return await admin.answer(broker, json.dumps(request).encode())
+
+
+class Mute:
+    """A queue that says nothing until it is told to; the handle of a `DeclaredQueue`."""
+
+    def __init__(self) -> None:
+        self.letters: list[Any] = []
+
+    def post(self, command: Command) -> None:
+        self.letters.append(command)
+
+    def counts(self) -> dict[str, Any]:
+        return {"messages_ready": 0, "messages_unsettled": 0, "consumers": 0, "publishers": 0}
+
+    def reply(self, ready: int) -> None:
+        request = self.letters.pop(0).request
+        request.reply_to.mailbox.put([Answer(request, ready, 0)])
+
+
+def put_mute(broker: Broker, name: str) -> Mute:
+    """Declare a queue whose task never answers by itself."""
+    handle = Mute()
+    vhost = broker.catalog.lookup_vhost("/")
+    vhost.queues[name] = DeclaredQueue(name, "/", "classic", True, None, False, {}, handle)
+    return handle
+
+
+# --- awaiting queues ------------------------------------------------------------------------------
+
+
+async def test_an_operation_awaits_its_queue(autojump_clock: object) -> None:
+    """Counts are those of the queue, behind everything that was posted before."""
+    async with running_broker() as broker:
+        assert (await ask(broker, "declare-queue", name="q"))["created"]
+        client = await connect(broker).open()
+        await client.send(attach_sender(0, "/queues/q"))
+        await client.idle()
+        await client.send(*[transfer(0, number, b"x", settled=True) for number in range(5)])
+        await settle_down()
+        assert (await ask(broker, "get-queue", name="q"))["message_count"] == 5
+        assert not (await ask(broker, "declare-queue", name="q"))["created"]
+        assert await ask(broker, "purge-queue", name="q") == {"message_count": 5}
+        assert await ask(broker, "delete-queue", name="q") == {"message_count": 0}
+        refused = await asked(broker, "get-queue", name="q")
+        assert (refused["ok"], refused["kind"], refused["resource"]) == (False, "NotFound", "queue 'q'")
+
+
+async def test_several_requests_wait_at_the_same_time(autojump_clock: object) -> None:
+    """Each has a mailbox of its own: answers in another order than the questions find theirs."""
+    async with running_broker() as broker:
+        one, two = put_mute(broker, "one"), put_mute(broker, "two")
+        counts: dict[str, int] = {}
+
+        async def inspect(name: str) -> None:
+            counts[name] = (await ask(broker, "get-queue", name=name))["message_count"]
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(inspect, "one")
+            nursery.start_soon(inspect, "two")
+            await settle_down()
+            two.reply(2)
+            await settle_down()
+            assert counts == {"two": 2}
+            assert await ask(broker, "list-users") != []
+            one.reply(1)
+        assert counts == {"one": 1, "two": 2}
+
+
+async def test_a_queue_that_goes_meanwhile_is_not_found(autojump_clock: object) -> None:
+    """The question stands behind a delete in its mailbox: the answer is that it is gone."""
+    async with running_broker() as broker:
+        await ask(broker, "declare-queue", name="q")
+        queue = broker.catalog.lookup_vhost("/").lookup("q")
+        queue.handle.post(Delete())
+        started = trio.current_time()
+        refused = await asked(broker, "purge-queue", name="q")
+        assert refused["error"] == "no queue 'q' in vhost '/'"
+        assert trio.current_time() == started
+
+
+async def test_a_queue_that_fails_meanwhile_answers_what_was_put_before(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fault in its task ends it; questions in its mailbox are not lost."""
+    async with running_broker() as broker:
+        await ask(broker, "declare-queue", name="q")
+        handle: Any = broker.catalog.lookup_vhost("/").lookup("q").handle
+        mailbox: Mailbox[Any] = Mailbox()
+        request = RequestRef(SessionAddress("test", mailbox))
+        real = type(handle.queue).apply
+
+        def fail_once(queue: Any, command: Any) -> None:
+            monkeypatch.setattr(type(handle.queue), "apply", real)
+            handle.post(Purge(request))
+            raise RuntimeError("broken")
+
+        monkeypatch.setattr(type(handle.queue), "apply", fail_once)
+        handle.post(Delete())
+        await settle_down()
+        assert mailbox.waiting
+        assert await mailbox.take_all() == [[Answer(request, 0, 0, Refusal.GONE)]]
+
+
+async def test_a_queue_that_does_not_answer_does_not_hang_its_client(autojump_clock: object) -> None:
+    """After a time that is shorter than the command line's, a sentence says so."""
+    async with running_broker() as broker:
+        put_mute(broker, "q")
+        started = trio.current_time()
+        refused = await asked(broker, "purge-queue", name="q")
+        assert "has not answered for 8 s" in refused["error"]
+        assert trio.current_time() - started == pytest.approx(operations.ANSWER_S)
+
+
+async def test_conditions_of_a_delete_are_the_queues_own_decision(autojump_clock: object) -> None:
+    """In use: nothing is deleted, and the text says why."""
+    async with running_broker() as broker:
+        await ask(broker, "declare-queue", name="q")
+        client = await connect(broker).open()
+        await client.send(attach_receiver(0, "/queues/q"))
+        await client.until(Attach)
+        refused = await asked(broker, "delete-queue", name="q", if_unused=True)
+        assert (refused["kind"], refused["error"]) == ("InUse", "queue 'q' in vhost '/' in use")
+        await ask(broker, "delete-queue", name="q", if_empty=True)
+        assert await ask(broker, "list-queues") == []
+
+
+# --- passwords ------------------------------------------------------------------------------------
+
+
+async def test_passwords_are_hashed_in_a_thread(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operation runs with the record that was made; the plain password is kept nowhere."""
+    slow: list[Any] = []
+    run_slow = login.run_slow
+
+    async def note(work: Any) -> Any:
+        slow.append(work)
+        return await run_slow(work)
+
+    monkeypatch.setattr(login, "run_slow", note)
+    async with running_broker() as broker:
+        await ask(broker, "add-user", user="u", password="secret", tags=["monitoring"])
+        record = broker.passwords.record("u")
+        assert record is not None
+        assert record.algorithm == "argon2id"
+        assert broker.passwords.slow("u", b"secret")()
+        await ask(broker, "change-password", user="u", password="other")
+        assert broker.passwords.slow("u", b"other")()
+        assert not broker.passwords.slow("u", b"secret")()
+        await ask(broker, "change-password", user="u")
+        assert broker.passwords.record("u") is None
+        assert len(slow) == 2
+
+
+async def test_passwords_of_definitions_are_hashed_in_a_thread_each_with_its_own_salt(
+    autojump_clock: object,
+) -> None:
+    """Two users with the same password: nobody can see that it is the same."""
+    users = [{"name": name, "password": "same", "tags": []} for name in ("a", "b")]
+    async with running_broker() as broker:
+        report = await ask(broker, "import-definitions", document={"users": users})
+        assert report["loaded"]["users"] == 2
+        records = [broker.passwords.record(name) for name in ("a", "b")]
+        values = [record.value for record in records if record is not None]
+        assert len(set(values)) == 2
+        assert all(broker.passwords.slow(name, b"same")() for name in ("a", "b"))
+        exported = await ask(broker, "export-definitions")
+        assert "same" not in json.dumps(exported)
+
+
+@pytest.mark.parametrize("password", ["", "a\0b"])
+async def test_a_bad_password_adds_nobody(autojump_clock: object, password: str) -> None:
+    """Refused before the user is there."""
+    async with running_broker() as broker:
+        refused = await asked(broker, "add-user", user="u", password=password)
+        assert refused["kind"] == "InvalidArgument"
+        assert broker.catalog.users.find("u") is None
+
+
+# --- what follows ---------------------------------------------------------------------------------
+
+
+async def both_protocols(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091]:
+    """A connection of each protocol, of a user whose password is its name."""
+    ten = connect(broker)
+    await ten.send(sasl("PLAIN", f"\0{user}\0{user}".encode()))
+    assert (await ten.until(SaslOutcome)).code == 0
+    await ten.send(open_frame(hostname=f"vhost:{vhost}"))
+    await ten.expect(Open)
+    old = await connect091(broker).open(user=user, password=user, vhost=vhost)
+    return ten, old
+
+
+async def closed_with(ten: Client, old: Client091) -> list[tuple[object, str]]:
+    """Condition and text that each client hears when its connection is closed."""
+    close = await ten.until(Close)
+    await ten.send(frame(0, Close()))
+    assert await ten.rest() == []
+    got = await old.next_or_end()
+    assert got is not None
+    method = got[1]
+    assert isinstance(method, Connection.Close)
+    await old.send(Connection.CloseOk(), channel=0)
+    assert await old.next_or_end() is None
+    return [(str(close.error.condition), close.error.description), (method.reply_code, method.reply_text)]
+
+
+async def test_connections_to_a_deleted_virtual_host_are_closed(autojump_clock: object) -> None:
+    """Both protocols hear it; connections to others stay, and so does the broker's order."""
+    async with running_broker() as broker:
+        await ask(broker, "add-vhost", name="v")
+        await ask(broker, "set-permissions", "v", user="guest", configure=".*", write=".*", read=".*")
+        await ask(broker, "declare-queue", "v", name="q")
+        handle = broker.catalog.lookup_vhost("v").lookup("q").handle
+        stays = await connect(broker).open()
+        ten, old = await both_protocols(broker, "guest", "v")
+        assert await ask(broker, "delete-vhost", name="v") == {"name": "v", "queues": 1}
+        assert await closed_with(ten, old) == [
+            ("amqp:connection:forced", "vhost 'v' is deleted"),
+            (320, "CONNECTION_FORCED - broker forced connection closure with reason 'vhost 'v' is deleted'"),
+        ]
+        await settle_down()
+        assert handle.queue.deleted  # type: ignore[attr-defined]
+        assert await stays.idle() == []
+        assert [each.vhost for each in broker.connections.values()] == ["/"]
+        assert (await asked(broker, "list-queues", "v"))["error"] == "vhost v not found"
+
+
+async def test_connections_of_a_deleted_user_are_closed(autojump_clock: object) -> None:
+    """Those of others stay."""
+    async with running_broker() as broker:
+        await ask(broker, "add-user", user="u", password="u")
+        await ask(broker, "set-permissions", user="u", configure=".*", write=".*", read=".*")
+        stays = await connect(broker).open()
+        ten, old = await both_protocols(broker, "u", "/")
+        await ask(broker, "delete-user", user="u")
+        assert [text for _, text in await closed_with(ten, old)] == [
+            "user 'u' is deleted",
+            "CONNECTION_FORCED - broker forced connection closure with reason 'user 'u' is deleted'",
+        ]
+        assert await stays.idle() == []
+
+
+async def test_a_refused_delete_closes_nobody(autojump_clock: object) -> None:
+    """There is no such virtual host or user: nothing follows."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        assert not (await asked(broker, "delete-vhost", name="no"))["ok"]
+        assert not (await asked(broker, "delete-user", user="no"))["ok"]
+        assert await client.idle() == []
+
+
+@pytest.mark.parametrize(("reason", "told"), [("", admin.CLOSED_BY_OPERATOR), ("tidy up", "tidy up")])
+async def test_a_connection_is_closed_by_its_number(autojump_clock: object, reason: str, told: str) -> None:
+    """Its client hears the reason."""
+    async with running_broker() as broker:
+        client = await connect(broker).open()
+        (number,) = broker.connections
+        request = {"op": "close-connection", "id": number, "reason": reason}
+        response = await admin.answer(broker, json.dumps(request).encode())
+        assert response == {"ok": True, "result": {"id": number}}
+        assert (await client.until(Close)).error.description == told
+        response = await admin.answer(broker, b'{"op": "close-connection", "id": 77}')
+        assert (response["kind"], response["error"]) == ("NotFound", "no connection 77")
+        for bad in ("true", '"1"', "null"):
+            response = await admin.answer(broker, b'{"op": "close-connection", "id": %b}' % bad.encode())
+            assert "must be a connection's number" in response["error"]
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+async def test_users_can_be_managed_without_the_default_virtual_host(autojump_clock: object) -> None:
+    """It may be deleted; what needs one must then be told which."""
+    async with running_broker() as broker:
+        await ask(broker, "delete-vhost", name="/")
+        await ask(broker, "add-user", user="u")
+        await ask(broker, "add-vhost", name="v")
+        await ask(broker, "declare-queue", "v", name="q")
+        assert [each["name"] for each in await ask(broker, "list-vhosts")] == ["v"]
+        for operation, given in (
+            ("list-queues", {}),
+            ("declare-queue", {"name": "q"}),
+            ("set-permissions", {"user": "u", "configure": "", "write": "", "read": ""}),
+            ("list-permissions", {}),
+        ):
+            assert (await asked(broker, operation, **given))["error"] == "vhost / not found"
+
+
+async def test_a_queue_for_one_connection_cannot_be_declared_here(autojump_clock: object) -> None:
+    """The door's connection is over at once, so nobody could ever use it."""
+    async with running_broker() as broker:
+        refused = await asked(broker, "declare-queue", name="q", exclusive=True)
+        assert "leave out exclusive" in refused["error"]
+        assert await ask(broker, "list-queues") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        (b"", "not a request"),
+        (b"[]", "not a request"),
+        (b'{"op": 1}', "not a request"),
+        (b'{"op": ["status"]}', "not a request"),
+        (b'{"op": "nonsense"}', "with op one of add-user, add-vhost, alarm, bind"),
+        (b"\xff", "not a request"),
+        (b"[" * 100_000, "not a request"),
+        (b'{"op": "list-queues", "arguments": []}', "'arguments' must be an object"),
+        (b'{"op": "list-queues", "vhost": 1}', "'vhost' a string"),
+        (b'{"op": "list-queues", "arguments": {"x": 1}}', "bad queue property"),
+        (b'{"op": "purge-queue"}', "'name' is missing"),
+        (b'{"op": "alarm", "name": "memory"}', "'on' must be true or false"),
+        (b'{"op": "set", "name": "max_link_credit", "value": 0}', "must be an integer"),
+        (b'{"op": "import-definitions", "arguments": {"document": {"users": [1]}}}', "must be an object"),
+        (b'{"op": "import-definitions", "arguments": {"document": {"users": {}}}}', "must be a list"),
+    ],
+)
+async def test_what_is_no_request_is_answered_in_words(
+    autojump_clock: object, line: bytes, words: str
+) -> None:
+    """Whatever comes, the broker answers and goes on."""
+    async with running_broker() as broker:
+        response = await admin.answer(broker, line)
+        assert not response["ok"]
+        assert words in response["error"]
+
+
+async def test_a_fault_of_ours_is_answered_and_logged(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One request fails, not the broker."""
+    noted: list[str] = []
+
+    class Log:
+        def error(self, event: str, **fields: Any) -> None:
+            noted.append(event)
+
+    def fail(broker: Broker) -> Any:
+        raise KeyError("x")
+
+    monkeypatch.setattr(admin, "_log", Log())
+    monkeypatch.setattr(Broker, "status", fail)
+    async with running_broker() as broker:
+        response = await admin.answer(broker, b'{"op": "status"}')
+        assert "a fault in the broker (KeyError)" in response["error"]
+        assert noted == ["request failed by a fault in the broker"]
+
+
+async def test_values_that_json_lacks_are_shown_as_text(autojump_clock: object) -> None:
+    """Arguments of AMQP clients may be bytes."""
+    async with running_broker() as broker:
+        topology = broker.catalog.lookup_vhost("/").topology
+        topology.declare_exchange("x", "fanout", arguments={"b": b"\xff"})
+        response = await asked(broker, "list-exchanges")
+        shown = json.loads(admin._encoded(response))["result"]
+        assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff"}]
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+async def test_requests_of_one_client_are_answered_in_order_in_whatever_pieces(
+    autojump_clock: object,
+) -> None:
+    """Half a line waits for its other half; several at once are worked off one after the other."""
+    async with running_broker() as broker:
+        ours, theirs = memory_stream_pair()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(admin.serve_lines, broker, theirs)
+            await ours.send_all(b'{"op": "declare-queue", "arguments": {"na')
+            await settle_down()
+            await ours.send_all(b'me": "q"}}\n{"op": "get-queue", "arguments": {"name": "q"}}\nnonsense\n')
+            answers = b""
+            while answers.count(b"\n") < 3:
+                answers += await ours.receive_some()
+            first, second, third = map(json.loads, answers.splitlines())
+            assert first["result"]["created"]
+            assert second["result"]["name"] == "q"
+            assert not third["ok"]
+            await ours.aclose()
+
+
+async def test_a_client_that_says_nothing_is_let_go(autojump_clock: object) -> None:
+    """After five minutes; one that waits for an answer is not."""
+    async with running_broker() as broker:
+        ours, theirs = memory_stream_pair()
+        started = trio.current_time()
+        await ours.send_all(b'{"op": "status"}')
+        await admin.serve_lines(broker, theirs)
+        assert trio.current_time() - started == pytest.approx(admin.IDLE_S)
+
+
+async def test_a_request_without_end_is_refused(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the limit, and then the client is let go."""
+    monkeypatch.setattr(admin, "REQUEST_BYTES_MAX", 1_000)
+    async with running_broker() as broker:
+        ours, theirs = memory_stream_pair()
+        await ours.send_all(b"x" * 1_001)
+        await admin.serve_lines(broker, theirs)
+        assert "longer than 1000 bytes" in json.loads(await ours.receive_some())["error"]

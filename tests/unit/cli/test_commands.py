@@ -1,0 +1,342 @@
+"""What commands share: typed values, files, and what each asks of the broker."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import stat
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.cli import admin, commands, definitions, exits, main, passwords
+from amqp10broker.errors import AdminSocketError, BrokerError, ConfigError
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        ("10", 10),
+        ("-1", -1),
+        ("1.5", 1.5),
+        ("true", True),
+        ("null", None),
+        ('"10"', "10"),
+        ("[1, 2]", [1, 2]),
+        ("text", "text"),
+        ("True", "True"),
+        ("", ""),
+        ("007", "007"),
+        ("NaN", "NaN"),
+        ("Infinity", "Infinity"),
+        ("a=b", "a=b"),
+    ],
+)
+def test_a_value_is_json_or_else_text(written: str, value: object) -> None:
+    """So that 10 is a number, and everything that is no JSON needs no quotes."""
+    assert commands.pairs("x", [f"key={written}"]) == {"key": value}
+    assert type(commands.typed(written)) is type(value)
+
+
+@pytest.mark.parametrize(
+    ("written", "message"),
+    [
+        (["x"], "is 'x'; must be KEY=VALUE"),
+        (["=x"], "must be KEY=VALUE"),
+        (["a=1", "a=2"], "gives 'a' twice"),
+    ],
+)
+def test_what_is_no_pair_is_refused(written: list[str], message: str) -> None:
+    """And so is a key that is given twice: one of them would be lost."""
+    with pytest.raises(ConfigError, match=message):
+        commands.pairs("option --argument", written)
+
+
+def test_exit_codes_by_error() -> None:
+    """1 is of the broker's refusals and failures, 3 of what cannot be reached."""
+    assert exits.exit_code(exits.RefusedByBroker("no")) == 1
+    assert exits.exit_code(exits.Failed("no")) == 1
+    assert exits.exit_code(BrokerError("no")) == 1
+    assert exits.exit_code(AdminSocketError("nobody")) == 3
+    assert exits.exit_code(exits.Unreachable("nobody")) == 3
+
+
+class TestRequests:
+    """What each command asks for, and what it says of the answer."""
+
+    @pytest.fixture
+    def asked(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        requests: list[Any] = []
+        answers: dict[str, Any] = {
+            "declare-queue": {"created": True},
+            "declare-exchange": {"created": False},
+            "delete-queue": {"message_count": 1},
+            "purge-queue": {"message_count": 2},
+            "list-exchanges": [{"name": "x"}],
+            "get-bindings": [{"arguments": {"n": 1}}],
+            "delete-vhost": {"queues": 3},
+            "set-vhost-limits": {"max-queues": 5},
+            "set-user-limits": {},
+        }
+
+        def ask(place: admin.Place, request: dict[str, Any]) -> Any:
+            requests.append((request["op"], request.get("vhost"), request.get("arguments")))
+            return answers.get(request["op"])
+
+        monkeypatch.setattr(admin, "ask", ask)
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"secret\r\nmore\n")))
+        return requests
+
+    @pytest.mark.parametrize(
+        ("argv", "request_", "said"),
+        [
+            (
+                "declare queue q --type quorum --argument x-max-length=5 --vhost v",
+                (
+                    "declare-queue",
+                    "v",
+                    {
+                        "name": "q",
+                        "durable": True,
+                        "auto_delete": False,
+                        "arguments": {"x-max-length": 5, "x-queue-type": "quorum"},
+                    },
+                ),
+                "queue 'q' declared\n",
+            ),
+            (
+                "declare exchange x --type topic --no-durable --auto-delete --internal",
+                (
+                    "declare-exchange",
+                    None,
+                    {
+                        "name": "x",
+                        "type": "topic",
+                        "durable": False,
+                        "auto_delete": True,
+                        "internal": True,
+                        "arguments": {},
+                    },
+                ),
+                "exchange 'x' is there already, as asked for\n",
+            ),
+            (
+                "delete queue q --if-unused --if-empty",
+                ("delete-queue", None, {"name": "q", "if_unused": True, "if_empty": True}),
+                "queue 'q' deleted with 1 ready message\n",
+            ),
+            (
+                "delete exchange x",
+                ("delete-exchange", None, {"name": "x", "if_unused": False}),
+                "exchange 'x' deleted\n",
+            ),
+            ("delete vhost v", ("delete-vhost", None, {"name": "v"}), "vhost 'v' deleted with 3 queues\n"),
+            ("delete-vhost v", ("delete-vhost", None, {"name": "v"}), "vhost 'v' deleted with 3 queues\n"),
+            ("delete user u", ("delete-user", None, {"user": "u"}), "user 'u' deleted\n"),
+            ("delete-user u", ("delete-user", None, {"user": "u"}), "user 'u' deleted\n"),
+            ("purge q", ("purge-queue", None, {"name": "q"}), "2 messages purged from queue 'q'\n"),
+            (
+                "bind x q --key k --argument n=1",
+                (
+                    "bind",
+                    None,
+                    {"source": "x", "destination_queue": "q", "binding_key": "k", "arguments": {"n": 1}},
+                ),
+                "queue 'q' to exchange 'x' with key 'k' bound\n",
+            ),
+            (
+                "unbind x y --to-exchange --argument n=1",
+                (
+                    "unbind",
+                    None,
+                    {"source": "x", "destination_exchange": "y", "binding_key": "", "arguments": {"n": 1}},
+                ),
+                "exchange 'y' to exchange 'x' with key '' unbound\n",
+            ),
+            (
+                "add-user u --tag administrator --tag x",
+                ("add-user", None, {"user": "u", "password": "secret", "tags": ["administrator", "x"]}),
+                "user 'u' added",
+            ),
+            (
+                "add-user u --no-password",
+                ("add-user", None, {"user": "u", "password": None, "tags": []}),
+                "user 'u' added",
+            ),
+            (
+                "change-password u --password-file -",
+                ("change-password", None, {"user": "u", "password": "secret"}),
+                "user 'u' has another password\n",
+            ),
+            ("set-tags u", ("set-tags", None, {"user": "u", "tags": []}), "tags of user 'u': none\n"),
+            (
+                "set-user-limits u --max-channels -1",
+                ("set-user-limits", None, {"user": "u", "limits": {"max-channels": -1}}),
+                "limits of user 'u': none\n",
+            ),
+            (
+                "set-permissions u ^a .* b$ --vhost v",
+                (
+                    "set-permissions",
+                    "v",
+                    {"user": "u", "vhost": "v", "configure": "^a", "write": ".*", "read": "b$"},
+                ),
+                "permissions of user 'u' in vhost 'v' set\n",
+            ),
+            (
+                "clear-permissions u",
+                ("clear-permissions", None, {"user": "u", "vhost": None}),
+                "permissions of user 'u' cleared\n",
+            ),
+            (
+                "set-topic-permissions u amq.topic a b",
+                (
+                    "set-topic-permissions",
+                    None,
+                    {"user": "u", "vhost": None, "exchange": "amq.topic", "write": "a", "read": "b"},
+                ),
+                "topic permissions of user 'u' on 'amq.topic' set\n",
+            ),
+            (
+                "clear-topic-permissions u",
+                ("clear-topic-permissions", None, {"user": "u", "vhost": None, "exchange": None}),
+                "topic permissions of user 'u' on all exchanges cleared\n",
+            ),
+            (
+                "add-vhost v --description d --tag t --default-queue-type quorum",
+                (
+                    "add-vhost",
+                    None,
+                    {"name": "v", "description": "d", "tags": ["t"], "default_queue_type": "quorum"},
+                ),
+                "vhost 'v' added",
+            ),
+            (
+                "set-vhost-limits --vhost v --max-queues 5",
+                ("set-vhost-limits", "v", {"vhost": "v", "limits": {"max-queues": 5}}),
+                "limits of vhost 'v': max-queues 5\n",
+            ),
+        ],
+        ids=lambda value: value if isinstance(value, str) and not value.endswith("\n") else "",
+    )
+    def test_each_command_asks_for_its_operation(
+        self, argv: str, request_: Any, said: str, asked: list[Any], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """The last request is the operation with everything that was typed."""
+        assert main.main(argv.split()) == 0
+        assert asked[-1] == request_
+        assert capsys.readouterr().out.startswith(said)
+
+    @pytest.mark.parametrize(
+        ("argv", "code", "message"),
+        [
+            ("declare queue q --type quorum --argument x-queue-type=classic", 2, "give one of them"),
+            ("declare queue q --argument x", 2, "must be KEY=VALUE"),
+            ("delete exchange nothing", 1, "no exchange 'nothing': see what there is"),
+            ("unbind x q --argument n=2", 1, "is not bound so"),
+            ("set-user-limits u", 2, "give --max-connections or --max-channels"),
+            ("import-definitions no-such-file.json", 2, "cannot be read"),
+            ("import-definitions -", 2, "standard input is not JSON"),
+            ("export-definitions no/such/directory/file", 1, "cannot write no/such/directory/file"),
+        ],
+    )
+    def test_mistakes_are_found_before_anything_is_changed(
+        self,
+        argv: str,
+        code: int,
+        message: str,
+        asked: list[Any],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """One line that says what would be right, and no request that changes anything."""
+        assert main.main(argv.split()) == code
+        complaint = capsys.readouterr().err
+        assert message in complaint
+        assert complaint.count("\n") == 1
+        changing = {"declare-queue", "delete-exchange", "unbind", "set-user-limits", "import-definitions"}
+        assert changing.isdisjoint(name for name, _, _ in asked)
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        "declare q",
+        "declare stream q",
+        "declare queue",
+        "declare queue q --type stream",
+        "delete queue",
+        "bind x",
+        "close-connection one",
+        "publish hello",
+        "publish --queue q --exchange x hello",
+        "get",
+        "get q -n 0",
+        "get q --ack-mode maybe",
+        "add-user u --password-file f --no-password",
+        "set-permissions u a b",
+        "set-vhost-limits --max-queues many",
+        "completion tcsh",
+    ],
+)
+def test_bad_usage_exits_with_2(argv: str) -> None:
+    """argparse finds it."""
+    with pytest.raises(SystemExit) as ended:
+        main.main(argv.split())
+    assert ended.value.code == 2
+
+
+class TestPasswords:
+    def test_a_files_first_line(self, tmp_path: Path) -> None:
+        """What stands behind it is not the password's."""
+        (tmp_path / "p").write_bytes("pä ss\n".encode() + b"second")
+        assert passwords.read_password(str(tmp_path / "p"), "u", confirm=True) == "pä ss"
+
+    @pytest.mark.parametrize(
+        ("content", "message"), [(b"", "is empty"), (b"\nx", "is empty"), (b"\xff\n", "is not UTF-8")]
+    )
+    def test_no_password_is_a_mistake(self, tmp_path: Path, content: bytes, message: str) -> None:
+        """Nobody means an empty one: there is --no-password."""
+        (tmp_path / "p").write_bytes(content)
+        with pytest.raises(ConfigError, match=message):
+            passwords.read_password(str(tmp_path / "p"), "u", confirm=True)
+
+    @pytest.mark.parametrize("typed", [["a", "a"], ["a", "b"]])
+    def test_at_a_terminal_it_is_typed_twice(self, typed: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+        """Unseen, so twice."""
+
+        class Terminal(io.StringIO):
+            def isatty(self) -> bool:
+                return True
+
+        answers = list(typed)
+        monkeypatch.setattr(sys, "stdin", Terminal())
+        monkeypatch.setattr("getpass.getpass", lambda prompt: answers.pop(0))
+        if typed[0] == typed[1]:
+            assert passwords.read_password(None, "u", confirm=True) == "a"
+        else:
+            with pytest.raises(ConfigError, match="typed differently the second time"):
+                passwords.read_password(None, "u", confirm=True)
+        assert answers == []
+
+
+class TestDefinitions:
+    def test_a_file_is_private_and_replaced_as_a_whole(self, tmp_path: Path) -> None:
+        """There are hashes of passwords in it; no other file is left."""
+        path = tmp_path / "definitions.json"
+        path.write_text("old")
+        path.chmod(0o644)
+        definitions.write_private(str(path), json.dumps({"users": []}))
+        assert path.read_text() == '{"users": []}'
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+        assert os.listdir(tmp_path) == ["definitions.json"]
+
+    def test_what_cannot_be_written_leaves_nothing(self, tmp_path: Path) -> None:
+        """A directory in the place of the file: refused, and the temporary file is gone."""
+        (tmp_path / "d").mkdir()
+        (tmp_path / "d" / "x").touch()
+        with pytest.raises(exits.Failed, match="cannot write"):
+            definitions.write_private(str(tmp_path / "d"), "text")
+        assert os.listdir(tmp_path) == ["d"]

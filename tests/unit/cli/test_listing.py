@@ -1,0 +1,208 @@
+"""The ``list-`` commands: columns, what is asked of the broker, and rows from the status document."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from amqp10broker.cli import admin, listing, main, rows
+from amqp10broker.errors import ConfigError
+
+BY_NOUN = {each.noun: each for each in listing.LISTINGS}
+LINK: dict[str, Any] = {
+    "name": "in",
+    "handle": 0,
+    "role": "receiver",
+    "address": "/queues/q",
+    "queue": "q",
+    "credit": 5,
+    "delivery_count": 7,
+    "unsettled": 2,
+    "available": 0,
+    "drain": False,
+    "queue_credit": 5,
+    "queue_delivery_count": 7,
+    "pending": 0,
+    "properties": None,
+    "waits": "queue empty",
+    "waits_why": "queue 'q' has no ready message",
+}
+SESSION: dict[str, Any] = {
+    "channel": 3,
+    "incoming_window": 400,
+    "remote_incoming_window": 2048,
+    "next_incoming_id": 0,
+    "next_outgoing_id": 0,
+    "unsettled_in": 0,
+    "unsettled_out": 2,
+    "pending_out": 0,
+    "links": [LINK, {**LINK, "role": "sender", "name": "out"}],
+}
+CHANNEL: dict[str, Any] = {
+    "number": 1,
+    "state": "running",
+    "confirm": True,
+    "transactional": False,
+    "unconfirmed": 0,
+    "unacknowledged": 1,
+    "prefetch": 10,
+    "global_prefetch": 0,
+    "reader_credit": 400,
+    "consumers": [
+        {"tag": "ctag", "queue": "r", "no_ack": False, "prefetch": 10, "unacknowledged": 1, "unsent": 0}
+    ],
+    "waits": None,
+}
+CONNECTION: dict[str, Any] = {
+    "id": 1,
+    "protocol": "AMQP 1.0",
+    "peer": "127.0.0.1:1",
+    "user": "guest",
+    "vhost": "/",
+    "container_id": "c",
+    "state": "opened",
+    "channel_max": 255,
+    "frame_max": 131072,
+    "idle_timeout_ms": None,
+    "bytes_in": 10,
+    "bytes_out": 20,
+    "writer_waiting_bytes": 0,
+    "sessions": [SESSION],
+}
+STATUS: dict[str, Any] = {
+    "connections": [
+        CONNECTION,
+        {
+            **CONNECTION,
+            "id": 2,
+            "protocol": "AMQP 0-9-1",
+            "vhost": "v",
+            "container_id": None,
+            "client": {"connection_name": "billing", "product": "pika"},
+            "sessions": [],
+            "channels": [CHANNEL],
+        },
+    ]
+}
+QUEUE = {
+    "name": "q",
+    "vhost": "/",
+    "durable": True,
+    "auto_delete": False,
+    "exclusive": False,
+    "type": "quorum",
+    "arguments": {"x-queue-type": "quorum"},
+    "message_count": 3,
+    "messages_unsettled": 4,
+    "consumer_count": 1,
+    "publishers": 0,
+    "leader": "n",
+    "replicas": ["n"],
+}
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """Requests to the broker, which answers with one of everything."""
+    requests: list[Any] = []
+
+    def ask(place: admin.Place, request: Any) -> Any:
+        requests.append(request)
+        return STATUS if request["op"] == "status" else [QUEUE] if request["op"] == "list-queues" else []
+
+    monkeypatch.setattr(admin, "ask", ask)
+    return requests
+
+
+def test_messages_are_those_ready_and_those_delivered(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As RabbitMQ counts them; the type is that of the declaration."""
+    assert main.main(["list-queues", "name", "type", "messages"]) == 0
+    assert asked == [{"op": "list-queues", "arguments": {}}]
+    assert capsys.readouterr().out.splitlines()[3] == "│ q    │ quorum │ 7        │"
+
+
+def test_every_listing_without_columns_shows_its_default_ones(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The header names them, in order."""
+    for each in listing.LISTINGS:
+        assert main.main([each.command, "--format", "csv"]) == 0
+        assert capsys.readouterr().out.splitlines()[0] == ",".join(each.default)
+
+
+@pytest.mark.parametrize("each", listing.LISTINGS, ids=lambda each: each.noun)
+def test_default_columns_are_columns(each: listing.Listing) -> None:
+    """A default that is no column would be an empty one for ever."""
+    assert set(each.default) <= set(each.columns)
+
+
+@pytest.mark.parametrize(
+    "each", [each for each in listing.LISTINGS if each.from_status], ids=lambda each: each.noun
+)
+def test_rows_of_the_status_document_have_every_column(each: listing.Listing) -> None:
+    """A column that no row has would be an empty one for ever."""
+    assert each.from_status is not None
+    found = list(each.from_status(STATUS))
+    assert found
+    for row in found:
+        assert set(each.columns) <= set(row)
+
+
+def test_a_queue_has_every_column() -> None:
+    """Likewise of the operation's answer."""
+    assert set(rows.queue_row(QUEUE)) == set(BY_NOUN["queues"].columns)
+
+
+def test_consumers_are_receivers_and_channels_consumers() -> None:
+    """Both protocols in one table; links on which the client sends are none."""
+    found = [
+        (row["connection"], row["channel"], row["tag"], row["queue"], row["prefetch"], row["unacknowledged"])
+        for row in rows.consumer_rows(STATUS)
+    ]
+    assert found == [(1, 3, "in", "q", 5, 2), (2, 1, "ctag", "r", 10, 1)]
+
+
+def test_a_client_is_named_by_container_id_or_by_its_own_words() -> None:
+    """AMQP 1.0 has the one, AMQP 0-9-1 the other."""
+    assert [row["client"] for row in rows.connection_rows(STATUS)] == ["c", "billing pika"]
+
+
+def test_bindings_tell_queues_from_exchanges() -> None:
+    """The kind of destination is a column."""
+    common = {"source": "x", "binding_key": "k", "arguments": {}, "location": "/l"}
+    assert rows.binding_row({**common, "destination_queue": "d"})["destination_kind"] == "queue"
+    row = rows.binding_row({**common, "destination_exchange": "e"})
+    assert (row["destination_name"], row["destination_kind"]) == ("e", "exchange")
+    assert set(row) == set(BY_NOUN["bindings"].columns)
+
+
+def test_the_virtual_host_is_asked_for_or_chosen_from_all(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What is declared is of one virtual host; connections are of all, or of one."""
+    main.main(["list-queues", "--vhost", "v"])
+    main.main(["list-permissions", "--vhost", "v"])
+    assert asked == [
+        {"op": "list-queues", "vhost": "v", "arguments": {}},
+        {"op": "list-permissions", "vhost": "v", "arguments": {"vhost": "v"}},
+    ]
+    capsys.readouterr()
+    main.main(["list-connections", "id", "--vhost", "v", "--format", "json"])
+    assert json.loads(capsys.readouterr().out) == [{"id": 2}]
+
+
+def test_a_dash_in_a_column_is_as_good_as_an_underscore() -> None:
+    """Both are seen elsewhere; neither is worth an error."""
+    assert listing.chosen_columns(BY_NOUN["queues"], ["auto-delete", "name"]) == ("auto_delete", "name")
+
+
+def test_an_unknown_column_names_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 2, and the broker is not asked."""
+    with pytest.raises(ConfigError, match="column 'nme' is unknown to list-users; known are user, tags, lim"):
+        listing.chosen_columns(BY_NOUN["users"], ["user", "nme"])
+    assert main.main(["list-queues", "messges"]) == 2
+    assert "known are name, vhost, type" in capsys.readouterr().err

@@ -1,0 +1,194 @@
+"""``publish`` and ``get``: the message that options describe, and what is shown of one."""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from amqp10broker.amqp10.types import UInt
+from amqp10broker.cli import getting, main, publishing
+from amqp10broker.cli.exits import Failed
+from amqp10broker.client.message import BodyKind, Header, Message, Properties, Symbol, decode_message
+from amqp10broker.client.outcomes import ACCEPTED, RELEASED, rejected
+from amqp10broker.errors import ConfigError
+
+
+def parsed(*argv: str) -> argparse.Namespace:
+    return main.build_parser("publish").parse_args(["publish", "--queue", "q", *argv])
+
+
+def message_of(*argv: str) -> Message:
+    """The message, as the broker gets it."""
+    return decode_message(publishing.message_of(parsed(*argv)).encode())
+
+
+def test_a_message_of_all_options() -> None:
+    """Properties are texts or numbers by their meaning, headers are typed as they look."""
+    message = message_of(
+        *("body", "--priority", "3", "--ttl", "100", "--transient"),
+        *(
+            "--property",
+            "message-id=7",
+            "--property",
+            "user-id=guest",
+            "--property",
+            "content-type=text/plain",
+        ),
+        *("--property", "group-sequence=5", "--property", "creation-time=1000", "--property", "subject=a=b"),
+        *("--header", "n=5", "--header", "t=text", "--header", "b=true", "--header", 's="5"'),
+        *("--annotation", "x-a=1"),
+    )
+    assert message.body == b"body"
+    assert message.kind is BodyKind.DATA
+    assert message.header == Header(durable=False, priority=3, ttl=100)
+    assert message.properties == Properties(
+        message_id="7",
+        user_id=b"guest",
+        content_type=Symbol("text/plain"),
+        group_sequence=5,
+        creation_time=1000,
+        subject="a=b",
+    )
+    assert message.application_properties == {"n": 5, "t": "text", "b": True, "s": "5"}
+    assert message.message_annotations == {Symbol("x-a"): 1}
+
+
+def test_a_message_survives_a_restart_unless_it_is_to_be_transient() -> None:
+    """And has no section that nothing was said about."""
+    message = message_of("body")
+    assert message == Message(b"body", header=Header(durable=True), kind=BodyKind.DATA)
+
+
+def test_the_body_is_an_argument_a_file_or_standard_input(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The bytes as they are, whatever they are."""
+    (tmp_path / "b").write_bytes(b"\xff\n\0")
+    assert message_of("--file", str(tmp_path / "b")).body == b"\xff\n\0"
+    for argv in ((), ("--file", "-")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\xfe from stdin")))
+        assert message_of(*argv).body == b"\xfe from stdin"
+    assert message_of("\udcff").body == b"\xff"
+    assert message_of("").body == b""
+
+
+@pytest.mark.parametrize(
+    ("argv", "message"),
+    [
+        (("x", "--priority", "256"), "option --priority is 256; must be 0 to 255"),
+        (("x", "--ttl", "-1"), "option --ttl is -1; must be 0 to"),
+        (("x", "--property", "colour=red"), "is 'colour=red'; must be KEY=VALUE with one of absolute-"),
+        (("x", "--property", "group-sequence=many"), "is 'many'; must be an integer"),
+        (("x", "--property", "content-type=tëxt"), "is not ASCII"),
+        (("x", "--header", "l=[1]"), "option --header l is a list or a map"),
+        (("x", "--annotation", "a=1"), "must begin with x-"),
+        (("x", "--file", "f"), "BODY is given beside --file"),
+        (("--file", "no-such-file"), "file no-such-file cannot be read"),
+    ],
+)
+def test_what_is_no_message_is_refused(argv: tuple[str, ...], message: str) -> None:
+    """With what would be right, before anybody connects."""
+    with pytest.raises(ConfigError) as raised:
+        publishing.message_of(parsed(*argv))
+    assert message in str(raised.value)
+
+
+def test_a_terminal_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a body and without input the user has forgotten it."""
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    with pytest.raises(ConfigError, match="BODY is missing"):
+        publishing.message_of(parsed())
+
+
+def test_a_routing_key_without_an_exchange_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    """It would be ignored, which nobody means."""
+    assert main.main(["publish", "--queue", "q", "--key", "k", "x"]) == 2
+    assert "leave one out" in capsys.readouterr().err
+
+
+def test_outcomes_are_counted_and_only_accepted_ones_are_a_success(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The first other one gives the reason."""
+    publishing.report([ACCEPTED], "queue 'q'")
+    publishing.report([ACCEPTED, ACCEPTED], "queue 'q'")
+    assert capsys.readouterr().out == ("1 message accepted by queue 'q'\n2 messages accepted by queue 'q'\n")
+    with pytest.raises(Failed, match=r"2 accepted, 1 rejected, 1 released: .* rejected .*: full"):
+        publishing.report([ACCEPTED, rejected("amqp:x", "full"), RELEASED, ACCEPTED], "exchange 'x'")
+    assert capsys.readouterr().out == ""
+
+
+FULL = Message(
+    b"caf\xc3\xa9",
+    header=Header(durable=True, priority=4),
+    properties=Properties(message_id=UUID(int=5), user_id=b"\xff", content_type=Symbol("a/b")),
+    application_properties={"n": UInt(3), "none": None},
+    message_annotations={Symbol("x-l"): [1, b"b"]},
+    kind=BodyKind.DATA,
+)
+VALUE = Message({"k": [1]}, kind=BodyKind.VALUE)
+
+
+def test_json_of_messages() -> None:
+    """Sections that are there, in plain values; bytes as text, or base64 if they are none."""
+    shown = json.loads(getting.show([FULL, Message(b"\xff"), VALUE], "json", "q"))
+    assert shown == [
+        {
+            "header": {"durable": True, "priority": 4},
+            "message_annotations": {"x-l": [1, "b"]},
+            "properties": {"message_id": str(UUID(int=5)), "user_id": "/w==", "content_type": "a/b"},
+            "application_properties": {"n": 3, "none": None},
+            "body": "café",
+            "body_encoding": "utf-8",
+        },
+        {"body": "/w==", "body_encoding": "base64"},
+        {"body": {"k": [1]}, "body_encoding": "amqp-value"},
+    ]
+    assert getting.show([], "json", "q") == b"[]\n"
+
+
+def test_text_of_messages() -> None:
+    """One line a value; nothing in it can steer the terminal."""
+    steering = Message(b"\x1b[2J\nx", application_properties={"a\nb": "c\td"})
+    assert getting.show([FULL, steering], "text", "q").decode().splitlines() == [
+        "message 1 of 2",
+        "  header durable: true",
+        "  header priority: 4",
+        '  message-annotations x-l: [1, "b"]',
+        f"  properties message_id: {UUID(int=5)}",
+        "  properties user_id: /w==",
+        "  properties content_type: a/b",
+        "  application-properties n: 3",
+        "  application-properties none: ",
+        "  body (utf-8): café",
+        "",
+        "message 2 of 2",
+        r"  application-properties a\nb: c\td",
+        r"  body (utf-8): \x1b[2J\nx",
+    ]
+    assert getting.show([], "text", "q") == b"queue 'q' has no ready message\n"
+
+
+@pytest.mark.parametrize(
+    ("message", "shown"),
+    [
+        (Message(b"\xff\0"), b"\xff\0"),
+        (Message("text", kind=BodyKind.VALUE), b"text"),
+        (VALUE, b'{"k": [1]}'),
+    ],
+)
+def test_a_body_alone_is_shown_as_it_is(message: Message, shown: Any) -> None:
+    """Bytes untouched, for a file or another program."""
+    assert getting.show([message], "body", "q") == shown

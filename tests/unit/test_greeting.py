@@ -1,0 +1,103 @@
+"""A client's first eight bytes: every row of RabbitMQ's table, whole and cut anywhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.greeting import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Greeting, Protocol, answer
+
+SPOKEN = [
+    (b"AMQP\x03\x01\x00\x00", Protocol.AMQP_10),
+    (b"AMQP\x00\x01\x00\x00", Protocol.AMQP_10),
+    (b"AMQP\x00\x00\x09\x01", Protocol.AMQP_091),
+    (b"AMQP\x01\x01\x00\x09", Protocol.AMQP_091),
+]
+OTHER_0_9 = [
+    b"AMQP\x00\x00\x09\x00",
+    b"AMQP\x00\x00\x09\x02",
+    b"AMQP\x00\x00\x0a\x00",
+    b"AMQP\x00\x00\x0a\x01",
+    b"AMQP\x00\x00\xff\xff",
+]
+UNKNOWN = [
+    b"AMQP\x01\x01\x08\x00",  # 0-8
+    b"AMQP\x01\x01\x00\x0a",  # 0-10
+    b"AMQP\x01\x01\x00\x08",
+    b"AMQP\x00\x00\x08\x00",
+    b"AMQP\x00\x00\x00\x00",
+    b"AMQP\x02\x01\x00\x00",  # TLS within AMQP, which nobody uses
+    b"AMQP\x03\x01\x00\x01",
+    b"AMQP\x03\x00\x00\x00",
+    b"AMQP\x00\x01\x00\x01",
+    b"AMQP\x00\x01\x01\x00",
+    b"AMQP\x00\x02\x00\x00",
+    b"AMQP\xff\xff\xff\xff",
+    b"amqp\x00\x00\x09\x01",
+    b"GET / HTTP/1.1\r\n",
+    b"\x16\x03\x01\x02\x00\x01\x00\x01",  # a TLS hello
+    b"\x00\x00\x00\x00\x00\x00\x00\x00",
+    b"QMQP\x00\x01\x00\x00",
+]
+
+
+def say(data: bytes, size: int) -> Greeting | None:
+    """What is decided when the bytes come in pieces of a size."""
+    for end in range(size, len(data) + size, size):
+        greeting = answer(data[:end])
+        if greeting is not None:
+            return greeting
+    return None
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 7, 8, 64])
+@pytest.mark.parametrize(("header", "protocol"), SPOKEN)
+def test_headers_that_are_spoken_choose_the_protocol(header: bytes, protocol: Protocol, size: int) -> None:
+    """1.0 with and without SASL, 0-9-1, and 0-9 which is answered as 0-9-1, however the bytes are cut."""
+    assert say(header, size) == Greeting(protocol)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("header", OTHER_0_9)
+def test_other_versions_of_0_9_are_told_0_9_1(header: bytes, size: int) -> None:
+    """AMQP 0-9-1, 4.2.2: the server answers with a header of a version that it speaks."""
+    assert say(header, size) == Greeting(None, AMQP_091_HEADER)
+
+
+@pytest.mark.parametrize("size", [1, 3, 8])
+@pytest.mark.parametrize("header", UNKNOWN)
+def test_everything_else_is_told_sasl(header: bytes, size: int) -> None:
+    """AMQP 1.0, 2.2: older versions, other programs, and bytes that mean nothing."""
+    assert say(header, size) == Greeting(None, SASL_HEADER)
+
+
+@pytest.mark.parametrize("header", [header for header, _ in SPOKEN] + OTHER_0_9 + UNKNOWN[:12])
+def test_nothing_is_decided_before_the_last_byte_of_a_header(header: bytes) -> None:
+    """As long as a header can still become another, there is no answer."""
+    assert [answer(header[:end]) for end in range(8)] == [None] * 8
+
+
+@pytest.mark.parametrize("start", [b"G", b"\x16", b"a", b"AMQQ", b"AM ", b"\x00"])
+def test_what_can_become_no_header_is_answered_at_once(start: bytes) -> None:
+    """An HTTP client that waits for us after its first line must not wait for the time-out."""
+    assert answer(start) == Greeting(None, SASL_HEADER)
+
+
+@pytest.mark.parametrize(("header", "protocol"), SPOKEN)
+def test_bytes_behind_the_header_change_nothing(header: bytes, protocol: Protocol) -> None:
+    """Clients that pipeline send more in the same segment."""
+    assert answer(header + b"\x00" * 100) == Greeting(protocol)
+    assert answer(header + header) == Greeting(protocol)
+
+
+def test_the_last_byte_of_a_header_decides() -> None:
+    """Each byte changed alone makes another header, for which there is another answer."""
+    for spoken, protocol in SPOKEN:
+        for place in range(8):
+            changed = bytes([*spoken[:place], spoken[place] ^ 0x40, *spoken[place + 1 :]])
+            greeting = answer(changed)
+            assert greeting is not None
+            assert greeting.protocol is None, changed
+            # 0-9-1 with another minor version, or a bigger one, is the only near miss that hears of 0-9-1.
+            near = spoken == AMQP_091_HEADER and place in (6, 7)
+            assert greeting.reply == (AMQP_091_HEADER if near else SASL_HEADER), (changed, protocol)
+    assert AMQP_10_HEADER in [header for header, _ in SPOKEN]
