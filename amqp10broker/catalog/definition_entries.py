@@ -155,8 +155,11 @@ def password_of(entry: Entry, make_password: Callable[[str], PasswordRecord] | N
     value = entry.text("password_hash")
     if not value:
         return None
-    # A file without it is of a version before 3.6, or written by hand; RabbitMQ takes its present default.
-    named = entry.text("hashing_algorithm", PasswordAlgorithm.RABBIT_SHA256.value)
+    # A file without it is of a version before 3.6, which hashed with MD5, or written by hand, for which
+    # RabbitMQ takes its present default. The length tells which.
+    is_md5 = len(_decoded(value) or b"") == _HASH_BYTES[PasswordAlgorithm.RABBIT_MD5]
+    assumed = PasswordAlgorithm.RABBIT_MD5 if is_md5 else PasswordAlgorithm.RABBIT_SHA256
+    named = entry.text("hashing_algorithm", assumed.value)
     known = {each.value: each for each in PasswordAlgorithm if each is not PasswordAlgorithm.PLAIN}
     algorithm = known.get(named)
     if algorithm is None:

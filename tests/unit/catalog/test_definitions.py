@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import copy
 import json
 from collections.abc import Callable
@@ -377,3 +378,16 @@ def test_leaving_out_does_not_cover_real_faults(catalog: Catalog, document: dict
     catalog.add_vhost("shop").topology.declare_exchange("orders.events", "fanout")
     with pytest.raises(ConfigError, match=r"exchanges\[0\] is refused: inequivalent arg 'type'"):
         load(document, catalog, skip_unsupported=True)
+
+
+def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> None:
+    """Files of RabbitMQ before 3.6 hold MD5 and do not say so; later ones without a name mean SHA-256."""
+    old = base64.b64encode(b"salt" + bytes(16)).decode()
+    new = base64.b64encode(b"salt" + bytes(32)).decode()
+    users = [{"name": "old", "password_hash": old, "tags": ""}, {"name": "new", "password_hash": new, "tags": []}]
+    load({"users": users}, catalog)
+    found = {name: catalog.users.lookup(name).password for name in ("old", "new")}
+    assert {name: record and record.algorithm for name, record in found.items()} == {
+        "old": PasswordAlgorithm.RABBIT_MD5,
+        "new": PasswordAlgorithm.RABBIT_SHA256,
+    }
