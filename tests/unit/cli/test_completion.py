@@ -50,12 +50,11 @@ def test_a_script_names_every_command_and_option(shell: str) -> None:
                 assert (f"-l {flag[2:]}" if shell == "fish" and flag[:2] == "--" else flag) in script
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+@pytest.mark.parametrize("shell", [shell for shell in completion.SHELLS if shutil.which(shell)])
 def test_a_script_is_good_syntax_where_its_shell_is_there(shell: str, tmp_path: Path) -> None:
-    """The shell reads it without running it."""
+    """The shell reads it without running it. Shells that are not installed are not asked."""
     program = shutil.which(shell)
-    if program is None:
-        pytest.skip(f"{shell} is not installed")
+    assert program is not None
     script = tmp_path / "script"
     script.write_text(completion.SHELLS[shell](ROOT))
     done = subprocess.run([program, "-n", str(script)], capture_output=True, text=True, check=False)
@@ -65,8 +64,7 @@ def test_a_script_is_good_syntax_where_its_shell_is_there(shell: str, tmp_path: 
 def complete(tmp_path: Path, *words: str) -> list[str]:
     """What bash offers for the last of the words."""
     program = shutil.which("bash")
-    if program is None:
-        pytest.skip("bash is not installed")
+    assert program is not None, "bash is what .ci/run itself runs in"
     script = tmp_path / "script"
     script.write_text(completion.bash(ROOT))
     (tmp_path / "file with space.json").touch()
