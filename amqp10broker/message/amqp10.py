@@ -6,8 +6,9 @@ properties, application-properties, body and footer, byte for byte as published 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqp10broker.amqp10.codec import decode, encode
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
@@ -19,11 +20,15 @@ from amqp10broker.message.shapes import Shapes, header_end
 if TYPE_CHECKING:
     from amqp10broker.message.message import Message
 
+T = TypeVar("T")
+
 X_EXCHANGE: Final = Symbol("x-exchange")
 X_ROUTING_KEY: Final = Symbol("x-routing-key")
 X_CC: Final = Symbol("x-cc")
 _MESSAGE_ANNOTATIONS: Final = ULong(0x72)
 _CACHE_ENTRIES: Final = 4096
+HEAD_BYTES_MAX: Final = 1024
+"""Longer heads are made and read each time: thousands of them would be a large memory."""
 
 _HEADER8: Final = b"\x00\x53\x70\xc0"
 _DATA8: Final = b"\x00\x53\x75\xa0"
@@ -124,9 +129,10 @@ class MessageReader:
             head = self._heads.get(prefix)
             if head is None:
                 head = self._decode_head(payload, sections.header, sections.message_annotations)
-                if len(self._heads) >= _CACHE_ENTRIES:
-                    self._heads.clear()
-                self._heads[prefix] = head
+                if len(prefix) <= HEAD_BYTES_MAX:
+                    if len(self._heads) >= _CACHE_ENTRIES:
+                        self._heads.clear()
+                    self._heads[prefix] = head
         except DecodeError as error:
             text = error.description
             if not text.startswith("failed to parse message"):
@@ -213,9 +219,19 @@ def decode_head(head: bytes) -> tuple[Header, dict[Any, Any]]:
     return header, annotations
 
 
-@lru_cache(maxsize=_CACHE_ENTRIES)
+def _remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:
+    """Compute once what a short head comes to: most messages have one of few heads."""
+    remembered = lru_cache(maxsize=_CACHE_ENTRIES)(compute)
+    return lambda head: remembered(head) if len(head) <= HEAD_BYTES_MAX else compute(head)
+
+
 def header_of(head: bytes) -> Header:
     """The header in a message's head. Shared by all that ask: read it, do not change it."""
+    return _header(head)
+
+
+@_remembering
+def _header(head: bytes) -> Header:
     header, _ = decode_composite(head)
     assert isinstance(header, Header)
     return header
@@ -231,7 +247,7 @@ def extra_keys(head: bytes) -> tuple[str, ...]:
     return _extra_keys(head) if X_CC.encode() in head else ()
 
 
-@lru_cache(maxsize=_CACHE_ENTRIES)
+@_remembering
 def _extra_keys(head: bytes) -> tuple[str, ...]:
     value = decode_head(head)[1].get(X_CC, ())
     if not isinstance(value, list | tuple | Array) or not all(type(key) is str for key in value):
@@ -242,11 +258,24 @@ def _extra_keys(head: bytes) -> tuple[str, ...]:
     return tuple(value)
 
 
-@lru_cache(maxsize=_CACHE_ENTRIES)
 def acquired_head(head: bytes, failed: bool) -> bytes:
     """The head after one consumer had the message."""
+    return _failed(head) if failed else _acquired(head)
+
+
+@_remembering
+def _acquired(head: bytes) -> bytes:
+    return _after_delivery(head, 0)
+
+
+@_remembering
+def _failed(head: bytes) -> bytes:
+    return _after_delivery(head, 1)
+
+
+def _after_delivery(head: bytes, failures: int) -> bytes:
     header, end = decode_composite(head)
     assert isinstance(header, Header)
     header.first_acquirer = False
-    header.delivery_count = (header.delivery_count or 0) + int(failed)
+    header.delivery_count = (header.delivery_count or 0) + failures
     return header.encode() + head[end:]

@@ -8,8 +8,7 @@ from typing import Final
 from amqp10broker.amqp091.deliver import DeliverEncoder
 from amqp10broker.amqp091.delivery_tags import Taken, Unacked
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.message.amqp091 import MARK
-from amqp10broker.message.convert import to_amqp091
+from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
 from amqp10broker.service.channels.consumer import Consumer
@@ -17,8 +16,6 @@ from amqp10broker.service.channels.context import ChannelContext, Post
 
 OVERHEAD_BYTES: Final = 64
 """What a delivery's frames take beside the content, for the writer's budget."""
-
-_ONLY_OURS: Final = {MARK}
 
 Held = Taken[Consumer, int]
 """Deliveries that the client held: whose they were, and the queue's numbers for them."""
@@ -194,9 +191,7 @@ class Consuming:
             self._unacked.add(first, consumer, keys)
             consumer.unacked += len(keys)
             self._unsettled += len(keys)
-        if {head[0] for head, _ in messages} != _ONLY_OURS:
-            messages = [to_amqp091(message) for message in messages]
-        self._encoders[consumer].encode(first, messages, out)
+        self._encoders[consumer].encode(first, all_to_amqp091(messages), out)
         return spent
 
     # --- acknowledgements -------------------------------------------------------------------------

@@ -21,8 +21,7 @@ from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.catalog import DeclaredQueue
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.config import FlowSettings
-from amqp10broker.message.amqp091 import MARK
-from amqp10broker.message.convert import to_amqp10
+from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Credit, GiveBack, Settle, Unsubscribe, Verdict
 from amqp10broker.queues.effects import CreditReply
@@ -145,8 +144,7 @@ class Consumer:
         """The queue delivers, within the credit that it was given."""
         if epoch != self._epoch:
             return  # handed out before our `GiveBack` reached the queue, which has taken it back
-        if MARK in [message[0][0] for message in messages]:
-            messages = [to_amqp10(message) for message in messages]
+        messages = all_to_amqp10(messages)
         self.seen += len(keys)
         self._unsent += len(keys)
         self._session.queue_deliveries(self.link, keys, messages)
