@@ -1,4 +1,4 @@
-"""An AMQP 1.0 broker on Trio.
+"""A broker for AMQP 1.0 and AMQP 0-9-1 on Trio.
 
 The public names are `Broker`, `Config` and `__version__`. The first two are loaded when they are
 first used, so that the command line starts without Trio.

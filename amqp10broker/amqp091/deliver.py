@@ -31,6 +31,9 @@ _WHOLE_BODY_BYTES_MAX: Final = 1024
 _SHAPES_MAX: Final = 1024
 """Heads kept per consumer, and structs; if they are more, they do not repeat."""
 
+_SHAPE_BYTES_MAX: Final = 1024
+"""A longer head is not kept: it mostly does not repeat, and a consumer's memory of them must stay small."""
+
 Pack = Callable[[bytes, int, bytes, bytes, bytes], bytes]
 
 
@@ -107,9 +110,10 @@ class DeliverEncoder:
         )
         if body_bytes and self._fits(body_bytes):
             between += HEADER.pack(FRAME_BODY, self._channel, body_bytes)
-        if len(self._shapes) >= _SHAPES_MAX:
-            self._shapes.clear()
-        self._shapes[head, body_bytes] = before, between
+        if len(head) <= _SHAPE_BYTES_MAX:
+            if len(self._shapes) >= _SHAPES_MAX:
+                self._shapes.clear()
+            self._shapes[head, body_bytes] = before, between
         return before, between
 
     def _pack_for(self, between_bytes: int, body_bytes: int) -> Pack | None:

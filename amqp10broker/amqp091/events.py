@@ -1,8 +1,11 @@
-"""Everything that `connection.Connection091.receive` reports to its owner."""
+"""Everything that `connection.Connection091.receive` reports to its owner.
+
+Passwords and secrets do not appear in reprs, so not in logs either.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from amqp10broker.amqp091.errors import Amqp091Error
@@ -14,7 +17,7 @@ class StartOkReceived:
     """The client chose a mechanism: answer with `secure`, `tune` or `fail`, then `receive` the rest."""
 
     mechanism: str
-    response: bytes
+    response: bytes = field(repr=False)
     client_properties: dict[str, Any]
 
 
@@ -22,7 +25,7 @@ class StartOkReceived:
 class SecureOkReceived:
     """The client answered a challenge: answer as to `StartOkReceived`."""
 
-    response: bytes
+    response: bytes = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +70,7 @@ class ChannelItems:
 class UpdateSecretReceived:
     """The client has new credentials: answer with `update_secret_ok` or `fail`."""
 
-    secret: bytes
+    secret: bytes = field(repr=False)
     reason: str
 
 

@@ -47,7 +47,13 @@ from amqp10broker.amqp091.methods import (
     Method,
     decode_method,
 )
-from amqp10broker.amqp091.shapes import ACK, ACK_PAYLOAD_BYTES, PublishShape, read_acks
+from amqp10broker.amqp091.shapes import (
+    ACK,
+    ACK_PAYLOAD_BYTES,
+    PREFIX_BYTES_MAX,
+    PublishShape,
+    read_acks,
+)
 
 __all__ = [
     "CONTENT_BYTES_MAX",
@@ -286,7 +292,10 @@ class FrameReader:
                                 properties = buf[head_at + CONTENT_START_BYTES : body_at - HEADER_BYTES - 1]
                                 run.properties.append(properties)
                                 run.bodies.append(buf[body_at : stop - 1])
-                                shape.learn(buf[pos:body_at], properties, body_bytes)
+                                if body_at - pos <= PREFIX_BYTES_MAX:
+                                    shape.learn(buf[pos:body_at], properties, body_bytes)
+                                else:
+                                    shape = None  # too long to be kept: the next one is read as this one was
                                 pos = stop
                                 continue
             shape = None

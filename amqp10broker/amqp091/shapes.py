@@ -22,6 +22,9 @@ _ACK_ROW: Final = Struct(">11sQ2s")
 """A whole basic.ack frame: all up to the tag, the tag, and the bit with the end octet."""
 _ACK_ENDS: Final = {b"\x00" + END: False, b"\x01" + END: True}
 
+PREFIX_BYTES_MAX: Final = 2048
+"""Of a prefix that is learned: with thousands of shapes, longer ones would be a large memory."""
+
 _FIRST_ROWS: Final = 4
 """A row is tried with this many, then with four times as many each time all were alike: what is read in
 vain stays less than what was read to good purpose."""

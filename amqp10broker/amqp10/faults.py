@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, Condition
 from amqp10broker.amqp10.performatives import Error
 from amqp10broker.amqp10.types import Symbol
+
+DESCRIPTION_BYTES_MAX: Final = 1024
+"""Longer descriptions are cut: they repeat what the peer sent, and an error has to fit a frame."""
 
 
 def message_too_large(size: int, limit: int) -> AmqpLinkError:
@@ -25,6 +30,15 @@ def to_error(error: AmqpError | None) -> Error | None:
         return None
     return Error(
         condition=Symbol(error.condition),
-        description=error.description or None,
+        description=_cut(error.description) or None,
         info=None if error.info is None else {Symbol(name): value for name, value in error.info.items()},
     )
+
+
+def _cut(text: str) -> str:
+    if len(text) * 4 <= DESCRIPTION_BYTES_MAX:
+        return text
+    encoded = text.encode()
+    if len(encoded) <= DESCRIPTION_BYTES_MAX:
+        return text
+    return encoded[: DESCRIPTION_BYTES_MAX - 3].decode(errors="ignore") + "..."

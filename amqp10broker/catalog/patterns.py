@@ -65,4 +65,4 @@ def check_pattern(pattern: str, resource: str) -> str:
 
 def matches(pattern: str, name: str) -> bool:
     """Whether the pattern is found anywhere in the name; the empty pattern never is."""
-    return compiled(pattern).search(name) is not None
+    return pattern != "" and compiled(pattern).search(name) is not None

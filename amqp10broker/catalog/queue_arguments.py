@@ -175,7 +175,7 @@ KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
     "x-stream-filter-size-bytes": (_SQ, _between(16, 255)),
     "x-initial-cluster-size": (_SQ, _positive),
 }
-"""Argument -> (the kinds that know it, what it may be); queues.md section 2.1 of the behaviour notes."""
+"""Argument -> (the kinds that know it, what it may be)."""
 
 
 def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:

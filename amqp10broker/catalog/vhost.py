@@ -24,6 +24,7 @@ from amqp10broker.errors import (
     ResourceLocked,
 )
 from amqp10broker.routing.arguments import type_name
+from amqp10broker.routing.declaration import stripped
 from amqp10broker.routing.exchange import Choose, Exchange, Headers, no_headers
 from amqp10broker.routing.topology import Topology
 
@@ -31,7 +32,6 @@ VOLATILE: Final = "volatile"
 """Type of the queues of direct reply-to."""
 RESERVED_PREFIX: Final = "amq."
 NAME_BYTES_MAX: Final = 255
-_LINE_BREAKS: Final = str.maketrans("", "", "\r\n")
 
 
 class VirtualHost:
@@ -85,6 +85,7 @@ class VirtualHost:
         self.deleted = False
         self._host = host
         self._queue_changes = 0
+        self._volatile = 0
         self._node_queue_type = queue_type_of(node_queue_type, f"vhost '{name}'")
         if default_queue_type is not None:
             self.set_default_queue_type(default_queue_type)
@@ -136,8 +137,6 @@ class VirtualHost:
         if queue.owner is not None and queue.owner is not connection:
             raise self._locked(queue.name)
         return queue
-
-    for_consumer = for_connection
 
     def queues_owned_by(self, connection: object) -> list[DeclaredQueue]:
         """The queues that go with this connection."""
@@ -197,13 +196,14 @@ class VirtualHost:
             NotSupported: the kind of queue is not served.
             LimitExceeded: the virtual host has as many queues as it may.
         """
-        name = name.translate(_LINE_BREAKS)
+        name = stripped(name)
         resource = f"queue '{name}' in vhost '{self.name}'"
         if exclusive_owner is not None:
             durable = False
         given = arguments or {}
         existing = self.queues.get(name)
-        if existing is not None:
+        # A volatile queue is nobody's to declare: the rule of reserved names refuses it below.
+        if existing is not None and existing.type != VOLATILE:
             self._assert_equivalent(existing, durable, exclusive_owner, auto_delete, given, resource)
             return existing, False
         self._check_name(name, internal)
@@ -234,6 +234,7 @@ class VirtualHost:
         queue = DeclaredQueue(name, self.name, VOLATILE, False, owner, True, {}, handle)
         self.queues[name] = queue
         self._queue_changes += 1
+        self._volatile += 1
         return queue
 
     def remove(self, name: str) -> DeclaredQueue | None:
@@ -241,6 +242,7 @@ class VirtualHost:
         queue = self.queues.pop(name, None)
         if queue is not None:
             self._queue_changes += 1
+            self._volatile -= queue.type == VOLATILE
             self.topology.remove_queue(name)
         return queue
 
@@ -286,7 +288,7 @@ class VirtualHost:
 
     def _check_limit(self, name: str) -> None:
         limit = self.limits.max_queues
-        if limit is not None and len(self.queues) >= limit:
+        if limit is not None and len(self.queues) - self._volatile >= limit:
             raise LimitExceeded(
                 f"queue '{name}'",
                 f"cannot declare queue '{name}': queue limit in vhost '{self.name}' ({limit}) is reached",

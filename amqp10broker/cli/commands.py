@@ -139,6 +139,21 @@ def _refuse(constant: str) -> None:
     raise ValueError(constant)  # NaN and Infinity are no JSON; Python reads them all the same
 
 
+def seconds(smallest: float, largest: float) -> Callable[[str], float]:
+    """Reads a number of seconds, for argparse."""
+
+    def read(written: str) -> float:
+        try:
+            number = float(written)
+        except ValueError:
+            number = -1.0
+        if not smallest <= number <= largest:
+            raise argparse.ArgumentTypeError(f"{written!r} must be {smallest:g} to {largest:g} seconds")
+        return number
+
+    return read
+
+
 def read_file(name: str) -> bytes:
     """The content of a file, or of standard input for ``-``.
 

@@ -11,9 +11,9 @@ import os
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
-from amqp10broker.cli.commands import Parser, read_file
+from amqp10broker.cli.commands import Parser, seconds
 from amqp10broker.cli.exits import Unreachable
-from amqp10broker.errors import ConfigError
+from amqp10broker.cli.passwords import first_line
 
 if TYPE_CHECKING:
     from amqp10broker.client.blocking import Client
@@ -39,7 +39,7 @@ def add_client(parser: Parser) -> None:
     password.add_argument("--password-file", metavar="FILE", help="a file whose first line is the password")
     client.add_argument(
         "--timeout",
-        type=seconds,
+        type=seconds(_TIMEOUT_S_MIN, _TIMEOUT_S_MAX),
         default=TIMEOUT_S,
         metavar="SECONDS",
         help=f"how long to wait for each answer of the broker (default {TIMEOUT_S:g})",
@@ -61,7 +61,7 @@ def connect(arguments: argparse.Namespace) -> Client:
     port = admin.place_of(arguments.port, None, os.environ).port
     password = arguments.password
     if arguments.password_file is not None:
-        password = _first_line(arguments.password_file)
+        password = first_line(arguments.password_file)
     try:
         return connect(
             arguments.host,
@@ -75,13 +75,6 @@ def connect(arguments: argparse.Namespace) -> Client:
         raise Unreachable(str(error)) from error
 
 
-def _first_line(file: str) -> str:
-    try:
-        return read_file(file).decode().split("\n", 1)[0].removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"file {file}", "is not UTF-8", "must begin with the password in a line") from error
-
-
 def queue_address(queue: str) -> str:
     """The address of a queue, which must exist."""
     return f"/queues/{quote(queue, safe='')}"
@@ -90,19 +83,6 @@ def queue_address(queue: str) -> str:
 def exchange_address(exchange: str, key: str) -> str:
     """The address of an exchange with a routing key."""
     return f"/exchanges/{quote(exchange, safe='')}/{quote(key, safe='')}"
-
-
-def seconds(written: str) -> float:
-    """A number of seconds, for argparse."""
-    try:
-        number = float(written)
-    except ValueError:
-        number = -1.0
-    if not _TIMEOUT_S_MIN <= number <= _TIMEOUT_S_MAX:
-        raise argparse.ArgumentTypeError(
-            f"{written!r} must be {_TIMEOUT_S_MIN:g} to {_TIMEOUT_S_MAX:g} seconds"
-        )
-    return number
 
 
 def positive(written: str) -> int:

@@ -24,7 +24,10 @@ from amqp10broker.errors import ConfigError
 
 QUEUE_TYPE: Final = "x-queue-type"
 QUEUE_TYPES: Final = ("classic", "quorum")
-EXCHANGE_TYPES: Final = ("direct", "fanout", "topic", "headers", "x-consistent-hash", "x-local-random")
+EXCHANGE_TYPES: Final = (
+    *("direct", "fanout", "topic", "headers"),
+    *("x-consistent-hash", "x-modulus-hash", "x-local-random"),
+)
 
 
 # --- declare --------------------------------------------------------------------------------------

@@ -11,13 +11,14 @@ from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli import tables
-from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.commands import Command, Parser, seconds
 from amqp10broker.cli.connecting import add_client, connect, positive, queue_address
 from amqp10broker.cli.exits import EXIT_OK
 
 if TYPE_CHECKING:
     from amqp10broker.client.message import Message
 
+_WAIT_S_MAX: Final = 86_400.0
 _SECTIONS: Final = ("header", "message_annotations", "properties", "application_properties", "footer")
 
 
@@ -32,7 +33,7 @@ def _arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--wait",
-        type=_wait_seconds,
+        type=seconds(0, _WAIT_S_MAX),
         default=0.0,
         metavar="SECONDS",
         help="wait so long for messages (default 0: take what is there)",
@@ -142,16 +143,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping) or hasattr(value, "items"):
         return {str(_plain(key)): _plain(each) for key, each in value.items()}
     return str(value)
-
-
-def _wait_seconds(written: str) -> float:
-    try:
-        number = float(written)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number <= 86_400:
-        raise argparse.ArgumentTypeError(f"{written!r} must be 0 to 86400 seconds")
-    return number
 
 
 COMMANDS: Final = (

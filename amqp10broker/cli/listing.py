@@ -26,7 +26,7 @@ class Listing:
         what: for people.
         columns: what each is, in the order of the help; "" if its name says it.
         default: those that are shown when none is chosen.
-        row: makes a row of an entry that the operation of the same name gives.
+        row: makes a row of an entry that the operation of the same name gives; it may be one as it is.
         from_status: or: makes all rows of the status document.
         of_vhost: things of one virtual host; else of all of them.
     """
@@ -35,7 +35,7 @@ class Listing:
     what: str
     columns: Mapping[str, str]
     default: tuple[str, ...]
-    row: Callable[[Mapping[str, Any]], Row] | None = None
+    row: Callable[[Mapping[str, Any]], Row] = dict
     from_status: Callable[[Mapping[str, Any]], Iterator[Row]] | None = None
     of_vhost: bool = True
 
@@ -74,7 +74,6 @@ LISTINGS: Final = (
         "exchanges of a virtual host",
         dict.fromkeys(("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"), ""),
         ("name", "type", "durable"),
-        rows.exchange_row,
     ),
     Listing(
         "bindings",
@@ -102,7 +101,6 @@ LISTINGS: Final = (
             "limits": "",
         },
         ("name", "description", "queues"),
-        rows.vhost_row,
         of_vhost=False,
     ),
     Listing(
@@ -110,7 +108,6 @@ LISTINGS: Final = (
         "users",
         dict.fromkeys(("user", "tags", "limits"), ""),
         ("user", "tags"),
-        rows.user_row,
         of_vhost=False,
     ),
     Listing(
@@ -118,14 +115,12 @@ LISTINGS: Final = (
         "who may do what in a virtual host",
         dict.fromkeys(("user", "vhost", "configure", "write", "read"), ""),
         ("user", "configure", "write", "read"),
-        rows.permission_row,
     ),
     Listing(
         "topic-permissions",
         "whose routing keys are restricted in a virtual host",
         dict.fromkeys(("user", "vhost", "exchange", "write", "read"), ""),
         ("user", "exchange", "write", "read"),
-        rows.permission_row,
     ),
     Listing(
         "connections",
@@ -280,7 +275,6 @@ def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
 
 def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
     if listing.from_status is None:
-        assert listing.row is not None
         given = {"vhost": arguments.vhost} if listing.noun.endswith("permissions") else {}
         return [listing.row(each) for each in ask(arguments, listing.command, **given)]
     found = list(listing.from_status(request_to(arguments, {"op": "status"})))

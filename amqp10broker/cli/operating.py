@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, request_to
+from amqp10broker.cli.commands import Command, Parser, add_where, request_to, seconds
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.config.records import FLOW_SETTINGS
 
@@ -26,7 +26,7 @@ def _status_arguments(parser: Parser) -> None:
     parser.add_argument(
         "--watch",
         nargs="?",
-        type=_watch_seconds,
+        type=seconds(WATCH_SECONDS_MIN, WATCH_SECONDS_MAX),
         const=WATCH_SECONDS,
         metavar="SECONDS",
         help=f"show again every so many seconds (default {WATCH_SECONDS:g}) until ctrl-C",
@@ -99,7 +99,7 @@ def _ping_arguments(parser: Parser) -> None:
     )
     parser.add_argument(
         "--timeout",
-        type=_ping_seconds,
+        type=seconds(PING_SECONDS_MIN, PING_SECONDS_MAX),
         default=PING_SECONDS,
         metavar="SECONDS",
         help=f"how long to wait for each answer (default {PING_SECONDS:g})",
@@ -123,27 +123,6 @@ def _ping(arguments: argparse.Namespace) -> int:
         arguments.host, port, arguments.user, arguments.password, arguments.timeout, arguments.queue
     )
     return ping.run(asked)
-
-
-# --- values ---------------------------------------------------------------------------------------
-
-
-def _watch_seconds(written: str) -> float:
-    return _seconds(written, WATCH_SECONDS_MIN, WATCH_SECONDS_MAX)
-
-
-def _ping_seconds(written: str) -> float:
-    return _seconds(written, PING_SECONDS_MIN, PING_SECONDS_MAX)
-
-
-def _seconds(written: str, smallest: float, largest: float) -> float:
-    try:
-        seconds = float(written)
-    except ValueError:
-        seconds = -1.0
-    if not smallest <= seconds <= largest:
-        raise argparse.ArgumentTypeError(f"{written!r} must be {smallest:g} to {largest:g} seconds")
-    return seconds
 
 
 COMMANDS: Final = (

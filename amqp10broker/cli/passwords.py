@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from amqp10broker.cli.commands import read_file
+from amqp10broker.cli.commands import STANDARD, read_file
 from amqp10broker.errors import ConfigError
 
 
@@ -37,12 +37,21 @@ def read_password(file: str | None, user: str, *, confirm: bool) -> str:
         if confirm and getpass.getpass("The same again: ") != password:
             raise ConfigError("the password", "was typed differently the second time", "try again")
     else:
-        content = read_file(file or "-")
-        source = "standard input" if file in (None, "-") else f"file {file}"
-        try:
-            password = content.decode().split("\n", 1)[0].removesuffix("\r")
-        except UnicodeDecodeError as error:
-            raise ConfigError(source, "is not UTF-8", "must begin with the password in a line") from error
+        password = first_line(file or STANDARD)
     if not password:
         raise ConfigError("the password", "is empty", "must have at least one character")
     return password
+
+
+def first_line(file: str) -> str:
+    """What a file, or standard input for ``-``, begins with.
+
+    Raises:
+        ConfigError: it cannot be read, or is no UTF-8.
+    """
+    content = read_file(file)
+    try:
+        return content.decode().split("\n", 1)[0].removesuffix("\r")
+    except UnicodeDecodeError as error:
+        source = "standard input" if file == STANDARD else f"file {file}"
+        raise ConfigError(source, "is not UTF-8", "must begin with the password in a line") from error

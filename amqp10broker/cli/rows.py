@@ -33,11 +33,6 @@ def queue_row(queue: Document) -> Row:
     }
 
 
-def exchange_row(exchange: Document) -> Row:
-    """An exchange of `list-exchanges`."""
-    return dict(exchange)
-
-
 def binding_row(binding: Document) -> Row:
     """A binding of `list-bindings`."""
     kind = "queue" if "destination_queue" in binding else "exchange"
@@ -49,21 +44,6 @@ def binding_row(binding: Document) -> Row:
         "arguments": binding["arguments"],
         "location": binding["location"],
     }
-
-
-def vhost_row(vhost: Document) -> Row:
-    """A virtual host of `list-vhosts`."""
-    return dict(vhost)
-
-
-def user_row(user: Document) -> Row:
-    """A user of `list-users`."""
-    return dict(user)
-
-
-def permission_row(permission: Document) -> Row:
-    """What a user may do, of `list-permissions` or `list-topic-permissions`."""
-    return dict(permission)
 
 
 # --- from the status document ---------------------------------------------------------------------

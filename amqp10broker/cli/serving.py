@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from typing import Final
 
@@ -91,8 +92,11 @@ def config_of(arguments: argparse.Namespace) -> Config:
 
 def _serve(arguments: argparse.Namespace) -> int:
     config = config_of(arguments)
+    # Imports make no garbage: without the collector they take a tenth less of the time to start.
+    gc.disable()
     from amqp10broker.cli import serve  # Trio and structlog: for this command only
 
+    gc.enable()
     return serve.run(config)
 
 

@@ -29,33 +29,36 @@ def _add_arguments(parser: Parser) -> None:
         metavar="TAG",
         help="administrator, monitoring, impersonator or another, repeatable",
     )
-    password = parser.add_mutually_exclusive_group()
-    add_password_file(password)
-    password.add_argument("--no-password", action="store_true", help="nobody can log in with a password")
+    _password(parser)
     add_where(parser)
 
 
+def _password(parser: Parser) -> None:
+    password = parser.add_mutually_exclusive_group()
+    add_password_file(password)
+    password.add_argument("--no-password", action="store_true", help="nobody can log in with a password")
+
+
+def _new_password(arguments: argparse.Namespace) -> str | None:
+    if arguments.no_password:
+        return None
+    return read_password(arguments.password_file, arguments.name, confirm=True)
+
+
 def _add(arguments: argparse.Namespace) -> int:
-    password = None
-    if not arguments.no_password:
-        password = read_password(arguments.password_file, arguments.name, confirm=True)
-    ask(arguments, "add-user", user=arguments.name, password=password, tags=arguments.tags)
+    ask(arguments, "add-user", user=arguments.name, password=_new_password(arguments), tags=arguments.tags)
     print(f"user '{arguments.name}' added; it may do nothing yet, see 'amqp10broker set-permissions --help'")
     return EXIT_OK
 
 
 def _change_password_arguments(parser: Parser) -> None:
     _name(parser)
-    password = parser.add_mutually_exclusive_group()
-    add_password_file(password)
-    password.add_argument("--no-password", action="store_true", help="nobody can log in with a password")
+    _password(parser)
     add_where(parser)
 
 
 def _change_password(arguments: argparse.Namespace) -> int:
-    password = None
-    if not arguments.no_password:
-        password = read_password(arguments.password_file, arguments.name, confirm=True)
+    password = _new_password(arguments)
     ask(arguments, "change-password", user=arguments.name, password=password)
     print(
         f"user '{arguments.name}' has another password" if password else f"user '{arguments.name}' has none"

@@ -265,7 +265,9 @@ class Config:
     )
     tls_port: int = number(5671, 0, 65_535, "TCP port for TLS; 0 takes any free port")
     tls_key: str | None = text(None, "PEM file with our private key; default: in tls_certificate")
-    tls_key_password: str | None = text(None, "password of the private key")
+    tls_key_password: str | None = text(
+        None, "password of the private key; as an option it is seen in the process list", secret=True
+    )
     tls_ca: str | None = text(None, "PEM file with who may have signed clients' certificates")
     tls_verify: str = text(
         "none", "what is asked of a client's certificate", choices=("none", "optional", "required")

@@ -124,11 +124,17 @@ def number(
 
 
 def text(
-    default: str | None, meaning: str, *, choices: tuple[str, ...] = (), may_be_empty: bool = False
+    default: str | None,
+    meaning: str,
+    *,
+    choices: tuple[str, ...] = (),
+    may_be_empty: bool = False,
+    secret: bool = False,
 ) -> Any:
-    """A string field. A default of None makes the field optional."""
+    """A string field. A default of None makes the field optional; a secret one is not in the repr."""
     return _field(
         default,
+        shown=not secret,
         kind=str,
         help=meaning,
         choices=choices,
@@ -142,8 +148,8 @@ def switch(default: bool, meaning: str) -> Any:
     return _field(default, kind=bool, help=meaning)
 
 
-def _field(default: object, **description: Any) -> Any:
-    return field(default=default, metadata={_METADATA_KEY: description})
+def _field(default: object, *, shown: bool = True, **description: Any) -> Any:
+    return field(default=default, repr=shown, metadata={_METADATA_KEY: description})
 
 
 def settings_of(record: type) -> dict[str, Setting]:

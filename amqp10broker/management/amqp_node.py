@@ -18,7 +18,7 @@ where an operation needs their answer.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.amqp10.errors import EncodeError
@@ -67,11 +67,11 @@ class TokenOffered:
     """The client wants to go on with another token: the connection decides whether it may.
 
     Attributes:
-        token: as it came.
+        token: as it came; not in the repr.
         accepted: the response for a token that was taken.
     """
 
-    token: bytes
+    token: bytes = field(repr=False)
     accepted: Responded
 
 

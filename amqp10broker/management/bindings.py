@@ -14,6 +14,7 @@ from urllib.parse import quote
 from amqp10broker.management.caller import BadRequest, Caller
 from amqp10broker.management.names import check_name, check_not_default
 from amqp10broker.management.uri import UriError, decode
+from amqp10broker.routing.declaration import check_not_direct_reply_to
 from amqp10broker.routing.exchange import Binding, Destination
 
 PATH: Final = "/bindings/"
@@ -34,7 +35,7 @@ def bind(
         The binding as `list_bindings` gives it.
 
     Raises:
-        AccessRefused: source or destination is the default exchange.
+        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
         BadRequest: a name holds a line end, or there is not exactly one destination.
         NotFound: source or destination does not exist.
         InvalidArgument: the exchange cannot use this key or these arguments.
@@ -59,7 +60,7 @@ def unbind(
     """Undo a `bind`. A binding that is not there counts as undone.
 
     Raises:
-        AccessRefused: source or destination is the default exchange.
+        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
         BadRequest: a name holds a line end, or there is not exactly one destination.
         ResourceLocked: the queue is another connection's.
         PermissionDenied: the user may not.
@@ -77,7 +78,7 @@ def unbind_by_segment(caller: Caller, segment: str) -> None:
 
     Raises:
         BadRequest: it is no such segment.
-        AccessRefused: source or destination is the default exchange.
+        AccessRefused: source or destination is the default exchange, or a queue of direct replies.
         ResourceLocked: the queue is another connection's.
         PermissionDenied: the user may not.
     """
@@ -183,6 +184,8 @@ def _check_change(caller: Caller, source: str, destination: Destination, binding
     for kind, name in (("exchange", source), (destination.kind, destination.name)):
         if kind == "exchange":
             check_not_default(name)
+        else:
+            check_not_direct_reply_to(name)
         check_name(kind, name)
     caller.may_write(destination.kind, destination.name)
     caller.may_read("exchange", source)

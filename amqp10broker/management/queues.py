@@ -12,6 +12,7 @@ from amqp10broker.management.caller import Ask, BadRequest, Caller
 from amqp10broker.management.names import check_name, check_not_reserved
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.routing.declaration import check_not_direct_reply_to
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 STREAM = "stream"
@@ -87,11 +88,13 @@ def delete_queue(
 
     Raises:
         BadRequest: the name holds a line end.
+        AccessRefused: it is a queue of direct replies.
         InUse: it has consumers or messages, and was to go only without.
         ResourceLocked: another connection has it exclusively.
         PermissionDenied: the user may not.
     """
     check_name("queue", name)
+    check_not_direct_reply_to(name)
     caller.may_configure("queue", name)
     vhost = caller.vhost
     queue = vhost.find(name)

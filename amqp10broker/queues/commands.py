@@ -1,4 +1,4 @@
-"""What a session may ask of a queue.
+"""What sessions and channels may ask of a queue.
 
 Whoever asks gives a `ReplyTo`; the queue gives its effects back under it. `PublisherRef` and
 `ConsumerRef` are identities: a queue holds and returns them, and never looks inside. Nobody changes
@@ -17,7 +17,7 @@ from amqp10broker.message.message import Message
 
 
 class ReplyTo:
-    """One session, as queues see it."""
+    """Who asks, as queues see it: a session, a channel, or a single request."""
 
     __slots__ = ("label",)
 
@@ -29,7 +29,7 @@ class ReplyTo:
 
 
 class PublisherRef:
-    """One link that publishes."""
+    """One link that publishes, or one channel to this queue."""
 
     __slots__ = ("reply_to",)
 
@@ -38,7 +38,7 @@ class PublisherRef:
 
 
 class ConsumerRef:
-    """One link that consumes."""
+    """One link or AMQP 0-9-1 consumer that consumes."""
 
     __slots__ = ("reply_to",)
 

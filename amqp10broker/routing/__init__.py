@@ -1,1 +1,1 @@
-"""Addresses and, later, exchanges: from what a client names to queues."""
+"""Addresses, exchanges and bindings: from what a client names to the names of queues."""

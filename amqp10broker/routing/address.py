@@ -59,6 +59,9 @@ def parse(address: str) -> Address:
     if not address.startswith("/"):
         if not address:
             raise BadAddress("the address is empty: name a queue, as in /queues/my-queue")
+        if "\n" in address or "\r" in address:
+            # A declaration drops them: the queue would be another one than permissions are checked for.
+            raise BadAddress(f"address {address!r} has a line end in it, which no bare name may")
         _check_length(address, address)
         return QueueAddress(address, declare=True)
     if "?" in address or "#" in address:

@@ -1,11 +1,12 @@
-"""What is checked when an exchange is declared: its name, its alternate, and the one that is there."""
+"""What is checked when an exchange is declared (its name, its alternate, and the one that is there), and of
+names altogether."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Final
 
-from amqp10broker.errors import Inequivalent, InvalidArgument
+from amqp10broker.errors import AccessRefused, Inequivalent, InvalidArgument
 from amqp10broker.routing.arguments import canonical, plain_text, type_name
 from amqp10broker.routing.exchange import Exchange
 
@@ -13,6 +14,8 @@ NAME_BYTES_MAX: Final = 255
 """A short string of AMQP 0-9-1 holds no more; a longer name could not be told to its clients."""
 ALTERNATE_EXCHANGE: Final = "alternate-exchange"
 RESERVED_PREFIX: Final = "amq."
+DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
+"""What a client of AMQP 0-9-1 calls its queue for replies; the name of each begins with it and a dot."""
 
 _CR_LF: Final = {ord("\r"): None, ord("\n"): None}
 
@@ -20,6 +23,18 @@ _CR_LF: Final = {ord("\r"): None, ord("\n"): None}
 def stripped(name: str) -> str:
     """Return a name without carriage returns and line feeds, as it is declared."""
     return name.translate(_CR_LF) if "\r" in name or "\n" in name else name
+
+
+def check_not_direct_reply_to(queue: str) -> None:
+    """Refuse to bind, or to delete, what belongs to a consumer of replies.
+
+    Raises:
+        AccessRefused: it is such a queue, or what clients call their own.
+    """
+    if queue == DIRECT_REPLY_TO or queue.startswith(DIRECT_REPLY_TO + "."):
+        raise AccessRefused(
+            f"queue '{queue}'", f"operation not permitted on the direct reply-to queue '{queue}'"
+        )
 
 
 def check_length(what: str, name: str) -> None:
@@ -44,13 +59,14 @@ def alternate_of(name: str, vhost: str, arguments: Mapping[str, object]) -> str 
     if ALTERNATE_EXCHANGE not in arguments:
         return None
     value = arguments[ALTERNATE_EXCHANGE]
-    if type_name(value) != "longstr":
+    # Nothing but text, for that is what permissions are looked at for.
+    if not isinstance(value, str):
+        given = "binary" if isinstance(value, bytes) else type_name(value)
         raise InvalidArgument(
             f"exchange '{name}'",
-            f"invalid type '{type_name(value)}' for arg '{ALTERNATE_EXCHANGE}'"
-            f" in exchange '{name}' in vhost '{vhost}'",
+            f"invalid type '{given}' for arg '{ALTERNATE_EXCHANGE}' in exchange '{name}' in vhost '{vhost}'",
         )
-    return plain_text(value)
+    return str(value)
 
 
 def check_equivalent(

@@ -17,6 +17,7 @@ from amqp10broker.routing.declaration import (
     alternate_of,
     check_equivalent,
     check_length,
+    check_not_direct_reply_to,
     stripped,
 )
 from amqp10broker.routing.exchange import (
@@ -30,7 +31,6 @@ from amqp10broker.routing.exchange import (
 )
 from amqp10broker.routing.registry import REGISTRY, Registry
 
-REPLY_TO_PREFIX: Final = "amq.rabbitmq.reply-to"
 DEFAULT_EXCHANGE: Final = ""
 PREDECLARED: Final = (
     ("", "direct", False),
@@ -405,9 +405,5 @@ class Topology:
         destination = binding.destination
         if destination.kind == "exchange":
             self._refuse_default(destination.name)
-        elif destination.name.startswith(REPLY_TO_PREFIX):
-            raise AccessRefused(
-                str(destination),
-                f"{destination} in vhost '{self.vhost}' is for direct replies and cannot be bound:"
-                " publish to the default exchange with its name as routing key",
-            )
+        else:
+            check_not_direct_reply_to(destination.name)

@@ -1,1 +1,1 @@
-"""Who may connect."""
+"""Who may connect, and who may do what."""

@@ -20,7 +20,10 @@ ROUTES_MAX: Final = 4096
 """Pairs of exchange and routing key one publisher has in memory."""
 
 HEADS_MAX: Final = 1024
-"""Different heads of messages a route remembers."""
+"""Heads of messages that one publisher's routes remember together."""
+
+HEAD_BYTES_MAX: Final = 1024
+"""Properties longer than this are read each time."""
 
 Headers = Callable[[], Mapping[str, object]]
 
@@ -32,7 +35,7 @@ class Route:
         exchange: where messages go, as found.
         routing_key: the publisher's.
         queues: where they arrive; None when that depends on the message.
-        heads: a memory for whoever publishes on it: what stands for a message's properties.
+        heads: of messages on it, by the properties they were made of; see `Routes.remember`.
     """
 
     __slots__ = ("_stamp", "exchange", "heads", "queues", "routing_key")
@@ -47,7 +50,7 @@ class Route:
         self.exchange = exchange
         self.routing_key = routing_key
         self.queues = queues
-        self.heads: dict[bytes, object] = {}
+        self.heads: dict[bytes, bytes] = {}
         self._stamp = stamp
 
     def is_fresh(self, stamp: tuple[int, int]) -> bool:
@@ -58,12 +61,14 @@ class Route:
 class Routes:
     """Where one user's messages go in one virtual host."""
 
-    __slots__ = ("_access", "_known", "_vhost")
+    __slots__ = ("_access", "_heads", "_heads_count", "_known", "_vhost")
 
     def __init__(self, vhost: VirtualHost, access: Access) -> None:
         self._vhost = vhost
         self._access = access
         self._known: dict[tuple[str, str], Route] = {}
+        self._heads: list[dict[bytes, bytes]] = []  # those of routes that are not empty
+        self._heads_count = 0
 
     def find(self, exchange: str, routing_key: str) -> Route:
         """The route, found now or remembered.
@@ -98,6 +103,23 @@ class Routes:
             self._known.clear()
         self._known[key] = fresh
         return fresh
+
+    def remember(self, route: Route, properties: bytes, head: bytes) -> None:
+        """Keep the head that was made of a message's properties, for messages that have equal ones.
+
+        If they are too many, with ids of their own for instance, all are forgotten and it begins anew.
+        """
+        if len(properties) > HEAD_BYTES_MAX:
+            return
+        if self._heads_count >= HEADS_MAX:
+            for heads in self._heads:
+                heads.clear()
+            self._heads.clear()
+            self._heads_count = 0
+        if not route.heads:
+            self._heads.append(route.heads)
+        route.heads[properties] = head
+        self._heads_count += 1
 
     def queues(self, route: Route, extra_keys: Sequence[str], headers: Headers) -> Sequence[DeclaredQueue]:
         """Where one message goes.

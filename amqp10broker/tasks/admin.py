@@ -27,6 +27,8 @@ import trio
 from amqp10broker import adminpath
 from amqp10broker.errors import AdminSocketError, BrokerError, RefusedError
 from amqp10broker.management.operations import OPERATIONS
+from amqp10broker.tasks.lifeline import READ_BYTES
+from amqp10broker.tasks.listener import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.operations import close_connection, run_operation
 
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
 
 _log = Log("amqp10broker.admin")
 
-READ_BYTES: Final = 65_536
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """A definitions file with a hundred thousand bindings has some 20 MB."""
 CLIENTS_MAX: Final = 32
@@ -69,7 +70,14 @@ async def serve_admin(
         async with trio.open_nursery() as clients, listener:
             task_status.started()
             while True:
-                stream = await listener.accept()
+                try:
+                    stream = await listener.accept()
+                except OSError as error:
+                    if error.errno not in OUT_OF_FILES:
+                        raise
+                    _log.error("cannot accept an admin client", reason=str(error))
+                    await trio.sleep(OUT_OF_FILES_PAUSE_S)
+                    continue
                 if len(clients.child_tasks) >= CLIENTS_MAX:
                     await stream.aclose()
                     continue
@@ -105,7 +113,7 @@ async def serve_lines(broker: Broker, stream: trio.abc.Stream) -> None:
                     searched = 0
                     # What is asked for is carried out, and told, however long it takes.
                     idle.deadline = float("inf")
-                    await stream.send_all(_encoded(await answer(broker, line)))
+                    await stream.send_all(await _answer_line(broker, line))
                 if len(buffer) > REQUEST_BYTES_MAX:
                     text = f"the request is longer than {REQUEST_BYTES_MAX} bytes: split it"
                     await stream.send_all(_encoded({"ok": False, "error": text}))
@@ -138,8 +146,20 @@ async def answer(broker: Broker, line: bytes) -> dict[str, Any]:
     except (BrokerError, ValueError) as error:
         return {"ok": False, "error": str(error)}
     except Exception as error:
-        _log.error("request failed by a fault in the broker", operation=name, exc_info=error)
-        return {"ok": False, "error": f"a fault in the broker ({type(error).__name__}); its log says more"}
+        return _fault(error, name)
+
+
+async def _answer_line(broker: Broker, line: bytes) -> bytes:
+    response = await answer(broker, line)
+    try:
+        return _encoded(response)
+    except (TypeError, ValueError, RecursionError) as error:
+        return _encoded(_fault(error, _read(line)[1]))
+
+
+def _fault(error: Exception, operation: str) -> dict[str, Any]:
+    _log.error("request failed by a fault in the broker", operation=operation, exc_info=error)
+    return {"ok": False, "error": f"a fault in the broker ({type(error).__name__}); its log says more"}
 
 
 def _read(line: bytes) -> tuple[dict[str, Any], str]:

@@ -5,7 +5,7 @@
     Broker nursery
     |-- queues nursery             one task a queue; ends last
     `-- service nursery
-        |-- connections nursery    one task a connection, see connection.py
+        |-- connections nursery    one task a connection, see lifeline.py
         |-- listeners              one task an address; end first
         `-- admin socket           for `amqp10broker status`
 

@@ -121,7 +121,7 @@ class RunningChannel:
         spent = 0
         for _ in range(WRITES_MAX):
             spent = self.service.pump(lane.room)
-            pieces: list[bytes | memoryview] = [*self.service.take_output()]
+            pieces = self.service.take_output()
             if pieces:
                 lane.put(pieces, spent)
             if not spent or lane.room <= 0:

@@ -129,8 +129,11 @@ class Connection091:
         try:
             await self.line.run(self)
         finally:
-            if self._member is not None:
-                self._member.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            self._member.leave()
 
     async def read(self) -> None:
         """The reader: bytes to the engine, frames to channels, until the connection is over."""
@@ -143,20 +146,25 @@ class Connection091:
             )
             self._flush()
             await self._handshake()
+            await self._take(b"")  # what came behind the open
             while engine.state is ConnectionState.RUNNING:
                 await self._wait_out_alarm()
                 data = await self.line.receive()
                 if not data:
                     self.line.end = "lost: the client's socket ended without a close"
                     return
-                await self._dispatch(engine.receive(data))
-                self._flush()
+                await self._take(data)
         except trio.BrokenResourceError as error:
             self.line.end = f"lost: {error}"
         except trio.ClosedResourceError:
             return
         except Exception as error:
             self.crash(error)
+
+    async def _take(self, data: bytes) -> None:
+        """Work off what the client sent."""
+        await self._dispatch(self.engine.receive(data))
+        self._flush()
 
     async def _handshake(self) -> None:
         """From start to open-ok, within the time allowed."""
@@ -176,6 +184,8 @@ class Connection091:
                 events = engine.receive(data)
                 while events:
                     await self._dispatch(events)
+                    if self._member is not None:
+                        return  # it is open, and what is behind that does not hurry
                     # Bytes behind a frame that waited for our answer.
                     events = engine.receive(b"")
                 self._flush()
@@ -192,7 +202,8 @@ class Connection091:
             channel.lane.abandon()
 
     def write_last(self) -> None:
-        """All channels are over: the connection's own last frame."""
+        """All channels are over: the connection's own last frame, and nothing of it is left when it goes."""
+        self._leave()
         if self.engine.state is ConnectionState.CLOSE_RECEIVED:
             self.engine.close_ok()
         self._flush()

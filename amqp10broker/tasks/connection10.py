@@ -105,20 +105,23 @@ class Connection10:
         try:
             await self.line.run(self)
         finally:
-            if self._member is not None:
-                self._member.leave()
+            self._leave()
+
+    def _leave(self) -> None:
+        if self._member is not None:
+            self._member.leave()
 
     async def read(self) -> None:
         """The reader: bytes to the engine, frames to sessions, until the connection is over."""
         try:
             await self._handshake()
+            await self._take(b"")  # what came behind the open
             while self.engine.state is ConnectionState.OPENED:
                 data = await self.line.receive()
                 if not data:
                     self.line.end = "lost: the client's socket ended without a close"
                     return
-                await self._dispatch(self.engine.receive(data))
-                self._flush()
+                await self._take(data)
         except trio.BrokenResourceError as error:
             self.line.end = f"lost: {error}"
         except trio.ClosedResourceError:
@@ -131,6 +134,11 @@ class Connection10:
         for session in list(self._sessions.values()):
             session.inbox.put(Stop())
             session.lane.abandon()
+
+    async def _take(self, data: bytes) -> None:
+        """Work off what the client sent."""
+        await self._dispatch(self.engine.receive(data))
+        self._flush()
 
     async def _handshake(self) -> None:
         """From the protocol header to open, within the time allowed."""
@@ -147,6 +155,8 @@ class Connection10:
                 events = engine.receive(data)
                 while events:
                     await self._dispatch(events)
+                    if self._member is not None:
+                        return  # it is open, and what is behind that does not hurry
                     # Bytes behind a frame that waited for our answer.
                     events = engine.receive(b"")
                 self._flush()
@@ -363,7 +373,8 @@ class Connection10:
             session.inbox.put(letter)
 
     def write_last(self) -> None:
-        """All sessions are over: the connection's own last frame."""
+        """All sessions are over: the connection's own last frame, and nothing of it is left when it goes."""
+        self._leave()
         engine = self.engine
         if engine.state is ConnectionState.CLOSE_RECEIVED:
             engine.close()

@@ -11,10 +11,11 @@ from amqp10broker.amqp091.codec import decode_table
 from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.catalog.users import PasswordRecord, Permission
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.security.passwords import plain_record
 from amqp10broker.security.tls import TlsSettings, Verify, server_context
 
 ADMINISTRATOR: Final = "administrator"
@@ -46,7 +47,7 @@ def furnish(
         _import(catalog, config.definitions, make_password)
     users = () if len(catalog.users) and config.users == DEFAULT_USERS else config.users
     for user in users:
-        record = PasswordRecord(PasswordAlgorithm.PLAIN, user.password)
+        record = plain_record(user.password)
         if catalog.users.find(user.name) is None:
             catalog.users.add(user.name, record, tags={ADMINISTRATOR})
         else:

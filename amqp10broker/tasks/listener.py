@@ -26,8 +26,8 @@ _log = Log("amqp10broker.listener")
 
 SHUTTING_DOWN: Final = "the broker is shutting down"
 BACKLOG: Final = 1024
-_OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
-_PAUSE_S: Final = 0.1
+OUT_OF_FILES: Final = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
+OUT_OF_FILES_PAUSE_S: Final = 0.1
 
 
 async def open_sockets(host: str, port: int) -> list[socket.socket]:
@@ -80,11 +80,11 @@ async def accept_forever(
         except (BlockingIOError, ConnectionAbortedError):
             continue
         except OSError as error:
-            if error.errno not in _OUT_OF_FILES:
+            if error.errno not in OUT_OF_FILES:
                 raise
             # Nothing is lost: the connection waits in the backlog until a file is free.
             _log.error("cannot accept a connection", reason=str(error))
-            await trio.sleep(_PAUSE_S)
+            await trio.sleep(OUT_OF_FILES_PAUSE_S)
             continue
         if len(broker.connections) + len(broker.greetings) >= broker.config.connection_max:
             _log.warning("connection refused: connection_max is reached", peer=peer_text(address))

@@ -7,6 +7,7 @@ What crosses is not changed by either side afterwards.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -63,7 +64,7 @@ class Write:
 
     __slots__ = ("lane", "pieces", "transfer_bytes")
 
-    def __init__(self, lane: Lane, pieces: list[bytes | memoryview], transfer_bytes: int) -> None:
+    def __init__(self, lane: Lane, pieces: Sequence[bytes | memoryview], transfer_bytes: int) -> None:
         self.lane = lane
         self.pieces = pieces
         self.transfer_bytes = transfer_bytes

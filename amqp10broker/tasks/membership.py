@@ -17,12 +17,13 @@ class Membership:
         vhost: the virtual host.
     """
 
-    __slots__ = ("_catalog", "_connection", "_user", "vhost")
+    __slots__ = ("_catalog", "_connection", "_left", "_user", "vhost")
 
     def __init__(self, catalog: Catalog, vhost: VirtualHost, user: str, connection: object) -> None:
         self._catalog = catalog
         self._user = user
         self._connection = connection
+        self._left = False
         self.vhost = vhost
 
     @classmethod
@@ -39,7 +40,10 @@ class Membership:
         return cls(catalog, found, user, connection)
 
     def leave(self) -> None:
-        """Count it out; the queues that it had for itself go."""
+        """Count it out; the queues that it had for itself go. May be called twice."""
+        if self._left:
+            return
+        self._left = True
         self._catalog.usage.close_connection(self.vhost.name, self._user)
         for queue in self.vhost.queues_owned_by(self._connection):
             self.vhost.remove(queue.name)

@@ -1,4 +1,4 @@
-"""One queue's task: letters in, the state machine applied, effects to the sessions they concern."""
+"""One queue's task: letters in, the state machine applied, effects to whom they concern."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from amqp10broker.tasks.mailbox import Mailbox
 
 
 class SessionAddress(ReplyTo):
-    """A session as queues answer it: its label, and where its letters go."""
+    """A session or channel as queues answer it: its label, and where its letters go."""
 
     __slots__ = ("mailbox",)
 

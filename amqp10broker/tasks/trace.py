@@ -16,6 +16,7 @@ from amqp10broker.amqp10.performatives import (
     ReceiverSettleMode,
     SaslCode,
     SaslInit,
+    SaslResponse,
     SenderSettleMode,
     decode_composite,
 )
@@ -35,6 +36,8 @@ _CHOICES: Final[dict[str, dict[Any, str]]] = {
     "code": {code.value: code.name.lower() for code in SaslCode},
 }
 """Fields whose numbers have names."""
+
+_SECRETS: Final = {(SaslInit, "initial_response"), (SaslResponse, "response")}
 
 
 class FrameTracer:
@@ -120,7 +123,7 @@ def _fields(composite: Any) -> list[str]:
         if content is None or (content is False and field.default is False):
             continue
         name = field.name.replace("_", "-")
-        if (type(composite), field.name) == (SaslInit, "initial_response"):
+        if (type(composite), field.name) in _SECRETS:
             text = "(hidden)"
         elif field.name in _CHOICES:
             text = _CHOICES[field.name].get(content, str(content))

@@ -8,6 +8,7 @@ makes its sessions wait here, and through them its reader: its own TCP pushes it
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import trio
@@ -64,7 +65,7 @@ class Lane:
         self._wanted = True
         self._tell_if_wanted()
 
-    def put(self, pieces: list[bytes | memoryview], transfer_bytes: int = 0) -> None:
+    def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
         """Give bytes to the writer, in order; sent at once when nothing is before them."""
         self._writer.put(Write(self, pieces, transfer_bytes))
         self._tell_if_wanted()

@@ -19,6 +19,7 @@ from amqp10broker.amqp091.methods import (
     QueueUnbind,
     QueueUnbindOk,
 )
+from amqp10broker.amqp091.types import ByteArray
 from amqp10broker.catalog.users import Permission, TopicPermission
 from tests.support.channel_world import World, WorldChannel, kinds
 
@@ -403,3 +404,18 @@ def test_topic_permission_is_checked_for_every_key(channel: WorldChannel) -> Non
     code, text = channel.refused(QueueBind("q", "amq.topic", "b.#"))
     assert code == 403
     assert text == "read access to topic 'b.#' in exchange 'amq.topic' in vhost '/' refused for user 'guest'"
+
+
+def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel) -> None:
+    """What is checked is the name that is declared."""
+    channel.world.catalog.set_permission("guest", "/", Permission("^(?!secret)", ".*", ".*"))
+    text = "configure access to exchange 'secret' in vhost '/' refused for user 'guest'"
+    assert channel.refused(ExchangeDeclare("sec\r\nret", "direct", durable=True)) == (403, text)
+
+
+def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(channel: WorldChannel) -> None:
+    """It is no text, and refused."""
+    channel.world.catalog.set_permission("guest", "/", Permission("^X$", "^$", "^$"))
+    method = ExchangeDeclare("X", "direct", arguments={"alternate-exchange": ByteArray(b"amq.fanout")})
+    text = "invalid type 'binary' for arg 'alternate-exchange' in exchange 'X' in vhost '/'"
+    assert channel.refused(method) == (406, text)

@@ -531,6 +531,14 @@ def test_passive_declaration_needs_any_permission(channel: WorldChannel) -> None
     assert channel.refused(QueueDeclare("q", passive=True))[0] == 403
 
 
+@pytest.mark.parametrize("pattern", ["^sec\nret$", "^(?!secret)"])
+def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel, pattern: str) -> None:
+    """What is checked is the name that is declared."""
+    channel.world.catalog.set_permission("guest", "/", Permission(pattern, ".*", ".*"))
+    text = "configure access to queue 'secret' in vhost '/' refused for user 'guest'"
+    assert channel.refused(QueueDeclare("sec\nret", durable=True)) == (403, text)
+
+
 def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: WorldChannel) -> None:
     """403 at the declaration."""
     method = QueueDeclare("q", durable=True, arguments={"x-dead-letter-exchange": "dlx"})

@@ -11,6 +11,7 @@ from amqp10broker.amqp091.methods import (
     BasicCancel,
     BasicConsume,
     BasicDeliver,
+    BasicGet,
     ChannelClose,
     ConfirmSelect,
     QueueBind,
@@ -170,6 +171,13 @@ def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -
         assert other.refused(method) == (403, text)
 
 
+def test_a_line_end_makes_no_other_queue_of_it(channel: WorldChannel) -> None:
+    """Declared as what it is without: found, not made."""
+    address = request(channel)
+    method = QueueDeclare(address[:5] + "\n" + address[5:], exclusive=True, auto_delete=True)
+    assert channel.call(method) == QueueDeclareOk(address, 0, 1)
+
+
 def test_nobody_else_may_consume_from_it(channel: WorldChannel) -> None:
     """Not even another channel of the same connection."""
     address = request(channel)
@@ -195,3 +203,23 @@ def test_replies_wait_for_a_socket_that_is_slow(channel: WorldChannel) -> None:
     channel.budget_bytes = 65_536
     channel.wake()
     assert bodies(channel.take()) == [b"1", b"2"]
+
+
+@pytest.mark.parametrize("no_ack", [True, False])
+def test_basic_get_is_refused(channel: WorldChannel, no_ack: bool) -> None:
+    """540: it holds nothing that could be fetched, and its messages are for the consumer."""
+    address = request(channel)
+    text = f"basic.get not supported by volatile queue '{address}' in vhost '/'"
+    assert channel.fatal(BasicGet(address, no_ack)) == (540, text)
+
+
+@pytest.mark.parametrize("passive", [True, False])
+def test_a_name_that_only_begins_so_is_any_other(channel: WorldChannel, passive: bool) -> None:
+    """404 when it is looked for, and reserved when it is declared."""
+    name = NAME + "-mine"
+    problem = (
+        (404, f"no queue '{name}' in vhost '/'")
+        if passive
+        else (403, f"queue name '{name}' contains reserved prefix 'amq.*'")
+    )
+    assert channel.refused(QueueDeclare(name, passive=passive)) == problem

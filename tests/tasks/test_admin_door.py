@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -392,6 +394,41 @@ async def test_values_that_json_lacks_are_shown_as_text(autojump_clock: object) 
         response = await asked(broker, "list-exchanges")
         shown = json.loads(admin._encoded(response))["result"]
         assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff"}]
+
+
+async def test_an_answer_that_is_no_json_is_a_fault_of_ours(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told to the client that asked, and logged; nobody else notices."""
+    monkeypatch.setattr(Broker, "status", lambda broker: {b"key": 1})
+    async with running_broker() as broker:
+        ours, theirs = memory_stream_pair()
+        await ours.send_all(b'{"op": "status"}\n')
+        await ours.send_eof()
+        await admin.serve_lines(broker, theirs)
+        response = json.loads(await ours.receive_some())
+        assert "a fault in the broker (TypeError)" in response["error"]
+
+
+async def test_the_socket_outlives_a_lack_of_files(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A client that cannot be accepted waits until a file is free; the broker goes on."""
+    original = trio.SocketListener.accept
+    missing = [OSError(errno.EMFILE, "too many open files")] * 2
+
+    async def accept(listener: trio.SocketListener) -> trio.SocketStream:
+        if missing:
+            await trio.lowlevel.checkpoint()
+            raise missing.pop()
+        return await original(listener)
+
+    monkeypatch.setattr(trio.SocketListener, "accept", accept)
+    path = str(tmp_path / "admin.sock")
+    async with running_broker(admin_socket=path), await trio.open_unix_socket(path) as client:
+        await client.send_all(b'{"op": "status"}\n')
+        assert json.loads(await client.receive_some())["ok"]
+    assert not missing
 
 
 # --- lines ----------------------------------------------------------------------------------------

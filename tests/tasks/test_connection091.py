@@ -48,6 +48,7 @@ from amqp10broker.amqp091.methods import (
     TxSelectOk,
 )
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.config import FaultInjection
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.tasks.queue import RunningQueue
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
@@ -342,6 +343,21 @@ async def test_everything_in_one_write(autojump_clock: object) -> None:
             "BasicConsumeOk",
         ]
         assert names(got)[-1] == "ConnectionCloseOk"
+
+
+async def test_frames_behind_open_are_not_bound_by_the_handshakes_time(autojump_clock: object) -> None:
+    """However they came: a reader that is held up by them is not a handshake that takes too long."""
+    slow = FaultInjection(confirm_delay_ms=(("q", 6_000),))
+    credit = {"credit_flow_initial": 1, "credit_flow_more_after": 1}
+    async with running_broker(test_mode=True, fault_injection=slow, **credit) as broker:
+        client = connect091(broker)
+        await client.login()
+        opening = [ConnectionTuneOk(5, 8192, 0), ConnectionOpen("/")]
+        parts = [method_frame(0, each) for each in opening] + [method_frame(1, ChannelOpen())]
+        await client.send(1, *parts, Q, *[message(1, "q", b"x")] * 4)
+        assert names(await client.idle(60)) == ["ConnectionOpenOk", "ChannelOpenOk", "QueueDeclareOk"]
+        assert queue_counts(broker, "q") == (4, 0)
+        assert client.task is not None
 
 
 # --- heartbeats --------------------------------------------------------------------------------------
@@ -656,6 +672,23 @@ async def test_exclusive_queues_go_with_the_connection(autojump_clock: object) -
                 await client.rest()
             await settle_down()
             assert broker.catalog.lookup_vhost("/").find("x") is None
+
+
+async def test_exclusive_queues_are_gone_when_the_end_is_told(autojump_clock: object) -> None:
+    """Who hears of the close may declare them again at once, also when the client leaves ours unanswered."""
+    async with running_broker() as broker:
+        vhost = broker.catalog.lookup_vhost("/")
+        for by_client in (False, True):
+            client = await connect091(broker).open()
+            await client.call(1, QueueDeclare("x", exclusive=True), QueueDeclareOk)
+            if by_client:
+                await client.send(0, ConnectionClose(200, "bye"))
+                await client.until(ConnectionCloseOk)
+            else:
+                await client.send(1, ChannelOpen())
+                await client.until(ConnectionClose)
+            assert vhost.find("x") is None
+            await client.rest()
 
 
 # --- credit flow -------------------------------------------------------------------------------------

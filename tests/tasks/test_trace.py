@@ -1,4 +1,4 @@
-"""``--trace-frames`` of AMQP 0-9-1: a line a frame, whatever the reads, and no secrets."""
+"""``--trace-frames``, mostly of AMQP 0-9-1: a line a frame, whatever the reads, and no secrets."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ import pytest
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import HEARTBEAT, content_frames, method_frame
 from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.amqp10.performatives import SaslResponse
 from amqp10broker.greeting import AMQP_091_HEADER
 from amqp10broker.tasks.trace import FrameTracer
+from tests.support.rawframes import frame
 from tests.tasks.conftest import LogRecorder
 
 CONVERSATION = b"".join(
@@ -78,3 +80,10 @@ def test_a_method_that_cannot_be_decoded_is_shown_as_such(lines: LogRecorder) ->
     shown = [line for line, _ in lines.of("info")]
     assert shown[1].startswith("<- ch 1 undecodable: ")
     assert shown[2] == "<- heartbeat"
+
+
+def test_a_password_that_answers_a_challenge_is_hidden_too(lines: LogRecorder) -> None:
+    """AMQP 1.0: PLAIN may come without an initial response, and the password in the next frame."""
+    tracer = FrameTracer("<-", "peer")
+    tracer.feed(frame(0, SaslResponse(response=b"\0guest\0secret"), kind=1))
+    assert [line for line, _ in lines.of("info")] == ["<- ch 0 SASL-RESPONSE response=(hidden)"]

@@ -221,6 +221,27 @@ async def test_the_connection_limit_of_a_user(autojump_clock: object) -> None:
         await (await knock(broker, "ann", hostname="vhost:other")).expect(Open)
 
 
+@pytest.mark.parametrize("by_client", [False, True])
+async def test_a_connection_that_was_told_its_end_is_counted_no_more(
+    autojump_clock: object, by_client: bool
+) -> None:
+    """Who hears of it may come again at once, also when our close was not answered."""
+    async with running_broker() as broker:
+        add_user(broker, "ann", "/")
+        broker.catalog.users.set_limits("ann", UserLimits(max_connections=2))
+        newer, older = await both(broker, "ann", "/")
+        if by_client:
+            await newer.send(frame(0, Close()))
+            await older.send(Connection.Close(200, "bye", 0, 0), channel=0)
+        else:
+            for connection in list(broker.connections.values()):
+                connection.close("test")
+        await newer.expect(Close)
+        await older.next_or_end()
+        assert broker.catalog.usage.connections_of_user("ann") == 0
+        await both(broker, "ann", "/")
+
+
 async def test_a_refused_connection_is_not_counted(autojump_clock: object) -> None:
     """However often it is tried."""
     async with running_broker() as broker:

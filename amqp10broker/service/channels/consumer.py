@@ -141,7 +141,9 @@ class Consumer:
     def on_reply(self, reply: CreditReply) -> None:
         """The queue has answered the last request."""
         self.in_flight = False
-        self._granted = 0 if reply.epoch != self._epoch else reply.credit
+        if reply.epoch != self._epoch:
+            return  # overtaken by our `GiveBack`, which took all credit and set the queue's count anew
+        self._granted = reply.credit
         # A drain that found nothing has advanced the queue's count, and not ours.
         self._ahead = reply.delivery_count - self._seen
 

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.codec import plain
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.errors import AccessRefused, InUse, NotFound, NotSupported, PreconditionFailed
+from amqp10broker.errors import AccessRefused, InUse, NotFound, NotSupported
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO, check_not_direct_reply_to, stripped
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.service.channels.part import Channel, not_found, usable
-from amqp10broker.service.channels.publishing import DIRECT_REPLY_TO
 
 GENERATED_PREFIX: Final = "amq.gen-"
-_DIRECT_REPLY_TO_PREFIX: Final = DIRECT_REPLY_TO + "."
 
 
 class Declaring:
@@ -48,6 +47,8 @@ class Declaring:
 
     def exchange_declare(self, method: methods.ExchangeDeclare) -> None:
         """exchange.declare"""
+        # Before anybody asks for permission: it must be for the name that is declared.
+        method.exchange = stripped(method.exchange)
         topology = self._context.vhost.topology
         access = self._context.access
         if method.passive:
@@ -107,7 +108,7 @@ class Declaring:
         access = self._context.access
         vhost = self._context.vhost
         if destination.kind == "queue":
-            _not_direct_reply_to(destination.name)
+            check_not_direct_reply_to(destination.name)
             access.write("queue", destination.name)
             found = vhost.find(destination.name)
             if found is not None:
@@ -142,7 +143,9 @@ class Declaring:
 
     def queue_declare(self, method: methods.QueueDeclare) -> None:
         """queue.declare"""
-        if method.queue.startswith(DIRECT_REPLY_TO):
+        # As in exchange.declare.
+        method.queue = stripped(method.queue)
+        if method.queue == DIRECT_REPLY_TO or method.queue.startswith(DIRECT_REPLY_TO + "."):
             self._declare_direct_reply_to(method)
         elif method.passive:
             name = self.queue_named(method.queue)
@@ -169,7 +172,6 @@ class Declaring:
             arguments=arguments,
             internal=not method.queue,
         )
-        context.vhost.for_connection(queue, context.connection)
         if created:
             self.last_queue = queue.name
             self._reply(method.no_wait, methods.QueueDeclareOk(queue.name, 0, 0))
@@ -191,17 +193,15 @@ class Declaring:
 
     def _declare_direct_reply_to(self, method: methods.QueueDeclare) -> None:
         """Asking for a reply queue tells whether its owner is still there."""
-        vhost = self._context.vhost
         if method.queue != DIRECT_REPLY_TO:
-            if not method.queue.startswith(_DIRECT_REPLY_TO_PREFIX):
-                self._declare(method)
-                return
-            vhost.lookup(method.queue)
+            self._context.vhost.lookup(method.queue)
         self._reply(method.no_wait, methods.QueueDeclareOk(method.queue, 0, 1))
 
     def queue_purge(self, method: methods.QueuePurge) -> None:
         """queue.purge"""
-        queue = self._queue_for("read", method.queue)
+        name = self.queue_named(method.queue)
+        self._context.access.read("queue", name)
+        queue = usable(self._channel, name)
 
         def reply(answer: Answer) -> None:
             if answer.refused is not None:
@@ -213,7 +213,7 @@ class Declaring:
     def queue_delete(self, method: methods.QueueDelete) -> None:
         """queue.delete"""
         name = self.queue_named(method.queue)
-        _not_direct_reply_to(name)
+        check_not_direct_reply_to(name)
         self._context.access.configure("queue", name)
         vhost = self._context.vhost
         queue = vhost.find(name)
@@ -235,75 +235,10 @@ class Declaring:
                 raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {text}")
             self._reply(method.no_wait, methods.QueueDeleteOk(answer.ready))
 
-        command: Callable[..., Delete] = lambda request: Delete(  # noqa: E731
-            request, if_unused=method.if_unused, if_empty=method.if_empty
-        )
+        command = partial(Delete, if_unused=method.if_unused, if_empty=method.if_empty)
         self._channel.ask(queue.handle, command, reply)
-
-    def _queue_for(self, permission: str, given: str) -> DeclaredQueue:
-        name = self.queue_named(given)
-        getattr(self._context.access, permission)("queue", name)
-        return usable(self._channel, name)
 
 
 def _not_default_exchange(name: str) -> None:
     if not name:
         raise AccessRefused("the default exchange", "operation not permitted on the default exchange")
-
-
-def _not_direct_reply_to(name: str) -> None:
-    if name == DIRECT_REPLY_TO or name.startswith(_DIRECT_REPLY_TO_PREFIX):
-        raise AccessRefused(
-            f"queue '{name}'", f"operation not permitted on the direct reply-to queue '{name}'"
-        )
-
-
-def check_consumer_arguments(queue: DeclaredQueue, arguments: dict[str, Any]) -> None:
-    """Check the arguments of basic.consume.
-
-    Raises:
-        PreconditionFailed: an argument is unknown for the type of the queue, or of a wrong type.
-    """
-    known = {"x-priority", "x-cancel-on-ha-failover"}
-    if queue.type == "quorum":
-        known.add("x-consumer-timeout")
-    for key, value in arguments.items():
-        if key not in known:
-            if key.startswith("x-"):
-                raise PreconditionFailed(
-                    f"queue '{queue.name}'",
-                    f"invalid arg '{key}' for queue '{queue.name}' in vhost '{queue.vhost}' of queue type "
-                    f"rabbit_{queue.type}_queue",
-                )
-            continue
-        wanted = bool if key == "x-cancel-on-ha-failover" else int
-        if not isinstance(value, wanted) or (wanted is int and isinstance(value, bool)):
-            raise PreconditionFailed(
-                f"queue '{queue.name}'",
-                f"invalid arg '{key}' for queue '{queue.name}' in vhost '{queue.vhost}': "
-                f"{{unacceptable_type,{_amqp_type(value)}}}",
-            )
-        if key == "x-consumer-timeout" and value < 0:
-            raise PreconditionFailed(
-                f"queue '{queue.name}'",
-                f"invalid arg '{key}' for queue '{queue.name}' in vhost '{queue.vhost}': "
-                f"{{value_negative,{value}}}",
-            )
-
-
-def _amqp_type(value: object) -> str:
-    match value:
-        case bool():
-            return "bool"
-        case int():
-            return "signedint" if -(2**31) <= value < 2**31 else "long"
-        case float():
-            return "double"
-        case str() | bytes():
-            return "longstr"
-        case list():
-            return "array"
-        case dict():
-            return "table"
-        case _:
-            return "void"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import get_ok_frames
+from amqp10broker.catalog.vhost import VOLATILE
+from amqp10broker.errors import NotSupported
 from amqp10broker.message.convert import to_amqp091
 from amqp10broker.queues.effects import CreditReply, QueueDeleted
 from amqp10broker.service.channels.consumer import Consumer
@@ -23,6 +25,11 @@ class Fetching:
         name = channel.queue_named(method.queue)
         channel.context.access.read("queue", name)
         queue = usable(channel, name)
+        if queue.type == VOLATILE:
+            raise NotSupported(
+                f"queue '{name}'",
+                f"basic.get not supported by volatile queue '{name}' in vhost '{queue.vhost}'",
+            )
         self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
         channel.pause()
 

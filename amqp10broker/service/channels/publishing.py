@@ -19,11 +19,11 @@ from amqp10broker.message.amqp091 import read_content
 from amqp10broker.message.message import Message
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.service.channels.context import ChannelContext, Post
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Receiver, Sender
-from amqp10broker.service.routes import HEADS_MAX, Route, Routes
+from amqp10broker.service.routes import Route, Routes
 
-DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
 
 OUTLETS_MAX: Final = 1024
@@ -140,26 +140,24 @@ class Publishing:
         heads = route.heads
         messages: list[Message] = []
         limit = self._context.config.max_message_size_bytes
-        for properties, body in zip(run.properties, run.bodies, strict=True):
-            head = heads.get(properties)
-            if type(head) is not bytes or len(body) > limit:
-                # Something about this one is special, or new: those before it first, to keep the order.
-                self._to_queues(queues, messages, run.mandatory)
-                messages = []
-                found, extra_keys = self._read(route, properties, body)
-                if extra_keys:
-                    self._publish_one(run, route, found, extra_keys, body)
-                    continue
-                head = found
-                if _DIRECT_REPLY_TO_BYTES in properties:
-                    # Its address is that of today's consumer: not to be remembered.
-                    messages.append((head, body))
-                    continue
-                if len(heads) >= HEADS_MAX:
-                    heads.clear()
-                heads[properties] = found
-            messages.append((head, body))
-        self._to_queues(queues, messages, run.mandatory)
+        try:
+            for properties, body in zip(run.properties, run.bodies, strict=True):
+                head = heads.get(properties)
+                if head is None or len(body) > limit:
+                    head, extra_keys = self._read(route, properties, body)
+                    if extra_keys:
+                        # It goes elsewhere: those before it first, to keep the order.
+                        self._to_queues(queues, messages, run.mandatory)
+                        messages = []
+                        self._publish_one(run, route, head, extra_keys, body)
+                        continue
+                    if _DIRECT_REPLY_TO_BYTES not in properties:
+                        # What names direct reply-to has the address of today's consumer.
+                        self._routes.remember(route, properties, head)
+                messages.append((head, body))
+        finally:
+            # Also when one was refused: those before it are published.
+            self._to_queues(queues, messages, run.mandatory)
 
     def _publish_each(self, run: PublishRun, route: Route) -> None:
         for properties, body in zip(run.properties, run.bodies, strict=True):

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.codec import plain
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import AccessRefused, PreconditionFailed
 from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
 from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.service.channels.consumer import Consumer
-from amqp10broker.service.channels.declaring import check_consumer_arguments
+from amqp10broker.service.channels.consumer_arguments import check_consumer_arguments
 from amqp10broker.service.channels.part import Channel, not_found, usable
-from amqp10broker.service.channels.publishing import DIRECT_REPLY_TO
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
 
@@ -54,11 +54,11 @@ class Subscribing:
             name = self._channel.queue_named(method.queue)
             context.access.read("queue", name)
             queue = usable(self._channel, name)
-            if queue.type == "volatile":
+            if queue.type == VOLATILE:
                 raise AccessRefused(
                     f"queue '{name}'", f"only creator channel may consume from queue '{name}'"
                 )
-            check_consumer_arguments(queue, plain(method.arguments))
+            check_consumer_arguments(queue, method.arguments)
         consumer = consuming.subscribe(tag, queue, no_ack=method.no_ack, exclusive=method.exclusive)
         self._asked[consumer.ref] = (consumer, method.no_wait)
         self._channel.pause()

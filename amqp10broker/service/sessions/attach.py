@@ -41,6 +41,7 @@ from amqp10broker.errors import (
 )
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
+from amqp10broker.routing.declaration import DIRECT_REPLY_TO, stripped
 from amqp10broker.service.context import SessionContext
 
 T = TypeVar("T")
@@ -54,7 +55,6 @@ OUTCOMES: Final = (
 TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
 VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
-DIRECT_REPLY_TO: Final = "amq.rabbitmq.reply-to"
 
 # The first that fits counts.
 _CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
@@ -291,7 +291,7 @@ def _temporary_queue(
             Condition.NOT_IMPLEMENTED,
             f"Dynamic {end} not supported: set no address and no capability but temporary-queue",
         )
-    name = f"amq.dyn-{context.container_id}-{attach.name}-{context.new_id()}"
+    name = stripped(f"amq.dyn-{context.container_id}-{attach.name}-{context.new_id()}")
     if len(f"{context.container_id}{attach.name}".encode()) >= _GENERATED_NAME_PARTS_BYTES_MAX:
         name = f"amq.dyn.gen-{context.new_id()}"
     _allowed(lambda: context.access.configure("queue", name))

@@ -367,6 +367,19 @@ def test_a_new_secret_is_handed_on_and_answered() -> None:
     assert written(connection) == [ConnectionUpdateSecretOk()]
 
 
+@pytest.mark.parametrize(
+    "event",
+    [
+        StartOkReceived("PLAIN", b"geheim", {}),
+        SecureOkReceived(b"geheim"),
+        UpdateSecretReceived(b"geheim", "expired"),
+    ],
+)
+def test_what_a_client_logs_in_with_is_not_shown(event: object) -> None:
+    """A repr may go into a log."""
+    assert "geheim" not in repr(event)
+
+
 def test_blocked_is_told_to_clients_that_asked_for_it() -> None:
     """And unblocked; the reason is cut to what fits."""
     connection = connection_in(S.RUNNING)

@@ -122,6 +122,20 @@ def test_shapes_are_forgotten_when_they_do_not_repeat() -> None:
         assert header.properties.message_id == f"id-{number}"
 
 
+def test_large_heads_are_not_kept() -> None:
+    """A thousand of them would be a hundred megabytes for each consumer."""
+    encoder = DeliverEncoder(3, "ctag", FRAME_MAX)
+    out: list[bytes] = []
+    large = head(headers={"text": "x" * 2000})
+    encoder.encode(1, [(large, b"1"), (large, b"2"), (head(), b"3")], out)
+    assert len(encoder._shapes) == 1
+    frames = frames_of(b"".join(out), 3)
+    for number, headers in enumerate(({"text": "x" * 2000}, {"text": "x" * 2000}, None), 1):
+        method, header, body = content_of(frames)
+        assert (method.delivery_tag, body) == (number, b"%d" % number)
+        assert header.properties.headers == headers
+
+
 def test_heads_are_read_as_the_message_room_writes_them() -> None:
     """The layout is the same on both sides."""
     for again in (False, True):

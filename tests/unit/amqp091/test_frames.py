@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from collections import defaultdict
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqp10broker.amqp091.codec import encode_table
 from amqp10broker.amqp091.frames import (
     HEARTBEAT,
     AckRun,
@@ -355,3 +357,21 @@ def test_what_is_read_does_not_depend_on_the_cut(stream: bytes, data: st.DataObj
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10))
     found = with_names(flat(read(stream, cuts, frame_max=16384)))
     assert found == by_pamqp(stream)
+
+
+def test_large_properties_are_not_kept() -> None:
+    """A publisher with many routing keys and large headers costs the broker no large memory."""
+    reader = FrameReader(0)
+    properties = b"\x20\x00" + encode_table({"x": "x" * 100_000})
+    tracemalloc.start()
+    try:
+        for number in range(100):
+            (run,) = reader.feed(publish(key=f"k{number}", properties=properties, frame_max=0) * 2)
+            assert isinstance(run, PublishRun)
+            assert run.properties == [properties] * 2
+            assert run.bodies == [b"hello"] * 2
+        del run
+        kept, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept < 2_000_000

@@ -384,7 +384,10 @@ def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> No
     """Files of RabbitMQ before 3.6 hold MD5 and do not say so; later ones without a name mean SHA-256."""
     old = base64.b64encode(b"salt" + bytes(16)).decode()
     new = base64.b64encode(b"salt" + bytes(32)).decode()
-    users = [{"name": "old", "password_hash": old, "tags": ""}, {"name": "new", "password_hash": new, "tags": []}]
+    users = [
+        {"name": "old", "password_hash": old, "tags": ""},
+        {"name": "new", "password_hash": new, "tags": []},
+    ]
     load({"users": users}, catalog)
     found = {name: catalog.users.lookup(name).password for name in ("old", "new")}
     assert {name: record and record.algorithm for name, record in found.items()} == {

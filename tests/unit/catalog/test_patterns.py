@@ -17,6 +17,8 @@ from amqp10broker.errors import InvalidArgument
         ("^orders", "orders.eu", True),
         ("", "orders", False),
         ("^$", "orders", False),
+        ("", "", False),
+        ("", "\n", False),
         ("^(amq\\.gen.*|amq\\.default)$", "amq.gen-xyz", True),
         ("^[[:alpha:]]+$", "orders", True),
         ("^[[:alpha:]]+$", "orders2", False),

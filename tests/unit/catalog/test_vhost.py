@@ -296,6 +296,16 @@ def test_the_queue_limit_refuses_one_too_many(vhost: VirtualHost) -> None:
     assert vhost.declare("q")[1]
 
 
+def test_queues_of_direct_replies_use_up_no_limit(vhost: VirtualHost, host: Any) -> None:
+    """Nobody declared them, and nobody sees them."""
+    vhost.limits = VhostLimits(max_queues=1)
+    handle = host.start_queue(QueueSpec("/", "r", "volatile", False, True, True, {}))
+    vhost.add_volatile("amq.rabbitmq.reply-to.a", object(), handle)
+    assert vhost.declare("q")[1]
+    vhost.remove("amq.rabbitmq.reply-to.a")
+    assert refusal(LimitExceeded, vhost, "r").endswith("queue limit in vhost '/' (1) is reached")
+
+
 def test_a_queue_limit_of_zero_allows_none(vhost: VirtualHost) -> None:
     """Zero is a limit; only negative ones are none."""
     vhost.limits = VhostLimits(max_queues=0)

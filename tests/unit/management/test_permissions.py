@@ -94,6 +94,15 @@ def test_a_dead_letter_exchange_of_another_type_is_a_bad_argument(broker: Broker
     assert "x-dead-letter-exchange" in text
 
 
+def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(broker: Broker) -> None:
+    """It is no text, and refused."""
+    user = broker.user("u", configure="^new$")
+    body = {"arguments": {"alternate-exchange": b"amq.fanout"}}
+    status, text = broker.request("PUT", "/exchanges/new", body, user=user)
+    assert status == "400"
+    assert text.startswith("invalid type 'binary' for arg 'alternate-exchange'")
+
+
 def test_an_alternate_exchange_needs_read_and_write(broker: Broker) -> None:
     """declare_exchange_alternate_exchange_allowed, _read, _write; wrapper_uses_matching_argument_key."""
     body = {"arguments": {"alternate-exchange": "y"}}

@@ -9,7 +9,8 @@ import pytest
 
 from amqp10broker.amqp10.types import Array, Symbol, UInt, ULong
 from amqp10broker.catalog.limits import VhostLimits
-from tests.support.managing import NODE, Broker
+from amqp10broker.catalog.queue import QueueSpec
+from tests.support.managing import NODE, Box, Broker
 
 DEFAULTS: dict[str, Any] = {}
 
@@ -279,3 +280,38 @@ def test_another_connections_exclusive_queue_is_locked(broker: Broker) -> None:
 def test_names_are_percent_decoded(broker: Broker) -> None:
     """Space, slash, percent, and what is not ASCII."""
     assert declared(broker, "a%20%2F%25%C3%A9")["name"] == "a /%é"
+
+
+REPLIES = "amq.rabbitmq.reply-to.abc"
+
+
+@pytest.mark.parametrize(
+    ("method", "to", "body"),
+    [
+        ("DELETE", f"/queues/{REPLIES}", None),
+        ("POST", "/bindings", {"source": "amq.direct", "destination_queue": REPLIES}),
+        ("DELETE", f"/bindings/src=amq.direct;dstq={REPLIES};key=;args=", None),
+    ],
+)
+def test_a_queue_of_direct_replies_is_its_clients_alone(
+    broker: Broker, method: str, to: str, body: object
+) -> None:
+    """403, as over AMQP 0-9-1: it is not bound or deleted, not even by whoever has it."""
+    with_replies(broker)
+    status, text = broker.request(method, to, body)
+    assert (status, text) == ("403", f"operation not permitted on the direct reply-to queue '{REPLIES}'")
+    assert broker.vhost.find(REPLIES) is not None
+
+
+@pytest.mark.parametrize("body", [{"exclusive": True, "auto_delete": True}, {}])
+def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: object) -> None:
+    """Its name is reserved, and it is nobody's to find equivalent."""
+    with_replies(broker)
+    status, text = broker.request("PUT", f"/queues/{REPLIES}", body)
+    assert (status, text) == ("403", f"queue name '{REPLIES}' contains reserved prefix 'amq.*'")
+
+
+def with_replies(broker: Broker) -> None:
+    """The broker's connection consumes direct replies."""
+    spec = QueueSpec("/", REPLIES, "volatile", False, True, True, {})
+    broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))

@@ -10,7 +10,7 @@ from amqp10broker.amqp10.codec import array_of, encode
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.amqp10.types import Described, Symbol, ULong
-from amqp10broker.message.amqp10 import decode_head, extra_keys
+from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, decode_head, extra_keys
 from amqp10broker.message.message import MessageReader, acquired, durable, header_of, is_amqp091
 
 BODY = encode(Described(ULong(0x75), b"hello"))
@@ -79,3 +79,19 @@ def test_the_first_acquirer_is_told_so_and_the_next_one_not() -> None:
     failed = acquired(again, failed=True)
     assert (header_of(failed[0]).first_acquirer, header_of(failed[0]).delivery_count) == (False, 1)
     assert failed[1] is message[1]
+
+
+def test_short_heads_are_remembered_and_long_ones_are_not() -> None:
+    """Thousands of long ones would be a large memory, which lasts longer than the messages."""
+    reader = MessageReader("x", "k", "guest")
+    for size, remembered in ((10, True), (HEAD_BYTES_MAX, False)):
+        payload = annotated({"x-a": "a" * size, "x-cc": ["b"]})
+        head = reader.read(payload)[0]
+        for one, other in (
+            (head, reader.read(payload)[0]),
+            (acquired((head, b""), failed=True)[0], acquired((head, b""), failed=True)[0]),
+            (header_of(head), header_of(head)),
+            (extra_keys(head), extra_keys(head)),
+        ):
+            assert one == other
+            assert (one is other) is remembered
