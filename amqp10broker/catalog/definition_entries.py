@@ -63,10 +63,14 @@ class Entry:
         return int(self._typed(key, int, "an integer", default))
 
     def table(self, key: str) -> dict[str, Any]:
-        """An object; an empty list counts as an empty one, as Erlang's JSON writes it."""
+        """An object, or what Erlang's JSON writes for one: a list of pairs, empty for an empty one."""
         value = self.values.get(key)
         if value is None or value == []:
             return {}
+        if isinstance(value, list) and all(
+            isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
+        ):
+            return {name: content for name, content in value}
         return dict(self._typed(key, dict, "an object: {...}", _REQUIRED))
 
     def value(self, key: str) -> Any:

@@ -23,7 +23,6 @@ RABBIT_VERSION: Final = "4.3.5"
 def export(
     catalog: Catalog,
     *,
-    product_version: str = "",
     conceal: Callable[[PasswordRecord | None], PasswordRecord | None] = lambda record: record,
 ) -> dict[str, Any]:
     """The catalog as a document, in a stable order.
@@ -33,14 +32,12 @@ def export(
 
     Args:
         catalog: what is written; unchanged.
-        product_version: ours.
         conceal: turns a password record into one that may leave the broker.
     """
     document: dict[str, Any] = {
         "rabbit_version": RABBIT_VERSION,
         "rabbitmq_version": RABBIT_VERSION,
         "product_name": "amqp10broker",
-        "product_version": product_version,
         "rabbitmq_definition_format": "cluster",
     }
     document["users"] = [_user_entry(user, conceal(user.password)) for user in _sorted_by_name(catalog.users)]

@@ -17,6 +17,7 @@ from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission, ScramRecord
 from amqp10broker.errors import ConfigError
 from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.security.passwords import Passwords
 
 FILE = Path(__file__).with_name("rabbitmq-definitions.json")
 GENERATED = "amq.gen-8sSDXjk3Gp0KrPzvT2mQ1A"
@@ -100,10 +101,10 @@ def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any
 def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
     """Through JSON into an empty broker, and out again the same."""
     load(document, catalog)
-    written = export(catalog, product_version="0.3")
+    written = export(catalog)
     other = Catalog(host)
     load(json.loads(json.dumps(written)), other)
-    assert export(other, product_version="0.3") == written
+    assert export(other) == written
 
 
 def test_the_export_has_rabbitmqs_sections(catalog: Catalog, document: dict[str, Any]) -> None:
@@ -394,3 +395,20 @@ def test_a_hash_without_algorithm_is_known_by_its_length(catalog: Catalog) -> No
         "old": PasswordAlgorithm.RABBIT_MD5,
         "new": PasswordAlgorithm.RABBIT_SHA256,
     }
+
+
+def test_a_file_that_a_rabbitmq_wrote_is_loaded(catalog: Catalog) -> None:
+    """Written by `rabbitmqctl export_definitions` of 3.10.8: Erlang's lists of pairs and all."""
+    exported = json.loads(FILE.with_name("exported-by-rabbitmq-3.10.8.json").read_text(encoding="utf-8"))
+    report = load(exported, catalog)
+    assert (report.skipped, report.unknown) == ([], [])
+    assert (report.loaded["queues"], report.loaded["exchanges"], report.loaded["bindings"]) == (6, 6, 6)
+    shop = catalog.vhosts["shop"]
+    assert shop.limits == VhostLimits(max_queues=50)
+    assert catalog.users.lookup("ann").limits == UserLimits(max_connections=5)
+    passwords = Passwords(catalog.users, lambda size: bytes(size))
+    assert passwords.slow("ann", b"ann's password")()
+    assert not passwords.slow("ann", b"another")()
+    exchange = shop.topology.lookup_exchange("shop.events")
+    queues, _ = shop.route(exchange, ("order.1.new",), dict)
+    assert [queue.name for queue in queues] == ["shop.orders"]
