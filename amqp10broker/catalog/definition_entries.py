@@ -70,7 +70,7 @@ class Entry:
         if isinstance(value, list) and all(
             isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) for pair in value
         ):
-            return {name: content for name, content in value}
+            return dict(value)
         return dict(self._typed(key, dict, "an object: {...}", _REQUIRED))
 
     def value(self, key: str) -> Any:

@@ -111,7 +111,7 @@ def test_the_export_has_rabbitmqs_sections(catalog: Catalog, document: dict[str,
     """And entries with at least the keys that RabbitMQ writes."""
     load(document, catalog)
     written = export(catalog)
-    assert set(document) - set(written) == {"original_cluster_name", "explanation"}
+    assert set(document) - set(written) == {"original_cluster_name", "explanation", "product_version"}
     for section in ("users", "vhosts", "permissions", "topic_permissions", "queues", "exchanges", "bindings"):
         wanted = set().union(*document[section]) - {"limits"}
         assert wanted <= set().union(*written[section]), section
