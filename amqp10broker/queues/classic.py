@@ -22,6 +22,7 @@ from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
     Command,
+    Configure,
     ConsumerRef,
     Credit,
     Delete,
@@ -35,6 +36,7 @@ from amqp10broker.queues.commands import (
     RequestRef,
     Settle,
     Subscribe,
+    Touch,
     Unsubscribe,
     Verdict,
 )
@@ -50,6 +52,7 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     Unconfirmed,
 )
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 TURN_MAX: Final = 32
 """Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and
@@ -115,14 +118,18 @@ class ClassicQueue:
 
     Attributes:
         name: the queue's name.
+        settings: replaced by `Configure`.
         durable: declared durable; memory is all there is here.
         auto_delete: goes with the last of its consumers, if it ever had one.
         deleted: it is gone; nothing is accepted any more.
         failed: it is gone because of a fault; publishers hear the difference.
     """
 
-    def __init__(self, name: str, *, durable: bool, auto_delete: bool = False) -> None:
+    def __init__(
+        self, name: str, *, durable: bool, auto_delete: bool = False, settings: QueueSettings = DEFAULTS
+    ) -> None:
         self.name = name
+        self.settings = settings
         self.durable = durable
         self.auto_delete = auto_delete
         self.deleted = False
@@ -186,6 +193,10 @@ class ClassicQueue:
                 self._purge(command)
             case Delete():
                 self._delete(command)
+            case Configure():
+                self.settings = command.settings
+            case Touch():
+                return
             case _:
                 assert_never(command)
 
@@ -230,7 +241,7 @@ class ClassicQueue:
         if consumer is None:
             return
         pop = consumer.unsettled.pop
-        if command.verdict is Verdict.ACCEPT or command.verdict is Verdict.DISCARD:
+        if command.verdict in (Verdict.ACCEPT, Verdict.DISCARD, Verdict.DISCARD_FAILED):
             for key in command.keys:
                 pop(key, None)
         else:

@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Final
 
 from amqp10broker.message.message import Message
+from amqp10broker.queues.settings import QueueSettings
 
 
 class ReplyTo:
@@ -62,6 +63,8 @@ class Verdict(Enum):
     """Done with: remove it."""
     DISCARD = auto()
     """Not wanted: dead-letter or drop it."""
+    DISCARD_FAILED = auto()
+    """Likewise, and the attempt counts as failed."""
     REQUEUE = auto()
     """Back to its place."""
     REQUEUE_FAILED = auto()
@@ -113,6 +116,10 @@ class Subscribe:
         counted: it is a consumer for counts, exclusiveness and auto-delete. What fetches single
             messages (basic.get) is not.
         answer: say `Subscribed` when it was accepted.
+        priority: of all consumers with credit, those of the highest one get messages.
+        timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: the queue's own.
+        position: where a stream begins for it, as `message.filters` reads it; None: the default.
+        filters: which messages of a stream it wants; None: all.
     """
 
     consumer: ConsumerRef
@@ -120,6 +127,10 @@ class Subscribe:
     exclusive: bool = False
     counted: bool = True
     answer: bool = False
+    priority: int = 0
+    timeout_ms: int | None = None
+    position: object | None = None
+    filters: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,11 +186,20 @@ class Credit:
 
 @dataclass(slots=True, eq=False)
 class Settle:
-    """The client has decided on deliveries. Unknown keys are ignored."""
+    """The client has decided on deliveries. Unknown keys are ignored.
+
+    Attributes:
+        consumer: which link.
+        keys: of its deliveries.
+        verdict: what becomes of them.
+        annotations: an encoded map of AMQP 1.0 to merge into their message-annotations (`modified`);
+            empty: none. Queues that keep messages as published ignore it.
+    """
 
     consumer: ConsumerRef
     keys: Sequence[int]
     verdict: Verdict
+    annotations: bytes = b""
 
 
 @dataclass(slots=True, eq=False)
@@ -236,8 +256,22 @@ class Delete:
     if_empty: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Configure:
+    """Settings of the queue have changed, by a policy. They act on what is there already, too."""
+
+    settings: QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Touch:
+    """Somebody declared the queue again: it is not unused."""
+
+
 Command = (
     AttachPublisher
+    | Configure
+    | Touch
     | DetachPublisher
     | Cancel
     | Inspect

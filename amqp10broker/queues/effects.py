@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, PublisherRef, RequestRef
@@ -36,6 +36,51 @@ class Unconfirmed:
     settled: bool
     failed: bool = False
     queue: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The queue is full and does not take published messages.
+
+    Attributes:
+        publisher: as in `Confirmed`.
+        ids: as in `Confirmed`.
+        settled: as in `Confirmed`.
+        queue: its name.
+    """
+
+    publisher: PublisherRef
+    ids: Sequence[int]
+    settled: bool
+    queue: str
+
+
+class Reason(StrEnum):
+    """Why a message is dead-lettered, as its record of dead-lettering says."""
+
+    REJECTED = "rejected"
+    EXPIRED = "expired"
+    MAXLEN = "maxlen"
+    DELIVERY_LIMIT = "delivery_limit"
+
+
+@dataclass(slots=True, eq=False)
+class DeadLetters:
+    """Messages that the queue gave up, in queue order, for the dead-letter exchange it had then.
+
+    Not told to anybody who asked: `take_dead_letters` gives it to whoever runs the queue.
+
+    Attributes:
+        reason: why.
+        messages: which.
+        exchange: the queue's dead-letter exchange; it need not exist.
+        routing_key: instead of the messages' own; None keeps those.
+    """
+
+    reason: Reason
+    messages: Sequence[Message]
+    exchange: str
+    routing_key: str | None
 
 
 @dataclass(slots=True, eq=False)
@@ -99,6 +144,23 @@ class SubscribeRefused:
     queue: str
 
 
+@dataclass(frozen=True, slots=True)
+class ActiveChanged:
+    """The consumer became the active one of a queue with a single active consumer, or is it no more."""
+
+    consumer: ConsumerRef
+    active: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TimedOut:
+    """The consumer held deliveries for longer than it may: they went back to the queue."""
+
+    consumer: ConsumerRef
+    keys: Sequence[int]
+    queue: str
+
+
 class Refusal(Enum):
     """Why a queue did not do what was asked."""
 
@@ -106,6 +168,8 @@ class Refusal(Enum):
     NOT_EMPTY = "not empty"
     GONE = "gone"
     """It was deleted before the question came."""
+    NOT_SUPPORTED = "not supported"
+    """A queue of this kind cannot do it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,5 +190,15 @@ class Answer:
 
 
 Effect = (
-    Confirmed | Unconfirmed | Deliver | CreditReply | QueueDeleted | Subscribed | SubscribeRefused | Answer
+    Confirmed
+    | Unconfirmed
+    | Rejected
+    | Deliver
+    | CreditReply
+    | QueueDeleted
+    | Subscribed
+    | SubscribeRefused
+    | Answer
+    | ActiveChanged
+    | TimedOut
 )

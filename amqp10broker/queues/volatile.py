@@ -12,6 +12,7 @@ from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
     Command,
+    Configure,
     ConsumerRef,
     Credit,
     Delete,
@@ -24,6 +25,7 @@ from amqp10broker.queues.commands import (
     ReplyTo,
     Settle,
     Subscribe,
+    Touch,
     Unsubscribe,
 )
 from amqp10broker.queues.effects import (
@@ -100,7 +102,7 @@ class VolatileQueue:
                 self._tell(command.request.reply_to, Answer(command.request, 0, self.consumers, refused))
             case Delete():
                 self._delete(command)
-            case Settle():
+            case Settle() | Configure() | Touch():
                 return
 
     def _publish(self, command: Publish) -> None:

@@ -34,14 +34,17 @@ from amqp10broker.config import Config
 from amqp10broker.management.caller import Caller
 from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, PublisherRef, Subscribe
 from amqp10broker.queues.effects import (
+    ActiveChanged,
     Answer,
     Confirmed,
     CreditReply,
     Deliver,
     Effect,
     QueueDeleted,
+    Rejected,
     Subscribed,
     SubscribeRefused,
+    TimedOut,
     Unconfirmed,
 )
 from amqp10broker.service.context import SessionContext
@@ -145,6 +148,8 @@ class BrokerSession:
                     self._on_refused(effect)
                 case Subscribed():
                     raise AssertionError("links do not ask whether they were accepted")
+                case Rejected() | ActiveChanged() | TimedOut():
+                    raise AssertionError(f"no queue does this yet: {effect!r}")
                 case _:
                     assert_never(effect)
 

@@ -1,0 +1,85 @@
+"""Many messages as bytes: how they lie on disk, and packed in memory.
+
+::
+
+    count u32 | heads u32 | head lengths u32 * heads | content lengths u32 * count |
+    head numbers u16 * count, only if there is more than one head | heads | contents
+
+Integers are little-endian. Messages share heads, so each different one is written once. With more than
+65 535 different heads the batch is cut by the caller: `BATCH_MAX` messages have no more.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
+from operator import itemgetter
+from typing import Final
+
+from amqp10broker.message.message import Message
+
+BATCH_MAX: Final = 0xFFFF
+"""Messages that one batch may hold."""
+
+_START: Final = struct.Struct("<II")
+_HEAD: Final = itemgetter(0)
+_CONTENT: Final = itemgetter(1)
+
+
+def encode_batch(messages: Sequence[Message]) -> list[bytes]:
+    """Messages as pieces of bytes that belong together in this order.
+
+    Args:
+        messages: 1 to `BATCH_MAX`.
+    """
+    count = len(messages)
+    heads = list(map(_HEAD, messages))
+    contents = list(map(_CONTENT, messages))
+    numbers = dict.fromkeys(heads)
+    lengths = struct.pack(f"<{count}I", *map(len, contents))
+    if len(numbers) == 1:
+        head = heads[0]
+        start = _START.pack(count, 1) + len(head).to_bytes(4, "little")
+        return [start, lengths, head, *(contents if count == 1 else (b"".join(contents),))]
+    number_of = {head: number for number, head in enumerate(numbers)}
+    start = _START.pack(count, len(numbers)) + struct.pack(f"<{len(numbers)}I", *map(len, numbers))
+    indexes = struct.pack(f"<{count}H", *map(number_of.__getitem__, heads))
+    return [start, lengths, indexes, *numbers, b"".join(contents)]
+
+
+def decode_batch(data: bytes, at: int = 0) -> list[Message]:
+    """The messages of a batch; equal heads are one object.
+
+    Args:
+        data: what `encode_batch` made, joined.
+        at: where it begins.
+
+    Raises:
+        ValueError: it is no such batch, or something is left over.
+    """
+    try:
+        count, head_count = _START.unpack_from(data, at)
+        at += _START.size
+        head_lengths = struct.unpack_from(f"<{head_count}I", data, at)
+        at += 4 * head_count
+        lengths = struct.unpack_from(f"<{count}I", data, at)
+        at += 4 * count
+        indexes: Sequence[int] | None = None
+        if head_count != 1:
+            indexes = struct.unpack_from(f"<{count}H", data, at)
+            at += 2 * count
+    except struct.error as error:
+        raise ValueError(f"a batch of messages is cut off: {error}") from error
+    if at + sum(head_lengths) + sum(lengths) != len(data) or not count:
+        raise ValueError("a batch of messages is not as long as its lengths say")
+    heads = list(_slices(data, at, head_lengths))
+    contents = _slices(data, at + sum(head_lengths), lengths)
+    if indexes is None:
+        head = heads[0]
+        return [(head, content) for content in contents]
+    return [(heads[index], content) for index, content in zip(indexes, contents, strict=True)]
+
+
+def _slices(data: bytes, at: int, lengths: Sequence[int]) -> Iterator[bytes]:
+    return (data[start:stop] for start, stop in pairwise(accumulate(lengths, initial=at)))

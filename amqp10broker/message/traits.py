@@ -1,0 +1,54 @@
+"""What a queue wants to know of a message: durable, priority, time to live. Read from its head.
+
+Most messages have one of few heads, so each short head is read once.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final, NamedTuple
+
+from amqp10broker.amqp091.properties import (
+    EXPIRATION,
+    PERSISTENT,
+    PRIORITY,
+    decode_properties,
+    is_persistent,
+    read_flags,
+)
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, header_of
+
+_CACHE_ENTRIES: Final = 4096
+
+
+class Traits(NamedTuple):
+    """Of one head."""
+
+    durable: bool
+    """The publisher wants the message to survive a restart."""
+    priority: int | None
+    """0 to 255; None: the publisher gave none."""
+    ttl_ms: int | None
+    """None: no limit of its own."""
+
+
+def _read(head: bytes) -> Traits:
+    if head[0] != amqp091.MARK:
+        header = header_of(head)
+        return Traits(bool(header.durable), header.priority, header.ttl)
+    given = amqp091.split_head(head)[1]
+    flags, _ = read_flags(given)
+    if not flags & (PRIORITY | EXPIRATION):
+        return Traits(is_persistent(given), None, None)
+    properties = decode_properties(given)
+    ttl = None if properties.expiration is None else int(properties.expiration)
+    return Traits(properties.delivery_mode == PERSISTENT, properties.priority, ttl)
+
+
+_remembered = lru_cache(maxsize=_CACHE_ENTRIES)(_read)
+
+
+def traits_of(head: bytes) -> Traits:
+    """What a message's head says of it."""
+    return _remembered(head) if len(head) <= HEAD_BYTES_MAX else _read(head)

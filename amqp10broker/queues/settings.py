@@ -1,0 +1,89 @@
+"""What a queue is told about how to behave: limits, times, dead letters.
+
+Made by the catalog of the queue's arguments, its policy and its operator policy; a policy that changes
+makes another record, which the queue gets by `Configure` while it runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+DELIVERY_LIMIT: Final = 20
+"""Failed deliveries of a message of a quorum queue, unless somebody says otherwise (seed 004)."""
+
+CONSUMER_TIMEOUT_MS: Final = 1_800_000
+"""How long a consumer of a quorum queue may hold a delivery: half an hour."""
+
+
+class Overflow(StrEnum):
+    """What a full queue does."""
+
+    DROP_HEAD = "drop-head"
+    REJECT_PUBLISH = "reject-publish"
+    REJECT_PUBLISH_DLX = "reject-publish-dlx"
+
+
+class DeadLetterStrategy(StrEnum):
+    """How safely a quorum queue hands on what it gives up."""
+
+    AT_MOST_ONCE = "at-most-once"
+    AT_LEAST_ONCE = "at-least-once"
+
+
+class RetryType(StrEnum):
+    """Which returned messages of a quorum queue wait before they are delivered again."""
+
+    DISABLED = "disabled"
+    ALL = "all"
+    FAILED = "failed"
+    RETURNED = "returned"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Settings of one queue. None is: no limit, never, none.
+
+    Attributes:
+        message_ttl_ms: time to live of messages that are published from now on.
+        expires_ms: the queue goes when nobody has used it for so long.
+        max_length: ready messages.
+        max_length_bytes: bytes of their bodies; of a stream, of all that is kept.
+        overflow: what happens beyond these two.
+        dead_letter_exchange: where messages go that the queue gives up.
+        dead_letter_routing_key: instead of their own.
+        dead_letter_strategy: of a quorum queue; at-least-once acts only with `Overflow.REJECT_PUBLISH`.
+        max_priority: levels of a classic queue beside 0; as declared, no policy changes it.
+        single_active_consumer: one consumer gets messages, the others wait for it to go.
+        delivery_limit: failed deliveries of a message of a quorum queue.
+        consumer_timeout_ms: how long a consumer of a quorum queue may hold a delivery.
+        retry_type: of a quorum queue.
+        retry_min_ms: the wait, times the count of failed deliveries.
+        retry_max_ms: at most this.
+        max_age_ms: of a stream's segments.
+        segment_bytes: of a stream's segments.
+        filter_bytes: of a stream's filter for each chunk.
+    """
+
+    message_ttl_ms: int | None = None
+    expires_ms: int | None = None
+    max_length: int | None = None
+    max_length_bytes: int | None = None
+    overflow: Overflow = Overflow.DROP_HEAD
+    dead_letter_exchange: str | None = None
+    dead_letter_routing_key: str | None = None
+    dead_letter_strategy: DeadLetterStrategy = DeadLetterStrategy.AT_MOST_ONCE
+    max_priority: int | None = None
+    single_active_consumer: bool = False
+    delivery_limit: int | None = DELIVERY_LIMIT
+    consumer_timeout_ms: int | None = CONSUMER_TIMEOUT_MS
+    retry_type: RetryType = RetryType.DISABLED
+    retry_min_ms: int | None = None
+    retry_max_ms: int | None = None
+    max_age_ms: int | None = None
+    segment_bytes: int = 500_000_000
+    filter_bytes: int = 16
+
+
+DEFAULTS: Final = QueueSettings()

@@ -1,0 +1,69 @@
+"""Messages as bytes, and what heads say of messages."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.message.amqp091 import make_head as make_head091
+from amqp10broker.message.amqp10 import make_head
+from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.message.traits import Traits, traits_of
+
+messages = st.lists(
+    st.tuples(st.sampled_from([b"\x00a", b"\x00bb", b"\x91ccc"]) | st.binary(min_size=1), st.binary()),
+    min_size=1,
+)
+
+
+@given(messages)
+def test_what_was_encoded_is_decoded(given: list[tuple[bytes, bytes]]) -> None:
+    assert decode_batch(b"".join(encode_batch(given))) == given
+
+
+@given(messages, st.data())
+def test_a_batch_that_is_cut_off_is_refused(given: list[tuple[bytes, bytes]], data: st.DataObject) -> None:
+    encoded = b"".join(encode_batch(given))
+    cut = data.draw(st.integers(0, len(encoded) - 1))
+    with pytest.raises(ValueError, match="a batch of messages"):
+        decode_batch(encoded[:cut])
+
+
+def test_equal_heads_are_one_object() -> None:
+    encoded = b"".join(encode_batch([(b"head", b"a"), (b"other", b"b"), (b"head", b"c")]))
+    decoded = decode_batch(b"xx" + encoded, 2)
+    assert decoded[0][0] is decoded[2][0]
+
+
+@pytest.mark.parametrize(
+    ("header", "traits"),
+    [
+        (None, Traits(False, None, None)),
+        (Header(durable=True), Traits(True, None, None)),
+        (Header(priority=9, ttl=500), Traits(False, 9, 500)),
+    ],
+)
+def test_traits_of_amqp10(header: Header | None, traits: Traits) -> None:
+    assert traits_of(make_head(header, None, "", "q")) == traits
+
+
+@pytest.mark.parametrize(
+    ("properties", "traits"),
+    [
+        (BasicProperties(), Traits(False, None, None)),
+        (BasicProperties(delivery_mode=2, headers={"a": 1}), Traits(True, None, None)),
+        (BasicProperties(delivery_mode=1, priority=5), Traits(False, 5, None)),
+        (BasicProperties(delivery_mode=2, expiration="0"), Traits(True, None, 0)),
+    ],
+)
+def test_traits_of_amqp091(properties: BasicProperties, traits: Traits) -> None:
+    assert traits_of(make_head091("", "q", encode_properties(properties))) == traits
+    long = make_head091(
+        "x" * 255,
+        "y" * 255,
+        encode_properties(BasicProperties(message_id="z" * 255, headers={"h": "a" * 900})),
+    )
+    assert traits_of(long) == Traits(False, None, None)
