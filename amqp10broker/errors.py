@@ -7,6 +7,11 @@ to do instead. A protocol room translates those that a peer can cause into its o
     BrokerError
     |-- ConfigError             a setting is unknown, of the wrong type or out of range
     |-- AdminSocketError        the local socket for `amqp10broker status` is unsafe or not there
+    |-- StorageError            a file of the data folder cannot be used; says which, where, what to do
+    |   |-- DamagedFile         what stands there is not what was written
+    |   |-- FolderInUse         another broker has the data folder
+    |   |-- DiskFull            it is still to be written; nothing is lost, and it can be tried again
+    |   `-- StorageFailed       what was written may not be on the disk: the broker must stop
     `-- RefusedError            a request of a client is refused; says which resource
         |-- NotFound
         |-- AccessRefused
@@ -47,6 +52,45 @@ class ConfigError(BrokerError):
 
 class AdminSocketError(BrokerError):
     """The local administration socket cannot be used; the message says what to do."""
+
+
+class StorageError(BrokerError):
+    """A file or folder of the data folder cannot be used.
+
+    Args:
+        path: which.
+        problem: what is wrong, as a clause: "cannot be opened: Permission denied".
+        remedy: what to do, as a clause; it is not left out.
+        offset: bytes from the start of the file, if a place in it is meant.
+    """
+
+    def __init__(self, path: str, problem: str, remedy: str, *, offset: int | None = None) -> None:
+        place = "" if offset is None else f" at offset {offset}"
+        super().__init__(f"{path}{place}: {problem}; {remedy}")
+        self.path = path
+        self.problem = problem
+        self.remedy = remedy
+        self.offset = offset
+
+
+class DamagedFile(StorageError):
+    """What stands in the file is not what was written there; nothing was served or changed."""
+
+
+class FolderInUse(StorageError):
+    """Another process holds the data folder."""
+
+
+class DiskFull(StorageError):
+    """The disk did not take a write. What was to be written is kept, and it can be tried again."""
+
+
+class StorageFailed(StorageError):
+    """A sync failed, or the helper that syncs is gone: what was written may not be on the disk.
+
+    It is never tried again, because the system may have thrown away the pages that it could not
+    write, and would then report success for nothing. The broker stops and recovers from its files.
+    """
 
 
 class RefusedError(BrokerError):

@@ -48,6 +48,7 @@ rules = _load()
         ("amqp10/types.py", "import uuid\nuuid.uuid4()", "amqp10/types.py:2: uuid.uuid4 in a pure room"),
         ("amqp10/types.py", "from uuid import uuid4 as u\nu()", "uuid.uuid4 in a pure room"),
         ("queues/queue.py", "from datetime import datetime\ndatetime.now()", "datetime.datetime.now in"),
+        ("storage/journal.py", "import time", "time in a pure room"),
         ("shed/tools.py", "", "the room 'shed' is not in the table"),
     ],
 )
@@ -71,6 +72,7 @@ def test_a_violation_is_caught(path: str, source: str, fault: str) -> None:
         ),
         ("amqp10/types.py", "from uuid import UUID\nfrom datetime import datetime\ndatetime(1970, 1, 1)"),
         ("config/load.py", "from os import PathLike, fspath"),
+        ("storage/disk.py", "import os, fcntl\nfrom amqp10broker.errors import StorageError"),
         ("__init__.py", "def __getattr__(name):\n    from amqp10broker.tasks.broker import Broker"),
     ],
 )

@@ -1,0 +1,251 @@
+"""The data folder: where it is, whose it is, which format it has.
+
+::
+
+    DIR/                mode 0700
+      format            "amqp10broker data folder, format 1"
+      lock              held with flock by the one broker that runs; says which process that is
+      journal/          the journal's numbered files
+      catalog/          what is declared
+      streams/          a folder of segments for each stream
+
+A folder that was made half when the power went is finished by the next start. Nothing is ever written
+into a folder with other things in it.
+"""
+
+from __future__ import annotations
+
+import os.path
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from amqp10broker.errors import FolderInUse, StorageError
+from amqp10broker.storage.disk import Disk
+
+FORMAT: Final = 1
+_FORMAT_LINE: Final = f"amqp10broker data folder, format {FORMAT}\n".encode()
+_FORMAT: Final = re.compile(rb"amqp10broker data folder, format ([1-9]\d{0,8})\n")
+
+_FORMAT_NAME: Final = "format"
+_FORMAT_NEW: Final = "format.new"
+_LOCK_NAME: Final = "lock"
+_FOLDERS: Final = ("journal", "catalog", "streams")
+_OURS: Final = frozenset({_FORMAT_NAME, _FORMAT_NEW, _LOCK_NAME, *_FOLDERS})
+
+_LOCK_BYTES_MAX: Final = 200
+
+
+class DataFolder:
+    """A data folder that this process holds, until `close`.
+
+    Attributes:
+        path: the folder.
+        journal: folder of the journal's files.
+        catalog: folder of the catalog's log.
+        streams: folder of the streams' folders.
+    """
+
+    def __init__(self, disk: Disk, path: str, lock: int | None) -> None:
+        """Name the parts; use `open_data_folder`.
+
+        Args:
+            disk: where it is.
+            path: the folder.
+            lock: the descriptor of the lock file, None if there is nothing to hold.
+        """
+        self.path = path
+        self.journal = os.path.join(path, "journal")
+        self.catalog = os.path.join(path, "catalog")
+        self.streams = os.path.join(path, "streams")
+        self._disk = disk
+        self._lock = lock
+
+    def free_bytes(self) -> int:
+        """What can still be written to the folder's file system.
+
+        Raises:
+            StorageError: the system does not tell.
+        """
+        with _told(self.path, "the free space cannot be told"):
+            return self._disk.free_bytes(self.path)
+
+    def close(self) -> None:
+        """Let another process have the folder; twice is fine."""
+        if self._lock is not None:
+            self._disk.close(self._lock)
+            self._lock = None
+
+
+def open_data_folder(disk: Disk, path: str, holder: str) -> DataFolder:
+    """Take a data folder for this process; make it, if there is none.
+
+    Args:
+        disk: where it is.
+        path: the folder; those above it must be there.
+        holder: who we are, for others who want it too: "process 123".
+
+    Raises:
+        FolderInUse: another process has it.
+        StorageError: it cannot be made or opened, is something else, or has a newer format.
+    """
+    with _told(path, "the data folder cannot be used"):
+        _make_folder(disk, path)
+        _check_contents(disk, path)
+        lock = _take_lock(disk, path, holder)
+        assert lock is not None
+        try:
+            _check_format(disk, path, make=True)
+            for name in _FOLDERS:
+                _make_folder(disk, os.path.join(path, name))
+        except BaseException:
+            disk.close(lock)
+            raise
+    return DataFolder(disk, path, lock)
+
+
+def inspect_data_folder(disk: Disk, path: str, holder: str) -> DataFolder:
+    """Take a data folder to read it; nothing in it is changed, and it need not be writable.
+
+    Raises:
+        FolderInUse: a broker has it, so that its files change while they are read.
+        StorageError: there is no data folder, or it has a newer format.
+    """
+    with _told(path, "the data folder cannot be read"):
+        if not disk.is_folder(path):
+            raise StorageError(path, "there is no such folder", "give the one that serve --data-dir has")
+        _check_contents(disk, path)
+        lock = _take_lock(disk, path, None)
+        try:
+            _check_format(disk, path, make=False)
+        except BaseException:
+            if lock is not None:
+                disk.close(lock)
+            raise
+    return DataFolder(disk, path, lock)
+
+
+def sync_folder(disk: Disk, path: str) -> None:
+    """Make the names in a folder durable.
+
+    Raises:
+        OSError: they may not be.
+    """
+    fd = disk.open_folder(path)
+    try:
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
+def _make_folder(disk: Disk, path: str) -> None:
+    if disk.is_folder(path):
+        return
+    disk.make_folder(path)
+    sync_folder(disk, os.path.dirname(os.path.abspath(path)))
+
+
+def _check_contents(disk: Disk, path: str) -> None:
+    names = disk.list_folder(path)
+    if _FORMAT_NAME in names:
+        return
+    # "lost+found" is what a new file system has at its top.
+    foreign = [name for name in names if name not in _OURS and name != "lost+found"]
+    if foreign:
+        raise StorageError(
+            path,
+            f"is no data folder, and there is something in it ({foreign[0]!r})",
+            "give an empty folder, or one that is not there yet",
+        )
+
+
+def _take_lock(disk: Disk, path: str, holder: str | None) -> int | None:
+    """Lock the folder; to read only (`holder` is None), a folder without a lock file needs none."""
+    name = os.path.join(path, _LOCK_NAME)
+    if holder is not None and _LOCK_NAME not in disk.list_folder(path):
+        try:
+            disk.close(disk.create(name))
+        except FileExistsError:
+            pass  # another broker was faster; who holds it is seen below
+    elif _LOCK_NAME not in disk.list_folder(path):
+        return None
+    fd = disk.open(name, write=holder is not None)
+    try:
+        if not disk.lock(fd):
+            other = disk.read(fd, 0, _LOCK_BYTES_MAX).decode("utf-8", "replace").strip()
+            raise FolderInUse(
+                path,
+                f"is in use by {other or 'another process'}",
+                "stop that broker, or give another folder",
+            )
+        if holder is not None:
+            _sign(disk, fd, holder)
+    except BaseException:
+        disk.close(fd)
+        raise
+    return fd
+
+
+def _sign(disk: Disk, fd: int, holder: str) -> None:
+    try:
+        disk.truncate(fd, 0)
+        disk.write(fd, 0, [f"{holder}\n".encode()])
+    except OSError:
+        # A full disk must not keep a broker from starting, which may free some of it. The lock holds
+        # all the same; it only does not say whose it is.
+        pass
+
+
+def _check_format(disk: Disk, path: str, *, make: bool) -> None:
+    name = os.path.join(path, _FORMAT_NAME)
+    if _FORMAT_NAME not in disk.list_folder(path):
+        if not make:
+            raise StorageError(path, "is no data folder", "give the one that serve --data-dir has")
+        _write_format(disk, path)
+        return
+    fd = disk.open(name)
+    try:
+        text = disk.read(fd, 0, 2 * len(_FORMAT_LINE))
+    finally:
+        disk.close(fd)
+    found = _FORMAT.fullmatch(text)
+    if found is None:
+        raise StorageError(
+            name,
+            "does not say which format the data folder has",
+            f"if this is a data folder of amqp10broker, its text should be {_FORMAT_LINE.decode().strip()!r}",
+        )
+    if int(found[1]) > FORMAT:
+        raise StorageError(
+            path,
+            f"has format {int(found[1])}, and this broker knows formats up to {FORMAT}",
+            "start the newer version of the broker that made it, or give another folder",
+        )
+
+
+def _write_format(disk: Disk, path: str) -> None:
+    """Written aside and renamed, so that there is never half of it."""
+    aside = os.path.join(path, _FORMAT_NEW)
+    if _FORMAT_NEW in disk.list_folder(path):
+        disk.unlink(aside)
+    fd = disk.create(aside)
+    try:
+        disk.write(fd, 0, [_FORMAT_LINE])
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+    disk.rename(aside, os.path.join(path, _FORMAT_NAME))
+    sync_folder(disk, path)
+
+
+@contextmanager
+def _told(path: str, problem: str) -> Iterator[None]:
+    """Turn the system's errors into ours."""
+    try:
+        yield
+    except OSError as error:
+        where = error.filename if isinstance(error.filename, str) else path
+        raise StorageError(
+            where, f"{problem}: {error.strerror}", "check that it is there, and that it is yours to write"
+        ) from error

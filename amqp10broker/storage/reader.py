@@ -1,0 +1,238 @@
+"""The one reader of all files: records from front to back, in batches, and a verdict on where they end.
+
+A record that is not right is damage and raises, except at the end of the last file of a sequence, where
+it may be the torn tail that a loss of power leaves (`tail` tells them apart). The rules that writers
+keep so that this holds:
+
+- A header is synced, and its name in the folder, before the first record is written behind it.
+- Before the first record is written to a file, all files before it in the sequence are synced.
+- Appending after a sync begins with a marker (`LogFile` does).
+- What was cut off is cut off durably before anything is appended.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+from amqp10broker.errors import DamagedFile, StorageError
+from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.record import (
+    HEADER_BYTES,
+    MARKER,
+    OFFSET_MASK,
+    RECORD,
+    RECORD_BYTES,
+    VERSION,
+    Header,
+    Record,
+    decode_header,
+)
+from amqp10broker.storage.tail import why_damaged
+
+CHUNK_BYTES: Final = 1 << 20
+"""Read at one time: a batch has so many bytes, or one record if that is longer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Torn:
+    """The end of the last file, which was not written whole. It holds nothing that was ever synced."""
+
+    offset: int
+    bytes: int
+
+
+class FileReader:
+    """Reads one file.
+
+    Attributes:
+        path: its name.
+        header: None if the file was made and then lost before anything was in it.
+        size: bytes of the file when it was opened.
+        end: where the last good record read so far ends, 0 without a header.
+        torn: what stands behind `end`, known when all batches have been read.
+        records: how many have been read, markers left out.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        path: str,
+        *,
+        purpose: int,
+        number: int,
+        last: bool,
+        start: int = HEADER_BYTES,
+    ) -> None:
+        """Open a file and read its header.
+
+        Args:
+            disk: where it is.
+            path: its name there.
+            purpose: what its header must say it is for.
+            number: the number that its header must have.
+            last: whether it is the last of its sequence, so that its tail may be torn.
+            start: the offset of the record to begin with.
+
+        Raises:
+            DamagedFile: its header is not right.
+            StorageError: it cannot be read, or a newer version has written it.
+        """
+        self.path = path
+        self.size = 0
+        self.end = 0
+        self.torn: Torn | None = None
+        self.records = 0
+        self._disk = disk
+        self._last = last
+        self._fd: int | None = None
+        try:
+            self._fd = disk.open(path)
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        try:
+            self.size = disk.size(self._fd)
+            self.header: Header | None = self._read_header(purpose, number)
+        except OSError as error:
+            self.close()
+            raise _unreadable(path, error) from error
+        except StorageError:
+            self.close()
+            raise
+        if self.header is not None:
+            self.end = start
+
+    def close(self) -> None:
+        """Close the file; once is enough, and reading to the end does it."""
+        if self._fd is not None:
+            self._disk.close(self._fd)
+            self._fd = None
+
+    def batches(self) -> Iterator[list[Record]]:
+        """All records, in order, without markers; no batch is empty. Closes the file at the end.
+
+        Raises:
+            DamagedFile: a record is not right; what was yielded before is.
+            StorageError: the file cannot be read.
+        """
+        try:
+            while self.header is not None and self.end < self.size:
+                found = self._next(self.header)
+                if found:
+                    self.records += len(found)
+                    yield found
+                if self.torn is not None:
+                    break
+        except OSError as error:
+            raise _unreadable(self.path, error) from error
+        finally:
+            self.close()
+
+    def _next(self, header: Header) -> list[Record]:
+        """The records of the next chunk; sets `end`, and `torn` at a torn tail."""
+        assert self._fd is not None
+        data = self._disk.read(self._fd, self.end, CHUNK_BYTES)
+        records, used, good = parse(data, self.end, header)
+        if good and not used and len(data) >= RECORD_BYTES:
+            # One record longer than a chunk, or a length that leads beyond the end.
+            length = RECORD_BYTES + int.from_bytes(data[:4], "big")
+            if self.end + length <= self.size:
+                data = self._disk.read(self._fd, self.end, length)
+                records, used, good = parse(data, self.end, header)
+        self.end += used
+        if not good or not used:
+            self._judge(header)
+        return records
+
+    def _judge(self, header: Header) -> None:
+        assert self._fd is not None
+        rest = self._disk.read(self._fd, self.end, self.size - self.end)
+        if not self._last:
+            reason: str | None = "only the last file may end in a record that was not written whole"
+        else:
+            reason = why_damaged(rest, self.end, header)
+        if reason is not None:
+            raise DamagedFile(
+                self.path,
+                f"the record is damaged ({reason})",
+                "nothing was changed; restore the data folder from a copy, or give up the rest of this "
+                f"file, {self.size - self.end} bytes, with: truncate -s {self.end} {self.path}",
+                offset=self.end,
+            )
+        self.torn = Torn(self.end, self.size - self.end)
+
+    def _read_header(self, purpose: int, number: int) -> Header | None:
+        assert self._fd is not None
+        data = self._disk.read(self._fd, 0, HEADER_BYTES)
+        header = decode_header(data) if len(data) == HEADER_BYTES else None
+        if header is None:
+            if self._last and self.size <= HEADER_BYTES:
+                # Made, and the power went before its first sync: no record was ever behind it.
+                self.torn = Torn(0, self.size)
+                return None
+            problem = "the header of the file is damaged"
+        elif header.version > VERSION:
+            raise StorageError(
+                self.path,
+                f"has format {header.version}, and this broker reads format {VERSION}",
+                "start the newer version of the broker that wrote it",
+            )
+        elif header.purpose != purpose:
+            problem = f"the file is for purpose {header.purpose}, and one for {purpose} should be here"
+        elif header.number != number:
+            problem = f"the file is number {header.number} by its header, and {number} by its name"
+        else:
+            return header
+        raise DamagedFile(
+            self.path,
+            problem,
+            "nothing was changed; restore the data folder from a copy, or move this file and those with "
+            "higher numbers away to lose what is in them",
+            offset=0,
+        )
+
+
+def parse(data: bytes, offset: int, header: Header) -> tuple[list[Record], int, bool]:
+    """Take the records off the start of some bytes.
+
+    Args:
+        data: bytes of a file, from the start of a record on.
+        offset: where in the file they begin.
+        header: the file's.
+
+    Returns:
+        The records without markers; how many bytes they and the markers take; and whether the rest may
+        be the beginning of a record, instead of something wrong.
+    """
+    records: list[Record] = []
+    view = memoryview(data)
+    limit = len(data)
+    seed = header.seed
+    number = header.number
+    unpack = RECORD.unpack_from
+    new = tuple.__new__
+    at = 0
+    while at + RECORD_BYTES <= limit:
+        length, crc, group, kind, term, index = unpack(data, at)
+        end = at + RECORD_BYTES + length
+        if end > limit:
+            # Zeros of a length this long are no beginning either, but then its checksum will tell.
+            return records, at, True
+        place = offset + at
+        if crc32(view[at + 8 : end], seed) ^ place & OFFSET_MASK != crc or not kind:
+            return records, at, False
+        if kind != MARKER:
+            fields = (group, kind, term, index, data[at + RECORD_BYTES : end], number, place, end - at)
+            records.append(new(Record, fields))
+        at = end
+    return records, at, True
+
+
+def _unreadable(path: str, error: OSError) -> StorageError:
+    return StorageError(
+        path,
+        f"cannot be read: {error.strerror}",
+        "check the disk, and whose the file is (its mode and owner)",
+    )

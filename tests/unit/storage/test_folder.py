@@ -1,0 +1,99 @@
+"""Whose the data folder is, and that nothing foreign is touched."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from amqp10broker.errors import FolderInUse, StorageError
+from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
+
+DISK = OsDisk()
+
+
+def test_a_folder_is_made_for_its_owner_only_and_opens_again(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    for _ in range(2):
+        folder = open_data_folder(DISK, str(path), "process 1")
+        assert sorted(each.name for each in path.iterdir()) == [
+            "catalog", "format", "journal", "lock", "streams",
+        ]  # fmt: skip
+        assert folder.free_bytes() > 0
+        folder.close()
+        folder.close()
+    for each in (path, path / "journal", path / "catalog", path / "streams"):
+        assert stat.S_IMODE(each.stat().st_mode) == 0o700
+    assert (path / "format").read_text() == "amqp10broker data folder, format 1\n"
+
+
+def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    held = open_data_folder(DISK, path, "process 4711")
+    with pytest.raises(FolderInUse, match=r"in use by process 4711; stop that broker, or give another"):
+        open_data_folder(DISK, path, "process 2")
+    with pytest.raises(FolderInUse, match="process 4711"):
+        inspect_data_folder(DISK, path, "a check")
+    held.close()
+    open_data_folder(DISK, path, "process 3").close()
+
+
+def test_a_folder_with_other_things_in_it_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(StorageError, match=r"something in it \('thesis.tex'\); give an empty folder"):
+        open_data_folder(DISK, str(tmp_path), "us")
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.tex"]
+
+
+def test_the_top_of_a_new_file_system_may_be_a_data_folder(tmp_path: Path) -> None:
+    (tmp_path / "lost+found").mkdir()
+    open_data_folder(DISK, str(tmp_path), "us").close()
+
+
+@pytest.mark.parametrize("half", [["lock"], ["lock", "format.new"]])
+def test_a_folder_made_half_is_finished(tmp_path: Path, half: list[str]) -> None:
+    for name in half:
+        (tmp_path / name).write_text("amqp10br")
+    open_data_folder(DISK, str(tmp_path), "us").close()
+    assert (tmp_path / "format").read_text().endswith("format 1\n")
+    assert not (tmp_path / "format.new").exists()
+
+
+def test_a_newer_format_is_refused_and_a_garbled_one_too(tmp_path: Path) -> None:
+    path = str(tmp_path / "data")
+    open_data_folder(DISK, path, "us").close()
+    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 2\n")
+    with pytest.raises(StorageError, match="has format 2, and this broker knows formats up to 1"):
+        open_data_folder(DISK, path, "us")
+    (tmp_path / "data" / "format").write_text("nonsense\n")
+    with pytest.raises(StorageError, match="does not say which format"):
+        open_data_folder(DISK, path, "us")
+    # The refusals have let go of the lock.
+    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 1\n")
+    open_data_folder(DISK, path, "us").close()
+
+
+def test_what_the_system_refuses_is_told_with_the_path(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match=r"missing/data: the data folder cannot be used: No such file"):
+        open_data_folder(DISK, str(tmp_path / "missing" / "data"), "us")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError, match="cannot be used"):
+        open_data_folder(DISK, str(tmp_path / "file"), "us")
+
+
+def test_looking_changes_nothing_and_needs_a_data_folder(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="there is no such folder"):
+        inspect_data_folder(DISK, str(tmp_path / "none"), "us")
+    with pytest.raises(StorageError, match="is no data folder"):
+        inspect_data_folder(DISK, str(tmp_path), "us")
+    assert list(tmp_path.iterdir()) == []
+    path = tmp_path / "data"
+    open_data_folder(DISK, str(path), "first").close()
+    inspect_data_folder(DISK, str(path), "us").close()
+    assert (path / "lock").read_text() == "first\n"
+    # A copy may lack the lock; there is nobody to keep out then.
+    (path / "lock").unlink()
+    inspect_data_folder(DISK, str(path), "us").close()
+    assert not (path / "lock").exists()
