@@ -1,8 +1,8 @@
 """All that is declared on this broker: virtual hosts with their queues and exchanges, and users.
 
 The catalog is plain state, changed and read synchronously by whichever task holds the processor;
-it neither starts queues nor talks to them. For that it is given a `QueueHost`, which the living
-room implements.
+it does not run queues. For that it is given a `QueueHost`, which the living room implements. What it
+tells a queue goes through the `QueueHandle`: that its settings changed, that it was declared again.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ changes nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from amqp10broker.catalog.catalog import Catalog
@@ -103,10 +103,10 @@ def load(
 
 
 class _NoQueue:
-    """A queue of the rehearsal: nobody talks to it."""
+    """A queue of the rehearsal: nobody hears what is said to it."""
 
     def post(self, command: Command) -> None:
-        raise AssertionError("the rehearsal posts nothing")
+        return
 
     def counts(self) -> dict[str, Any]:
         return {}
@@ -127,7 +127,7 @@ def _copy(catalog: Catalog) -> Catalog:
         vhost = copy.find_vhost(original.name) or copy.add_vhost(original.name)
         vhost.default_queue_type = original.default_queue_type
         vhost.limits = original.limits
-        vhost.queues.update(original.queues)
+        vhost.queues.update({queue.name: replace(queue, handle=_NoQueue()) for queue in original})
         for exchange in original.topology:
             if exchange.name and not exchange.name.startswith(RESERVED_PREFIX):
                 vhost.topology.declare_exchange(

@@ -1,37 +1,31 @@
 """Policies: settings for all queues or exchanges whose name matches a pattern.
 
-They are checked and kept, so that nothing is lost between an import and an export; no queue acts on
-them yet.
+What a policy may set is in `policy_keys`; what comes of policies and arguments together in `effective`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.catalog import patterns
+from amqp10broker.catalog.policy_keys import fault_of
 from amqp10broker.errors import InvalidArgument, NotFound
 
-APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
+_KINDS: Final = {
+    "all": ("classic", "quorum", "stream", "exchange"),
+    "queues": ("classic", "quorum", "stream"),
+    "classic_queues": ("classic",),
+    "quorum_queues": ("quorum",),
+    "streams": ("stream",),
+    "exchanges": ("exchange",),
+}
+APPLY_TO: Final = tuple(_KINDS)
+"""What a policy may be for."""
 
-_STRINGS: Final = frozenset(
-    {"alternate-exchange", "overflow", "dead-letter-exchange", "dead-letter-routing-key"}
-    | {"dead-letter-strategy", "max-age", "queue-leader-locator", "queue-master-locator", "queue-mode"}
-    | {"delayed-retry-type"}
-)
-_INTEGERS: Final = frozenset(
-    {"expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length", "delivery-limit"}
-    | {"max-in-memory-bytes", "stream-max-segment-size-bytes", "stream-filter-size-bytes"}
-    | {"initial-cluster-size", "target-group-size", "consumer-timeout", "consumer-disconnected-timeout"}
-    | {"delayed-retry-min", "delayed-retry-max", "queue-version"}
-)
-_MAY_BE_NEGATIVE: Final = frozenset({"delivery-limit"})
-OPERATOR_KEYS: Final = frozenset(
-    {"expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length"}
-    | {"max-in-memory-bytes", "delivery-limit", "overflow", "queue-version", "target-group-size"}
-    | {"delayed-retry-type", "delayed-retry-min", "delayed-retry-max"}
-)
+Changed = Callable[[str, str], bool]
+"""(name, kind) -> whether a change of policies may concern this queue or exchange."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +62,9 @@ class Policy:
             raise InvalidArgument(what, f"{what}: priority is {self.priority!r}; must be an integer")
         if not self.definition:
             raise InvalidArgument(what, f"{what}: the definition is empty; give at least one setting")
-        for key, value in self.definition.items():
-            fault = _fault(key, value, operator=self.operator)
-            if fault is not None:
-                raise InvalidArgument(what, f"{what}: {fault}")
+        fault = fault_of(self.definition, operator=self.operator)
+        if fault is not None:
+            raise InvalidArgument(what, f"{what}: {fault}")
 
     def matches(self, name: str, kind: str) -> bool:
         """Whether it is for this queue or exchange.
@@ -80,39 +73,20 @@ class Policy:
             name: of the queue or exchange.
             kind: ``classic``, ``quorum``, ``stream`` or ``exchange``.
         """
-        kinds = {
-            "all": ("classic", "quorum", "stream", "exchange"),
-            "queues": ("classic", "quorum", "stream"),
-            "classic_queues": ("classic",),
-            "quorum_queues": ("quorum",),
-            "streams": ("stream",),
-            "exchanges": ("exchange",),
-        }
-        return kind in kinds[self.apply_to] and patterns.matches(self.pattern, name)
-
-
-def _fault(key: str, value: Any, *, operator: bool) -> str | None:
-    if operator and key not in OPERATOR_KEYS:
-        return f"'{key}' is no setting of operator policies; known are {', '.join(sorted(OPERATOR_KEYS))}"
-    if key in _STRINGS:
-        return None if isinstance(value, str) else f"'{key}' is {value!r}; must be a string"
-    if key in _INTEGERS:
-        if isinstance(value, bool) or not isinstance(value, int):
-            return f"'{key}' is {value!r}; must be an integer"
-        return f"'{key}' is {value}; must not be negative" if _negative(key, value) else None
-    # Settings of plugins (federation-upstream-set...) mean nothing here and are kept.
-    return None
-
-
-def _negative(key: str, value: int) -> bool:
-    return value < 0 and key not in _MAY_BE_NEGATIVE
+        return kind in _KINDS[self.apply_to] and patterns.matches(self.pattern, name)
 
 
 class Policies:
     """The policies and operator policies of one virtual host."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_change: Callable[[Changed], None] = lambda changed: None) -> None:
+        """Begin with none.
+
+        Args:
+            on_change: called after each change, with what tells whom it may concern.
+        """
         self._policies: dict[tuple[bool, str], Policy] = {}
+        self._on_change = on_change
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(list(self._policies.values()))
@@ -121,11 +95,20 @@ class Policies:
         return len(self._policies)
 
     def put(self, policy: Policy) -> None:
-        """Add a policy, or replace the one of the same name."""
-        self._policies[policy.operator, policy.name] = policy
+        """Add a policy, or replace the one of the same name; it acts from now on."""
+        key = (policy.operator, policy.name)
+        before = self._policies.get(key)
+        if before == policy:
+            return
+        self._policies[key] = policy
+        self._on_change(
+            lambda name, kind: (
+                policy.matches(name, kind) or (before is not None and before.matches(name, kind))
+            )
+        )
 
     def delete(self, name: str, *, operator: bool = False) -> Policy:
-        """Forget a policy.
+        """Forget a policy; what it set counts no more.
 
         Raises:
             NotFound: there is none of this name.
@@ -133,6 +116,7 @@ class Policies:
         policy = self._policies.pop((operator, name), None)
         if policy is None:
             raise NotFound(f"policy '{name}'", f"no {'operator ' if operator else ''}policy '{name}'")
+        self._on_change(policy.matches)
         return policy
 
     def find(self, name: str, *, operator: bool = False) -> Policy | None:
@@ -140,6 +124,9 @@ class Policies:
         return self._policies.get((operator, name))
 
     def effective(self, name: str, kind: str, *, operator: bool = False) -> Policy | None:
-        """The one policy that counts for a queue or exchange: of those that match, the highest."""
+        """The one policy that counts for a queue or exchange: of those that match, the highest.
+
+        Of several of the same priority it is the first by name, so that a restart changes nothing.
+        """
         candidates = (each for each in self if each.operator is operator and each.matches(name, kind))
-        return max(candidates, key=lambda each: each.priority, default=None)
+        return min(candidates, key=lambda each: (-each.priority, each.name), default=None)

@@ -1,17 +1,18 @@
 """One declared queue, and what the catalog needs of whoever runs it.
 
-The catalog neither starts queues nor talks to them: a `QueueHost`, which the living room implements,
-starts one from a `QueueSpec` and gives back the `QueueHandle` by which everybody reaches it.
+The catalog does not run queues: a `QueueHost`, which the living room implements, starts one from a
+`QueueSpec` and gives back the `QueueHandle` by which everybody reaches it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 
 class QueueType(StrEnum):
@@ -28,6 +29,31 @@ class QueueType(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Effective:
+    """What policies and arguments make of a queue; see `catalog.effective`.
+
+    Attributes:
+        policy: name of the policy that counts.
+        operator_policy: name of the operator policy that counts.
+        definition: the two merged, as far as the kind of queue knows the settings. Arguments are not in it.
+        ineffective: names of settings of the two that mean nothing to this kind of queue.
+        settings: what the queue does.
+        warnings: sentences for the log on settings that act otherwise than they say.
+    """
+
+    policy: str | None = None
+    operator_policy: str | None = None
+    definition: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    ineffective: tuple[str, ...] = ()
+    settings: QueueSettings = DEFAULTS
+    warnings: tuple[str, ...] = ()
+
+
+NO_POLICY: Final = Effective()
+"""Of a queue without arguments for which there is no policy."""
+
+
+@dataclass(frozen=True, slots=True)
 class QueueSpec:
     """What a `QueueHost` must know to run a queue.
 
@@ -39,6 +65,8 @@ class QueueSpec:
         exclusive: it goes with the connection that declared it.
         auto_delete: it goes with its last consumer.
         arguments: checked x-arguments by name; ``x-queue-type`` is always among them.
+        settings: what arguments and policies make of it now; a change comes as `Configure`.
+        warnings: sentences for the log on settings that act otherwise than they say.
     """
 
     vhost: str
@@ -48,6 +76,8 @@ class QueueSpec:
     exclusive: bool
     auto_delete: bool
     arguments: Mapping[str, Any]
+    settings: QueueSettings = DEFAULTS
+    warnings: tuple[str, ...] = ()
 
 
 class QueueHandle(Protocol):
@@ -67,9 +97,11 @@ class QueueHost(Protocol):
         """Begin to run an empty queue."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class DeclaredQueue:
     """One queue. Compared by identity: one that was deleted and declared anew is another queue.
+
+    `effective` alone changes, and `VirtualHost` changes it.
 
     Attributes:
         name: unique in the virtual host.
@@ -80,6 +112,7 @@ class DeclaredQueue:
         auto_delete: it goes with its last consumer.
         arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
         handle: where its letters go.
+        effective: what counts for it now, policies included.
     """
 
     name: str
@@ -90,6 +123,7 @@ class DeclaredQueue:
     auto_delete: bool
     arguments: Mapping[str, Any]
     handle: QueueHandle
+    effective: Effective = NO_POLICY
 
     @property
     def exclusive(self) -> bool:

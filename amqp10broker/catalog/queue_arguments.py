@@ -113,11 +113,11 @@ def _between(low: int, high: int) -> Check:
     return check
 
 
-_MAX_AGE: Final = re.compile(r"0*[1-9][0-9]{0,17}[YMDhms]", re.ASCII)
+MAX_AGE: Final = re.compile(r"0*[1-9][0-9]{0,17}[YMDhms]", re.ASCII)
 
 
 def _max_age(value: Any, arguments: Mapping[str, Any]) -> str | None:
-    return _string(value, arguments) or (None if _MAX_AGE.fullmatch(value) else "invalid_max_age")
+    return _string(value, arguments) or (None if MAX_AGE.fullmatch(value) else "invalid_max_age")
 
 
 def _retry_max(value: Any, arguments: Mapping[str, Any]) -> str | None:

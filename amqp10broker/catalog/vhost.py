@@ -10,8 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from amqp10broker.catalog import queue_arguments
+from amqp10broker.catalog.effective import alternate_exchange, effective
 from amqp10broker.catalog.limits import VhostLimits
-from amqp10broker.catalog.policies import Policies
+from amqp10broker.catalog.policies import Changed, Policies
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
 from amqp10broker.catalog.queue_arguments import QUEUE_TYPE
 from amqp10broker.errors import (
@@ -23,6 +24,7 @@ from amqp10broker.errors import (
     PreconditionFailed,
     ResourceLocked,
 )
+from amqp10broker.queues.commands import TOUCH, Configure
 from amqp10broker.routing.arguments import type_name
 from amqp10broker.routing.declaration import stripped
 from amqp10broker.routing.exchange import Choose, Exchange, Headers, no_headers
@@ -47,7 +49,7 @@ class VirtualHost:
         description: for people.
         tags: for people.
         metadata: what a definitions file says besides, kept as it is.
-        policies: kept in order; they do not act yet.
+        policies: a change of them acts at once on the queues and exchanges that they are for.
         deleted: no queue can be declared any more.
     """
 
@@ -75,13 +77,18 @@ class VirtualHost:
         """
         self.name = name
         self.queues: dict[str, DeclaredQueue] = {}
-        self.topology = Topology(name, self.queues.__contains__, choose=choose)
+        self.policies = Policies(self._apply_policies)
+        self.topology = Topology(
+            name,
+            self.queues.__contains__,
+            choose=choose,
+            policy_alternate=lambda exchange: alternate_exchange(self.policies, exchange),
+        )
         self.limits = VhostLimits()
         self.default_queue_type: str | None = None
         self.description = ""
         self.tags: tuple[str, ...] = ()
         self.metadata: dict[str, Any] = {}
-        self.policies = Policies()
         self.deleted = False
         self._host = host
         self._queue_changes = 0
@@ -205,6 +212,9 @@ class VirtualHost:
         # A volatile queue is nobody's to declare: the rule of reserved names refuses it below.
         if existing is not None and existing.type != VOLATILE:
             self._assert_equivalent(existing, durable, exclusive_owner, auto_delete, given, resource)
+            if existing.type != QueueType.QUORUM:
+                # A quorum queue's time without use goes on (seed: "not renewed by declaring it again").
+                existing.handle.post(TOUCH)
             return existing, False
         self._check_name(name, internal)
         kind = self._queue_type(
@@ -214,10 +224,16 @@ class VirtualHost:
         _check_properties(kind, resource, durable, exclusive_owner is not None, auto_delete)
         self._check_limit(name)
         kept = {key: queue_arguments.plain(value) for key, value in given.items()} | {QUEUE_TYPE: kind.value}
-        spec = QueueSpec(self.name, name, kind.value, durable, exclusive_owner is not None, auto_delete, kept)
+        counts = effective(self.policies, name, kind.value, kept)
+        exclusive = exclusive_owner is not None
+        spec = QueueSpec(
+            *(self.name, name, kind.value, durable, exclusive, auto_delete, kept),
+            settings=counts.settings,
+            warnings=counts.warnings,
+        )
         handle = self._host.start_queue(spec)
         queue = DeclaredQueue(
-            name, self.name, kind.value, durable, exclusive_owner, auto_delete, kept, handle
+            name, self.name, kind.value, durable, exclusive_owner, auto_delete, kept, handle, counts
         )
         self.queues[name] = queue
         self._queue_changes += 1
@@ -245,6 +261,16 @@ class VirtualHost:
             self._volatile -= queue.type == VOLATILE
             self.topology.remove_queue(name)
         return queue
+
+    def _apply_policies(self, concerns: Changed) -> None:
+        """Policies have changed: what acts otherwise now is told so."""
+        for queue in self:
+            if concerns(queue.name, queue.type):
+                before = queue.effective.settings
+                queue.effective = effective(self.policies, queue.name, queue.type, queue.arguments)
+                if queue.effective.settings != before:
+                    queue.handle.post(Configure(queue.effective.settings))
+        self.topology.refresh_alternates()
 
     def _assert_equivalent(
         self,

@@ -286,3 +286,4 @@ Command = (
 )
 
 DELETE: Final = Delete()
+TOUCH: Final = Touch()

@@ -13,6 +13,7 @@ from typing import Final
 from amqp10broker.errors import AccessRefused, InUse, NotFound
 from amqp10broker.routing.bindings import Bindings
 from amqp10broker.routing.declaration import (
+    ALTERNATE_EXCHANGE,
     RESERVED_PREFIX,
     alternate_of,
     check_equivalent,
@@ -66,6 +67,7 @@ class Topology:
         *,
         choose: Choose | None = None,
         registry: Registry = REGISTRY,
+        policy_alternate: Callable[[str], str | None] = lambda exchange: None,
     ) -> None:
         """Begin with the predeclared exchanges.
 
@@ -75,12 +77,14 @@ class Topology:
             choose: where exchanges leave something to chance; given a count, returns an index below it.
                 Without it they take turns.
             registry: the kinds of exchange.
+            policy_alternate: the alternate of an exchange that was declared without one.
         """
         self.vhost = vhost
         self.version = 0
         self._queue_exists = queue_exists
         self._choose = choose or in_turn()
         self._registry = registry
+        self._policy_alternate = policy_alternate
         self._exchanges: dict[str, Exchange] = {}
         self._bindings = Bindings()
         for name, kind, internal in PREDECLARED:
@@ -158,12 +162,27 @@ class Topology:
             )
         check_length("exchange name", name)
         alternate = alternate_of(name, self.vhost, arguments)
+        if alternate is None:
+            alternate = self._policy_alternate(name)
         frozen = MappingProxyType(dict(arguments)) if arguments else NOTHING
         table = self._registry.create(type, frozen, self._choose)
         exchange = Exchange(name, type, durable, auto_delete, internal, frozen, table, alternate)
         self._exchanges[name] = exchange
         self.version += 1
         return exchange, True
+
+    def refresh_alternates(self) -> None:
+        """Policies have changed: exchanges declared without an alternate get what `policy_alternate` says.
+
+        The default exchange never has one: what it does not find is told to the publisher.
+        """
+        for exchange in self._exchanges.values():
+            if exchange.name == DEFAULT_EXCHANGE or ALTERNATE_EXCHANGE in exchange.arguments:
+                continue
+            alternate = self._policy_alternate(exchange.name)
+            if alternate != exchange.alternate:
+                exchange.alternate = alternate
+                self.version += 1
 
     def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
         """Delete an exchange with its bindings, and what auto-deletes itself thereupon.

@@ -195,8 +195,12 @@ class Broker:
     def start_queue(self, queue: QueueSpec) -> RunningQueue:
         """Begin to run an empty queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
+        for warning in queue.warnings:
+            _log.warning(warning, vhost=queue.vhost)
         running = RunningQueue(
-            ClassicQueue(queue.name, durable=queue.durable, auto_delete=queue.auto_delete),
+            ClassicQueue(
+                queue.name, durable=queue.durable, auto_delete=queue.auto_delete, settings=queue.settings
+            ),
             lambda gone: self._forget(queue, gone),
             confirm_delay_ms=self.config.fault_injection.confirm_delay_ms_for(queue.name),
         )

@@ -13,10 +13,18 @@ from amqp10broker.queues.commands import Command
 
 
 class Handle:
-    """A queue that takes letters and does nothing."""
+    """A queue that takes letters and does nothing.
+
+    Attributes:
+        letters: what it was told.
+    """
+
+    def __init__(self) -> None:
+        self.letters: list[Command] = []
 
     def post(self, command: Command) -> None:
-        """Drop the letter."""
+        """Keep the letter."""
+        self.letters.append(command)
 
     def counts(self) -> dict[str, Any]:
         """Nothing is in it."""

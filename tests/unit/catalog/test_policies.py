@@ -1,4 +1,4 @@
-"""Policies are checked and kept."""
+"""Policies are checked, kept, and chosen by priority."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.catalog.policies import Policies, Policy
+from amqp10broker.catalog.policy_keys import OPERATOR_KEYS
 from amqp10broker.errors import InvalidArgument, NotFound
 
 
@@ -32,6 +33,85 @@ def test_a_bad_policy_is_refused(properties: dict[str, Any], text: str) -> None:
     with pytest.raises(InvalidArgument) as caught:
         Policy(**good | properties)
     assert caught.value.description.startswith(text)
+
+
+GOOD_AND_BAD: list[tuple[str, list[Any], list[Any], str]] = [
+    ("alternate-exchange", ["ae", ""], [5], "must be a string"),
+    ("dead-letter-exchange", ["my-dlx", ""], [5], "must be a string"),
+    ("dead-letter-routing-key", ["key"], [5], "must be a string"),
+    ("dead-letter-strategy", ["at-most-once", "at-least-once"], ["unknown"], "must be one of at-most-once, "),
+    ("dead-letter-strategy", [], [5], "must be a string"),
+    ("message-ttl", [0, 1, 315_360_000_000], [-1], "must not be negative"),
+    ("message-ttl", [], [315_360_000_001], "must be at most 315360000000"),
+    ("expires", [1, 315_360_000_000], [0, -1], "must be at least 1"),
+    ("expires", [], [315_360_000_001], "must be at most 315360000000"),
+    ("expires", [], ["1", 1.5, True, None], "must be an integer"),
+    ("max-length", [0, 1], [-1], "must not be negative"),
+    ("max-length-bytes", [0, 1], [-1], "must not be negative"),
+    ("max-in-memory-length", [0, 1], [-1], "must not be negative"),
+    ("max-in-memory-bytes", [0, 1], [-1], "must not be negative"),
+    (
+        "overflow",
+        ["drop-head", "reject-publish", "reject-publish-dlx"],
+        ["drop-tail"],
+        "must be one of drop-",
+    ),
+    ("delivery-limit", [0, 50, -1, -5], ["-1", 1.5], "must be an integer"),
+    ("consumer-timeout", [0, 1], [-1], "must not be negative"),
+    ("consumer-disconnected-timeout", [0, 1], [-1], "must not be negative"),
+    ("delayed-retry-type", ["disabled"], ["some"], "must be one of disabled, all, failed, returned"),
+    ("delayed-retry-min", [1], [0, -1], "must be at least 1"),
+    ("delayed-retry-max", [1], [0, -1], "must be at least 1"),
+    ("target-group-size", [1, 5], [0], "must be at least 1"),
+    ("max-age", ["7D", "1Y", "12s"], ["7d", "D", "0D", "7 D", ""], "must be a number above 0 and a unit of "),
+    ("max-age", [], [7], "must be a string"),
+    ("stream-max-segment-size-bytes", [0, 3_000_000_000], [3_000_000_001], "must be at most 3000000000"),
+    ("stream-filter-size-bytes", [16, 255], [15], "must be at least 16"),
+    ("stream-filter-size-bytes", [], [256], "must be at most 255"),
+    ("initial-cluster-size", [1], [0], "must be at least 1"),
+    (
+        "queue-leader-locator",
+        ["client-local", "balanced"],
+        ["random"],
+        "must be one of client-local, balanced",
+    ),
+    ("queue-master-locator", ["min-masters", "random"], ["balanced"], "must be one of min-masters, "),
+    ("queue-mode", ["default", "lazy"], ["eager"], "must be one of default, lazy"),
+    ("queue-version", [1, 2], [3], "must be one of 1, 2"),
+    ("queue-version", [], ["2", True], "must be an integer"),
+]
+
+
+@pytest.mark.parametrize(("key", "good", "bad", "text"), GOOD_AND_BAD)
+def test_each_setting_is_checked(key: str, good: list[Any], bad: list[Any], text: str) -> None:
+    """What it may be is taken, everything else refused with what it may be."""
+    for value in good:
+        assert Policy("p", ".*", {key: value}).definition == {key: value}
+    for value in bad:
+        with pytest.raises(InvalidArgument) as caught:
+            Policy("p", ".*", {key: value})
+        assert caught.value.description.startswith(f"policy 'p': '{key}' is {value!r}; {text}")
+
+
+def test_a_retry_type_needs_the_shortest_delay() -> None:
+    """Without it there would be nothing to wait; `disabled` needs none."""
+    Policy("p", ".*", {"delayed-retry-type": "all", "delayed-retry-min": 1})
+    with pytest.raises(InvalidArgument, match="'delayed-retry-type' is given without 'delayed-retry-min'"):
+        Policy("p", ".*", {"delayed-retry-type": "all"})
+
+
+def test_the_longest_delay_is_not_below_the_shortest() -> None:
+    """Equal is allowed."""
+    Policy("p", ".*", {"delayed-retry-min": 5, "delayed-retry-max": 5})
+    with pytest.raises(InvalidArgument, match="'delayed-retry-max' is 4; must be at least"):
+        Policy("p", ".*", {"delayed-retry-min": 5, "delayed-retry-max": 4})
+
+
+@pytest.mark.parametrize("key", sorted(OPERATOR_KEYS))
+def test_an_operator_policy_may_set_it(key: str) -> None:
+    """These, and no others (see the refusals)."""
+    value = {"overflow": "drop-head", "delayed-retry-type": "disabled"}.get(key, 1)
+    assert Policy("p", ".*", {key: value}, operator=True).operator
 
 
 def test_settings_of_plugins_are_kept() -> None:
@@ -71,7 +151,18 @@ def test_the_highest_priority_counts() -> None:
     assert policies.effective("q", "classic") is high
     assert policies.effective("q", "classic", operator=True) is operator
     assert policies.find("a") is low
+    assert policies.effective("xq", "classic").name == "c"  # type: ignore[union-attr]
     assert policies.delete("b") is high
     assert policies.effective("q", "classic") is low
     with pytest.raises(NotFound, match="no operator policy 'b'"):
         policies.delete("b", operator=True)
+
+
+def test_of_equal_priorities_the_first_by_name_counts() -> None:
+    """Whichever came first: after a restart it is the same."""
+    policies = Policies()
+    for name in ("b", "a", "c"):
+        policies.put(Policy(name, ".*", {"max-length": 1}))
+    found = policies.effective("q", "classic")
+    assert found is not None
+    assert found.name == "a"
