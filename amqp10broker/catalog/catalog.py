@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
+from amqp10broker.catalog.changes import Changes, entries_of_vhost
 from amqp10broker.catalog.limits import Usage, VhostLimits
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
 from amqp10broker.catalog.users import Permission, TopicPermission, Users
@@ -30,9 +31,13 @@ class Catalog:
         vhosts: by name; changed by `add_vhost` and `delete_vhost` only.
         users: who may log in, and who may do what.
         usage: connections and channels that are open, counted against the limits.
-        parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
-        global_parameters: those of the whole broker by name, kept as they are.
-        unknown: other parts of an imported definitions file, kept for the next export.
+        parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are;
+            changed by `set_parameter` only.
+        global_parameters: those of the whole broker by name, kept as they are; changed by
+            `set_global_parameter` only.
+        unknown: other parts of an imported definitions file, kept for the next export; changed by
+            `keep_unknown` only.
+        changes: told of all that must outlive the process.
     """
 
     def __init__(
@@ -52,7 +57,8 @@ class Catalog:
                 None takes turns.
         """
         self.vhosts: dict[str, VirtualHost] = {}
-        self.users = Users()
+        self.changes = Changes()
+        self.users = Users(self.changes)
         self.usage = Usage()
         self.parameters: dict[tuple[str, str, str], Any] = {}
         self.global_parameters: dict[str, Any] = {}
@@ -122,11 +128,10 @@ class Catalog:
             default_queue_type=default_queue_type,
             node_queue_type=self._default_queue_type,
             choose=self._choose,
+            changes=self.changes,
         )
-        vhost.description = description
-        vhost.tags = tuple(tags)
-        vhost.metadata = dict(metadata or {})
         vhost.limits = limits or VhostLimits()
+        vhost.describe(description, tags, metadata or {})
         self.vhosts[name] = vhost
         return vhost
 
@@ -140,11 +145,32 @@ class Catalog:
             NotFound: there is none.
         """
         vhost = self.lookup_vhost(name)
-        del self.vhosts[name]
-        vhost.deleted = True
-        self.users.forget_vhost(name)
-        self.parameters = {key: each for key, each in self.parameters.items() if key[0] != name}
+        with self.changes:
+            if self.changes.told:
+                for key, _ in entries_of_vhost(vhost):
+                    self.changes.forget(key)
+            del self.vhosts[name]
+            vhost.end()
+            self.users.forget_vhost(name)
+            for parameter in [key for key in self.parameters if key[0] == name]:
+                del self.parameters[parameter]
+                self.changes.forget(("parameter", *parameter))
         return vhost
+
+    def set_parameter(self, vhost: str, component: str, name: str, value: Any) -> None:
+        """Keep a runtime parameter of a plugin."""
+        self.changes.put_parameter(vhost, component, name, value)
+        self.parameters[vhost, component, name] = value
+
+    def set_global_parameter(self, name: str, value: Any) -> None:
+        """Keep a parameter of the whole broker."""
+        self.changes.put_global_parameter(name, value)
+        self.global_parameters[name] = value
+
+    def keep_unknown(self, name: str, value: Any) -> None:
+        """Keep a part of a definitions file that nobody here knows."""
+        self.changes.put_unknown(name, value)
+        self.unknown[name] = value
 
     def set_permission(self, user: str, vhost: str, permission: Permission) -> None:
         """Say what a user may do in a virtual host.

@@ -12,6 +12,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
+from amqp10broker.catalog.entries import SCRAM_KEY
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, ScramRecord
 from amqp10broker.errors import ConfigError, RefusedError
 
@@ -20,8 +21,6 @@ T = TypeVar("T")
 LIMITS_COMPONENT: Final = "vhost-limits"
 OPERATOR_COMPONENT: Final = "operator_policy"
 """Runtime parameters that mean something here."""
-SCRAM_KEY: Final = "scram_sha_256"
-"""Our addition to RabbitMQ's users; RabbitMQ ignores it."""
 # Bytes of salt and digest; what RabbitMQ writes.
 _HASH_BYTES: Final = {
     PasswordAlgorithm.RABBIT_SHA256: 36,
@@ -176,12 +175,6 @@ def password_of(entry: Entry, make_password: Callable[[str], PasswordRecord] | N
         # The hash itself is not repeated: it goes into logs.
         raise entry.fault("password_hash", "cannot be read", f"must be as {algorithm.value} writes it")
     return PasswordRecord(algorithm, value, _scram_of(entry))
-
-
-def scram_text(record: ScramRecord) -> str:
-    """A SCRAM verifier as it stands in the file: iterations, salt, stored key and server key."""
-    parts = (base64.b64encode(part).decode() for part in (record.salt, record.stored_key, record.server_key))
-    return ":".join([str(record.iterations), *parts])
 
 
 def _scram_of(entry: Entry) -> ScramRecord | None:

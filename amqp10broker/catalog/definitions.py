@@ -181,7 +181,7 @@ class _Loader:
         for name, value in document.items():
             if name not in SECTIONS and name not in _HEADER:
                 self.report.unknown.append(name)
-                self._catalog.unknown[name] = value
+                self._catalog.keep_unknown(name, value)
 
     def _user(self, entry: Entry) -> None:
         name = entry.text("name")
@@ -206,12 +206,11 @@ class _Loader:
             if not (self._skip_unsupported and isinstance(error.__cause__, NotSupported)):
                 raise
             self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
-        vhost.description = description
-        vhost.tags = tags
         known = ("description", "tags", "default_queue_type")
-        vhost.metadata = {key: value for key, value in inner.values.items() if key not in known}
+        metadata = {key: value for key, value in inner.values.items() if key not in known}
+        entry.asking(lambda: vhost.describe(description, tags, metadata))
         if limits != VhostLimits():
-            vhost.limits = limits
+            entry.asking(lambda: vhost.set_limits(limits))
 
     def _permission(self, entry: Entry) -> None:
         user, vhost = entry.text("user"), self._vhost_name(entry)
@@ -254,7 +253,8 @@ class _Loader:
             )
 
     def _global_parameter(self, entry: Entry) -> None:
-        self._catalog.global_parameters[entry.text("name")] = entry.value("value")
+        name, value = entry.text("name"), entry.value("value")
+        entry.asking(lambda: self._catalog.set_global_parameter(name, value))
 
     def _policy(self, entry: Entry) -> None:
         vhost = self._virtual_host_of(entry)
@@ -267,7 +267,7 @@ class _Loader:
                 entry.text("apply-to", "all"),
             )
         )
-        vhost.policies.put(policy)
+        entry.asking(lambda: vhost.policies.put(policy))
 
     def _parameter(self, entry: Entry) -> None:
         vhost = self._virtual_host_of(entry)
@@ -275,7 +275,7 @@ class _Loader:
         inner_place = f"{entry.place}.value"
         if component == LIMITS_COMPONENT:
             values = Entry(inner_place, {"limits": value}).limits()
-            vhost.limits = entry.asking(lambda: VhostLimits.read(values, f"vhost '{vhost.name}'"))
+            entry.asking(lambda: vhost.set_limits(VhostLimits.read(values, f"vhost '{vhost.name}'")))
         elif component == OPERATOR_COMPONENT:
             inner = Entry(inner_place, value)
             policy = entry.asking(
@@ -288,9 +288,9 @@ class _Loader:
                     operator=True,
                 )
             )
-            vhost.policies.put(policy)
+            entry.asking(lambda: vhost.policies.put(policy))
         else:
-            self._catalog.parameters[vhost.name, component, name] = value
+            entry.asking(lambda: self._catalog.set_parameter(vhost.name, component, name, value))
 
     def _queue(self, entry: Entry) -> None:
         vhost, name = self._virtual_host_of(entry), entry.text("name")

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.catalog import patterns
+from amqp10broker.catalog.changes import VhostChanges
 from amqp10broker.catalog.policy_keys import fault_of
 from amqp10broker.errors import InvalidArgument, NotFound
 
@@ -79,14 +80,21 @@ class Policy:
 class Policies:
     """The policies and operator policies of one virtual host."""
 
-    def __init__(self, on_change: Callable[[Changed], None] = lambda changed: None) -> None:
+    def __init__(
+        self,
+        on_change: Callable[[Changed], None] = lambda changed: None,
+        *,
+        changes: VhostChanges | None = None,
+    ) -> None:
         """Begin with none.
 
         Args:
             on_change: called after each change, with what tells whom it may concern.
+            changes: who is told what must outlive the process.
         """
         self._policies: dict[tuple[bool, str], Policy] = {}
         self._on_change = on_change
+        self._changes = changes
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(list(self._policies.values()))
@@ -100,6 +108,8 @@ class Policies:
         before = self._policies.get(key)
         if before == policy:
             return
+        if self._changes is not None:
+            self._changes.put_policy(policy)
         self._policies[key] = policy
         self._on_change(
             lambda name, kind: (
@@ -116,6 +126,8 @@ class Policies:
         policy = self._policies.pop((operator, name), None)
         if policy is None:
             raise NotFound(f"policy '{name}'", f"no {'operator ' if operator else ''}policy '{name}'")
+        if self._changes is not None:
+            self._changes.forget_policy(policy)
         self._on_change(policy.matches)
         return policy
 

@@ -67,6 +67,8 @@ class QueueSpec:
         arguments: checked x-arguments by name; ``x-queue-type`` is always among them.
         settings: what arguments and policies make of it now; a change comes as `Configure`.
         warnings: sentences for the log on settings that act otherwise than they say.
+        number: what its records in the journal are found by; never given twice in the life of a data
+            folder, so that a queue that was deleted and declared anew has another one. 0 is not on disk.
     """
 
     vhost: str
@@ -78,6 +80,7 @@ class QueueSpec:
     arguments: Mapping[str, Any]
     settings: QueueSettings = DEFAULTS
     warnings: tuple[str, ...] = ()
+    number: int = 0
 
 
 class QueueHandle(Protocol):
@@ -94,7 +97,7 @@ class QueueHost(Protocol):
     """Who runs queues."""
 
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
-        """Begin to run an empty queue."""
+        """Begin to run a queue: a new and empty one, or at start one that was there before, by its number."""
 
 
 @dataclass(slots=True, eq=False)
@@ -113,6 +116,7 @@ class DeclaredQueue:
         arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
         handle: where its letters go.
         effective: what counts for it now, policies included.
+        number: as in its `QueueSpec`.
     """
 
     name: str
@@ -124,6 +128,7 @@ class DeclaredQueue:
     arguments: Mapping[str, Any]
     handle: QueueHandle
     effective: Effective = NO_POLICY
+    number: int = 0
 
     @property
     def exclusive(self) -> bool:

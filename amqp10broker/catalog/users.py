@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Final
 
+from amqp10broker.catalog.changes import Changes
 from amqp10broker.catalog.limits import UserLimits
 from amqp10broker.catalog.patterns import check_pattern
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
@@ -98,8 +99,14 @@ class Users:
         version: raised by every change.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changes: Changes | None = None) -> None:
+        """Begin with none.
+
+        Args:
+            changes: who is told of every change.
+        """
         self.version = 0
+        self._changes = changes or Changes()
         self._users: dict[str, User] = {}
         self._permissions: dict[tuple[str, str], Permission] = {}
         self._topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
@@ -177,11 +184,14 @@ class Users:
             NotFound: there is none.
         """
         user = self.lookup(name)
-        del self._users[name]
-        self._forget(lambda key: key[0] == name)
+        with self._changes:
+            del self._users[name]
+            self._changes.forget(("user", name))
+            self._forget(lambda key: key[0] == name)
         return user
 
     def _put(self, user: User) -> User:
+        self._changes.put_user(user)
         self._users[user.name] = user
         self.version += 1
         return user
@@ -205,6 +215,7 @@ class Users:
         """
         self.lookup(user)
         if self._permissions.get((user, vhost)) != permission:
+            self._changes.put_permission(user, vhost, permission)
             self._permissions[user, vhost] = permission
             self.version += 1
 
@@ -217,6 +228,7 @@ class Users:
         self.lookup(user)
         if self._permissions.pop((user, vhost), None) is not None:
             self.version += 1
+            self._changes.forget(("permission", user, vhost))
 
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
         """What a user may do with routing keys of a topic exchange; None: everything."""
@@ -235,6 +247,7 @@ class Users:
         """
         self.lookup(user)
         if self._topic_permissions.get((user, vhost, exchange)) != permission:
+            self._changes.put_topic_permission(user, vhost, exchange, permission)
             self._topic_permissions[user, vhost, exchange] = permission
             self.version += 1
 
@@ -248,8 +261,10 @@ class Users:
         gone = [
             key for key in self._topic_permissions if key[:2] == (user, vhost) and exchange in (None, key[2])
         ]
-        for key in gone:
-            del self._topic_permissions[key]
+        with self._changes:
+            for key in gone:
+                del self._topic_permissions[key]
+                self._changes.forget(("topic_permission", *key))
         if gone:
             self.version += 1
 
@@ -258,10 +273,13 @@ class Users:
         self._forget(lambda key: key[1] == vhost)
 
     def _forget(self, belongs: Callable[[tuple[str, ...]], bool]) -> None:
-        self._permissions = {key: each for key, each in self._permissions.items() if not belongs(key)}
-        self._topic_permissions = {
-            key: each for key, each in self._topic_permissions.items() if not belongs(key)
-        }
+        with self._changes:
+            for key in [key for key in self._permissions if belongs(key)]:
+                del self._permissions[key]
+                self._changes.forget(("permission", *key))
+            for each in [each for each in self._topic_permissions if belongs(each)]:
+                del self._topic_permissions[each]
+                self._changes.forget(("topic_permission", *each))
         self.version += 1
 
 

@@ -6,10 +6,12 @@ whichever task holds the processor.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from amqp10broker.catalog import queue_arguments
+from amqp10broker.catalog.changes import Changes, VhostChanges
 from amqp10broker.catalog.effective import alternate_exchange, effective
 from amqp10broker.catalog.limits import VhostLimits
 from amqp10broker.catalog.policies import Changed, Policies
@@ -43,10 +45,10 @@ class VirtualHost:
         name: unique.
         topology: its exchanges and bindings.
         queues: by name; changed by `declare` and `remove` only.
-        limits: of connections and queues.
+        limits: of connections and queues; changed by `set_limits` only.
         default_queue_type: the kind of a queue that is declared without ``x-queue-type``; None takes
-            the node's.
-        description: for people.
+            the node's; changed by `set_default_queue_type` only.
+        description: for people; changed by `describe` only, as the next two.
         tags: for people.
         metadata: what a definitions file says besides, kept as it is.
         policies: a change of them acts at once on the queues and exchanges that they are for.
@@ -61,6 +63,7 @@ class VirtualHost:
         default_queue_type: str | None = None,
         node_queue_type: str = QueueType.CLASSIC.value,
         choose: Choose | None = None,
+        changes: Changes | None = None,
     ) -> None:
         """Make an empty virtual host with the exchanges that every one has.
 
@@ -70,6 +73,7 @@ class VirtualHost:
             default_queue_type: see the attribute.
             node_queue_type: what counts when that is None.
             choose: where routing leaves something to chance; None takes turns.
+            changes: who is told of every change, from the first `put_facts` on.
 
         Raises:
             InvalidArgument: a default type is no kind of queue.
@@ -77,12 +81,14 @@ class VirtualHost:
         """
         self.name = name
         self.queues: dict[str, DeclaredQueue] = {}
-        self.policies = Policies(self._apply_policies)
+        self._changes = VhostChanges(changes or Changes(), name, lambda queue: self.queues[queue].durable)
+        self.policies = Policies(self._apply_policies, changes=self._changes)
         self.topology = Topology(
             name,
             self.queues.__contains__,
             choose=choose,
             policy_alternate=lambda exchange: alternate_exchange(self.policies, exchange),
+            keeper=self._changes,
         )
         self.limits = VhostLimits()
         self.default_queue_type: str | None = None
@@ -95,7 +101,7 @@ class VirtualHost:
         self._volatile = 0
         self._node_queue_type = queue_type_of(node_queue_type, f"vhost '{name}'")
         if default_queue_type is not None:
-            self.set_default_queue_type(default_queue_type)
+            self.default_queue_type = queue_type_of(default_queue_type, f"vhost '{name}'").value
 
     @property
     def version(self) -> int:
@@ -116,7 +122,34 @@ class VirtualHost:
             InvalidArgument: there is no such kind.
             NotSupported: this broker does not have it.
         """
-        self.default_queue_type = None if kind is None else queue_type_of(kind, f"vhost '{self.name}'").value
+        checked = None if kind is None else queue_type_of(kind, f"vhost '{self.name}'").value
+        if checked != self.default_queue_type:
+            self._change(default_queue_type=checked)
+
+    def describe(self, description: str, tags: Iterable[str], metadata: Mapping[str, Any]) -> None:
+        """Change what is there for people."""
+        self._change(description=description, tags=tuple(tags), metadata=dict(metadata))
+
+    def set_limits(self, limits: VhostLimits) -> None:
+        """Change what the virtual host may have; what is there already stays."""
+        self._change(limits=limits)
+
+    def _change(self, **changed: Any) -> None:
+        """Set some of what `put_facts` tells of; if it cannot be kept, nothing changes."""
+        before = {name: getattr(self, name) for name in changed}
+        for name, value in changed.items():
+            setattr(self, name, value)
+        try:
+            self._changes.put_facts(self)
+        except BaseException:
+            for name, value in before.items():
+                setattr(self, name, value)
+            raise
+
+    def end(self) -> None:
+        """The virtual host is deleted: no queue can be declared any more, and nothing of it is kept."""
+        self.deleted = True
+        self._changes.end()
 
     # --- finding ----------------------------------------------------------------------------------
 
@@ -224,20 +257,39 @@ class VirtualHost:
         _check_properties(kind, resource, durable, exclusive_owner is not None, auto_delete)
         self._check_limit(name)
         kept = {key: queue_arguments.plain(value) for key, value in given.items()} | {QUEUE_TYPE: kind.value}
-        counts = effective(self.policies, name, kind.value, kept)
+        number = self._changes.next_number(resource) if durable else 0
         exclusive = exclusive_owner is not None
-        spec = QueueSpec(
-            *(self.name, name, kind.value, durable, exclusive, auto_delete, kept),
-            settings=counts.settings,
-            warnings=counts.warnings,
-        )
+        spec = QueueSpec(self.name, name, kind.value, durable, exclusive, auto_delete, kept, number=number)
+        self._changes.put_queue(spec)
+        try:
+            return self._start(spec, exclusive_owner), True
+        except BaseException:
+            self._changes.forget_queue(name)
+            raise
+
+    def restore(self, spec: QueueSpec) -> DeclaredQueue:
+        """Run a queue that was there before the broker was started.
+
+        Nothing is checked: it was when the queue was declared, and limits and defaults may be others since.
+
+        Args:
+            spec: as it was declared; its settings are made of the policies that there are now.
+        """
+        return self._start(spec, None)
+
+    def _start(self, spec: QueueSpec, owner: object | None) -> DeclaredQueue:
+        counts = effective(self.policies, spec.name, spec.type, spec.arguments)
+        spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
         handle = self._host.start_queue(spec)
         queue = DeclaredQueue(
-            name, self.name, kind.value, durable, exclusive_owner, auto_delete, kept, handle, counts
+            *(spec.name, spec.vhost, spec.type, spec.durable, owner, spec.auto_delete, spec.arguments),
+            handle=handle,
+            effective=counts,
+            number=spec.number,
         )
-        self.queues[name] = queue
+        self.queues[spec.name] = queue
         self._queue_changes += 1
-        return queue, True
+        return queue
 
     def add_volatile(self, name: str, owner: object, handle: QueueHandle) -> DeclaredQueue:
         """Make a queue for direct reply-to, which lives as long as its consumer.
@@ -259,7 +311,10 @@ class VirtualHost:
         if queue is not None:
             self._queue_changes += 1
             self._volatile -= queue.type == VOLATILE
-            self.topology.remove_queue(name)
+            with self._changes.together():
+                if queue.durable:
+                    self._changes.forget_queue(name)
+                self.topology.remove_queue(name)
         return queue
 
     def _apply_policies(self, concerns: Changed) -> None:

@@ -27,7 +27,7 @@ def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) 
     caller.may_administer("set-vhost-limits")
     found = caller.catalog.lookup_vhost(caller.vhost.name if vhost is None else vhost)
     merged = {**found.limits.as_dict(), **limits}
-    found.limits = VhostLimits.read(merged, f"vhost '{found.name}'")
+    found.set_limits(VhostLimits.read(merged, f"vhost '{found.name}'"))
     return found.limits.as_dict()
 
 

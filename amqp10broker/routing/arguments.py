@@ -77,11 +77,24 @@ def arguments_hash(arguments: Mapping[str, object]) -> str:
         Six characters (base64url without padding of 32 bits), the same in every process and on every
         machine; the empty text for an empty table.
     """
+    return _table_hash(arguments, 4)
+
+
+def arguments_identity(arguments: Mapping[str, object]) -> str:
+    """Return a text that two tables have in common exactly if they are equal.
+
+    Returns:
+        22 characters (base64url without padding of 128 bits); the empty text for an empty table.
+    """
+    return _table_hash(arguments, 16)
+
+
+def _table_hash(arguments: Mapping[str, object], size_bytes: int) -> str:
     if not arguments:
         return ""
     parts: list[bytes] = []
     _encode(("table", canonical_table(arguments)), parts)
-    digest = hashlib.blake2b(b"".join(parts), digest_size=4).digest()
+    digest = hashlib.blake2b(b"".join(parts), digest_size=size_bytes).digest()
     return base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
 
 
@@ -111,7 +124,10 @@ def _encode(form: object, parts: list[bytes]) -> None:
     elif isinstance(form, bool):
         letter, content = b"t", b"\x01" if form else b"\x00"
     elif isinstance(form, float):
-        letter, content = b"d", struct.pack(">d", form)
+        # Equal values have equal encodings: -0.0 is 0.0, and below 1.00 is 1.0.
+        letter, content = b"d", struct.pack(">d", form + 0.0)
+    elif isinstance(form, Decimal):
+        letter, content = b"i", str(form.normalize()).encode()
     else:
         letter, content = b"i", str(form).encode()
     parts.append(letter + struct.pack(">I", len(content)) + content)

@@ -7,8 +7,9 @@ caller may keep a route that is cacheable until it does.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from amqp10broker.errors import AccessRefused, InUse, NotFound
 from amqp10broker.routing.bindings import Bindings
@@ -45,6 +46,44 @@ PREDECLARED: Final = (
 """Name, type, and whether it is internal; all of them durable."""
 
 
+class Keeper(Protocol):
+    """Who keeps what must outlive the process. It is told of durable exchanges, and of bindings from them.
+
+    What is new is told before it counts, and may be refused; what goes is told when it is gone.
+    """
+
+    def put_exchange(self, exchange: Exchange) -> None: ...
+
+    def forget_exchange(self, exchange: Exchange) -> None: ...
+
+    def put_binding(self, binding: Binding) -> None:
+        """Take a binding to a durable exchange, or to a queue, of which the keeper knows if it is durable."""
+
+    def forget_binding(self, binding: Binding) -> None: ...
+
+    def together(self) -> AbstractContextManager[object]:
+        """Give a context within which all that goes goes at once."""
+
+
+class _Nobody:
+    """Keeps nothing."""
+
+    def put_exchange(self, exchange: Exchange) -> None:
+        pass
+
+    def forget_exchange(self, exchange: Exchange) -> None:
+        pass
+
+    def put_binding(self, binding: Binding) -> None:
+        pass
+
+    def forget_binding(self, binding: Binding) -> None:
+        pass
+
+    def together(self) -> AbstractContextManager[object]:
+        return nullcontext()
+
+
 def in_turn() -> Choose:
     """Return a choice without chance: the first, the second, and so on, round and round."""
     turn = -1
@@ -68,6 +107,7 @@ class Topology:
         choose: Choose | None = None,
         registry: Registry = REGISTRY,
         policy_alternate: Callable[[str], str | None] = lambda exchange: None,
+        keeper: Keeper | None = None,
     ) -> None:
         """Begin with the predeclared exchanges.
 
@@ -78,6 +118,7 @@ class Topology:
                 Without it they take turns.
             registry: the kinds of exchange.
             policy_alternate: the alternate of an exchange that was declared without one.
+            keeper: who is told of what must outlive the process.
         """
         self.vhost = vhost
         self.version = 0
@@ -85,6 +126,7 @@ class Topology:
         self._choose = choose or in_turn()
         self._registry = registry
         self._policy_alternate = policy_alternate
+        self._keeper = keeper or _Nobody()
         self._exchanges: dict[str, Exchange] = {}
         self._bindings = Bindings()
         for name, kind, internal in PREDECLARED:
@@ -167,6 +209,8 @@ class Topology:
         frozen = MappingProxyType(dict(arguments)) if arguments else NOTHING
         table = self._registry.create(type, frozen, self._choose)
         exchange = Exchange(name, type, durable, auto_delete, internal, frozen, table, alternate)
+        if durable:
+            self._keeper.put_exchange(exchange)
         self._exchanges[name] = exchange
         self.version += 1
         return exchange, True
@@ -208,7 +252,8 @@ class Topology:
             return False
         if if_unused and self._bindings.has_source(name):
             raise InUse(f"exchange '{name}'", f"exchange '{name}' in vhost '{self.vhost}' in use")
-        self._drop_exchanges([name])
+        with self._keeper.together():
+            self._drop_exchanges([name])
         self.version += 1
         return True
 
@@ -236,6 +281,8 @@ class Topology:
         if binding in self._bindings:
             return False
         source.table.check_binding(binding)
+        if source.durable and (destination.kind == "queue" or self._exchanges[destination.name].durable):
+            self._keeper.put_binding(binding)
         self._bindings.add(binding)
         source.table.add(binding)
         source.exchange_destinations += destination.kind == "exchange"
@@ -261,7 +308,8 @@ class Topology:
             self.lookup_exchange(binding.destination.name)
         if binding not in self._bindings:
             return False
-        self._drop_exchanges(self._drop_bindings([binding]))
+        with self._keeper.together():
+            self._drop_exchanges(self._drop_bindings([binding]))
         self.version += 1
         return True
 
@@ -308,7 +356,8 @@ class Topology:
     def remove_queue(self, name: str) -> None:
         """Forget a queue that is deleted: its bindings go, and what auto-deletes itself thereupon."""
         bindings = list(self._bindings.find(None, Destination("queue", name)))
-        self._drop_exchanges(self._drop_bindings(bindings))
+        with self._keeper.together():
+            self._drop_exchanges(self._drop_bindings(bindings))
         # Also without bindings: routes through the default exchange named it.
         self.version += 1
 
@@ -399,6 +448,8 @@ class Topology:
             source.table.remove(binding)
             source.exchange_destinations -= binding.destination.kind == "exchange"
             lost[source.name] = None
+            if source.durable:
+                self._keeper.forget_binding(binding)
         return [
             name for name in lost if self._exchanges[name].auto_delete and not self._bindings.has_source(name)
         ]
@@ -413,7 +464,9 @@ class Topology:
             from_it = list(self._bindings.find(name, None))
             to_it = list(self._bindings.find(None, Destination("exchange", name)))
             doomed += self._drop_bindings(list(dict.fromkeys(from_it + to_it)))
-            del self._exchanges[name]
+            exchange = self._exchanges.pop(name)
+            if exchange.durable:
+                self._keeper.forget_exchange(exchange)
 
     def _refuse_default(self, name: str) -> None:
         if name == DEFAULT_EXCHANGE:

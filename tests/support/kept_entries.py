@@ -1,0 +1,121 @@
+"""A recorder of the catalog's changes in memory, and what a catalog must be like after a restart."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.changes import Key, Value
+from amqp10broker.catalog.definitions_export import export
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.restore import all_entries, restore
+from amqp10broker.errors import LimitExceeded
+from amqp10broker.queues.commands import Command
+
+
+class Handle:
+    """A queue that takes letters and does nothing."""
+
+    def post(self, command: Command) -> None:
+        """Drop the letter."""
+
+    def counts(self) -> dict[str, Any]:
+        """Nothing is in it."""
+        return {"messages_ready": 0}
+
+
+class Host:
+    """Remembers what it was asked to run."""
+
+    def __init__(self) -> None:
+        self.started: list[QueueSpec] = []
+
+    def start_queue(self, queue: QueueSpec) -> Handle:
+        """Run a queue."""
+        self.started.append(queue)
+        return Handle()
+
+
+class KeptEntries:
+    """Keeps entries as text, as a file would.
+
+    Attributes:
+        by_key: what is kept.
+        calls: kind and keys of each call, in order.
+        full: refuse to put.
+    """
+
+    def __init__(self) -> None:
+        self.by_key: dict[Key, str] = {}
+        self.calls: list[tuple[str, list[Key]]] = []
+        self.full = False
+
+    def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """Keep entries."""
+        if self.full:
+            raise LimitExceeded("data folder", "the disk is full")
+        self.calls.append(("put", [key for key, _ in entries]))
+        for key, value in entries:
+            self.by_key[key] = json.dumps(value)
+
+    def forget(self, keys: Sequence[Key]) -> None:
+        """Keep entries no more."""
+        self.calls.append(("forget", list(keys)))
+        for key in keys:
+            self.by_key.pop(key, None)
+
+    def entries(self) -> list[tuple[Key, Value]]:
+        """What is kept."""
+        return [(key, json.loads(text)) for key, text in self.by_key.items()]
+
+
+def kept_catalog() -> tuple[Catalog, KeptEntries]:
+    """A new catalog, and what is kept of it."""
+    catalog, kept = Catalog(Host()), KeptEntries()
+    kept.put(all_entries(catalog, lambda record: record))
+    catalog.changes.tell(kept, lambda record: record)
+    return catalog, kept
+
+
+def restarted(kept: KeptEntries) -> Catalog:
+    """The catalog of a broker that starts with what is kept, and tells the same recorder of its changes."""
+    catalog = Catalog(Host())
+    restore(catalog, kept.entries())
+    catalog.changes.tell(kept, lambda record: record)
+    return catalog
+
+
+def durable_part(catalog: Catalog) -> dict[str, Any]:
+    """The export without what does not outlive the process, and the numbers of the durable queues."""
+    document = export(catalog)
+    for section in ("queues", "exchanges"):
+        document[section] = [entry for entry in document[section] if entry["durable"]]
+    document["bindings"] = sorted(
+        (entry for entry in document["bindings"] if _is_durable(catalog, entry)), key=repr
+    )
+    document["policies"] = sorted(document["policies"], key=repr)
+    document["numbers"] = {(queue.vhost, queue.name): queue.number for queue in catalog if queue.durable}
+    document["highest"] = catalog.changes.highest_number
+    return document
+
+
+def _is_durable(catalog: Catalog, binding: dict[str, Any]) -> bool:
+    vhost = catalog.lookup_vhost(binding["vhost"])
+    if not vhost.topology.lookup_exchange(binding["source"]).durable:
+        return False
+    name = binding["destination"]
+    if binding["destination_type"] == "exchange":
+        return vhost.topology.lookup_exchange(name).durable
+    return vhost.lookup(name).durable
+
+
+def check_kept(catalog: Catalog, kept: KeptEntries) -> None:
+    """What was told change by change is what there is, and a restart brings it back."""
+    present = {key: json.dumps(value) for key, value in all_entries(catalog, lambda record: record)}
+    assert {key: json.loads(text) for key, text in kept.by_key.items()} == {
+        key: json.loads(text) for key, text in present.items()
+    }
+    again = restarted(kept)
+    assert durable_part(again) == durable_part(catalog)

@@ -1,0 +1,515 @@
+"""What of the catalog outlives the process: every change of it is told, and a restart brings it back."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from decimal import Decimal
+
+import pytest
+
+from amqp10broker.catalog import definitions
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.changes import NUMBERS, QUEUE_NUMBER_MAX, Key
+from amqp10broker.catalog.entries import exact, unwrapped
+from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.policies import Policy
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.restore import restore
+from amqp10broker.catalog.users import (
+    PasswordAlgorithm,
+    PasswordRecord,
+    Permission,
+    ScramRecord,
+    TopicPermission,
+)
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, RefusedError
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.routing.arguments import canonical
+from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.kept_entries import Handle, KeptEntries, check_kept, kept_catalog, restarted
+
+RECORD = PasswordRecord(
+    PasswordAlgorithm.ARGON2ID, "$argon2id$x", ScramRecord(b"salt", 4096, b"stored", b"server")
+)
+
+
+ODD = {"n": Decimal("1.50"), "list": [1, b"\xff", {"!bytes": 1}]}
+"""Arguments that JSON has no words for."""
+
+
+def queue(name: str) -> Destination:
+    return Destination("queue", name)
+
+
+def exchange(name: str) -> Destination:
+    return Destination("exchange", name)
+
+
+def furnished() -> tuple[Catalog, KeptEntries]:
+    """A catalog with one of everything."""
+    catalog, kept = kept_catalog()
+    shop = catalog.add_vhost(
+        "shop",
+        description="a shop",
+        tags=["b", "a"],
+        default_queue_type="quorum",
+        limits=VhostLimits(max_queues=9),
+        metadata={"owner": "ann", "deep": {"x": [1, None]}},
+    )
+    catalog.users.add("ann", RECORD, tags=["administrator", "x"], limits=UserLimits(max_channels=3))
+    catalog.users.add("bob", None)
+    for user in ("ann", "bob"):
+        catalog.set_permission(user, "shop", Permission("^a", "", ".*"))
+        catalog.set_topic_permission(user, "shop", "amq.topic", TopicPermission("^a", "b$"))
+    catalog.set_parameter("shop", "shovel", "s", {"src": 1})
+    catalog.set_global_parameter("cluster_name", "rabbit")
+    catalog.keep_unknown("later", [1, 2])
+    shop.policies.put(Policy("p", "^q", {"max-length": 5}, 3, "queues"))
+    shop.policies.put(Policy("p", "^q", {"expires": 5}, operator=True))
+    for name, arguments in (("events", {"alternate-exchange": "rest"}), ("rest", {})):
+        shop.topology.declare_exchange(name, "topic", arguments=arguments)
+    shop.topology.declare_exchange("one-use", "headers", auto_delete=True, internal=True)
+    shop.declare("orders", arguments={"x-max-length": 5, "note": b"\xff"})
+    shop.declare("short", auto_delete=True)
+    shop.topology.bind(Binding("events", queue("orders"), "a.#"))
+    shop.topology.bind(Binding("events", exchange("rest"), "b", {"n": 1, "raw": b"\xfe"}))
+    shop.topology.bind(Binding("one-use", queue("orders"), "", {"x-match": "all", "n": 1.5}))
+    shop.topology.bind(Binding("amq.fanout", queue("short")))
+    return catalog, kept
+
+
+def shop_of(catalog: Catalog) -> VirtualHost:
+    return catalog.lookup_vhost("shop")
+
+
+CHANGES: dict[str, Callable[[Catalog], object]] = {
+    "add_vhost": lambda catalog: catalog.add_vhost("v", description="d", tags=["t"]),
+    "delete_vhost": lambda catalog: catalog.delete_vhost("shop"),
+    "delete the default virtual host": lambda catalog: catalog.delete_vhost("/"),
+    "set_default_queue_type": lambda catalog: shop_of(catalog).set_default_queue_type("classic"),
+    "unset the default queue type": lambda catalog: shop_of(catalog).set_default_queue_type(None),
+    "describe": lambda catalog: shop_of(catalog).describe("other", ["c"], {"k": 1}),
+    "set_limits": lambda catalog: shop_of(catalog).set_limits(VhostLimits(max_connections=0)),
+    "lift limits": lambda catalog: shop_of(catalog).set_limits(VhostLimits()),
+    "add a user": lambda catalog: catalog.users.add("eve", RECORD, tags=["t"]),
+    "put a user": lambda catalog: catalog.users.put(catalog.users.lookup("ann")),
+    "set_password": lambda catalog: catalog.users.set_password("bob", RECORD),
+    "no password any more": lambda catalog: catalog.users.set_password("ann", None),
+    "set_tags": lambda catalog: catalog.users.set_tags("ann", ["management"]),
+    "set a user's limits": lambda catalog: catalog.users.set_limits("bob", UserLimits(max_connections=1)),
+    "delete a user": lambda catalog: catalog.users.delete("ann"),
+    "set_permission": lambda catalog: catalog.set_permission("bob", "/", Permission("a", "b", "c")),
+    "change a permission": lambda catalog: catalog.set_permission("bob", "shop", Permission()),
+    "clear_permission": lambda catalog: catalog.users.clear_permission("bob", "shop"),
+    "set_topic_permission": lambda catalog: catalog.set_topic_permission(
+        "bob", "/", "x", TopicPermission("a", "b")
+    ),
+    "clear_topic_permission": lambda catalog: catalog.users.clear_topic_permission(
+        "bob", "shop", "amq.topic"
+    ),
+    "clear all topic permissions": lambda catalog: catalog.users.clear_topic_permission("bob", "shop"),
+    "set_parameter": lambda catalog: catalog.set_parameter("/", "federation", "f", None),
+    "set_global_parameter": lambda catalog: catalog.set_global_parameter("g", {"a": [True]}),
+    "keep_unknown": lambda catalog: catalog.keep_unknown("even later", {}),
+    "put a policy": lambda catalog: shop_of(catalog).policies.put(Policy("r", "x", {"max-length": 1})),
+    "replace a policy": lambda catalog: shop_of(catalog).policies.put(Policy("p", "x", {"max-length": 1})),
+    "delete a policy": lambda catalog: shop_of(catalog).policies.delete("p"),
+    "delete an operator policy": lambda catalog: shop_of(catalog).policies.delete("p", operator=True),
+    "declare_exchange": lambda catalog: shop_of(catalog).topology.declare_exchange(
+        "new", "x-consistent-hash", arguments={"hash-header": "h"}
+    ),
+    "declare a transient exchange": lambda catalog: shop_of(catalog).topology.declare_exchange(
+        "new", durable=False
+    ),
+    "delete_exchange": lambda catalog: shop_of(catalog).topology.delete_exchange("events"),
+    "delete a destination": lambda catalog: shop_of(catalog).topology.delete_exchange("rest"),
+    "bind": lambda catalog: shop_of(catalog).topology.bind(
+        Binding("amq.topic", queue("orders"), "k", ODD)
+    ),
+    "bind again": lambda catalog: shop_of(catalog).topology.bind(Binding("events", queue("orders"), "a.#")),
+    "unbind": lambda catalog: shop_of(catalog).topology.unbind(Binding("events", queue("orders"), "a.#")),
+    "unbind the last of an auto-delete exchange": lambda catalog: shop_of(catalog).topology.unbind(
+        Binding("one-use", queue("orders"), "", {"x-match": "all", "n": 1.5})
+    ),
+    "declare a queue": lambda catalog: catalog.lookup_vhost("/").declare(
+        "q", arguments={"x-queue-type": "quorum", "x-delivery-limit": -1}
+    ),
+    "declare again": lambda catalog: shop_of(catalog).declare("short", auto_delete=True),
+    "declare a transient queue": lambda catalog: shop_of(catalog).declare("t", durable=False),
+    "declare an exclusive queue": lambda catalog: shop_of(catalog).declare("e", exclusive_owner=object()),
+    "declare a queue with a name of ours": lambda catalog: shop_of(catalog).declare(
+        "amq.gen-1", internal=True
+    ),
+    "add_volatile": lambda catalog: shop_of(catalog).add_volatile("amq.rabbitmq.reply-to.1", 1, Handle()),
+    "remove a queue": lambda catalog: shop_of(catalog).remove("orders"),
+    "remove no queue": lambda catalog: shop_of(catalog).remove("nothing"),
+    "load definitions": lambda catalog: definitions.load(
+        {
+            "users": [{"name": "new", "password_hash": "", "tags": "a,b", "limits": {"max-channels": 1}}],
+            "vhosts": [{"name": "shop", "metadata": {"k": 2}}, {"name": "w", "tags": ["a"]}],
+            "permissions": [{"user": "new", "vhost": "w", "configure": "", "write": "", "read": ""}],
+            "topic_permissions": [
+                {"user": "new", "vhost": "w", "exchange": "x", "write": "", "read": ""}
+            ],
+            "exchanges": [{"name": "x", "vhost": "w", "type": "fanout"}],
+            "queues": [{"name": "q", "vhost": "w"}, {"name": "t", "vhost": "w", "durable": False}],
+            "bindings": [
+                {"source": "x", "vhost": "w", "destination": each, "destination_type": "queue"}
+                for each in ("q", "t")
+            ],
+            "policies": [{"vhost": "w", "name": "p", "pattern": "q", "definition": {"expires": 1}}],
+            "parameters": [
+                {"vhost": "w", "component": "vhost-limits", "name": "limits", "value": {"max-queues": 5}},
+                {"vhost": "w", "component": "shovel", "name": "s", "value": 1},
+                {
+                    "vhost": "w",
+                    "component": "operator_policy",
+                    "name": "p",
+                    "value": {"pattern": "q", "definition": {"expires": 1}},
+                },
+            ],
+            "global_parameters": [{"name": "n", "value": 1}],
+            "unheard_of": 5,
+        },
+        catalog,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_every_change_is_told_and_survives_a_restart(change: Callable[[Catalog], object]) -> None:
+    """What was told change by change is what there is; a catalog made of it exports the same."""
+    catalog, kept = furnished()
+    check_kept(catalog, kept)
+    change(catalog)
+    check_kept(catalog, kept)
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
+def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], object]) -> None:
+    """What is restored is as what was declared: it can be changed and deleted, and that is told."""
+    _, kept = furnished()
+    catalog = restarted(kept)
+    change(catalog)
+    check_kept(catalog, kept)
+
+
+def test_without_a_recorder_queues_have_no_number() -> None:
+    """A broker in memory has nothing on disk to find by it."""
+    assert Catalog(furnished()[0]._host).lookup_vhost("/").declare("q")[0].number == 0
+
+
+def test_what_is_not_durable_is_not_told() -> None:
+    """Transient and exclusive queues and exchanges, and bindings with such an end."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    kept.calls.clear()
+    vhost.declare("t", durable=False)
+    vhost.declare("e", exclusive_owner=object())
+    vhost.topology.declare_exchange("x", durable=False)
+    vhost.topology.bind(Binding("amq.topic", queue("t"), "k"))
+    vhost.topology.bind(Binding("amq.topic", exchange("x"), "k"))
+    vhost.topology.bind(Binding("x", exchange("amq.topic"), "k"))
+    assert kept.calls == []
+    vhost.declare("d")
+    kept.calls.clear()
+    vhost.topology.bind(Binding("x", queue("d"), "k"))
+    assert kept.calls == []
+
+
+# --- numbers --------------------------------------------------------------------------------------
+
+
+def test_a_durable_queue_has_a_number_that_is_given_once() -> None:
+    """Declared anew it is another queue, also after a restart with nothing left of the old one."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    assert vhost.declare("a")[0].number == 1
+    assert vhost.declare("t", durable=False)[0].number == 0
+    assert catalog.add_vhost("v").declare("a")[0].number == 2
+    vhost.remove("a")
+    catalog.delete_vhost("v")
+    catalog = restarted(kept)
+    again, _ = catalog.lookup_vhost("/").declare("a")
+    assert again.number == 3
+    assert restarted(kept).lookup_vhost("/").lookup("a").number == 3
+
+
+def test_the_host_is_told_the_number() -> None:
+    """By which it finds the queue's records."""
+    catalog, kept = kept_catalog()
+    catalog.lookup_vhost("/").declare("q", arguments={"x-max-length": 1})
+    arguments = {"x-max-length": 1, "x-queue-type": "classic"}
+    settings = QueueSettings(max_length=1)
+    expected = QueueSpec("/", "q", "classic", True, False, False, arguments, settings, number=1)
+    assert catalog._host.started == [expected]  # type: ignore[attr-defined]
+    assert restarted(kept)._host.started == [expected]  # type: ignore[attr-defined]
+
+
+def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
+    """As those of records in the journal whose queue's declaration was lost."""
+    catalog, kept = kept_catalog()
+    catalog.changes.at_least(7)
+    catalog.changes.at_least(3)
+    assert catalog.lookup_vhost("/").declare("q")[0].number == 8
+    assert restarted(kept).changes.highest_number == 8
+
+
+def test_when_all_numbers_have_been_used_durable_queues_are_refused() -> None:
+    """After four thousand million of them; transient ones need none."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    catalog.changes.at_least(QUEUE_NUMBER_MAX - 1)
+    assert vhost.declare("last")[0].number == QUEUE_NUMBER_MAX
+    with pytest.raises(LimitExceeded, match="export the definitions and start with a new folder"):
+        vhost.declare("more")
+    assert vhost.find("more") is None
+    assert vhost.declare("transient", durable=False)[1]
+    check_kept(catalog, kept)
+
+
+# --- all at once ----------------------------------------------------------------------------------
+
+
+def keys_of_last(kept: KeptEntries) -> tuple[str, set[Key]]:
+    what, keys = kept.calls[-1]
+    return what, set(keys)
+
+
+def test_a_queue_and_its_number_are_told_at_once() -> None:
+    """So that no number is ever given twice, wherever the power goes."""
+    catalog, kept = kept_catalog()
+    catalog.lookup_vhost("/").declare("q")
+    assert keys_of_last(kept) == ("put", {("queue", "/", "q"), NUMBERS})
+
+
+def test_what_goes_together_is_told_at_once() -> None:
+    """A queue takes its bindings along, and they the exchanges that delete themselves."""
+    catalog, kept = furnished()
+    shop = shop_of(catalog)
+    kept.calls.clear()
+    shop.remove("orders")
+    ((what, keys),) = kept.calls
+    assert what == "forget"
+    assert {key[:3] for key in keys} == {
+        ("queue", "shop", "orders"),
+        ("binding", "shop", "events"),
+        ("binding", "shop", "one-use"),
+        ("exchange", "shop", "one-use"),
+    }
+
+
+def test_a_virtual_host_takes_all_that_is_in_it_along_at_once() -> None:
+    """Permissions and parameters too; nothing of it is left over."""
+    catalog, kept = furnished()
+    kept.calls.clear()
+    catalog.delete_vhost("shop")
+    assert len(kept.calls) == 1
+    assert not [key for key in kept.by_key if "shop" in key[1:]]
+    assert {key[0] for key in kept.by_key} == {"user", "vhost", "global_parameter", "unknown", *NUMBERS}
+
+
+def test_a_user_takes_its_permissions_along_at_once() -> None:
+    """Another user of that name later does not have them."""
+    catalog, kept = furnished()
+    kept.calls.clear()
+    catalog.users.delete("ann")
+    assert len(kept.calls) == 1
+    assert not [key for key in kept.by_key if "ann" in key[1:]]
+
+
+def test_what_goes_late_from_a_deleted_virtual_host_takes_nothing_from_the_next_of_its_name() -> None:
+    """Its queues are taken out one by one after it is gone."""
+    catalog, kept = furnished()
+    old = catalog.delete_vhost("shop")
+    new = catalog.add_vhost("shop")
+    new.declare("orders")
+    old.remove("orders")
+    old.topology.delete_exchange("events")
+    old.policies.delete("p")
+    check_kept(catalog, kept)
+    assert ("queue", "shop", "orders") in kept.by_key
+
+
+# --- when it cannot be kept ------------------------------------------------------------------------
+
+ADDING = [
+    *("add_vhost", "set_default_queue_type", "describe", "set_limits", "add a user", "set_password"),
+    *("set_tags", "set_permission", "change a permission", "set_topic_permission", "set_parameter"),
+    *("set_global_parameter", "keep_unknown", "put a policy", "replace a policy", "declare_exchange"),
+    *("bind", "declare a queue"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ADDING)
+def test_what_cannot_be_kept_is_refused_and_does_not_happen(name: str) -> None:
+    """A client is not told that its queue is durable when it is not."""
+    catalog, kept = furnished()
+    before = dict(kept.by_key)
+    kept.full = True
+    with pytest.raises(LimitExceeded, match="the disk is full"):
+        CHANGES[name](catalog)
+    kept.full = False
+    assert kept.by_key == before
+    catalog.changes.highest_number = restarted(kept).changes.highest_number
+    check_kept(catalog, kept)
+
+
+def test_deleting_needs_no_room() -> None:
+    """It is how room is made on a full disk."""
+    catalog, kept = furnished()
+    kept.full = True
+    catalog.delete_vhost("shop")
+    catalog.users.delete("ann")
+    check_kept_while_full(catalog, kept)
+
+
+def check_kept_while_full(catalog: Catalog, kept: KeptEntries) -> None:
+    kept.full = False
+    check_kept(catalog, kept)
+
+
+def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
+    """It was told of before it was started."""
+
+    class Broken:
+        def start_queue(self, queue: QueueSpec) -> Handle:
+            raise OSError("no more files")
+
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    vhost._host = Broken()
+    with pytest.raises(OSError, match="no more files"):
+        vhost.declare("q")
+    assert ("queue", "/", "q") not in kept.by_key
+    assert vhost.find("q") is None
+
+
+# --- values ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, True, 0, -(2**63), 1.5, float("inf"), "", "é\ud800", b"", b"\xff\x00",
+        Decimal("1.50"), uuid.UUID(int=5), [], [1, [b"x"]], {}, {"a": {"b": b"\xff"}},
+        {"!bytes": "AA=="}, {"!x": 1, "y": 2}, {"!table": {"!": None}}, {"a": {"!float": "1"}},
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_arguments_come_back_as_they_were(value: object) -> None:
+    """Also those that JSON has no word for, and a client's table that looks like one of ours."""
+    import json
+
+    assert canonical(unwrapped(json.loads(json.dumps(exact(value))))) == canonical(value)
+
+
+def test_not_a_number_comes_back() -> None:
+    """Which equals nothing, itself included."""
+    assert str(unwrapped(exact(float("nan")))) == "nan"
+
+
+def test_an_argument_that_cannot_be_kept_is_refused() -> None:
+    """It would come back as another."""
+    catalog, kept = kept_catalog()
+    with pytest.raises(InvalidArgument, match="of type complex, which cannot be kept on disk"):
+        catalog.lookup_vhost("/").topology.declare_exchange("x", arguments={"a": 1j})
+    check_kept(catalog, kept)
+
+
+def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
+    """Whatever the doors through which they came: text or bytes, one zero or the other."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    vhost.declare("q")
+    topology = vhost.topology
+    for arguments in ({"n": 1}, {"n": 1.0}, {"n": True}, {"n": "1"}, {"n": -0.0}, {"n": Decimal("1.0")}):
+        assert topology.bind(Binding("amq.headers", queue("q"), "", arguments))
+    assert len([key for key in kept.by_key if key[0] == "binding"]) == 6
+    for arguments in ({"n": b"1"}, {"n": 0.0}, {"n": Decimal("1.00")}):
+        assert topology.unbind(Binding("amq.headers", queue("q"), "", arguments))
+    assert len([key for key in kept.by_key if key[0] == "binding"]) == 3
+    check_kept(catalog, kept)
+
+
+# --- restoring ------------------------------------------------------------------------------------
+
+
+def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
+    """A limit that was set later holds for what comes, not for what is there."""
+    catalog, kept = kept_catalog()
+    vhost = catalog.lookup_vhost("/")
+    vhost.declare("a")
+    vhost.declare("b")
+    vhost.set_limits(VhostLimits(max_queues=1))
+    again = restarted(kept).lookup_vhost("/")
+    assert {each.name for each in again} == {"a", "b"}
+    with pytest.raises(LimitExceeded):
+        again.declare("c")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "problem"),
+    [
+        (("shovel", "s"), {}, "data folder: shovel 's' cannot be restored: nobody here knows"),
+        (("queue", "/", "q"), {"name": "q"},
+         "data folder: queue '/' 'q' cannot be restored: KeyError: 'vhost'"),
+        (("exchange", "/", "x"),
+         {"name": "x", "vhost": "/", "type": "x-odd", "durable": True, "auto_delete": False,
+          "internal": False, "arguments": {}},
+         "data folder: exchange '/' 'x' cannot be restored: .*x-odd.* with all packages that it had"),
+        (("permission", "ann", "/"), {"user": "ann", "vhost": "/", "configure": "", "write": "", "read": ""},
+         "cannot be restored: no user 'ann'"),
+        (("user", "ann"), {"name": "ann", "password_hash": "odd", "tags": [], "limits": {}},
+         "password_hash cannot be read"),
+    ],
+)  # fmt: skip
+def test_an_entry_that_cannot_be_understood_stops_the_start(
+    key: Key, value: dict[str, object], problem: str
+) -> None:
+    """What depends on it would be lost; the text says which it is and what to do."""
+    with pytest.raises(ConfigError, match=problem):
+        restore(Catalog(furnished()[0]._host), [(("vhost", "/"), VHOST_ENTRY), (key, value)])
+
+
+VHOST_ENTRY = {"name": "/", "description": "", "tags": [], "limits": {}, "metadata": {}}
+
+
+def test_restoring_counts_what_there_was() -> None:
+    """For the log."""
+    _, kept = furnished()
+    counts = restore(Catalog(furnished()[0]._host), kept.entries())
+    assert counts == {
+        "vhost": 2, "user": 2, "permission": 2, "topic_permission": 2, "parameter": 1, "global_parameter": 1,
+        "unknown": 1, "policy": 1, "operator_policy": 1, "exchange": 3, "queue": 2, "binding": 4,
+        "queue_numbers": 1,
+    }  # fmt: skip
+
+
+def test_a_password_in_plain_is_concealed() -> None:
+    """Only its hash is told."""
+    catalog, kept = kept_catalog()
+    catalog.changes.tell(kept, lambda record: None if record is None else RECORD)
+    catalog.users.add("ann", PasswordRecord(PasswordAlgorithm.PLAIN, "pencil"))
+    assert "pencil" not in kept.by_key["user", "ann"]
+    assert restarted(kept).users.lookup("ann").password == RECORD
+
+
+def test_refusals_change_nothing() -> None:
+    """A request that is refused for other reasons is not told."""
+    catalog, kept = furnished()
+    before = dict(kept.by_key)
+    shop = shop_of(catalog)
+    for refused in (
+        lambda: shop.declare("orders", durable=False),
+        lambda: shop.topology.declare_exchange("events", "fanout"),
+        lambda: shop.topology.bind(Binding("nowhere", queue("orders"))),
+        lambda: catalog.users.add("ann", None),
+        lambda: shop.set_default_queue_type("odd"),
+        lambda: shop.policies.delete("q"),
+    ):
+        with pytest.raises(RefusedError):
+            refused()
+    assert kept.by_key == before
