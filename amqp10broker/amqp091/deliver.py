@@ -24,6 +24,8 @@ _TAG_BYTES: Final = 8
 _REDELIVERED_AT: Final = 1
 _NAMES_AT: Final = 6
 """Where flags, and exchange and routing key, stand in a head."""
+_DEAD_LETTERED: Final = 2
+"""A flag: behind the properties stand 16 bytes for each of so many records as the last two bytes say."""
 
 _WHOLE_BODY_BYTES_MAX: Final = 1024
 """A longer body is handed on beside its frame header and end octet: copying it costs more than two pieces."""
@@ -41,7 +43,11 @@ def split(head: bytes) -> tuple[bytes, bytes, bytes]:
     """The parts of a head: bit octet for redelivered; exchange and routing key; properties."""
     end = _NAMES_AT + 1 + head[_NAMES_AT]
     end += 1 + head[end]
-    return b"\x01" if head[_REDELIVERED_AT] & 1 else b"\x00", head[_NAMES_AT:end], head[end:]
+    flags = head[_REDELIVERED_AT]
+    stop = len(head)
+    if flags & _DEAD_LETTERED:
+        stop -= 2 + 16 * int.from_bytes(head[-2:], "big")
+    return b"\x01" if flags & 1 else b"\x00", head[_NAMES_AT:end], head[end:stop]
 
 
 class DeliverEncoder:

@@ -39,8 +39,15 @@ MARK: Final = 0x91
 EXPIRATION_MS_MAX: Final = 315_360_000_000
 """Ten years of 365 days, RabbitMQ's limit."""
 
+REDELIVERED: Final = 1
+"""Flag of a head: somebody has had the message before."""
+DEAD_LETTERED: Final = 2
+"""Flag of a head: the records in its x-death are the broker's; their times stand behind the properties."""
+
 _NAMES_AT: Final = 6
 _FRESH: Final = bytes((MARK, 0, 0, 0, 0, 0))
+_TIMES_BYTES: Final = 16
+_COUNT_BYTES: Final = 2
 _CACHE_ENTRIES: Final = 4096
 _INTEGER: Final = re.compile("[+-]?[0-9]+")
 _NO_KEYS: Final[tuple[str, ...]] = ()
@@ -58,6 +65,7 @@ def make_head(
     *,
     redelivered: bool = False,
     delivery_count: int = 0,
+    death_times: bytes = b"",
 ) -> bytes:
     """A head.
 
@@ -67,10 +75,15 @@ def make_head(
         properties: property flags and values, as in a content header.
         redelivered: somebody has had the message before.
         delivery_count: how many deliveries failed.
+        death_times: of the records in the header x-death, if the broker made them: see `death_times`.
     """
     prefix = _prefix(exchange, routing_key)
-    if redelivered or delivery_count:
-        prefix = bytes((MARK, int(redelivered))) + delivery_count.to_bytes(4, "big") + prefix[_NAMES_AT:]
+    if redelivered or delivery_count or death_times:
+        flags = (REDELIVERED if redelivered else 0) | (DEAD_LETTERED if death_times else 0)
+        prefix = bytes((MARK, flags)) + delivery_count.to_bytes(4, "big") + prefix[_NAMES_AT:]
+    if death_times:
+        count = len(death_times) // _TIMES_BYTES
+        return b"".join((prefix, properties, death_times, count.to_bytes(_COUNT_BYTES, "big")))
     return prefix + properties
 
 
@@ -78,7 +91,36 @@ def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
     """Exchange and routing key as two short strings, the properties, and whether it is redelivered."""
     end = 7 + head[6]
     end += 1 + head[end]
-    return head[6:end], head[end:], bool(head[1] & 1)
+    return head[6:end], head[end : properties_end(head)], bool(head[1] & REDELIVERED)
+
+
+def properties_end(head: bytes) -> int:
+    """Where the properties in a head end."""
+    size = len(head)
+    if not head[1] & DEAD_LETTERED:
+        return size
+    return size - _COUNT_BYTES - _TIMES_BYTES * int.from_bytes(head[-_COUNT_BYTES:], "big")
+
+
+def death_times(head: bytes) -> bytes:
+    """The first and last time in ms, 8 bytes each, of every record in x-death; empty if it is a client's.
+
+    The header says the first one only, in seconds.
+    """
+    return head[properties_end(head) : -_COUNT_BYTES] if head[1] & DEAD_LETTERED else b""
+
+
+def replace_properties(head: bytes, properties: bytes) -> bytes:
+    """The head with other properties, and all else that it says kept.
+
+    Args:
+        head: of a message.
+        properties: property flags and values, as in a content header. Of a dead-lettered message they have
+            the same header x-death.
+    """
+    end = 7 + head[6]
+    end += 1 + head[end]
+    return head[:end] + properties + head[properties_end(head) :]
 
 
 def delivery_count(head: bytes) -> int:
@@ -95,7 +137,7 @@ def persistent(head: bytes) -> bool:
 def acquired_head(head: bytes, failed: bool) -> bytes:
     """The head after one consumer had the message."""
     count = head[2:6] if not failed else (int.from_bytes(head[2:6], "big") + 1).to_bytes(4, "big")
-    return bytes((MARK, head[1] | 1)) + count + head[_NAMES_AT:]
+    return bytes((MARK, head[1] | REDELIVERED)) + count + head[_NAMES_AT:]
 
 
 def read_content(

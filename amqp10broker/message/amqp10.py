@@ -25,6 +25,7 @@ T = TypeVar("T")
 X_EXCHANGE: Final = Symbol("x-exchange")
 X_ROUTING_KEY: Final = Symbol("x-routing-key")
 X_CC: Final = Symbol("x-cc")
+X_OPT_DEATHS: Final = Symbol("x-opt-deaths")
 _MESSAGE_ANNOTATIONS: Final = ULong(0x72)
 _CACHE_ENTRIES: Final = 4096
 HEAD_BYTES_MAX: Final = 1024
@@ -194,6 +195,8 @@ def make_head(
     merged = dict(annotations) if annotations else {}
     merged[X_EXCHANGE] = exchange
     merged[X_ROUTING_KEY] = routing_key
+    if X_OPT_DEATHS in merged:
+        merged = with_deaths_placed(merged, ours=False)
     given = header or Header()
     fresh = Header(
         durable=bool(given.durable),
@@ -217,6 +220,23 @@ def decode_head(head: bytes) -> tuple[Header, dict[Any, Any]]:
     described, _ = decode(head, end)
     annotations: dict[Any, Any] = described.value
     return header, annotations
+
+
+def with_deaths_placed(annotations: dict[Any, Any], *, ours: bool) -> dict[Any, Any]:
+    """The annotations with x-opt-deaths at the place that says whose it is.
+
+    Args:
+        annotations: with x-opt-deaths, and with x-exchange.
+        ours: the broker made the records: they stand first, and only then.
+    """
+    others = {key: value for key, value in annotations.items() if key != X_OPT_DEATHS}
+    deaths = {X_OPT_DEATHS: annotations[X_OPT_DEATHS]}
+    return {**deaths, **others} if ours else {**others, **deaths}
+
+
+def has_own_deaths(annotations: dict[Any, Any]) -> bool:
+    """Whether the records in x-opt-deaths were made by the broker; see `with_deaths_placed`."""
+    return next(iter(annotations), None) == X_OPT_DEATHS
 
 
 def _remembering(compute: Callable[[bytes], T]) -> Callable[[bytes], T]:

@@ -34,9 +34,25 @@ from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import X_CC, X_EXCHANGE, X_ROUTING_KEY, decode_head, encode_head
+from amqp10broker.message.amqp10 import (
+    X_CC,
+    X_EXCHANGE,
+    X_OPT_DEATHS,
+    X_ROUTING_KEY,
+    decode_head,
+    encode_head,
+    has_own_deaths,
+    with_deaths_placed,
+)
 from amqp10broker.message.bare import body_start, data_of, data_section, is_encoded_body, read_properties
-from amqp10broker.message.deaths import X_DEATH, X_OPT_DEATHS, from_annotation, from_header, to_annotation
+from amqp10broker.message.deaths import (
+    X_DEATH,
+    from_annotation,
+    from_header,
+    times_of,
+    to_annotation,
+    with_times,
+)
 from amqp10broker.message.values import (
     DROPPED,
     NAME_BYTES_MAX,
@@ -135,20 +151,23 @@ def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes,
 
     annotations: dict[Any, Any] = {}
     application: dict[str, Any] = {}
-    died = False
+    times = amqp091.death_times(head)
     if properties.headers:
-        died = _headers_to_amqp10(properties.headers, annotations, application)
+        _headers_to_amqp10(properties.headers, times, annotations, application)
     if properties.type is not None and not encoded:
         annotations[X_BASIC_TYPE] = _text(properties.type)
     annotations[X_EXCHANGE] = exchange
     annotations[X_ROUTING_KEY] = routing_key
+    if X_OPT_DEATHS in annotations:
+        annotations = with_deaths_placed(annotations, ours=bool(times))
 
     count = amqp091.delivery_count(head)
     header = Header(
         durable=properties.delivery_mode == PERSISTENT,
         priority=properties.priority,
         ttl=None if properties.expiration is None else min(int(properties.expiration), _TTL_MAX),
-        first_acquirer=not (redelivered or count or died),
+        # Left out, which means false: dead-lettered, and nobody has had it since (see `dying`).
+        first_acquirer=None if times and not redelivered else not (redelivered or count),
         delivery_count=count,
     )
     prefix = _properties_to_amqp10(properties)
@@ -161,10 +180,10 @@ _cached_to_amqp10 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp10)
 
 
 def _headers_to_amqp10(
-    headers: dict[str, Any], annotations: dict[Any, Any], application: dict[str, Any]
-) -> bool:
-    """Spread the headers, and say whether there are records of dead-lettering among them."""
-    deaths = from_header(headers.get(X_DEATH))
+    headers: dict[str, Any], times: bytes, annotations: dict[Any, Any], application: dict[str, Any]
+) -> None:
+    """Spread the headers."""
+    deaths = with_times(from_header(headers.get(X_DEATH)), times)
     cc: list[str] | None = None  # goes before a header called x-cc
     for name, value in headers.items():
         if name.startswith("x-") and name.isascii():
@@ -182,7 +201,6 @@ def _headers_to_amqp10(
                 application[name] = simple
     if cc is not None:
         annotations[X_CC] = cc
-    return bool(deaths)
 
 
 def _properties_to_amqp10(given: BasicProperties) -> bytes:
@@ -243,6 +261,7 @@ def _address(reply_to: str) -> str:
 
 def _head_to_amqp091(head: bytes, prefix: bytes, encoded: bool) -> bytes:
     header, annotations = decode_head(head)
+    times = times_of(from_annotation(annotations[X_OPT_DEATHS])) if has_own_deaths(annotations) else b""
     given, application = read_properties(prefix)
     exchange = _shortened(annotations.pop(X_EXCHANGE, ""))
     routing_key = _shortened(annotations.pop(X_ROUTING_KEY, ""))
@@ -268,8 +287,9 @@ def _head_to_amqp091(head: bytes, prefix: bytes, encoded: bool) -> bytes:
         exchange,
         routing_key,
         encode_properties(properties),
-        redelivered=not header.first_acquirer,
+        redelivered=header.first_acquirer is False,
         delivery_count=header.delivery_count or 0,
+        death_times=times,
     )
 
 

@@ -1,11 +1,14 @@
 """Records of dead-lettering, as both protocols show them: x-death of 0-9-1, x-opt-deaths of 1.0.
 
-One record stands for one queue and one reason; the newest event comes first.
+One record stands for one queue and one reason; the newest event comes first. Times of records are kept to
+the millisecond beside an x-death, which has room for one time in seconds.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from amqp10broker.amqp091.types import Int64, Timestamp
@@ -14,10 +17,12 @@ from amqp10broker.amqp10.types import Array, Map, Symbol, UInt, ULong
 from amqp10broker.amqp10.types import Timestamp as Milliseconds
 
 X_DEATH: Final = "x-death"
-X_OPT_DEATHS: Final = Symbol("x-opt-deaths")
+REJECTED: Final = "rejected"
+"""The reason that a client gives: it tells a wanted cycle from an automatic one."""
 
 _UINT_MAX: Final = 2**32 - 1
 _INT64_MAX: Final = 2**63 - 1
+_TIMES: Final = struct.Struct(">QQ")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +39,7 @@ class Death:
     """What the message had been published to before it came into the queue."""
     routing_keys: tuple[str, ...]
     ttl_ms: int | None = None
-    """The message's own time to live, which it lost by expiring."""
+    """The message's own time to live, which it lost by it."""
 
     def to_table(self) -> dict[str, Any]:
         """As an item of x-death, which has one time: the first."""
@@ -72,6 +77,69 @@ def to_annotation(deaths: tuple[Death, ...]) -> Array:
         deaths: at least one.
     """
     return array_of([death.to_map() for death in deaths])
+
+
+def recorded(
+    deaths: Sequence[Death],
+    queue: str,
+    reason: str,
+    now_ms: int,
+    exchange: str,
+    routing_keys: tuple[str, ...],
+    ttl_ms: int | None,
+) -> tuple[Death, ...]:
+    """The records with one more event, newest first.
+
+    Of a queue and reason that are among them only count and last time change: exchange, routing keys and
+    time to live stay those of the first event, as in RabbitMQ.
+
+    Args:
+        deaths: the records so far, newest first.
+        queue: where it happened.
+        reason: why.
+        now_ms: the wall clock, in milliseconds.
+        exchange: what the message had been published to.
+        routing_keys: with which keys.
+        ttl_ms: the message's own time to live; None: it had none.
+    """
+    others = tuple(each for each in deaths if (each.queue, each.reason) != (queue, reason))
+    for each in deaths:
+        if (each.queue, each.reason) == (queue, reason):
+            return replace(each, count=each.count + 1, last_time_ms=now_ms), *others
+    return Death(queue, reason, 1, now_ms, now_ms, exchange, routing_keys, ttl_ms), *others
+
+
+def is_cycle(deaths: Sequence[Death], queue: str) -> bool:
+    """Whether a message has come back to a queue without any client having a hand in it.
+
+    Args:
+        deaths: its records, newest first.
+        queue: where it is about to go.
+
+    Returns:
+        True if it died in that queue, neither for `rejected` then nor anywhere since.
+    """
+    for death in deaths:
+        if death.reason == REJECTED:
+            return False
+        if death.queue == queue:
+            return True
+    return False
+
+
+def times_of(deaths: Sequence[Death]) -> bytes:
+    """The times of records, as they stand beside an x-death (`amqp091.death_times`)."""
+    return b"".join([_TIMES.pack(death.first_time_ms, death.last_time_ms) for death in deaths])
+
+
+def with_times(deaths: tuple[Death, ...], times: bytes) -> tuple[Death, ...]:
+    """Records out of an x-death with their true times; as they are without times."""
+    if len(times) != len(deaths) * _TIMES.size:
+        return deaths
+    return tuple(
+        replace(death, first_time_ms=first, last_time_ms=last)
+        for death, (first, last) in zip(deaths, _TIMES.iter_unpack(times), strict=True)
+    )
 
 
 def from_header(value: Any) -> tuple[Death, ...]:

@@ -7,9 +7,10 @@ protocol        head                                                     second 
 ==============  =======================================================  ===============================
 AMQP 1.0        0x00: encoded header and message-annotations as they     bare message and footer, byte
                 will be delivered                                        for byte as published
-AMQP 0-9-1      0x91, flags (bit 0: redelivered), delivery-count in 4    the body
-                bytes, exchange and routing key as short strings, the
-                properties of the content header as published
+AMQP 0-9-1      0x91, flags (bit 0: redelivered, bit 1: dead-lettered),  the body
+                delivery-count in 4 bytes, exchange and routing key as
+                short strings, the properties of the content header as
+                published; if dead-lettered, the times of its records
 ==============  =======================================================  ===============================
 
 A head of AMQP 1.0 depends on few things (the publisher's header and annotations, exchange, routing
@@ -19,6 +20,10 @@ Two bytes objects in a tuple are the cheapest thing that can wait in a queue: 56
 content, and the collector drops tuples of atoms from its books at the first pass (with a million
 objects waiting, that is the difference between no pause and 150 ms). What the broker wants to know
 of a message later it reads from the head.
+
+Records of dead-lettering are in the head, where the client finds them: in the annotation x-opt-deaths, or
+in the header x-death. A client may publish such things too. The broker's own are told by the flag in a
+head of AMQP 0-9-1, and by x-opt-deaths being the first of the annotations in one of AMQP 1.0.
 
 A message keeps its publisher's encoding; `convert` makes the other one for a consumer that needs it.
 """

@@ -1,0 +1,150 @@
+"""The history in a message against a model: any chain of events, returns and changes of protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.message import amqp091
+from amqp10broker.message.convert import to_amqp091, to_amqp10
+from amqp10broker.message.deaths import Death, is_cycle
+from amqp10broker.message.dying import Cause, dead_lettered, deaths_of
+from amqp10broker.message.message import Message, acquired
+from amqp10broker.message.traits import traits_of
+
+names = st.sampled_from(["a", "b", "c", "é", ""])
+reasons = st.sampled_from(["rejected", "expired", "maxlen", "delivery_limit"])
+
+
+@dataclass(frozen=True)
+class Die:
+    """Dead-letter the message."""
+
+    queue: str
+    reason: str
+    wait_ms: int
+    exchange: str
+    routing_key: str | None
+
+
+@dataclass(frozen=True)
+class Return:
+    """A consumer had it and gave it back."""
+
+    failed: bool
+
+
+@dataclass(frozen=True)
+class Convert:
+    """As a stream does, or a consumer of the other protocol: to 1.0, or to 0-9-1."""
+
+    to_10: bool
+
+
+steps = st.lists(
+    st.one_of(
+        st.builds(Die, names, reasons, st.integers(0, 10**7), names, st.none() | st.text("kxyé", max_size=4)),
+        st.builds(Return, st.booleans()),
+        st.builds(Convert, st.booleans()),
+    ),
+    max_size=12,
+)
+
+
+class Model:
+    """What dead-lettering is about, in plain words: a list of events, counted when asked."""
+
+    def __init__(self, exchange: str, keys: tuple[str, ...], ttl_ms: int | None) -> None:
+        self.exchange = exchange
+        self.keys = keys
+        self.ttl_ms = ttl_ms
+        self.events: list[tuple[str, str, int, str, tuple[str, ...], int | None]] = []
+
+    def die(self, step: Die, now_ms: int) -> None:
+        self.events.append((step.queue, step.reason, now_ms, self.exchange, self.keys, self.ttl_ms))
+        self.ttl_ms = None
+        self.exchange = step.exchange
+        if step.routing_key is not None:
+            self.keys = (step.routing_key,)
+
+    def deaths(self) -> tuple[Death, ...]:
+        """One record for a queue and reason: the last event says its place, the first one its contents."""
+        newest_first = dict.fromkeys((queue, reason) for queue, reason, *_ in reversed(self.events))
+        records = []
+        for pair in newest_first:
+            of_it = [each for each in self.events if each[:2] == pair]
+            queue, reason, first_ms, exchange, keys, ttl_ms = of_it[0]
+            records.append(Death(queue, reason, len(of_it), first_ms, of_it[-1][2], exchange, keys, ttl_ms))
+        return tuple(records)
+
+    def is_cycle(self, queue: str) -> bool:
+        """Back from the newest event to the last one in that queue, none of them is a rejection."""
+        for died_in, reason, *_ in reversed(self.events):
+            if reason == "rejected":
+                return False
+            if died_in == queue:
+                return True
+        return False
+
+
+def published(in_10: bool, key: str, cc: list[str], ttl_ms: int | None) -> Message:
+    """A message with a forged history."""
+    forged = Death("a", "expired", 7, 1, 1, "ex", ("k",))
+    properties = BasicProperties(
+        headers={"CC": cc, "x-death": [forged.to_table()]},
+        expiration=None if ttl_ms is None else str(ttl_ms),
+    )
+    message = (amqp091.make_head("ex", key, encode_properties(properties)), b"a")
+    return to_amqp10(message) if in_10 else message
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.booleans(),
+    st.text("kxyé", max_size=4),
+    st.lists(st.sampled_from(["c1", "c2"]), unique=True),
+    st.none() | st.integers(0, 2**32 - 1),
+    steps,
+)
+def test_the_history_is_what_happened(
+    in_10: bool, key: str, cc: list[str], ttl_ms: int | None, walk: list[Die | Return | Convert]
+) -> None:
+    """Records, counts, order, times and keys; cycles; time to live; the count of failed deliveries."""
+    message = published(in_10, key, cc, ttl_ms)
+    model = Model("ex", (key, *cc), ttl_ms)
+    now_ms = 1_700_000_000_000
+    for step in walk:
+        match step:
+            case Die():
+                now_ms += step.wait_ms
+                cause = Cause(step.queue, step.reason, now_ms, step.exchange, step.routing_key)
+                dead = dead_lettered(message[0], cause)
+                message = (dead.head, message[1])
+                model.die(step, now_ms)
+                assert dead.routing_keys == model.keys
+                assert dead.deaths == model.deaths()
+            case Return():
+                message = acquired(message, failed=step.failed)
+            case Convert():
+                message = to_amqp10(message) if step.to_10 else to_amqp091(message)
+        assert deaths_of(message[0]) == model.deaths()
+        assert traits_of(message[0]).ttl_ms == model.ttl_ms
+        for queue in ("a", "b", "c"):
+            assert is_cycle(deaths_of(message[0]), queue) == model.is_cycle(queue)
+    failures = sum(1 for step in walk if isinstance(step, Return) and step.failed)
+    assert amqp091.delivery_count(to_amqp091(message)[0]) == failures
+
+
+@given(st.lists(st.tuples(names, reasons), max_size=20))
+def test_records_stay_few(events: list[tuple[str, str]]) -> None:
+    """One for a queue and a reason, however often: the history of a message that goes round does not grow."""
+    head = amqp091.make_head("ex", "k", b"\x00\x00")
+    cause = Cause("", "", 0, "dlx", None)
+    for queue, reason in events:
+        head = dead_lettered(head, replace(cause, queue=queue, reason=reason)).head
+    deaths = deaths_of(head)
+    assert len(deaths) == len(set(events))
+    assert sum(death.count for death in deaths) == len(events)

@@ -1,0 +1,83 @@
+"""Records of dead-lettering: one for a queue and a reason, newest first; and what a cycle is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from amqp10broker.message.deaths import Death, is_cycle, recorded, times_of, with_times
+
+FIRST = Death("q", "expired", 1, 1_000, 1_000, "ex", ("k", "cc"), 50)
+
+
+def event(deaths: tuple[Death, ...], queue: str, reason: str, now_ms: int) -> tuple[Death, ...]:
+    return recorded(deaths, queue, reason, now_ms, "other", ("other",), None)
+
+
+def test_the_first_event_is_a_record_of_its_own() -> None:
+    """Count 1, both times now, and what the message had been published to."""
+    assert recorded((), "q", "expired", 1_000, "ex", ("k", "cc"), 50) == (FIRST,)
+
+
+def test_the_same_queue_and_reason_are_counted_in_one_record() -> None:
+    """Only count and last time change: the rest tells of the first event."""
+    assert event((FIRST,), "q", "expired", 3_000) == (replace(FIRST, count=2, last_time_ms=3_000),)
+
+
+@pytest.mark.parametrize(("queue", "reason"), [("q", "rejected"), ("q2", "expired")])
+def test_another_queue_or_reason_is_another_record_before_the_others(queue: str, reason: str) -> None:
+    """The newest event comes first."""
+    assert event((FIRST,), queue, reason, 2_000) == (
+        Death(queue, reason, 1, 2_000, 2_000, "other", ("other",)),
+        FIRST,
+    )
+
+
+def test_an_event_that_comes_again_moves_its_record_to_the_front() -> None:
+    """The others keep their order."""
+    deaths = event(event((FIRST,), "q2", "maxlen", 2_000), "q3", "rejected", 3_000)
+    again = event(deaths, "q", "expired", 4_000)
+    assert [death.queue for death in again] == ["q", "q3", "q2"]
+
+
+def history(*events: tuple[str, str]) -> tuple[Death, ...]:
+    """Records of events, oldest first."""
+    deaths: tuple[Death, ...] = ()
+    for time, (queue, reason) in enumerate(events):
+        deaths = event(deaths, queue, reason, time)
+    return deaths
+
+
+@pytest.mark.parametrize(
+    ("events", "cycle"),
+    [
+        ((), False),
+        ((("other", "expired"),), False),
+        ((("q", "expired"),), True),
+        ((("q", "maxlen"),), True),
+        ((("q", "delivery_limit"),), True),
+        ((("q", "rejected"),), False),
+        ((("q", "expired"), ("other", "maxlen")), True),
+        ((("q", "expired"), ("other", "rejected")), False),
+        ((("other", "rejected"), ("q", "expired")), True),
+        ((("q", "rejected"), ("other", "expired")), False),
+    ],
+)
+def test_a_cycle_is_a_return_to_a_queue_with_no_rejection_since(
+    events: tuple[tuple[str, str], ...], cycle: bool
+) -> None:
+    """Of the events since the message died in that queue, and of that one, none is a client's doing."""
+    assert is_cycle(history(*events), "q") is cycle
+
+
+def test_times_come_back_to_the_millisecond() -> None:
+    """An x-death says the first time in seconds; beside it both times stand in full."""
+    deaths = (replace(FIRST, first_time_ms=1_234, last_time_ms=5_678), replace(FIRST, queue="b"))
+    rounded = tuple(replace(death, first_time_ms=1_000, last_time_ms=1_000) for death in deaths)
+    assert with_times(rounded, times_of(deaths)) == deaths
+
+
+def test_records_without_times_stay_as_they_are() -> None:
+    """Those in a client's x-death."""
+    assert with_times((FIRST,), b"") == (FIRST,)

@@ -1,0 +1,372 @@
+"""Dead-lettering a message, in either protocol's encoding: the rules of its head, one test each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp091 import types as t091
+from amqp10broker.amqp091.deliver import split
+from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.amqp10 import types as t10
+from amqp10broker.amqp10.codec import array_of, encode
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.amqp10.types import Array, Described, Symbol, ULong
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import MessageReader, acquired_head, decode_head, header_of
+from amqp10broker.message.convert import to_amqp091, to_amqp10
+from amqp10broker.message.deaths import Death
+from amqp10broker.message.dying import Cause, dead_lettered, deaths_of
+from amqp10broker.message.message import acquired
+from amqp10broker.message.routing_headers import routing_headers
+from amqp10broker.message.traits import traits_of
+
+BODY = b"\x00\x53\x75\xa0\x01a"
+"""Of AMQP 1.0; of AMQP 0-9-1 any bytes are a body."""
+NOW = 1_700_000_000_123
+LATER = NOW + 5_000
+EXPIRED = Cause("q", "expired", NOW, "dlx", None)
+REJECTED = Cause("q2", "rejected", LATER, "dlx2", None)
+WITH_KEY = Cause("q", "maxlen", NOW, "dlx", "key")
+
+
+def head091(exchange: str = "ex", key: str = "k", **properties: Any) -> bytes:
+    return amqp091.make_head(exchange, key, encode_properties(BasicProperties(**properties)))
+
+
+def head10(
+    annotations: dict[str, Any] | None = None, *, exchange: str = "ex", key: str = "k", **header: Any
+) -> bytes:
+    payload = Header(**header).encode() if header else b""
+    if annotations:
+        payload += encode(Described(ULong(0x72), {Symbol(name): annotations[name] for name in annotations}))
+    payload += BODY
+    return MessageReader(exchange, key, "guest").read(payload)[0]
+
+
+def headers_of(head: bytes) -> dict[str, Any]:
+    return decode_properties(amqp091.split_head(head)[1]).headers or {}
+
+
+def annotations_of(head: bytes) -> dict[Any, Any]:
+    return decode_head(head)[1]
+
+
+def names_of(head: bytes) -> tuple[str, str]:
+    """Exchange and routing key of a head of either protocol."""
+    annotations = annotations_of(to_amqp10((head, BODY))[0])
+    return annotations["x-exchange"], annotations["x-routing-key"]
+
+
+BOTH = pytest.mark.parametrize("head", [head091(), head10()], ids=["0-9-1", "1.0"])
+
+
+# --- both protocols ---------------------------------------------------------------------------------
+
+
+@BOTH
+def test_an_event_is_recorded(head: bytes) -> None:
+    """Queue, reason, both times, and what the message had been published to."""
+    dead = dead_lettered(head, EXPIRED)
+    assert dead.deaths == (Death("q", "expired", 1, NOW, NOW, "ex", ("k",)),)
+    assert deaths_of(dead.head) == dead.deaths
+
+
+@BOTH
+def test_a_message_that_was_not_dead_lettered_has_no_records(head: bytes) -> None:
+    """Nor has one that was acquired."""
+    assert deaths_of(head) == ()
+    assert deaths_of(acquired((head, BODY), failed=True)[0]) == ()
+
+
+@BOTH
+def test_events_follow_each_other_newest_first(head: bytes) -> None:
+    """The second is recorded with the exchange that the first sent the message to."""
+    dead = dead_lettered(dead_lettered(head, WITH_KEY).head, REJECTED)
+    assert dead.deaths == (
+        Death("q2", "rejected", 1, LATER, LATER, "dlx", ("key",)),
+        Death("q", "maxlen", 1, NOW, NOW, "ex", ("k",)),
+    )
+    assert deaths_of(dead.head) == dead.deaths
+
+
+@BOTH
+def test_the_same_event_again_is_counted(head: bytes) -> None:
+    """First time, exchange and keys stay; both times are kept to the millisecond."""
+    again = replace(EXPIRED, now_ms=LATER)
+    dead = dead_lettered(dead_lettered(head, EXPIRED).head, again)
+    assert deaths_of(dead.head) == (Death("q", "expired", 2, NOW, LATER, "ex", ("k",)),)
+
+
+@BOTH
+def test_exchange_and_routing_key_are_rewritten(head: bytes) -> None:
+    """To the dead-letter exchange and the dead-letter routing key, by which the message is routed."""
+    dead = dead_lettered(head, WITH_KEY)
+    assert names_of(dead.head) == ("dlx", "key")
+    assert dead.routing_keys == ("key",)
+
+
+@BOTH
+def test_without_a_dead_letter_routing_key_the_message_keeps_its_own(head: bytes) -> None:
+    """It is routed by that."""
+    dead = dead_lettered(head, EXPIRED)
+    assert names_of(dead.head) == ("dlx", "k")
+    assert dead.routing_keys == ("k",)
+
+
+TIMED = pytest.mark.parametrize(
+    "head",
+    [
+        head091(expiration="60", priority=7, delivery_mode=2),
+        head10(ttl=60, priority=7, durable=True),
+    ],
+    ids=["0-9-1", "1.0"],
+)
+
+
+@TIMED
+@pytest.mark.parametrize("reason", ["expired", "rejected", "maxlen", "delivery_limit"])
+def test_the_time_to_live_goes_into_the_record(head: bytes, reason: str) -> None:
+    """Whatever the reason, or the message would expire again where it goes; priority and durability stay."""
+    dead = dead_lettered(head, replace(EXPIRED, reason=reason))
+    assert dead.deaths[0].ttl_ms == 60
+    assert deaths_of(dead.head)[0].ttl_ms == 60
+    assert traits_of(head) == (True, 7, 60)
+    assert traits_of(dead.head) == (True, 7, None)
+
+
+@TIMED
+def test_a_later_event_does_not_forget_the_time_to_live(head: bytes) -> None:
+    """It stands in the record of the event that took it."""
+    dead = dead_lettered(dead_lettered(head, EXPIRED).head, REJECTED)
+    assert [death.ttl_ms for death in deaths_of(dead.head)] == [None, 60]
+
+
+COPIED = pytest.mark.parametrize(
+    "head", [head091(headers={"CC": ["c1", "c2"]}), head10({"x-cc": ["c1", "c2"]})], ids=["0-9-1", "1.0"]
+)
+
+
+@COPIED
+def test_further_routing_keys_count_without_a_dead_letter_routing_key(head: bytes) -> None:
+    """They are recorded, the message is routed by all of them, and keeps them."""
+    dead = dead_lettered(head, EXPIRED)
+    assert dead.deaths[0].routing_keys == dead.routing_keys == ("k", "c1", "c2")
+    assert dead_lettered(dead.head, REJECTED).routing_keys == ("k", "c1", "c2")
+
+
+@COPIED
+def test_further_routing_keys_go_with_a_dead_letter_routing_key(head: bytes) -> None:
+    """They are in the record only."""
+    dead = dead_lettered(head, WITH_KEY)
+    assert dead.deaths[0].routing_keys == ("k", "c1", "c2")
+    assert dead.routing_keys == ("key",)
+    assert dead_lettered(dead.head, REJECTED).routing_keys == ("key",)
+    assert "CC" not in headers_of(to_amqp091((dead.head, BODY))[0])
+
+
+@BOTH
+def test_the_message_is_fresh_in_its_new_queue(head: bytes) -> None:
+    """AMQP 0-9-1: not redelivered. AMQP 1.0: nobody is its first acquirer. The count of failures is kept."""
+    failed = acquired((head, BODY), failed=True)[0]
+    dead = (dead_lettered(failed, EXPIRED).head, BODY)
+    in_091, in_10 = to_amqp091(dead)[0], header_of(to_amqp10(dead)[0])
+    assert not amqp091.split_head(in_091)[2]
+    assert amqp091.delivery_count(in_091) == 1
+    assert (bool(in_10.first_acquirer), in_10.delivery_count) == (False, 1)
+
+
+@BOTH
+@pytest.mark.parametrize("failed", [False, True])
+def test_what_was_acquired_after_dead_lettering_is_redelivered(head: bytes, failed: bool) -> None:
+    """In both protocols, and its records stay."""
+    dead = dead_lettered(head, EXPIRED)
+    again = acquired((dead.head, BODY), failed=failed)
+    assert amqp091.split_head(to_amqp091(again)[0])[2]
+    assert header_of(to_amqp10(again)[0]).first_acquirer is False
+    assert deaths_of(again[0]) == dead.deaths
+
+
+@BOTH
+def test_records_survive_a_change_of_protocol(head: bytes) -> None:
+    """There and back, times to the millisecond: a stream keeps messages in the encoding of AMQP 1.0."""
+    dead = dead_lettered(dead_lettered(head, EXPIRED).head, REJECTED)
+    there = to_amqp091(to_amqp10((dead.head, BODY)))[0]
+    back = to_amqp10(to_amqp091((dead.head, BODY)))[0]
+    assert deaths_of(there) == deaths_of(back) == dead.deaths
+
+
+@BOTH
+def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
+    """RabbitMQ's documentation routes dead letters by it."""
+    found = routing_headers((dead_lettered(head, EXPIRED).head, BODY))
+    assert found["x-first-death-reason"] == "expired"
+    assert found["x-last-death-queue"] == "q"
+
+
+# --- AMQP 0-9-1 -------------------------------------------------------------------------------------
+
+
+def test_x_death_of_amqp091() -> None:
+    """Its fields and their types; the time is the first one, in seconds."""
+    headers = headers_of(dead_lettered(head091(headers={"mine": 1}, expiration="60"), EXPIRED).head)
+    (table,) = headers["x-death"]
+    assert table == {
+        "count": 1,
+        "reason": "expired",
+        "queue": "q",
+        "time": 1_700_000_000,
+        "exchange": "ex",
+        "routing-keys": ["k"],
+        "original-expiration": "60",
+    }
+    assert type(table["count"]) is t091.Int64
+    assert type(table["time"]) is t091.Timestamp
+    assert headers["mine"] == 1
+
+
+def test_summary_of_amqp091() -> None:
+    """The first event is written once, the last one each time."""
+    headers = headers_of(dead_lettered(dead_lettered(head091(), EXPIRED).head, REJECTED).head)
+    del headers["x-death"]
+    assert headers == {
+        "x-first-death-reason": "expired",
+        "x-first-death-queue": "q",
+        "x-first-death-exchange": "ex",
+        "x-last-death-reason": "rejected",
+        "x-last-death-queue": "q2",
+        "x-last-death-exchange": "dlx",
+    }
+
+
+def test_properties_of_amqp091_stay() -> None:
+    """All but expiration and headers."""
+    given = BasicProperties(content_type="t", message_id="m", type="y", timestamp=5, user_id="u", app_id="a")
+    dead = dead_lettered(amqp091.make_head("", "q", encode_properties(given)), EXPIRED).head
+    kept = decode_properties(amqp091.split_head(dead)[1])
+    kept.headers = None
+    assert kept == given
+
+
+def test_a_clients_x_death_is_not_interpreted() -> None:
+    """It is neither counted on nor a cycle, and the broker's own takes its place."""
+    republished = headers_of(dead_lettered(head091(), EXPIRED).head)
+    head = head091(headers=republished)
+    assert deaths_of(head) == ()
+    dead = dead_lettered(head, replace(EXPIRED, now_ms=LATER))
+    assert dead.deaths == (Death("q", "expired", 1, LATER, LATER, "ex", ("k",)),)
+    (table,) = headers_of(dead.head)["x-death"]
+    assert table["count"] == 1
+
+
+def test_the_times_of_records_never_reach_a_client_of_amqp091() -> None:
+    """They stand behind the properties in the head, and a delivery leaves them out."""
+    head = dead_lettered(head091(priority=3), EXPIRED).head
+    bit, names, properties = split(head)
+    assert (bit, names) == (b"\x00", b"\x03dlx\x01k")
+    assert decode_properties(properties).priority == 3
+    assert properties == amqp091.split_head(head)[1]
+
+
+def test_replaced_properties_keep_the_records() -> None:
+    """Who changes a header of a dead-lettered message does not make its records a client's."""
+    dead = dead_lettered(head091(), EXPIRED)
+    properties = decode_properties(amqp091.split_head(dead.head)[1])
+    assert properties.headers is not None
+    properties.headers["x-delivery-count"] = t091.Int64(2)
+    changed = amqp091.replace_properties(dead.head, encode_properties(properties))
+    assert deaths_of(changed) == dead.deaths
+    assert headers_of(changed)["x-delivery-count"] == 2
+
+
+def test_a_long_dead_letter_routing_key_is_cut_in_the_head_only() -> None:
+    """basic.deliver has 255 bytes for it; the message is routed by the whole key."""
+    key = "é" * 200
+    dead = dead_lettered(head091(), replace(WITH_KEY, routing_key=key))
+    assert dead.routing_keys == (key,)
+    assert names_of(dead.head) == ("dlx", "é" * 127)
+
+
+def test_a_name_that_utf8_cannot_encode_is_recorded_with_replacements() -> None:
+    """Half of a surrogate pair, which a definitions file can spell."""
+    dead = dead_lettered(head091(), replace(WITH_KEY, queue="q\ud800", routing_key="k\ud800"))
+    assert deaths_of(dead.head)[0].queue == "q?"
+    assert names_of(dead.head) == ("dlx", "k?")
+
+
+# --- AMQP 1.0 ---------------------------------------------------------------------------------------
+
+
+def test_x_opt_deaths_of_amqp10() -> None:
+    """An array of maps; keys and types of its fields."""
+    deaths = annotations_of(dead_lettered(head10(ttl=60), EXPIRED).head)["x-opt-deaths"]
+    assert type(deaths) is Array
+    (fields,) = deaths.items
+    assert {key: (type(value), value) for key, value in fields.items() if key != "routing-keys"} == {
+        "ttl": (t10.UInt, 60),
+        "queue": (str, "q"),
+        "reason": (Symbol, "expired"),
+        "count": (ULong, 1),
+        "first-time": (t10.Timestamp, NOW),
+        "last-time": (t10.Timestamp, NOW),
+        "exchange": (str, "ex"),
+    }
+    assert list(fields["routing-keys"]) == ["k"]
+
+
+def test_summary_of_amqp10() -> None:
+    """Six annotations; those of the publisher stay."""
+    dead = dead_lettered(dead_lettered(head10({"x-mine": 1}), EXPIRED).head, REJECTED)
+    annotations = annotations_of(dead.head)
+    del annotations["x-opt-deaths"]
+    assert annotations == {
+        "x-mine": 1,
+        "x-exchange": "dlx2",
+        "x-routing-key": "k",
+        "x-first-death-reason": "expired",
+        "x-first-death-queue": "q",
+        "x-first-death-exchange": "ex",
+        "x-last-death-reason": "rejected",
+        "x-last-death-queue": "q2",
+        "x-last-death-exchange": "dlx",
+    }
+
+
+def test_a_clients_x_opt_deaths_is_not_interpreted() -> None:
+    """Not even if it stands first among the annotations, where the broker's own stands."""
+    forged = annotations_of(dead_lettered(head10(), EXPIRED).head)
+    assert next(iter(forged)) == "x-opt-deaths"
+    head = head10(forged)
+    assert annotations_of(head)["x-opt-deaths"] == forged["x-opt-deaths"]
+    assert deaths_of(head) == ()
+    dead = dead_lettered(head, replace(EXPIRED, now_ms=LATER))
+    assert dead.deaths == (Death("q", "expired", 1, LATER, LATER, "ex", ("k",)),)
+    assert deaths_of(dead.head) == dead.deaths
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        head091(headers=headers_of(dead_lettered(head091(), EXPIRED).head)),
+        head091(headers={"x-opt-deaths": headers_of(dead_lettered(head091(), EXPIRED).head)["x-death"]}),
+        head10({"x-opt-deaths": annotations_of(dead_lettered(head10(), EXPIRED).head)["x-opt-deaths"]}),
+        head10({"x-opt-deaths": array_of(["nonsense"])}),
+    ],
+    ids=["x-death", "x-opt-deaths in 0-9-1", "x-opt-deaths", "another shape"],
+)
+def test_conversion_does_not_make_a_clients_records_the_brokers(head: bytes) -> None:
+    """There, and there and back."""
+    message = (head, BODY)
+    for other in (to_amqp10(message), to_amqp091(message)):
+        assert deaths_of(other[0]) == ()
+        assert deaths_of(to_amqp10(other)[0]) == deaths_of(to_amqp091(other)[0]) == ()
+    assert header_of(to_amqp10(message)[0]).first_acquirer is True
+
+
+def test_first_acquirer_says_what_happened_in_the_new_queue() -> None:
+    """Left out, which means false, until the message was acquired there: then false."""
+    head = dead_lettered(acquired_head(head10(), False), EXPIRED).head
+    assert header_of(head).first_acquirer is None
+    assert header_of(acquired_head(head, False)).first_acquirer is False
