@@ -1,19 +1,18 @@
-"""The classic queue: first in, first out, in memory.
+"""The classic queue: first in, first out.
 
-Every message has a position, a number that only grows. `fresh` holds messages nobody has had, in
-order of position; `returned` those that came back, always of lower position than any fresh one, so
-that a requeued message is delivered again exactly where it was. What consumers hold and have not
-settled is in their own maps, by position.
+What waits is in `ready`, in levels of priority; a requeued message is delivered again exactly where it
+was. What consumers hold and have not settled is in their own maps, by key. Who is next is decided in
+`consumers`. Messages that must survive a restart are given to the `store` by `intake`, and confirmed
+when it has them safe; `disposal` is how they leave.
 
-Consumers with credit take turns. Credit is never what settlement gives back: only `Credit` moves it.
+Time comes in with each command, in milliseconds of wall clock, and is taken to stand still when the
+clock is set back.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterable, Sequence
-from heapq import heappop, heappush
-from typing import Final, assert_never
+from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.message import Message, acquired
@@ -23,7 +22,6 @@ from amqp10broker.queues.commands import (
     Cancel,
     Command,
     Configure,
-    ConsumerRef,
     Credit,
     Delete,
     DetachPublisher,
@@ -40,131 +38,126 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
+from amqp10broker.queues.consumers import Consumer, Consumers, turn_of
+from amqp10broker.queues.disposal import Disposal
 from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
     CreditReply,
-    Deliver,
+    DeadLetters,
     Effect,
     QueueDeleted,
+    Reason,
     Refusal,
+    Rejected,
     Subscribed,
     SubscribeRefused,
     Unconfirmed,
 )
-from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-
-TURN_MAX: Final = 32
-"""Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and
-batches make deliveries cheap."""
-
-_TURNS_PER_GRANT: Final = 8
-"""A consumer's turn is an eighth of what it was granted: who asks for few at a time gets them one by
-one in rotation with the others, who asks for hundreds gets them in batches."""
-
-_SHARED_OUT_MAX: Final = 8
-"""With so few consumers, a backlog shorter than their turns is shared out evenly."""
-
-
-class Consumer:
-    """One consumer's part of the queue.
-
-    Attributes:
-        credit: deliveries it may have now.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
-        handed_out: deliveries it had, all of them.
-        turn: deliveries it gets before the next consumer.
-        unsettled: position -> message as delivered; of a settled consumer only what may still be on
-            its way to the session.
-        settled: deliveries count as accepted when they have reached the session.
-        epoch: of its last `GiveBack`.
-        exclusive: it has the queue for itself.
-        counted: it is a consumer for counts and auto-delete, which a fetch of one message is not.
-        cancelled: it gets no more, and holds what it has not settled.
-    """
-
-    __slots__ = (
-        "cancelled",
-        "counted",
-        "credit",
-        "delivery_count",
-        "epoch",
-        "exclusive",
-        "handed_out",
-        "queued",
-        "ref",
-        "settled",
-        "turn",
-        "unsettled",
-    )
-
-    def __init__(self, ref: ConsumerRef, *, settled: bool, exclusive: bool, counted: bool) -> None:
-        self.ref = ref
-        self.settled = settled
-        self.exclusive = exclusive
-        self.counted = counted
-        self.cancelled = False
-        self.credit = 0
-        self.delivery_count = 0
-        self.handed_out = 0
-        self.epoch = 0
-        self.turn = 1
-        self.unsettled: dict[int, Message] = {}
-        self.queued = False
+from amqp10broker.queues.intake import Intake
+from amqp10broker.queues.limits import is_limited, is_over, rejects
+from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.ready import Keyed, Ready
+from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.store import MemoryStore, Store
 
 
 class ClassicQueue:
-    """A classic queue's state. `apply` is the only way to change it.
+    """A classic queue's state. `apply` and `tick` are the only ways to change it.
 
     Attributes:
         name: the queue's name.
         settings: replaced by `Configure`.
-        durable: declared durable; memory is all there is here.
+        durable: declared durable.
         auto_delete: goes with the last of its consumers, if it ever had one.
         deleted: it is gone; nothing is accepted any more.
         failed: it is gone because of a fault; publishers hear the difference.
+        waiting: what is ready.
     """
 
     def __init__(
-        self, name: str, *, durable: bool, auto_delete: bool = False, settings: QueueSettings = DEFAULTS
+        self,
+        name: str,
+        *,
+        durable: bool,
+        auto_delete: bool = False,
+        settings: QueueSettings = DEFAULTS,
+        store: Store | None = None,
+        now_ms: int = 0,
     ) -> None:
+        """Make an empty queue.
+
+        Args:
+            name: the queue's name.
+            durable: it survives a restart; whether messages do is the store's business.
+            auto_delete: see the attribute.
+            settings: see the attribute.
+            store: None keeps nothing.
+            now_ms: the time, from which the queue is unused.
+        """
         self.name = name
         self.settings = settings
         self.durable = durable
         self.auto_delete = auto_delete
         self.deleted = False
         self.failed = False
-        self._fresh: deque[Message] = deque()
-        self._fresh_position = 0
-        self._returned: list[tuple[int, Message]] = []
-        self._consumers: dict[ConsumerRef, Consumer] = {}
+        self._store = store or MemoryStore()
+        self._keeps = self._store.durable and durable
+        self.waiting = Ready(settings.max_priority, self._store)
+        self._consumers = Consumers(single=settings.single_active_consumer)
         self._publishers: dict[PublisherRef, None] = {}
-        self._turns: deque[Consumer] = deque()
-        self._effects: dict[ReplyTo, list[Effect]] = {}
-        self._delivering: dict[Consumer, tuple[list[int], list[Message]]] = {}
+        self._outbox = Outbox()
+        self._tell = self._outbox.tell
+        self._disposal = Disposal(self.waiting, self._store, keeps=self._keeps)
+        self._intake = Intake(self.waiting, self._store, self._outbox, keeps=self._keeps)
+        self._now = now_ms
+        self._unused_since = now_ms
+        self._configure(settings)
+
+    def _configure(self, settings: QueueSettings) -> None:
+        self.settings = self._disposal.settings = settings
+        self._limited = is_limited(settings)
+        if settings.max_length_bytes is not None:
+            self.waiting.count_bytes()
+
+    # --- what it looks like -----------------------------------------------------------------------
 
     @property
     def ready(self) -> int:
         """Messages waiting for a consumer."""
-        return len(self._fresh) + len(self._returned)
+        return self.waiting.count
 
     @property
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
-        return sum(len(consumer.unsettled) for consumer in self._consumers.values() if not consumer.settled)
+        return sum(len(consumer.unsettled) for consumer in self._consumers if not consumer.settled)
 
     @property
     def consumers(self) -> int:
         """Links and AMQP 0-9-1 consumers that may get messages."""
-        return sum(1 for each in self._consumers.values() if each.counted and not each.cancelled)
+        return self._consumers.counted
 
     @property
     def publishers(self) -> int:
         """Links whose fixed target this queue is."""
         return len(self._publishers)
 
-    def apply(self, command: Command) -> None:
-        """Change the state; effects wait in `take_effects`."""
+    @property
+    def unsafe_ticket(self) -> int | None:
+        """The ticket of the first publish that waits to be safe; None: nothing waits."""
+        return self._intake.first_ticket
+
+    # --- driving it -------------------------------------------------------------------------------
+
+    def apply(self, command: Command, now_ms: int = 0) -> None:
+        """Change the state; effects wait in `take_effects`.
+
+        Args:
+            command: what somebody asks.
+            now_ms: the time; 0: no other than before.
+        """
+        if now_ms > self._now:
+            self._now = now_ms
         match command:
             case Publish():
                 self._publish(command)
@@ -194,19 +187,40 @@ class ClassicQueue:
             case Delete():
                 self._delete(command)
             case Configure():
-                self.settings = command.settings
+                self._configure(command.settings)
+                self._disposal.make_room()
             case Touch():
-                return
+                self._unused_since = self._now
             case _:
                 assert_never(command)
 
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: messages expire, and the queue itself, when nobody uses it."""
+        if now_ms > self._now:
+            self._now = now_ms
+        self._disposal.expire(self._now)
+        gone_at = self._gone_at()
+        if gone_at is not None and gone_at <= self._now:
+            self._delete(DELETE)
+
+    def deadline(self) -> int | None:
+        """When `tick` is due, in milliseconds; None: nothing is."""
+        if self.deleted:
+            return None
+        due = [when for when in (self.waiting.next_expiry(), self._gone_at()) if when is not None]
+        return min(due, default=None)
+
+    def safe_up_to(self, ticket: int) -> None:
+        """The store has everything safe up to this ticket: confirm it."""
+        self._intake.safe_up_to(ticket)
+
     def take_effects(self) -> dict[ReplyTo, list[Effect]]:
         """Effects since the last call, in order for each who asked."""
-        if self._delivering:
-            for consumer in list(self._delivering):
-                self._flush(consumer)
-        effects, self._effects = self._effects, {}
-        return effects
+        return self._outbox.take()
+
+    def take_dead_letters(self) -> list[DeadLetters]:
+        """What the queue gave up since the last call, in order."""
+        return self._disposal.take_dead_letters()
 
     def break_down(self, at_work: Iterable[Command]) -> None:
         """End because of a fault: nobody can trust the state any more.
@@ -217,12 +231,13 @@ class ClassicQueue:
         """
         self.take_effects()
         self.failed = self.deleted = True
+        self._intake.refuse_unsafe(failed=self.failed, queue=self.name)
         for command in at_work:
             self.apply(command)
         self.deleted = False
         self._delete(DELETE)
 
-    # --- commands ---------------------------------------------------------------------------------
+    # --- publishing -------------------------------------------------------------------------------
 
     def _publish(self, command: Publish) -> None:
         if self.deleted:
@@ -231,153 +246,259 @@ class ClassicQueue:
                 Unconfirmed(command.publisher, command.ids, command.settled, self.failed, self.name),
             )
             return
-        self._fresh.extend(command.messages)
-        self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
-        if self._turns:
+        if self._limited and rejects(self.settings):
+            self._publish_within(command)
+            return
+        if self._pass_on(command):
+            return
+        self._take_in(command, 0, len(command.messages))
+        if self._consumers.waiting:
             self._serve()
+        if self.waiting.may_expire:
+            # Time to live 0 is for what could not be delivered at once.
+            self._disposal.expire(self._now)
+        if self._limited:
+            self._disposal.make_room()
+
+    def _pass_on(self, command: Publish) -> bool:
+        """Hand messages to the only consumer that is waiting for some, past the backlog."""
+        waiting, consumers = self.waiting, self._consumers
+        if waiting.count or not consumers.waiting or self.settings.message_ttl_ms is not None:
+            return False
+        ring = consumers.top_ring()
+        consumer = ring[0]
+        messages = command.messages
+        count = len(messages)
+        if len(ring) > 1 or consumer.credit < count or not self._intake.are_plain(messages):
+            return False
+        self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
+        level = waiting.levels[-1]
+        start = level.backlog.skip(count) * waiting.width
+        self._give(consumer, range(start, start + count * waiting.width, waiting.width), messages)
+        consumers.had_turn(consumer)
+        return True
+
+    def _publish_within(self, command: Publish) -> None:
+        """A publish that would exceed a limit is refused, and not enqueued; the others are.
+
+        As in RabbitMQ it is refused by what is ready before it, even if a consumer would take it at once.
+        """
+        settings, waiting = self.settings, self.waiting
+        ids, messages = command.ids, command.messages
+        start = 0
+        refused: list[int] = []
+        count, size = waiting.count, waiting.size
+        for index, message in enumerate(messages):
+            size_then = size + len(message[1])
+            if is_over(settings, count + 1, size_then):
+                # Those before it may be taken by consumers, which makes room.
+                self._take_in(command, start, index)
+                self._serve()
+                start = index
+                count, size = waiting.count, waiting.size
+                size_then = size + len(message[1])
+                if is_over(settings, count + 1, size_then):
+                    refused.append(index)
+                    start = index + 1
+                    continue
+            count, size = count + 1, size_then
+        self._take_in(command, start, len(messages))
+        self._serve()
+        self._disposal.expire(self._now)
+        if not refused:
+            return
+        if settings.overflow is Overflow.REJECT_PUBLISH_DLX:
+            self._disposal.give_up(Reason.MAXLEN, [messages[index] for index in refused])
+        self._tell(
+            command.publisher.reply_to,
+            Rejected(command.publisher, [ids[index] for index in refused], command.settled, self.name),
+        )
+
+    def _take_in(self, command: Publish, start: int, stop: int) -> None:
+        ids, messages = command.ids, command.messages
+        if stop - start < len(messages):
+            ids, messages = ids[start:stop], messages[start:stop]
+        ttl = self.settings.message_ttl_ms
+        self._intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
+
+    def _purge(self, command: Purge) -> None:
+        self._answer(command.request)
+        self._disposal.drop_all()
+
+    # --- settling ---------------------------------------------------------------------------------
 
     def _settle(self, command: Settle) -> None:
-        consumer = self._consumers.get(command.consumer)
+        consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return
         pop = consumer.unsettled.pop
-        if command.verdict in (Verdict.ACCEPT, Verdict.DISCARD, Verdict.DISCARD_FAILED):
-            for key in command.keys:
-                pop(key, None)
+        if command.verdict is Verdict.ACCEPT:
+            if self._keeps or self.waiting.expiries:
+                self._disposal.forget([key for key in command.keys if pop(key, None) is not None])
+            else:
+                for key in command.keys:
+                    pop(key, None)
         else:
-            failed = command.verdict is Verdict.REQUEUE_FAILED
-            for key in command.keys:
-                message = pop(key, None)
-                if message is not None:
-                    heappush(self._returned, (key, acquired(message, failed=failed)))
+            held = [(key, message) for key in command.keys if (message := pop(key, None)) is not None]
+            self._decide(held, command.verdict)
             self._serve()
+            self._disposal.make_room()
         if consumer.cancelled and not consumer.unsettled:
-            del self._consumers[command.consumer]
+            self._consumers.remove(consumer)
+
+    def _decide(self, held: Iterable[Keyed], verdict: Verdict) -> None:
+        """Deliveries get a verdict."""
+        match verdict:
+            case Verdict.ACCEPT:
+                self._disposal.forget([key for key, _ in held])
+            case Verdict.DISCARD:
+                self._disposal.remove(Reason.REJECTED, list(held))
+            case Verdict.DISCARD_FAILED:
+                self._disposal.remove(
+                    Reason.REJECTED, [(key, acquired(message, failed=True)) for key, message in held]
+                )
+            case Verdict.REQUEUE | Verdict.REQUEUE_FAILED:
+                failed = verdict is Verdict.REQUEUE_FAILED
+                for key, message in held:
+                    self.waiting.put_back(key, acquired(message, failed=failed))
+            case _:
+                assert_never(verdict)
 
     def _give_back(self, command: GiveBack) -> None:
-        consumer = self._consumers.get(command.consumer)
+        consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return
         self._take_back(consumer, command.keys, command.messages, command.seen)
         consumer.delivery_count = command.delivery_count
         consumer.epoch = command.epoch
-        self._set_credit(consumer, 0)
+        self._consumers.set_credit(consumer, 0)
         self._serve()
 
     def _take_back(
         self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
     ) -> None:
         """Requeue deliveries that never reached the client, as they are."""
-        self._delivering.pop(consumer, None)
+        self._outbox.withdraw(consumer)
+        put_back = self.waiting.put_back
         unsettled = consumer.unsettled
         on_its_way = consumer.handed_out - seen
         if on_its_way:
             for key in list(unsettled)[-on_its_way:]:
-                heappush(self._returned, (key, unsettled.pop(key)))
+                put_back(key, unsettled.pop(key))
         consumer.handed_out = seen
         for key, message in zip(keys, messages, strict=True):
             # Our own copy, where there is one: the session's may be in another protocol's encoding.
             held = unsettled.pop(key, None)
             if held is not None:
-                heappush(self._returned, (key, held))
+                put_back(key, held)
             elif consumer.settled:
-                heappush(self._returned, (key, message))
+                put_back(key, message)
 
     def _trim(self, consumer: Consumer, seen: int) -> None:
         """A settled consumer's deliveries are final when they have reached the session."""
         if consumer.settled:
             unsettled = consumer.unsettled
             on_its_way = consumer.handed_out - seen
-            for key in list(unsettled)[: len(unsettled) - on_its_way]:
+            final = list(unsettled)[: len(unsettled) - on_its_way]
+            for key in final:
                 del unsettled[key]
+            self._disposal.forget(final)
 
-    def _unsubscribe(self, command: Unsubscribe) -> None:
-        consumer = self._consumers.pop(command.consumer, None)
-        if consumer is None:
-            return
-        self._take_back(consumer, command.unsent, command.unsent_messages, command.seen)
-        self._set_credit(consumer, 0)
-        if not consumer.settled and command.verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
-            failed = command.verdict is Verdict.REQUEUE_FAILED
-            for key, message in consumer.unsettled.items():
-                heappush(self._returned, (key, acquired(message, failed=failed)))
-        self._serve()
-        self._end_of(consumer)
+    # --- consumers --------------------------------------------------------------------------------
 
     def _subscribe(self, command: Subscribe) -> None:
         ref = command.consumer
         if self.deleted:
             self._tell(ref.reply_to, QueueDeleted(ref, self.name))
             return
-        if command.counted:
-            others = [each for each in self._consumers.values() if each.counted and not each.cancelled]
-            if any(each.exclusive for each in others) or (command.exclusive and others):
-                self._tell(ref.reply_to, SubscribeRefused(ref, self.name))
-                return
-        self._consumers[ref] = Consumer(
-            ref, settled=command.settled, exclusive=command.exclusive, counted=command.counted
+        if command.counted and not self._consumers.may_join(exclusive=command.exclusive):
+            self._tell(ref.reply_to, SubscribeRefused(ref, self.name))
+            return
+        self._unused_since = self._now
+        self._consumers.add(
+            Consumer(
+                ref,
+                settled=command.settled,
+                exclusive=command.exclusive,
+                counted=command.counted,
+                priority=command.priority,
+            )
         )
         if command.answer:
             self._tell(ref.reply_to, Subscribed(ref))
 
     def _cancel(self, command: Cancel) -> None:
-        consumer = self._consumers.get(command.consumer)
+        consumer = self._consumers.find(command.consumer)
         if consumer is None or consumer.cancelled:
             return
-        self._set_credit(consumer, 0)
         consumer.cancelled = True
         if consumer.settled or not consumer.unsettled:
-            del self._consumers[command.consumer]
+            self._disposal.forget(list(consumer.unsettled))
+            self._consumers.remove(consumer)
+        else:
+            self._consumers.retire(consumer)
+        self._serve()
+        self._end_of(consumer)
+
+    def _unsubscribe(self, command: Unsubscribe) -> None:
+        consumer = self._consumers.find(command.consumer)
+        if consumer is None:
+            return
+        self._take_back(consumer, command.unsent, command.unsent_messages, command.seen)
+        verdict = Verdict.ACCEPT if consumer.settled else command.verdict
+        self._decide(consumer.unsettled.items(), verdict)
+        # Only now, so that the next active consumer finds everything in its place.
+        self._consumers.remove(consumer)
+        self._serve()
+        self._disposal.make_room()
         self._end_of(consumer)
 
     def _end_of(self, consumer: Consumer) -> None:
         """A consumer is gone: an auto-delete queue goes with its last."""
+        self._unused_since = self._now
         if self.auto_delete and consumer.counted and not self.deleted and not self.consumers:
             self._delete(DELETE)
 
-    def _answer(self, request: RequestRef) -> None:
-        refused = Refusal.GONE if self.deleted else None
-        self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
-
-    def _purge(self, command: Purge) -> None:
-        self._answer(command.request)
-        self._fresh_position += len(self._fresh)
-        self._fresh.clear()
-        self._returned.clear()
+    def _gone_at(self) -> int | None:
+        """When the queue goes because nobody uses it."""
+        expires = self.settings.expires_ms
+        if expires is None or self.deleted or self._consumers.counted:
+            return None
+        return self._unused_since + expires
 
     def _credit(self, command: Credit) -> None:
-        consumer = self._consumers.get(command.consumer)
+        consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return
         self._trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
-        consumer.turn = min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
-        self._set_credit(consumer, credit)
+        consumer.grant(credit)
+        self._consumers.set_credit(consumer, credit)
+        if not consumer.counted:
+            self._unused_since = self._now
         self._serve()
         if command.drain and consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
-            self._set_credit(consumer, 0)
-        self._flush(consumer)
+            self._consumers.set_credit(consumer, 0)
+        self._outbox.flush(consumer)
         self._tell(
             command.consumer.reply_to,
             CreditReply(
                 command.consumer,
                 consumer.delivery_count,
                 consumer.credit,
-                self.ready,
+                # Who waits for another to go could have nothing, whatever its credit.
+                self.ready if self._consumers.is_active(consumer) else 0,
                 command.drain,
                 consumer.epoch,
             ),
         )
 
-    def _set_credit(self, consumer: Consumer, credit: int) -> None:
-        consumer.credit = credit
-        if credit and not consumer.queued:
-            consumer.queued = True
-            self._turns.append(consumer)
-        elif not credit and consumer.queued:
-            consumer.queued = False
-            self._turns.remove(consumer)
+    # --- answers ----------------------------------------------------------------------------------
+
+    def _answer(self, request: RequestRef) -> None:
+        refused = Refusal.GONE if self.deleted else None
+        self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
 
     def _delete(self, command: Delete) -> None:
         request = command.request
@@ -393,74 +514,53 @@ class ClassicQueue:
         if refused is not None:
             return
         self.deleted = True
-        for consumer in self._consumers.values():
-            self._flush(consumer)
+        self._intake.refuse_unsafe(failed=self.failed, queue=self.name)
+        for consumer in self._consumers:
+            self._outbox.flush(consumer)
             self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))
         for publisher in self._publishers:
             self._tell(publisher.reply_to, QueueDeleted(publisher, self.name))
         self._consumers.clear()
         self._publishers.clear()
-        self._turns.clear()
-        self._fresh.clear()
-        self._returned.clear()
+        self._disposal.drop_all()
 
     # --- delivering -------------------------------------------------------------------------------
 
     def _serve(self) -> None:
         """Hand out ready messages while any consumer has credit."""
-        turns = self._turns
-        ready = self.ready
-        waiting = len(turns)  # consumers whose turn in this round is still to come
-        while turns and ready:
-            consumer = turns[0]
-            if len(turns) == 1:
-                count = min(consumer.credit, ready)
-            else:
-                count = min(consumer.credit, consumer.turn, ready)
-                if len(turns) <= _SHARED_OUT_MAX:
-                    count = min(count, -(-ready // waiting))
-            self._hand_out(consumer, count)
-            ready -= count
-            if consumer.credit:
-                turns.rotate(-1)
-            else:
-                turns.popleft()
-                consumer.queued = False
-            waiting = waiting - 1 or len(turns)
+        waiting, consumers = self.waiting, self._consumers
+        while waiting.count and consumers.waiting:
+            ring = consumers.top_ring()
+            to_come = len(ring)  # consumers whose turn in this round is still to come
+            while waiting.count and ring:
+                consumer = ring[0]
+                self._hand_out(consumer, turn_of(consumer, ring, waiting.count, to_come))
+                consumers.had_turn(consumer)
+                to_come = to_come - 1 or len(ring)
 
     def _hand_out(self, consumer: Consumer, count: int) -> None:
-        delivering = self._delivering.get(consumer)
-        if delivering is None:
-            delivering = self._delivering[consumer] = ([], [])
-        keys, messages = delivering
+        keys, messages, expired = self.waiting.take(count, self._now)
+        if expired:
+            self._disposal.remove(Reason.EXPIRED, expired)
+        if not keys:
+            return
+        if self._keeps:
+            self._mark_delivered(keys)
+        self._give(consumer, keys, messages)
+
+    def _give(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
+        count = len(keys)
+        self._outbox.deliver(consumer, keys, messages)
         consumer.credit -= count
         consumer.handed_out += count
         consumer.delivery_count = (consumer.delivery_count + count) & MASK
-        left = count
-        while left and self._returned:
-            position, message = heappop(self._returned)
-            keys.append(position)
-            messages.append(message)
-            consumer.unsettled[position] = message
-            left -= 1
-        if left:
-            take = self._fresh.popleft
-            taken = [take() for _ in range(left)]
-            first = self._fresh_position
-            self._fresh_position = first + left
-            positions = range(first, first + left)
-            keys.extend(positions)
-            messages.extend(taken)
-            consumer.unsettled.update(zip(positions, taken, strict=True))
+        consumer.unsettled.update(zip(keys, messages, strict=True))
 
-    def _flush(self, consumer: Consumer) -> None:
-        delivering = self._delivering.pop(consumer, None)
-        if delivering is not None:
-            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.epoch))
-
-    def _tell(self, reply_to: ReplyTo, effect: Effect) -> None:
-        effects = self._effects.get(reply_to)
-        if effects is None:
-            self._effects[reply_to] = [effect]
-        else:
-            effects.append(effect)
+    def _mark_delivered(self, keys: Sequence[int]) -> None:
+        width = self.waiting.width
+        if width == 1:
+            self._store.delivered(0, keys[-1])
+            return
+        last: dict[int, int] = {key % width: key // width for key in keys}
+        for level, position in last.items():
+            self._store.delivered(level, position)

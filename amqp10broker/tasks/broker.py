@@ -39,6 +39,7 @@ from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks.admin import serve_admin
+from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.furnish import furnish, read_field_table, tls_context
@@ -72,7 +73,10 @@ class Broker:
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
         alarms: names of the alarms that are on.
         stopping: no new connection is served.
+        clock: the time of day, while it runs.
     """
+
+    clock: WallClock
 
     def __init__(self, config: Config | None = None) -> None:
         """Make a broker that does nothing yet.
@@ -135,6 +139,7 @@ class Broker:
                 self.tls_addresses = [sock.getsockname()[:2] for sock in encrypted]
             self.addresses = [sock.getsockname()[:2] for sock in sockets]
             self._started_at = trio.current_time()
+            self.clock = WallClock()
             async with trio.open_nursery() as queues:
                 self._queues = queues
                 users = furnish(self.catalog, self.config, self.passwords.make)
@@ -199,9 +204,15 @@ class Broker:
             _log.warning(warning, vhost=queue.vhost)
         running = RunningQueue(
             ClassicQueue(
-                queue.name, durable=queue.durable, auto_delete=queue.auto_delete, settings=queue.settings
+                queue.name,
+                durable=queue.durable,
+                auto_delete=queue.auto_delete,
+                settings=queue.settings,
+                now_ms=self.clock.now_ms(),
             ),
+            self.clock,
             lambda gone: self._forget(queue, gone),
+            lambda dead_letters: None,
             confirm_delay_ms=self.config.fault_injection.confirm_delay_ms_for(queue.name),
         )
         self._queues.start_soon(self._run_queue, queue, running, name=f"queue {queue.name}")

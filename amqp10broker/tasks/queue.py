@@ -10,7 +10,9 @@ import trio
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, ReplyTo
+from amqp10broker.queues.effects import DeadLetters
 from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import QueueLetter, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 
@@ -32,23 +34,43 @@ class RunningQueue:
         queue: the state machine; only this task applies commands, others read counts.
     """
 
-    __slots__ = ("_at_work", "_delay_s", "_mailbox", "_on_deleted", "queue")
+    __slots__ = (
+        "_at_work",
+        "_clock",
+        "_delay_s",
+        "_due_ms",
+        "_mailbox",
+        "_on_dead_letters",
+        "_on_deleted",
+        "queue",
+    )
 
     def __init__(
-        self, queue: ClassicQueue, on_deleted: Callable[[RunningQueue], None], *, confirm_delay_ms: int = 0
+        self,
+        queue: ClassicQueue,
+        clock: WallClock,
+        on_deleted: Callable[[RunningQueue], None],
+        on_dead_letters: Callable[[list[DeadLetters]], None],
+        *,
+        confirm_delay_ms: int = 0,
     ) -> None:
         """Make a queue ready to run.
 
         Args:
             queue: its state.
+            clock: the time.
             on_deleted: called once when the queue is gone, before anybody hears of it.
+            on_dead_letters: called with what the queue gave up, after each wake in which it did.
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each
                 waited for a disk.
         """
         self.queue = queue
+        self._clock = clock
         self._on_deleted = on_deleted
+        self._on_dead_letters = on_dead_letters
         self._mailbox: Mailbox[QueueLetter] = Mailbox()
         self._at_work: list[QueueLetter] = []
+        self._due_ms: int | None = None
         self._delay_s = confirm_delay_ms / 1000
 
     def post(self, command: Command) -> None:
@@ -79,12 +101,15 @@ class RunningQueue:
         queue = self.queue
         mailbox = self._mailbox
         while not queue.deleted:
-            letters = self._at_work = await mailbox.take_all()
+            letters = self._at_work = await self._next_letters()
+            now_ms = self._clock.now_ms()
             published = False
             for commands in letters:
                 for command in commands:
-                    queue.apply(command)
+                    queue.apply(command, now_ms)
                     published = published or type(command) is Publish
+            if self._due_ms is not None and self._due_ms <= now_ms:
+                queue.tick(now_ms)
             self._forget_if_deleted()
             if published and self._delay_s:
                 await trio.sleep(self._delay_s)
@@ -92,6 +117,15 @@ class RunningQueue:
             self._at_work = []
         for commands in mailbox.close():
             self.post_all(commands)
+
+    async def _next_letters(self) -> list[QueueLetter]:
+        """Wait for letters; none if something else is due first."""
+        due_ms = self._due_ms = self.queue.deadline()
+        if due_ms is None:
+            return await self._mailbox.take_all()
+        with trio.move_on_at(self._clock.trio_time(due_ms)):
+            return await self._mailbox.take_all()
+        return []
 
     def _forget_if_deleted(self) -> None:
         """Nobody may find the queue any more when the first hears that it is gone."""
@@ -106,6 +140,9 @@ class RunningQueue:
             self.post_all(commands)
 
     def _send_effects(self) -> None:
+        dead_letters = self.queue.take_dead_letters()
+        if dead_letters:
+            self._on_dead_letters(dead_letters)
         # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,
         # which says how much it has seen.
         for reply_to, batch in self.queue.take_effects().items():

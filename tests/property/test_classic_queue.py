@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.amqp10.serial import MASK, add, diff
 from amqp10broker.message.message import Message, header_of, make_head
-from amqp10broker.queues.classic import TURN_MAX, ClassicQueue
+from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
@@ -29,12 +29,14 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
+from amqp10broker.queues.consumers import TURN_MAX, Consumer
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, QueueDeleted, Unconfirmed
+from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 HEAD = make_head(None, None, "", "q")
 WRAPS = (0, 1, 2**31 - 3, 2**31, MASK - 2, MASK)
 FAILS = (Verdict.REQUEUE_FAILED,)
-ENDS = (Verdict.ACCEPT, Verdict.DISCARD)
+ENDS = (Verdict.ACCEPT, Verdict.DISCARD, Verdict.DISCARD_FAILED)
 
 
 class Held:
@@ -114,7 +116,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             return
         consumer = Held(ConsumerRef(party.reply_to), party, settled=settled, delivery_count=start)
         self.queue.apply(Subscribe(consumer.ref, settled))
-        self.queue._consumers[consumer.ref].delivery_count = start
+        self.inside(consumer).delivery_count = start
         self.consumers.append(consumer)
         self._after()
 
@@ -314,14 +316,18 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             assert reply.credit == max(0, diff(limit, reply.delivery_count))
         assert diff(reply.delivery_count, limit) <= 0 or reply.credit == 0
 
+    def inside(self, consumer: Held) -> Consumer:
+        """The queue's part of a consumer."""
+        return next(each for each in consumers_of(self.queue) if each.ref is consumer.ref)
+
     # --- what always holds ------------------------------------------------------------------------
 
     @invariant()
     def every_message_is_in_one_place(self) -> None:
         if self.holding or self.deleted:
             return
-        returned = [key for key, _ in self.queue._returned]
-        fresh = [int(bare) for _, bare in self.queue._fresh]
+        returned = [key for key, _ in returned_of(self.queue)]
+        fresh = [int(bare) for _, bare in fresh_of(self.queue)]
         places = [*returned, *fresh, *self.finished]
         for consumer in self.consumers:
             places += [key for key, _ in consumer.coming]
@@ -333,14 +339,12 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         assert not returned or not fresh or max(returned) < fresh[0]
         held = {key for consumer in self.living if not consumer.settled for key in consumer.sent}
         waiting = {key for each in self.living if not each.settled for key, _ in (*each.coming, *each.unsent)}
-        inside = [
-            key for each in self.queue._consumers.values() if not each.settled for key in each.unsettled
-        ]
+        inside = [key for each in consumers_of(self.queue) if not each.settled for key in each.unsettled]
         assert sorted(inside) == sorted(held | waiting)
         assert self.queue.unsettled == len(inside)
         for consumer in self.living:
             # Of a settled consumer's deliveries the queue keeps those that may not have arrived.
-            kept = self.queue._consumers[consumer.ref].unsettled
+            kept = self.inside(consumer).unsettled
             assert {key for key, _ in consumer.coming} <= kept.keys()
 
     @invariant()
@@ -348,7 +352,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         if self.holding:
             return
         if self.queue.ready:
-            assert all(consumer.credit == 0 for consumer in self.queue._consumers.values())
+            assert all(consumer.credit == 0 for consumer in consumers_of(self.queue))
 
     @invariant()
     def a_deleted_queue_is_empty(self) -> None:

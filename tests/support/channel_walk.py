@@ -19,6 +19,7 @@ from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import Command, Publish, Purge, Settle, Verdict
 from tests.support.channel_world import Got, QueueBox, World, WorldChannel, WorldConnection
+from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 Draw = Callable[[int], int]
 """A number from 0 below the one given."""
@@ -28,6 +29,9 @@ CONFIG = Config(credit_flow_initial=12, credit_flow_more_after=5)
 CONNECTIONS = 3
 CHANNELS = 2
 BOTH = "both"
+
+
+ENDS = (Verdict.ACCEPT, Verdict.DISCARD, Verdict.DISCARD_FAILED)
 
 
 class WatchedBox(QueueBox):
@@ -54,8 +58,12 @@ class WatchedBox(QueueBox):
     def _note(self, command: Command) -> None:
         if type(command) is Publish and not self.queue.deleted:
             self.taken += [number_of(body) for _, body in command.messages]
-        elif type(command) is Settle and command.verdict in (Verdict.ACCEPT, Verdict.DISCARD):
-            consumer = self.queue._consumers.get(command.consumer)
+        elif type(command) is Settle and command.verdict in (
+            Verdict.ACCEPT,
+            Verdict.DISCARD,
+            Verdict.DISCARD_FAILED,
+        ):
+            consumer = self.queue._consumers.find(command.consumer)
             if consumer is not None:
                 for key in command.keys:
                     assert key in consumer.unsettled, "settled twice, or never handed out"
@@ -66,17 +74,15 @@ class WatchedBox(QueueBox):
     @property
     def ready(self) -> list[int]:
         """Numbers of ready messages, in the queue's order."""
-        returned = sorted(self.queue._returned, key=lambda pair: pair[0])
-        return [number_of(body) for _, (_, body) in returned] + [
-            number_of(body) for _, body in self.queue._fresh
-        ]
+        messages = [message for _, message in returned_of(self.queue)] + fresh_of(self.queue)
+        return [number_of(body) for _, body in messages]
 
     @property
     def held(self) -> list[int]:
         """Numbers of messages that consumers have and have not settled."""
         return [
             number_of(body)
-            for consumer in self.queue._consumers.values()
+            for consumer in consumers_of(self.queue)
             if not consumer.settled
             for _, body in consumer.unsettled.values()
         ]

@@ -128,7 +128,7 @@ async def test_a_queue_that_fails_meanwhile_answers_what_was_put_before(
         request = RequestRef(SessionAddress("test", mailbox))
         real = type(handle.queue).apply
 
-        def fail_once(queue: Any, command: Any) -> None:
+        def fail_once(queue: Any, command: Any, now_ms: int) -> None:
             monkeypatch.setattr(type(handle.queue), "apply", real)
             handle.post(Purge(request))
             raise RuntimeError("broken")

@@ -22,7 +22,7 @@ class Wire:
         self.consumer = Consumer("c", declared, ref, self._put, no_ack=False, prefetch=prefetch)
         self.queue.apply(Subscribe(ref, False))
         numbers = range(messages)
-        contents = [(b"\x91" + bytes(7), b"%d" % number) for number in numbers]
+        contents = [(b"\x91" + bytes(9), b"%d" % number) for number in numbers]
         self.queue.apply(Publish(PublisherRef(ReplyTo("2.1")), numbers, contents, True))
         self.queue.take_effects()
 

@@ -1,0 +1,210 @@
+"""Who gets the next messages: consumers with credit take turns, those of higher priority first.
+
+With a single active consumer only one takes part, and the others wait for it to go. Credit is never
+what settlement gives back: only `Credit` moves it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import Final
+
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import ConsumerRef
+
+TURN_MAX: Final = 32
+"""Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and
+batches make deliveries cheap."""
+
+_TURNS_PER_GRANT: Final = 8
+"""A consumer's turn is an eighth of what it was granted: who asks for few at a time gets them one by
+one in rotation with the others, who asks for hundreds gets them in batches."""
+
+_SHARED_OUT_MAX: Final = 8
+"""With so few consumers, a backlog shorter than their turns is shared out evenly."""
+
+
+class Consumer:
+    """One consumer's part of the queue.
+
+    Attributes:
+        credit: deliveries it may have now.
+        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
+        handed_out: deliveries it had, all of them.
+        turn: deliveries it gets before the next consumer.
+        unsettled: key -> message as delivered; of a settled consumer only what may still be on
+            its way to the session.
+        settled: deliveries count as accepted when they have reached the session.
+        epoch: of its last `GiveBack`.
+        exclusive: it has the queue for itself.
+        counted: it is a consumer for counts and auto-delete, which a fetch of one message is not.
+        cancelled: it gets no more, and holds what it has not settled.
+        priority: consumers of a higher one go first.
+        queued: it is among those that take turns.
+    """
+
+    __slots__ = (
+        "cancelled",
+        "counted",
+        "credit",
+        "delivery_count",
+        "epoch",
+        "exclusive",
+        "handed_out",
+        "priority",
+        "queued",
+        "ref",
+        "settled",
+        "turn",
+        "unsettled",
+    )
+
+    def __init__(
+        self, ref: ConsumerRef, *, settled: bool, exclusive: bool, counted: bool, priority: int = 0
+    ) -> None:
+        self.ref = ref
+        self.settled = settled
+        self.exclusive = exclusive
+        self.counted = counted
+        self.priority = priority
+        self.cancelled = False
+        self.credit = 0
+        self.delivery_count = 0
+        self.handed_out = 0
+        self.epoch = 0
+        self.turn = 1
+        self.unsettled: dict[int, Message] = {}
+        self.queued = False
+
+    def grant(self, credit: int) -> None:
+        """Credit was asked for: as long as it lasts, a turn is a part of it."""
+        self.turn = min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
+
+
+class Consumers:
+    """All consumers of a queue, and whose turn it is.
+
+    Attributes:
+        active: the single active consumer; None without one, or where all are active.
+        single: there may be one active consumer only.
+    """
+
+    __slots__ = ("_all", "_rings", "active", "single")
+
+    def __init__(self, *, single: bool) -> None:
+        self._all: dict[ConsumerRef, Consumer] = {}
+        # Consumers with credit by priority, the highest first; no ring is empty.
+        self._rings: dict[int, deque[Consumer]] = {}
+        self.single = single
+        self.active: Consumer | None = None
+
+    def __iter__(self) -> Iterator[Consumer]:
+        return iter(self._all.values())
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def find(self, ref: ConsumerRef) -> Consumer | None:
+        """The consumer of this name."""
+        return self._all.get(ref)
+
+    @property
+    def counted(self) -> int:
+        """Links and AMQP 0-9-1 consumers that may get messages."""
+        return sum(1 for each in self._all.values() if each.counted and not each.cancelled)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether somebody would take a message now."""
+        return bool(self._rings)
+
+    def may_join(self, *, exclusive: bool) -> bool:
+        """Whether one more consumer is let in, that wants the queue for itself or not."""
+        others = [each for each in self._all.values() if each.counted and not each.cancelled]
+        return not (any(each.exclusive for each in others) or (exclusive and others))
+
+    def add(self, consumer: Consumer) -> None:
+        """A consumer joins, with no credit yet."""
+        self._all[consumer.ref] = consumer
+        if self.single and self.active is None and consumer.counted:
+            self.active = consumer
+
+    def remove(self, consumer: Consumer) -> None:
+        """A consumer has left; it holds nothing any more."""
+        self._all.pop(consumer.ref, None)
+        self.retire(consumer)
+
+    def retire(self, consumer: Consumer) -> None:
+        """A consumer gets no more; if it was the active one, the next in order of arrival is."""
+        self.set_credit(consumer, 0)
+        if self.active is consumer:
+            candidates = (each for each in self._all.values() if each.counted and not each.cancelled)
+            self.active = next((each for each in candidates if each is not consumer), None)
+            if self.active is not None:
+                self.set_credit(self.active, self.active.credit)
+
+    def clear(self) -> None:
+        """The queue is gone."""
+        self._all.clear()
+        self._rings.clear()
+        self.active = None
+
+    def is_active(self, consumer: Consumer) -> bool:
+        """Whether the consumer may get messages at all. A fetch of one message always may."""
+        return not self.single or consumer is self.active or not consumer.counted
+
+    def set_credit(self, consumer: Consumer, credit: int) -> None:
+        """Say how many deliveries a consumer may have now."""
+        consumer.credit = credit
+        takes_part = credit > 0 and self.is_active(consumer)
+        if takes_part and not consumer.queued:
+            consumer.queued = True
+            ring = self._rings.get(consumer.priority)
+            if ring is None:
+                self._rings[consumer.priority] = deque((consumer,))
+                if len(self._rings) > 1:
+                    self._rings = dict(sorted(self._rings.items(), reverse=True))
+            else:
+                ring.append(consumer)
+        elif not takes_part and consumer.queued:
+            self._leave_ring(consumer)
+
+    def _leave_ring(self, consumer: Consumer) -> None:
+        consumer.queued = False
+        ring = self._rings[consumer.priority]
+        ring.remove(consumer)
+        if not ring:
+            del self._rings[consumer.priority]
+
+    def top_ring(self) -> deque[Consumer]:
+        """Those whose turn it is, the next one first. There is somebody waiting."""
+        return next(iter(self._rings.values()))
+
+    def had_turn(self, consumer: Consumer) -> None:
+        """The first of the top ring was served: others are next, and if it has no credit left it leaves."""
+        ring = self._rings[consumer.priority]
+        if consumer.credit:
+            ring.rotate(-1)
+        else:
+            ring.popleft()
+            consumer.queued = False
+            if not ring:
+                del self._rings[consumer.priority]
+
+
+def turn_of(consumer: Consumer, ring: deque[Consumer], ready: int, waiting: int) -> int:
+    """How many messages the first consumer of a ring gets now.
+
+    Args:
+        consumer: the first.
+        ring: all whose turn it is.
+        ready: messages there are, at least 1.
+        waiting: consumers whose turn in this round is still to come, this one among them.
+    """
+    if len(ring) == 1:
+        return min(consumer.credit, ready)
+    count = min(consumer.credit, consumer.turn, ready)
+    if len(ring) <= _SHARED_OUT_MAX:
+        count = min(count, -(-ready // waiting))
+    return count

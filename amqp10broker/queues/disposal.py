@@ -1,0 +1,96 @@
+"""How messages leave a classic queue for good: its store forgets them, those given up are dead-lettered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amqp10broker.message.message import Message
+from amqp10broker.queues.effects import DeadLetters, Reason
+from amqp10broker.queues.limits import is_limited, is_over
+from amqp10broker.queues.ready import Keyed, Ready
+from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+from amqp10broker.queues.store import Store
+
+
+class Disposal:
+    """See the module.
+
+    Attributes:
+        settings: of the queue; replaced when they change.
+        keeps: messages may be in the store.
+    """
+
+    __slots__ = ("_dead_letters", "_store", "_waiting", "keeps", "settings")
+
+    def __init__(self, waiting: Ready, store: Store, *, keeps: bool) -> None:
+        self._waiting = waiting
+        self._store = store
+        self._dead_letters: list[DeadLetters] = []
+        self.settings: QueueSettings = DEFAULTS
+        self.keeps = keeps
+
+    def forget(self, keys: Sequence[int]) -> None:
+        """Messages are gone for good."""
+        waiting = self._waiting
+        if waiting.expiries:
+            for key in keys:
+                waiting.expiries.pop(key, None)
+        if not self.keeps or not keys:
+            return
+        width = waiting.width
+        if width == 1:
+            self._store.forget(0, keys)
+            return
+        by_level: dict[int, list[int]] = {}
+        for key in keys:
+            by_level.setdefault(key % width, []).append(key // width)
+        for level, positions in by_level.items():
+            self._store.forget(level, positions)
+
+    def give_up(self, reason: Reason, messages: list[Message]) -> None:
+        """Dead-letter messages, or drop them."""
+        exchange = self.settings.dead_letter_exchange
+        if exchange is None:
+            return
+        routing_key = self.settings.dead_letter_routing_key
+        last = self._dead_letters[-1] if self._dead_letters else None
+        if last is not None and (last.reason, last.exchange, last.routing_key) == (
+            reason,
+            exchange,
+            routing_key,
+        ):
+            assert isinstance(last.messages, list)
+            last.messages.extend(messages)
+        else:
+            self._dead_letters.append(DeadLetters(reason, messages, exchange, routing_key))
+
+    def remove(self, reason: Reason, gone: Sequence[Keyed]) -> None:
+        self.give_up(reason, [message for _, message in gone])
+        self.forget([key for key, _ in gone])
+
+    def expire(self, now_ms: int) -> None:
+        gone = self._waiting.take_expired(now_ms)
+        if gone:
+            self.remove(Reason.EXPIRED, gone)
+
+    def make_room(self) -> None:
+        """Drop from the head what is beyond the limits."""
+        settings, waiting = self.settings, self._waiting
+        if settings.overflow is not Overflow.DROP_HEAD or not is_limited(settings):
+            return
+        gone: list[Keyed] = []
+        while waiting.count and is_over(settings, waiting.count, waiting.size):
+            gone.append(waiting.drop_head())
+        if gone:
+            self.remove(Reason.MAXLEN, gone)
+
+    def drop_all(self) -> None:
+        """Drop everything that is ready."""
+        for level, positions in self._waiting.clear():
+            if self.keeps:
+                self._store.forget(level.number, positions)
+
+    def take_dead_letters(self) -> list[DeadLetters]:
+        """What was given up since the last call, in order."""
+        dead_letters, self._dead_letters = self._dead_letters, []
+        return dead_letters

@@ -1,0 +1,54 @@
+"""Effects of a queue since they were last taken, in order for each who asked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.queues.consumers import Consumer
+from amqp10broker.queues.effects import Deliver, Effect
+
+
+class Outbox:
+    """What is to be told. Deliveries to one consumer are gathered, until something else is told to it."""
+
+    __slots__ = ("_delivering", "_effects")
+
+    def __init__(self) -> None:
+        self._effects: dict[ReplyTo, list[Effect]] = {}
+        self._delivering: dict[Consumer, tuple[list[int], list[Message]]] = {}
+
+    def tell(self, reply_to: ReplyTo, effect: Effect) -> None:
+        """Tell somebody something."""
+        effects = self._effects.get(reply_to)
+        if effects is None:
+            self._effects[reply_to] = [effect]
+        else:
+            effects.append(effect)
+
+    def deliver(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
+        """Deliver to a consumer."""
+        delivering = self._delivering.get(consumer)
+        if delivering is None:
+            delivering = self._delivering[consumer] = ([], [])
+        delivering[0].extend(keys)
+        delivering[1].extend(messages)
+
+    def flush(self, consumer: Consumer) -> None:
+        """What is told to this consumer from now on comes behind its deliveries."""
+        delivering = self._delivering.pop(consumer, None)
+        if delivering is not None:
+            self.tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.epoch))
+
+    def withdraw(self, consumer: Consumer) -> None:
+        """Forget deliveries that were not taken; the queue has them back."""
+        self._delivering.pop(consumer, None)
+
+    def take(self) -> dict[ReplyTo, list[Effect]]:
+        """Everything, by who is told."""
+        if self._delivering:
+            for consumer in list(self._delivering):
+                self.flush(consumer)
+        effects, self._effects = self._effects, {}
+        return effects

@@ -1,0 +1,240 @@
+"""The ready messages of a classic queue: levels of priority, each first in, first out, with requeueing.
+
+Every message has a key: its position in its level times the number of levels, plus the level. A
+message that comes back goes to its old place: what was handed out is always before what was not, so
+each level is a heap of returned messages followed by its backlog. Messages expire at the head of their level
+only, as in RabbitMQ: one that expires early behind one that does not stays until its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+from operator import itemgetter
+from typing import Final
+
+from amqp10broker.message.message import Message
+from amqp10broker.message.traits import traits_of
+from amqp10broker.queues.backlog import Backlog, content_bytes
+from amqp10broker.queues.store import Store
+
+_HEAD: Final = itemgetter(0)
+
+Keyed = tuple[int, Message]
+
+
+class Level:
+    """One priority.
+
+    Attributes:
+        returned: (position, message) of those that were handed out before, a heap.
+        backlog: those that nobody has had.
+    """
+
+    __slots__ = ("backlog", "number", "returned")
+
+    def __init__(self, number: int, store: Store) -> None:
+        self.number = number
+        self.returned: list[Keyed] = []
+        self.backlog = Backlog(number, store)
+
+    @property
+    def count(self) -> int:
+        """Messages in it."""
+        return len(self.returned) + self.backlog.count
+
+
+class Ready:
+    """See the module.
+
+    Attributes:
+        count: ready messages.
+        counting: `size` is kept, because there is a limit of bytes.
+        size: bytes of their contents, as long as it is kept.
+        levels: the highest priority first.
+        width: how many levels there are.
+        may_expire: some message with a time to live has been here.
+        expiries: key -> when it expires, of messages outside the backlogs; never 0.
+    """
+
+    __slots__ = ("count", "counting", "expiries", "levels", "may_expire", "size", "width")
+
+    def __init__(self, max_priority: int | None, store: Store) -> None:
+        self.width = (max_priority or 0) + 1
+        self.levels = [Level(number, store) for number in reversed(range(self.width))]
+        self.count = 0
+        self.counting = False
+        self.size = 0
+        self.expiries: dict[int, int] = {}
+        self.may_expire = False
+
+    def recovered(self) -> None:
+        """The backlogs were filled with what was there before a restart."""
+        self.count = sum(level.count for level in self.levels)
+        self.may_expire = True
+        if self.counting:
+            self.size = sum(level.backlog.size for level in self.levels)
+
+    def count_bytes(self) -> None:
+        """Keep `size` from now on."""
+        if not self.counting:
+            self.counting = True
+            for level in self.levels:
+                level.backlog.count_bytes()
+                self.size += level.backlog.size + content_bytes(message for _, message in level.returned)
+
+    # --- coming in --------------------------------------------------------------------------------
+
+    def by_level(self, messages: Sequence[Message]) -> Iterator[tuple[Level, Sequence[int] | None]]:
+        """Sort messages of one publish into levels.
+
+        Yields:
+            A level and which of the messages belong to it, in order; None: all of them.
+        """
+        if self.width == 1:
+            yield self.levels[0], None
+            return
+        top = self.width - 1
+        numbers = {head: min(traits_of(head).priority or 0, top) for head in set(map(_HEAD, messages))}
+        if len(set(numbers.values())) == 1:
+            yield self.levels[top - next(iter(numbers.values()))], None
+            return
+        sorted_out: dict[int, list[int]] = {}
+        for index, (head, _) in enumerate(messages):
+            sorted_out.setdefault(numbers[head], []).append(index)
+        for number, indexes in sorted_out.items():
+            yield self.levels[top - number], indexes
+
+    def add(self, level: Level, messages: Sequence[Message], expiries: Sequence[int] | None) -> None:
+        """Published messages join the end of a level."""
+        level.backlog.extend(messages, expiries)
+        self.count += len(messages)
+        if self.counting:
+            self.size += content_bytes(messages)
+        if expiries is not None:
+            self.may_expire = True
+
+    def put_back(self, key: int, message: Message) -> None:
+        """A message that was taken returns to its place."""
+        level = self.levels[self.width - 1 - key % self.width]
+        heappush(level.returned, (key // self.width, message))
+        self.count += 1
+        if self.counting:
+            self.size += len(message[1])
+
+    # --- going out --------------------------------------------------------------------------------
+
+    def take(self, count: int, now_ms: int) -> tuple[Sequence[int], list[Message], Sequence[Keyed]]:
+        """The next messages in order, at most `count`.
+
+        Args:
+            count: at most as many as are ready.
+            now_ms: what has expired before that is not handed out.
+
+        Returns:
+            Keys, messages, and (key, message) of those that had expired. Fewer messages than asked for
+            only if some had.
+        """
+        level = self._first_level()
+        keys: Sequence[int] = ()
+        messages: list[Message] = []
+        if level is not None and not level.returned and not self.may_expire:
+            first, messages, _ = level.backlog.take(count)
+            here = len(messages)
+            self.count -= here
+            if self.counting:
+                self.size -= content_bytes(messages)
+            keys = self._keys(level, first, here)
+            if here == count:
+                return keys, messages, ()
+        return self._take_rest(count, now_ms, list(keys), messages)
+
+    def _take_rest(
+        self, count: int, now_ms: int, keys: list[int], messages: list[Message]
+    ) -> tuple[list[int], list[Message], list[Keyed]]:
+        """Fill up to `count`, from several levels, and of what was returned or may have expired."""
+        here = len(keys)
+        expired: list[Keyed] = []
+        while here < count and (level := self._first_level()) is not None:
+            for key, message in self._take_from(level, count - here):
+                expiry = self.expiries.get(key, 0) if self.may_expire else 0
+                if expiry and expiry < now_ms:
+                    expired.append((key, message))
+                else:
+                    keys.append(key)
+                    messages.append(message)
+            here = len(keys)
+        return keys, messages, expired
+
+    def _first_level(self) -> Level | None:
+        for level in self.levels:
+            if level.returned or level.backlog.count:
+                return level
+        return None
+
+    def _keys(self, level: Level, first: int, count: int) -> range:
+        width = self.width
+        start = first * width + level.number
+        return range(start, start + count * width, width)
+
+    def _take_from(self, level: Level, count: int) -> list[Keyed]:
+        """At most so many messages off the head of a level."""
+        width, number = self.width, level.number
+        taken: list[Keyed] = []
+        while level.returned and len(taken) < count:
+            position, message = heappop(level.returned)
+            taken.append((position * width + number, message))
+        if len(taken) < count and level.backlog.count:
+            first, messages, expiries = level.backlog.take(count - len(taken))
+            keys = self._keys(level, first, len(messages))
+            if expiries is not None:
+                for key, expiry in zip(keys, expiries, strict=True):
+                    if expiry:
+                        self.expiries[key] = expiry
+            taken.extend(zip(keys, messages, strict=True))
+        self.count -= len(taken)
+        if self.counting:
+            self.size -= content_bytes(message for _, message in taken)
+        return taken
+
+    def drop_head(self) -> Keyed:
+        """Take the first message of the lowest level that has one, to make room."""
+        for level in reversed(self.levels):
+            if level.count:
+                return self._take_from(level, 1)[0]
+        raise AssertionError("nothing is ready")
+
+    def take_expired(self, now_ms: int) -> list[Keyed]:
+        """Take what has expired by now at the head of each level."""
+        gone: list[Keyed] = []
+        if not self.may_expire:
+            return gone
+        for level in self.levels:
+            while 0 < self._first_expiry(level) <= now_ms:
+                gone += self._take_from(level, 1)
+        return gone
+
+    def next_expiry(self) -> int | None:
+        """When the next message expires that is at the head of a level."""
+        if not self.may_expire:
+            return None
+        return min((expiry for level in self.levels if (expiry := self._first_expiry(level))), default=None)
+
+    def _first_expiry(self, level: Level) -> int:
+        if level.returned:
+            return self.expiries.get(level.returned[0][0] * self.width + level.number, 0)
+        return level.backlog.first_expiry()
+
+    def clear(self) -> Iterator[tuple[Level, Sequence[int]]]:
+        """Drop everything; the positions that went, level by level."""
+        for level in self.levels:
+            positions = [position for position, _ in level.returned]
+            level.returned.clear()
+            for position in positions:
+                self.expiries.pop(position * self.width + level.number, None)
+            if positions:
+                yield level, positions
+            for run in level.backlog.clear():
+                yield level, run
+        self.count = 0
+        self.size = 0

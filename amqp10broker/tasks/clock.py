@@ -1,0 +1,24 @@
+"""The time of day, for what must mean the same after a restart: when a message expires, when it died."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+
+class WallClock:
+    """Milliseconds since 1970, that go on as Trio's clock does: never back, and in tests as fast as it."""
+
+    __slots__ = ("_offset_s",)
+
+    def __init__(self) -> None:
+        self._offset_s = time.time() - trio.current_time()
+
+    def now_ms(self) -> int:
+        """The time."""
+        return int((trio.current_time() + self._offset_s) * 1000)
+
+    def trio_time(self, when_ms: int) -> float:
+        """When that is on Trio's clock, not before: `now_ms` has reached it then."""
+        return (when_ms + 1) / 1000 - self._offset_s

@@ -1,0 +1,26 @@
+"""Looks into a classic queue, for tests that compare it with a model."""
+
+from __future__ import annotations
+
+from itertools import chain
+
+from amqp10broker.message.message import Message
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.consumers import Consumer
+
+
+def returned_of(queue: ClassicQueue) -> list[tuple[int, Message]]:
+    """(key, message) of ready messages that were handed out before, in order. The queue has one level."""
+    return sorted(queue.waiting.levels[0].returned, key=lambda pair: pair[0])
+
+
+def fresh_of(queue: ClassicQueue) -> list[Message]:
+    """The ready messages that nobody has had, in order."""
+    backlog = queue.waiting.levels[0].backlog
+    pages = [queue._store.page_in(page.handle) for page in backlog._pages]
+    return list(chain(backlog._head, *pages, backlog._tail))
+
+
+def consumers_of(queue: ClassicQueue) -> list[Consumer]:
+    """All consumers."""
+    return list(queue._consumers)
