@@ -7,7 +7,7 @@ names delivery-id and tag, and nothing else of the same link comes between them.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Final
 
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
@@ -119,6 +119,20 @@ class DeliveryBatch:
         keys, messages = self.keys[at:], self.messages[at:]
         self.keys, self.messages = self.keys[:at], self.messages[:at]
         return keys, messages
+
+    def discard(self, keys: Collection[int]) -> int:
+        """Forget those of the deliveries not sent that have these keys; returns how many."""
+        before = self.left()
+        left = [
+            (key, message)
+            for key, message in zip(self.keys[self.position :], self.messages[self.position :], strict=True)
+            if key not in keys
+        ]
+        if len(left) < before:
+            self.keys = [key for key, _ in left]
+            self.messages = [message for _, message in left]
+            self.position = 0
+        return before - len(left)
 
 
 class OutgoingDelivery:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -254,3 +254,12 @@ def withdraw(link: SenderLink, keep: int) -> list[tuple[int, Parts]]:
         taken.extend(zip(keys, messages, strict=True))
         keep = 0
     return taken
+
+
+def discard(link: SenderLink, keys: Collection[int]) -> int:
+    """Forget deliveries that have not begun, wherever they stand; returns how many."""
+    count = 0
+    for entry in link.pending:
+        if type(entry) is DeliveryBatch:
+            count += entry.discard(keys)
+    return count

@@ -47,7 +47,7 @@ from amqp10broker.amqp10.performatives import (
     Flow,
 )
 from amqp10broker.amqp10.receiving import Inbound, head_of_run
-from amqp10broker.amqp10.sending import Outbound, withdraw
+from amqp10broker.amqp10.sending import Outbound, discard, withdraw
 from amqp10broker.amqp10.serial import diff, limit_left
 from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
 from amqp10broker.amqp10.settling import Settling
@@ -114,9 +114,11 @@ class Session:
         self.top_up = self._in.top_up
         self.settle_received = self._settling.settle_received
         self.settle_sent = self._settling.settle_sent
+        self.tell_sent = self._settling.tell_sent
         self.queue_deliveries = self._out.queue_deliveries
         self.queue_marker = self._out.queue_marker
         self.withdraw = withdraw
+        self.discard = discard
         self._handlers: dict[type, Callable[[Any, list[SessionEvent]], None]] = {
             TransferRun: self._on_run,
             TransferFrame: self._on_transfer,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from amqp10broker.amqp10.disposition import DispositionRun, Outcome, Settlements
@@ -100,6 +100,21 @@ class Settling:
         for delivery_id in delivery_ids:
             pop(delivery_id, None)
         self._of_sent.add(delivery_ids, state, settled=True)
+
+    def tell_sent(self, link: SenderLink, keys: Collection[int], state: Outcome) -> list[int]:
+        """Tell the state of deliveries that we sent and the peer has not settled; it still has to.
+
+        Args:
+            link: which link.
+            keys: of its deliveries; those that are not unsettled are passed over.
+            state: theirs from now on.
+
+        Returns:
+            Their delivery-ids.
+        """
+        ids = [number for number, (owner, key) in self._sent.items() if owner is link and key in keys]
+        self._of_sent.add(ids, state, settled=False)
+        return ids
 
     def forget(self) -> None:
         """Nobody is to hear of the outcomes decided so far."""

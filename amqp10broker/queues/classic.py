@@ -50,6 +50,7 @@ from amqp10broker.queues.effects import (
     Reason,
     Refusal,
     Rejected,
+    Settled,
     Subscribed,
     SubscribeRefused,
     Unconfirmed,
@@ -328,6 +329,8 @@ class ClassicQueue:
     # --- settling ---------------------------------------------------------------------------------
 
     def _settle(self, command: Settle) -> None:
+        if command.answer:
+            self._tell(command.consumer.reply_to, Settled(command.consumer, command.keys))
         consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return

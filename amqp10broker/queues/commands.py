@@ -194,12 +194,15 @@ class Settle:
         verdict: what becomes of them.
         annotations: an encoded map of AMQP 1.0 to merge into their message-annotations (`modified`);
             empty: none. Queues that keep messages as published ignore it.
+        answer: say `Settled` when the decision cannot be lost any more. Every `Settle` that asks gets
+            one, in their order and with its keys as they are, those that are unknown included.
     """
 
     consumer: ConsumerRef
     keys: Sequence[int]
     verdict: Verdict
     annotations: bytes = b""
+    answer: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -101,6 +101,19 @@ class Deliver:
 
 
 @dataclass(slots=True, eq=False)
+class Settled:
+    """The answer to one `Settle` that asked: what it decided survives a restart, as far as anything does.
+
+    Attributes:
+        consumer: which link.
+        keys: of the `Settle`.
+    """
+
+    consumer: ConsumerRef
+    keys: Sequence[int]
+
+
+@dataclass(slots=True, eq=False)
 class CreditReply:
     """The answer to one `Credit`, after the deliveries it caused.
 
@@ -194,6 +207,7 @@ Effect = (
     | Unconfirmed
     | Rejected
     | Deliver
+    | Settled
     | CreditReply
     | QueueDeleted
     | Subscribed

@@ -153,7 +153,7 @@ async def test_crash_gives_unsettled_messages_back(
         await bad.take(Transfer, 3)
         assert queue_counts(broker, "q") == (2, 3)
         with monkeypatch.context() as patch:
-            patch.setattr(Consumer, "on_settled", failing_once(Consumer, "on_settled"))
+            patch.setattr(Consumer, "on_updated", failing_once(Consumer, "on_updated"))
             await bad.send(disposition(0, 2))
             await settle_down()
         await bad.rest()

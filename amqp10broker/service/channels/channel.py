@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import return_frames
@@ -23,19 +23,24 @@ from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.errors import RefusedError
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import Command, Inspect, RequestRef, Verdict
+from amqp10broker.queues.commands import Command, Inspect, RequestRef
 from amqp10broker.queues.effects import (
+    ActiveChanged,
     Answer,
     Confirmed,
     CreditReply,
     Deliver,
     Effect,
     QueueDeleted,
+    Rejected,
+    Settled,
     Subscribed,
     SubscribeRefused,
+    TimedOut,
     Unconfirmed,
 )
-from amqp10broker.service.channels.consuming import Consuming, Held
+from amqp10broker.service.channels.acknowledging import Acknowledging
+from amqp10broker.service.channels.consuming import Consuming
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Receiver
 from amqp10broker.service.channels.declaring import Declaring
@@ -64,6 +69,7 @@ class BrokerChannel:
         mail: letters to queues since the last `take_mail`, in order.
         publishing: contents of the client.
         consuming: its consumers and what it holds.
+        acknowledging: what it decides on that.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -86,18 +92,17 @@ class BrokerChannel:
         self._in_hand = (0, 0)
         flow = CreditFlowSettings.of(context.config)
         self._received = Receiver(flow)
-        self._settled_in_tx: list[tuple[Held, Verdict]] = []
         self._reset()
 
     def _reset(self) -> None:
         self.consuming = Consuming(self.number, self.context, self.post)
+        self.acknowledging = Acknowledging(self)
         self.declaring = Declaring(self)
         self.subscribing = Subscribing(self)
         self.fetching = Fetching(self)
         self.publishing = Publishing(
             self.context, self.post, self._return, lambda: self.subscribing.reply_address
         )
-        self._settled_in_tx = []
 
     # --- letters in -------------------------------------------------------------------------------
 
@@ -185,7 +190,7 @@ class BrokerChannel:
         self._backlog.clear()
 
     def _give_everything_back(self) -> None:
-        self._settled_in_tx = []
+        self.acknowledging.close()
         self.consuming.close()
         self.subscribing.close()
         self._then = None
@@ -240,7 +245,7 @@ class BrokerChannel:
             self._received.handled(len(item.bodies))
             self._guarded(self.publishing.publish, item)
         elif type(item) is AckRun:
-            self._guarded(self._on_acks, item.tags)
+            self._guarded(self.acknowledging.acks, item.tags)
         elif type(item) is MethodFrame:
             handler = _HANDLERS.get(type(item.method))
             if handler is None:
@@ -335,11 +340,7 @@ class BrokerChannel:
 
     def _tx_commit(self, method: methods.TxCommit) -> None:
         self._require_tx()
-        settled, self._settled_in_tx = self._settled_in_tx, []
-        for verdict in Verdict:
-            held = [part for part, its in settled if its is verdict]
-            if held:
-                self.consuming.settle(held, verdict)
+        self.acknowledging.commit()
         if self.publishing.commit():
             self.write(methods.TxCommitOk())
         else:
@@ -349,50 +350,12 @@ class BrokerChannel:
     def _tx_rollback(self, method: methods.TxRollback) -> None:
         self._require_tx()
         self.publishing.rollback()
-        self.consuming.put_back([held for held, _ in self._settled_in_tx])
-        self._settled_in_tx = []
+        self.acknowledging.rollback()
         self.write(methods.TxRollbackOk())
 
     def _require_tx(self) -> None:
         if not self.publishing.transactional:
             raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
-
-    # --- acknowledgements -------------------------------------------------------------------------
-
-    def _on_acks(self, tags: Sequence[tuple[int, bool]]) -> None:
-        self._settle(tags, Verdict.ACCEPT)
-
-    def _nack(self, method: methods.BasicNack) -> None:
-        # Not counted as a failed delivery (RabbitMQ 4.3); basic.reject is.
-        verdict = Verdict.REQUEUE if method.requeue else Verdict.DISCARD
-        self._settle([(method.delivery_tag, method.multiple)], verdict)
-
-    def _reject(self, method: methods.BasicReject) -> None:
-        verdict = Verdict.REQUEUE_FAILED if method.requeue else Verdict.DISCARD
-        self._settle([(method.delivery_tag, False)], verdict)
-
-    def _settle(self, tags: Sequence[tuple[int, bool]], verdict: Verdict) -> None:
-        taken: list[Held] = []
-        try:
-            self.consuming.take_tags(tags, taken)
-        finally:
-            # What was acknowledged before an unknown tag stays acknowledged.
-            if self.publishing.transactional:
-                self._settled_in_tx.extend((held, verdict) for held in taken)
-            elif taken:
-                self.consuming.settle(taken, verdict)
-
-    def _recover(self, method: methods.BasicRecover) -> None:
-        self._recover_all(method.requeue)
-        self.write(methods.BasicRecoverOk())
-
-    def _recover_async(self, method: methods.BasicRecoverAsync) -> None:
-        self._recover_all(method.requeue)
-
-    def _recover_all(self, requeue: bool) -> None:
-        if not requeue:
-            raise AmqpHardError(ReplyCode.NOT_IMPLEMENTED, "requeue=false")
-        self.consuming.recover()
 
     def _qos(self, method: methods.BasicQos) -> None:
         if method.prefetch_size:
@@ -425,6 +388,8 @@ class BrokerChannel:
             case Unconfirmed():
                 # A queue that was deleted before it could confirm counts as one that has.
                 self._on_confirmed(effect, failed=effect.failed)
+            case Rejected():
+                self._on_confirmed(effect, failed=True)
             case Deliver():
                 consumer = self.consuming.find(effect.consumer)
                 if consumer is not None:
@@ -440,11 +405,20 @@ class BrokerChannel:
                 self._guarded(self.subscribing.on_subscribed, effect)
             case SubscribeRefused():
                 self._guarded(self.subscribing.on_refused, effect)
+            case TimedOut():
+                self._guarded(self.subscribing.on_timed_out, effect)
+            case ActiveChanged():
+                # AMQP 0-9-1 has no words for it: the consumer gets messages, or it does not.
+                return
+            case Settled():
+                raise AssertionError("channels do not ask whether acknowledgements are durable")
             case QueueDeleted():
                 self.fetching.on_queue_deleted(effect)
                 self._guarded(self.subscribing.on_queue_deleted, effect)
+            case _:
+                assert_never(effect)
 
-    def _on_confirmed(self, effect: Confirmed | Unconfirmed, *, failed: bool = False) -> None:
+    def _on_confirmed(self, effect: Confirmed | Unconfirmed | Rejected, *, failed: bool = False) -> None:
         self.publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
         if self._committing and self.publishing.committed:
             self._committing = False
@@ -496,10 +470,10 @@ _HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {
     methods.BasicCancel: lambda channel, method: channel.subscribing.cancel(method),
     methods.BasicCancelOk: lambda channel, method: None,
     methods.BasicGet: lambda channel, method: channel.fetching.get(method),
-    methods.BasicNack: BrokerChannel._nack,
-    methods.BasicReject: BrokerChannel._reject,
-    methods.BasicRecover: BrokerChannel._recover,
-    methods.BasicRecoverAsync: BrokerChannel._recover_async,
+    methods.BasicNack: lambda channel, method: channel.acknowledging.nack(method),
+    methods.BasicReject: lambda channel, method: channel.acknowledging.reject(method),
+    methods.BasicRecover: lambda channel, method: channel.acknowledging.recover(method),
+    methods.BasicRecoverAsync: lambda channel, method: channel.acknowledging.recover_async(method),
     methods.ConfirmSelect: BrokerChannel._confirm_select,
     methods.TxSelect: BrokerChannel._tx_select,
     methods.TxCommit: BrokerChannel._tx_commit,

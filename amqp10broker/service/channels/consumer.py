@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.amqp10.serial import MASK
-from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
@@ -34,6 +34,10 @@ UNSENT_REPLIES_MAX: Final = 1_000_000
 """Likewise of direct reply-to: its queue keeps nothing, so what the channel does not take is lost."""
 
 
+QUORUM_PREFETCH_MAX: Final = 2_000
+"""Deliveries of a quorum queue that a consumer without prefetch may hold (RabbitMQ's limit)."""
+
+
 class Consumer:
     """What basic.consume made, or a fetcher for basic.get.
 
@@ -43,6 +47,7 @@ class Consumer:
         ref: under which the queue knows it.
         no_ack: deliveries count as acknowledged when they are written.
         prefetch: deliveries it may hold unacknowledged; 0: no limit.
+        timeout_ms: how long it asked to be allowed to hold one; None: it did not ask.
         unacked: deliveries written and not acknowledged.
         cancelled: it gets no more.
         in_flight: a request to the queue has no answer yet.
@@ -65,6 +70,7 @@ class Consumer:
         "queue",
         "ref",
         "tag",
+        "timeout_ms",
         "unacked",
     )
 
@@ -81,6 +87,7 @@ class Consumer:
         self.ref = ref
         self.no_ack = no_ack
         self.prefetch = 0 if no_ack else prefetch
+        self.timeout_ms: int | None = None
         self.unacked = 0
         self.cancelled = False
         self.in_flight = False
@@ -109,6 +116,8 @@ class Consumer:
         room = unsent_max - len(self.keys)
         if self.prefetch:
             room = min(room, self.prefetch - self.holds)
+        elif self.queue.type == QueueType.QUORUM and not self.no_ack:
+            room = min(room, QUORUM_PREFETCH_MAX - self.holds)
         if limit is not None:
             room = min(room, limit)
         limited = self.prefetch or limit is not None
@@ -178,6 +187,8 @@ class Consumer:
         self._post(self.queue.handle, Cancel(self.ref))
 
     def leave(self) -> None:
-        """The channel is gone: everything goes back."""
+        """The channel is gone: everything goes back. A quorum queue counts that as a failed attempt."""
         keys, messages = self.take(len(self.keys))
-        self._post(self.queue.handle, Unsubscribe(self.ref, keys, messages, self._seen, Verdict.REQUEUE))
+        quorum = self.queue.type == QueueType.QUORUM
+        verdict = Verdict.REQUEUE_FAILED if quorum else Verdict.REQUEUE
+        self._post(self.queue.handle, Unsubscribe(self.ref, keys, messages, self._seen, verdict))

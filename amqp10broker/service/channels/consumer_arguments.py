@@ -1,8 +1,9 @@
-"""The arguments of basic.consume: which there are, and what they may be."""
+"""The arguments of basic.consume: which there are, what they may be, and what they mean."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
@@ -14,8 +15,24 @@ _CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 _TIMEOUT: Final = "x-consumer-timeout"
 
 
-def check_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> None:
-    """Check the arguments of basic.consume.
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """What a consumer asks its queue for.
+
+    Attributes:
+        priority: of all consumers with credit, those of the highest one get messages.
+        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
+    """
+
+    priority: int = 0
+    timeout_ms: int | None = None
+
+
+DEFAULT_OPTIONS: Final = ConsumerOptions()
+
+
+def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> ConsumerOptions:
+    """Check the arguments of basic.consume and say what they ask for.
 
     Raises:
         PreconditionFailed: an argument is unknown for the type of the queue, or of a wrong type.
@@ -31,6 +48,12 @@ def check_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any])
         if fault is not None:
             resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
             raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}{fault}")
+    if not arguments:
+        return DEFAULT_OPTIONS
+    timeout_ms = arguments.get(_TIMEOUT)
+    return ConsumerOptions(
+        priority=int(arguments.get(_PRIORITY, 0)), timeout_ms=None if timeout_ms is None else int(timeout_ms)
+    )
 
 
 def _fault_of(name: str, value: Any) -> str | None:

@@ -12,6 +12,7 @@ from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
 from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.channels.consumer_arguments import ConsumerOptions
 from amqp10broker.service.channels.context import ChannelContext, Post
 
 OVERHEAD_BYTES: Final = 64
@@ -56,12 +57,23 @@ class Consuming:
 
     # --- consumers --------------------------------------------------------------------------------
 
-    def subscribe(self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool) -> Consumer:
+    def subscribe(
+        self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool, options: ConsumerOptions
+    ) -> Consumer:
         """Ask the queue for a new consumer; it answers."""
         ref = ConsumerRef(self._context.reply_to)
         consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch)
+        consumer.timeout_ms = options.timeout_ms
         self._by_ref[ref] = consumer
-        self._post(queue.handle, Subscribe(ref, no_ack, exclusive=exclusive, answer=True))
+        subscribe = Subscribe(
+            ref,
+            no_ack,
+            exclusive=exclusive,
+            answer=True,
+            priority=options.priority,
+            timeout_ms=options.timeout_ms,
+        )
+        self._post(queue.handle, subscribe)
         return consumer
 
     def start(self, consumer: Consumer) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import get_ok_frames
 from amqp10broker.catalog.vhost import VOLATILE
-from amqp10broker.errors import NotSupported
+from amqp10broker.errors import NotSupported, ResourceLocked
 from amqp10broker.message.convert import to_amqp091
 from amqp10broker.queues.effects import CreditReply, QueueDeleted
 from amqp10broker.service.channels.consumer import Consumer
@@ -29,6 +29,12 @@ class Fetching:
             raise NotSupported(
                 f"queue '{name}'",
                 f"basic.get not supported by volatile queue '{name}' in vhost '{queue.vhost}'",
+            )
+        if queue.effective.settings.single_active_consumer:
+            raise ResourceLocked(
+                f"queue '{name}'",
+                f"cannot obtain access to locked queue '{name}' in vhost '{queue.vhost}'. basic.get "
+                f"operations are not supported by {queue.type} queues with single active consumer",
             )
         self._fetcher = channel.consuming.fetch(queue, no_ack=method.no_ack)
         channel.pause()

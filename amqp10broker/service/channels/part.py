@@ -14,6 +14,7 @@ from amqp10broker.service.channels.context import ChannelContext
 
 if TYPE_CHECKING:
     from amqp10broker.service.channels.consuming import Consuming
+    from amqp10broker.service.channels.publishing import Publishing
 
 
 class Channel(Protocol):
@@ -22,6 +23,7 @@ class Channel(Protocol):
     number: int
     context: ChannelContext
     consuming: Consuming
+    publishing: Publishing
 
     def write(self, method: Method) -> None:
         """Write a method to the client."""

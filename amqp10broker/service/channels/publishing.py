@@ -70,7 +70,7 @@ class Publishing:
     Attributes:
         confirming: confirm.select was received.
         transactional: tx.select was received.
-        commit_failed: some queue broke down and did not take its part of the last commit.
+        commit_failed: some queue was full or broke down and did not take its part of the last commit.
         blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
     """
 
@@ -253,7 +253,7 @@ class Publishing:
             ref: under which they were published.
             ids: their numbers.
             settled: they were published before confirm.select, or outside confirm mode.
-            failed: the queue broke down and has not taken them.
+            failed: the queue is full or broke down, and has not taken them.
         """
         outlet = self._by_ref.get(ref)
         if outlet is None:

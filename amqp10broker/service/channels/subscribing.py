@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
-from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
+from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.vhost import VOLATILE
-from amqp10broker.errors import AccessRefused, PreconditionFailed
+from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed
 from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
-from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused
+from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused, TimedOut
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.service.channels.consumer import Consumer
-from amqp10broker.service.channels.consumer_arguments import check_consumer_arguments
+from amqp10broker.service.channels.consumer_arguments import DEFAULT_OPTIONS, read_consumer_arguments
 from amqp10broker.service.channels.part import Channel, not_found, usable
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
@@ -48,6 +48,7 @@ class Subscribing:
         limit = context.config.consumer_max_per_channel
         if limit and len(consuming.consumers) >= limit:
             raise AmqpHardError(ReplyCode.NOT_ALLOWED, f"reached maximum ({limit}) of consumers per channel")
+        options = DEFAULT_OPTIONS
         if method.queue == DIRECT_REPLY_TO:
             queue = self._open_reply_queue(method, tag)
         else:
@@ -58,10 +59,31 @@ class Subscribing:
                 raise AccessRefused(
                     f"queue '{name}'", f"only creator channel may consume from queue '{name}'"
                 )
-            check_consumer_arguments(queue, method.arguments)
-        consumer = consuming.subscribe(tag, queue, no_ack=method.no_ack, exclusive=method.exclusive)
+            options = read_consumer_arguments(queue, method.arguments)
+            self._check_kind(queue, method)
+        consumer = consuming.subscribe(
+            tag,
+            queue,
+            no_ack=method.no_ack,
+            # Other kinds of queue have no exclusive consumers, and take the flag for nothing.
+            exclusive=method.exclusive and queue.type in (QueueType.CLASSIC, VOLATILE),
+            options=options,
+        )
         self._asked[consumer.ref] = (consumer, method.no_wait)
         self._channel.pause()
+
+    def _check_kind(self, queue: DeclaredQueue, method: methods.BasicConsume) -> None:
+        """Refuse what the queue could not do for a consumer."""
+        resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
+        if queue.type != QueueType.CLASSIC and self._channel.consuming.global_prefetch:
+            raise NotSupported(resource, f"{resource} does not support global qos")
+        if (
+            method.exclusive
+            and queue.type == QueueType.CLASSIC
+            and queue.effective.settings.single_active_consumer
+        ):
+            # Whoever waits to become the active consumer could never be let in.
+            raise _in_exclusive_use(queue)
 
     def cancel(self, method: methods.BasicCancel) -> None:
         """basic.cancel from the client"""
@@ -111,9 +133,31 @@ class Subscribing:
         consumer, _ = asked
         self._channel.resume()
         self._channel.consuming.forget(effect.consumer)
-        queue = consumer.queue
-        raise AccessRefused(
-            f"queue '{queue.name}'", f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use"
+        raise _in_exclusive_use(consumer.queue)
+
+    def on_timed_out(self, effect: TimedOut) -> None:
+        """A consumer has held deliveries for too long, and the queue has taken them back.
+
+        It is cancelled if its client understands that, and may still acknowledge: nobody listens.
+
+        Raises:
+            AmqpChannelError: the client would not notice, so the channel ends.
+        """
+        consuming = self._channel.consuming
+        consumer = consuming.find(effect.consumer)
+        if consumer is None or consumer.cancelled:
+            return
+        if consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
+            consuming.cancel(consumer.tag)
+            self._channel.write(methods.BasicCancel(consumer.tag, True))
+            return
+        allowed_ms = consumer.timeout_ms
+        if allowed_ms is None:
+            allowed_ms = consumer.queue.effective.settings.consumer_timeout_ms
+        raise AmqpChannelError(
+            ReplyCode.PRECONDITION_FAILED,
+            f"delivery acknowledgement on channel {self._channel.number} timed out. Timeout value used: "
+            f"{allowed_ms} ms. Acknowledge sooner, or set x-consumer-timeout of the consumer or its queue",
         )
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
@@ -137,3 +181,9 @@ class Subscribing:
         """The channel is over. May be called twice."""
         self._asked.clear()
         self._close_reply_queue()
+
+
+def _in_exclusive_use(queue: DeclaredQueue) -> AccessRefused:
+    return AccessRefused(
+        f"queue '{queue.name}'", f"queue '{queue.name}' in vhost '{queue.vhost}' in exclusive use"
+    )

@@ -12,13 +12,10 @@ from typing import Any, Final, TypeVar
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.performatives import (
-    Accepted,
     Attach,
     Coordinator,
     DeleteOnClose,
-    Modified,
     ReceiverSettleMode,
-    Rejected,
     Released,
     SenderSettleMode,
     Source,
@@ -27,7 +24,7 @@ from amqp10broker.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.amqp10.types import Symbol
-from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import (
     AccessRefused,
@@ -43,6 +40,7 @@ from amqp10broker.queues.commands import Verdict
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO, stripped
 from amqp10broker.service.context import SessionContext
+from amqp10broker.service.sessions.outcomes import default_verdict
 
 T = TypeVar("T")
 
@@ -55,6 +53,9 @@ OUTCOMES: Final = (
 TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
 VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
+PRIORITY: Final = "rabbitmq:priority"
+TIMEOUT: Final = "rabbitmq:consumer-timeout"
+"""Link properties of consumers."""
 
 # The first that fits counts.
 _CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
@@ -78,12 +79,16 @@ class SourcePlan:
         source: for our attach.
         default_verdict: for what is unsettled when the link goes.
         dynamic: the queue was made for this link.
+        priority: among the consumers of the queue.
+        timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
     """
 
     queue: DeclaredQueue
     source: Source
     default_verdict: Verdict
     dynamic: bool
+    priority: int
+    timeout_ms: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +121,8 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         raise AmqpLinkError(Condition.INVALID_FIELD, "Attach refused: source_required")
     outcomes = _outcomes(source)
     verdict = default_verdict(source.default_outcome)
+    # Looked at before a dynamic queue is made, which a refusal would leave behind.
+    priority = _whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
     if dynamic and VOLATILE_QUEUE in (source.capabilities or ()):
         queue = _volatile_queue(attach, source, context)
@@ -150,7 +157,7 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         outcomes=outcomes,
         capabilities=_dynamic_capabilities(queue) if dynamic else source.capabilities,
     )
-    return SourcePlan(queue, reply, verdict, dynamic)
+    return SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue))
 
 
 def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
@@ -204,32 +211,30 @@ def rcv_settle_mode(attach: Attach) -> int:
     return int(attach.rcv_settle_mode or ReceiverSettleMode.FIRST)
 
 
-def default_verdict(outcome: Any) -> Verdict:
-    """What an unsettled delivery becomes when it is settled without an outcome (3.5.3).
+def _whole_number(attach: Attach, name: str) -> int | None:
+    """A link property that is an integer of any width; None if the client does not give it."""
+    value = (attach.properties or {}).get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"Attach refused: link property {name} is {value!r}; it must be an integer",
+        )
+    return int(value)
 
-    Released when the source does not say; it is not counted as a failed attempt.
-    """
-    if isinstance(outcome, Accepted):
-        return Verdict.ACCEPT
-    return to_verdict(outcome) or Verdict.REQUEUE
 
-
-def to_verdict(state: Any) -> Verdict | None:
-    """A delivery state in the queue's words; None when it is no outcome (part 3, section 3.4)."""
-    match state:
-        case Accepted():
-            return Verdict.ACCEPT
-        case Rejected():
-            return Verdict.DISCARD
-        case Released():
-            return Verdict.REQUEUE
-        case Modified(undeliverable_here=True):
-            # As RabbitMQ: the message is not offered to other consumers either, but dead-lettered.
-            return Verdict.DISCARD
-        case Modified():
-            return Verdict.REQUEUE_FAILED if state.delivery_failed else Verdict.REQUEUE
-        case _:
-            return None
+def _timeout(attach: Attach, queue: DeclaredQueue) -> int | None:
+    """How long the consumer may hold a delivery, if it says so and its queue looks at the time at all."""
+    timeout_ms = _whole_number(attach, TIMEOUT)
+    if timeout_ms is None or queue.type != QueueType.QUORUM:
+        return None
+    if timeout_ms < 0:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"Attach refused: link property {TIMEOUT} is {timeout_ms}; it must not be negative",
+        )
+    return timeout_ms
 
 
 def to_amqp_error(error: RefusedError) -> AmqpError:

@@ -12,24 +12,32 @@ queue made before answering has been written, so that a flow never overtakes a t
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, assert_never
 
+from amqp10broker.amqp10.disposition import RELEASED, Outcome
+from amqp10broker.amqp10.events import DeliveriesUpdated
 from amqp10broker.amqp10.link import SenderLink
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.amqp10.session import Session
-from amqp10broker.catalog.catalog import DeclaredQueue
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.config import FlowSettings
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Credit, GiveBack, Settle, Unsubscribe, Verdict
-from amqp10broker.queues.effects import CreditReply
+from amqp10broker.queues.effects import ActiveChanged, CreditReply, Settled, TimedOut
 from amqp10broker.service.context import Post
+from amqp10broker.service.sessions.outcomes import Decision
 
 ANSWERS_OWED_MAX: Final = 256
 """Flows with echo or drain remembered per link while they cannot be answered. Each gets an answer of
 its own; a client that asks more often than that while it takes nothing gets fewer."""
+
+ACTIVE: Final = Symbol("rabbitmq:active")
+"""Link state property by which a client hears whether it is the single active consumer."""
 
 UNSENT_REPLIES_MAX: Final = 65_536
 """Replies that a queue of direct reply-to may hand out ahead of the client's window, instead of
@@ -54,13 +62,17 @@ class Consumer:
     """
 
     __slots__ = (
+        "_active_told",
+        "_answers",
         "_asked",
         "_epoch",
+        "_expired",
         "_owed",
         "_post",
         "_renew_at",
         "_session",
         "_stale",
+        "_tells_active",
         "_unsent",
         "address",
         "available",
@@ -89,6 +101,7 @@ class Consumer:
         default_verdict: Verdict,
         exclusive_queue: bool,
     ) -> None:
+        is_quorum = queue.type == QueueType.QUORUM
         self._session = session
         self._post = post
         self.link = link
@@ -109,6 +122,12 @@ class Consumer:
         self._owed = 0
         self._asked = 0
         self._renew_at = 0
+        # What the client has not settled and waits to hear that its decision is durable, in order.
+        self._answers: deque[tuple[Sequence[int], Outcome | None]] = deque()
+        # Delivery-ids of what went back to the queue after too long a time.
+        self._expired: set[int] = set()
+        self._tells_active = is_quorum and queue.effective.settings.single_active_consumer
+        self._active_told: bool | None = None
 
     @property
     def unsent(self) -> int:
@@ -128,9 +147,50 @@ class Consumer:
         else:
             self._request()
 
-    def on_settled(self, keys: Sequence[int], verdict: Verdict) -> None:
-        """The client decided on deliveries. Credit does not move."""
-        self._post(self.queue.handle, Settle(self.ref, keys, verdict))
+    def on_updated(self, event: DeliveriesUpdated, decision: Decision) -> None:
+        """The client decided on deliveries. Credit does not move.
+
+        One that has not settled them yet waits to hear that we have: at once, or when a quorum queue has
+        made the decision durable.
+        """
+        keys, ids = event.keys, event.delivery_ids
+        if self._expired:
+            keys, ids = self._without_expired(event)
+        quorum = self.queue.type == QueueType.QUORUM
+        answer = quorum and not event.settled and bool(keys)
+        if keys:
+            annotations = decision.annotations if quorum else b""
+            self._post(
+                self.queue.handle,
+                Settle(self.ref, keys, decision.verdict, annotations=annotations, answer=answer),
+            )
+        if answer:
+            self._answers.append((ids, event.state))
+        elif not event.settled:
+            self._settle(ids, event.state)
+
+    def _without_expired(self, event: DeliveriesUpdated) -> tuple[list[int], list[int]]:
+        """Keys and ids that the client may still decide on; the others are answered.
+
+        The key of a delivery that went back to the queue may be that of another one by now.
+        """
+        keys: list[int] = []
+        ids: list[int] = []
+        expired: list[int] = []
+        for key, number in zip(event.keys, event.delivery_ids, strict=True):
+            if number in self._expired:
+                expired.append(number)
+            else:
+                keys.append(key)
+                ids.append(number)
+        self._expired.difference_update(expired)
+        if not event.settled:
+            self._settle(expired, event.state)
+        return keys, ids
+
+    def _settle(self, ids: Sequence[int], state: Outcome | None) -> None:
+        if ids:
+            self._session.settle_sent(ids, state)
 
     def on_sent(self, deliveries: int) -> None:
         """Deliveries have been written; ask for the next batch when the queue's share is used up."""
@@ -156,13 +216,49 @@ class Consumer:
 
     def on_reply(self, reply: CreditReply) -> None:
         """The queue answered: act when everything before the answer has been written."""
-        if self.link.pending or self.link.partial is not None:
-            self._session.queue_marker(self.link, reply)
-        else:
-            self.act_on(reply)
+        self._in_turn(reply)
 
-    def act_on(self, reply: CreditReply) -> None:
-        """The answer's turn has come."""
+    def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
+        """What else queues say, most of them never."""
+        match effect:
+            case Settled():
+                ids, state = self._answers.popleft()
+                # The client may have settled them meanwhile; then nobody waits.
+                unsettled = self._session.unsettled_out
+                self._settle([number for number in ids if number in unsettled], state)
+            case ActiveChanged():
+                if self._tells_active:
+                    self._in_turn(effect)
+            case TimedOut():
+                self._on_timed_out(effect.keys)
+            case _:
+                assert_never(effect)
+
+    def _on_timed_out(self, keys: Sequence[int]) -> None:
+        """The queue has taken deliveries back. The client hears so, and still settles them."""
+        expired = frozenset(keys)
+        self._expired.update(self._session.tell_sent(self.link, expired, RELEASED))
+        never_sent = self._session.discard(self.link, expired)
+        if never_sent:
+            self._unsent -= never_sent
+            self._spend(never_sent)
+            self._request_next()
+
+    def _in_turn(self, marker: CreditReply | ActiveChanged) -> None:
+        if self.link.pending or self.link.partial is not None:
+            self._session.queue_marker(self.link, marker)
+        else:
+            self.act_on(marker)
+
+    def act_on(self, marker: CreditReply | ActiveChanged) -> None:
+        """What the queue said behind deliveries: they have been written now."""
+        if isinstance(marker, CreditReply):
+            self._act_on_reply(marker)
+        elif marker.active is not self._active_told:
+            self._active_told = marker.active
+            self._session.send_flow(self.link, available=self.available, properties={ACTIVE: marker.active})
+
+    def _act_on_reply(self, reply: CreditReply) -> None:
         self.available = reply.available
         self.in_flight = False
         if reply.epoch != self._epoch:
@@ -193,13 +289,22 @@ class Consumer:
             self._request()  # the queue may have more: another round of the same drain
         else:
             self._asked = max(0, self._asked - 1)
-            self._session.drained(self.link, available=self.available)
+            self._session.drained(self.link, available=self.available, properties=self._inactive())
             self._answer()
 
     def _answer(self) -> None:
-        for _ in range(self._asked):
-            self._session.send_flow(self.link, available=self.available)
+        news = self._inactive()
+        for _ in range(self._asked or news is not None):
+            self._session.send_flow(self.link, available=self.available, properties=news)
+            news = None
         self._asked = 0
+
+    def _inactive(self) -> dict[Symbol, bool] | None:
+        """What a client must hear with its first answer whom the queue has not made the active one."""
+        if not self._tells_active or self._active_told is not None:
+            return None
+        self._active_told = False
+        return {ACTIVE: False}
 
     # --- to the queue -----------------------------------------------------------------------------
 
@@ -251,8 +356,16 @@ class Consumer:
         self.queue_delivery_count = (self.queue_delivery_count + deliveries) & MASK
         self.queue_credit = max(0, self.queue_credit - deliveries)
 
-    def leave(self, unsent: Sequence[tuple[int, Message]]) -> None:
-        """The link is gone: everything it held goes back or gets the default outcome."""
+    def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
+        """The link is gone: everything it held goes back or gets the default outcome.
+
+        Args:
+            unsent: keys and messages that never left.
+            lost: with its session or connection. A quorum queue counts that as a failed attempt.
+        """
+        verdict = self.default_verdict
+        if lost and verdict is Verdict.REQUEUE and self.queue.type == QueueType.QUORUM:
+            verdict = Verdict.REQUEUE_FAILED
         self._post(
             self.queue.handle,
             Unsubscribe(
@@ -260,6 +373,6 @@ class Consumer:
                 [key for key, _ in unsent],
                 [message for _, message in unsent],
                 self.seen,
-                self.default_verdict,
+                verdict,
             ),
         )

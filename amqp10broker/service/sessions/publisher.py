@@ -24,6 +24,7 @@ from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, Refus
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
+from amqp10broker.queues.effects import Rejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, parse
 from amqp10broker.service.context import Post, SessionContext
@@ -297,6 +298,18 @@ class Publisher:
                 {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("unavailable")},
             )
             outcome = Rejected(error=to_error(unavailable))
+        self._on_refused(effect, outcome)
+
+    def on_rejected(self, effect: Refused) -> None:
+        """A queue is full."""
+        full = AmqpDeliveryError(
+            Condition.RESOURCE_LIMIT_EXCEEDED,
+            f"queue '{effect.queue}' exceeded maximum length",
+            {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("maxlen")},
+        )
+        self._on_refused(effect, Rejected(error=to_error(full)))
+
+    def _on_refused(self, effect: Unconfirmed | Refused, outcome: Outcome) -> None:
         if self._pending:
             self._count_down(effect.ids, outcome, settled=effect.settled)
         else:
@@ -305,7 +318,7 @@ class Publisher:
     def _count_down(self, ids: Sequence[int], outcome: Outcome, *, settled: bool) -> None:
         """Answer deliveries whose last queue has spoken.
 
-        Rejected if one of them broke down, else accepted if one of them took it, else released.
+        Rejected if one of them was full or broke down, else accepted if one of them took it, else released.
         """
         answered: list[tuple[Outcome, list[int]]] = []
         for delivery_id in ids:

@@ -26,9 +26,8 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin, Modified, SenderSettleMode
+from amqp10broker.amqp10.performatives import Begin, SenderSettleMode
 from amqp10broker.amqp10.session import Session
-from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.management.caller import Caller
@@ -42,6 +41,7 @@ from amqp10broker.queues.effects import (
     Effect,
     QueueDeleted,
     Rejected,
+    Settled,
     Subscribed,
     SubscribeRefused,
     TimedOut,
@@ -49,7 +49,7 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.routes import Routes
-from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode, to_verdict
+from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.management import (
     ManagementLinks,
@@ -57,6 +57,7 @@ from amqp10broker.service.sessions.management import (
     ResponseEnd,
     is_management,
 )
+from amqp10broker.service.sessions.outcomes import decide
 from amqp10broker.service.sessions.publisher import Publisher
 
 
@@ -140,6 +141,14 @@ class BrokerSession:
                     publisher = self._publishers.get(effect.publisher)
                     if publisher is not None:
                         publisher.on_unconfirmed(effect)
+                case Rejected():
+                    publisher = self._publishers.get(effect.publisher)
+                    if publisher is not None:
+                        publisher.on_rejected(effect)
+                case Settled() | ActiveChanged() | TimedOut():
+                    consumer = self._consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_effect(effect)
                 case QueueDeleted():
                     self._on_queue_deleted(effect)
                 case Answer():
@@ -148,8 +157,6 @@ class BrokerSession:
                     self._on_refused(effect)
                 case Subscribed():
                     raise AssertionError("links do not ask whether they were accepted")
-                case Rejected() | ActiveChanged() | TimedOut():
-                    raise AssertionError(f"no queue does this yet: {effect!r}")
                 case _:
                     assert_never(effect)
 
@@ -213,7 +220,7 @@ class BrokerSession:
     def close(self) -> None:
         """The session is over, whatever the reason: give everything back. May be called twice."""
         for consumer in list(self._consumers.values()):
-            self._drop_consumer(consumer, self.session.drop(consumer.link))
+            self._drop_consumer(consumer, self.session.drop(consumer.link), lost=True)
         for publisher in list(self._publishers.values()):
             self._drop_publisher(publisher)
         self._management.close()
@@ -293,37 +300,16 @@ class BrokerSession:
         consumer: Consumer | None = event.link.app
         if consumer is None:
             return
-        if isinstance(event.state, Modified) and not _good_annotations(event.state):
-            self._drop_consumer(
-                consumer,
-                self.session.detach(
-                    event.link,
-                    AmqpLinkError(
-                        Condition.INVALID_FIELD,
-                        "reserved_annotation_key: message-annotations of modified must have symbol keys "
-                        "that start with x-",
-                    ),
-                ),
-            )
-            return
-        if event.state is None:
-            if not event.settled:
-                return  # nothing was said about them
-            verdict = consumer.default_verdict
+        try:
+            decision = decide(event.state, settled=event.settled, default=consumer.default_verdict)
+        except AmqpLinkError as fault:
+            self._drop_consumer(consumer, self.session.detach(event.link, fault))
+        except AmqpSessionError as fault:
+            self.close()
+            self.session.end(fault)
         else:
-            known = to_verdict(event.state)
-            if known is None:
-                fault = AmqpSessionError(
-                    Condition.INVALID_FIELD,
-                    f"Unrecognised state: {type(event.state).__name__.lower()} in DISPOSITION",
-                )
-                self.close()
-                self.session.end(fault)
-                return
-            verdict = known
-        consumer.on_settled(event.keys, verdict)
-        if not event.settled:
-            self.session.settle_sent(event.delivery_ids, event.state)
+            if decision is not None:
+                consumer.on_updated(event, decision)
 
     def _on_attaching(self, event: LinkAttaching) -> None:
         try:
@@ -368,7 +354,10 @@ class BrokerSession:
         )
         link.app = consumer
         self._consumers[ref] = consumer
-        self._post(plan.queue.handle, Subscribe(ref, settled))
+        self._post(
+            plan.queue.handle,
+            Subscribe(ref, settled, priority=plan.priority, timeout_ms=plan.timeout_ms),
+        )
 
     def _attach_publisher(self, link: ReceiverLink, event: LinkAttaching) -> None:
         attach = event.attach
@@ -473,11 +462,13 @@ class BrokerSession:
     def _post(self, handle: QueueHandle, command: Command) -> None:
         self.mail.append((handle, command))
 
-    def _drop_consumer(self, consumer: Consumer, unsent: Sequence[tuple[int, Any]]) -> None:
+    def _drop_consumer(
+        self, consumer: Consumer, unsent: Sequence[tuple[int, Any]], *, lost: bool = False
+    ) -> None:
         if self._consumers.pop(consumer.ref, None) is None:
             return
         consumer.link.app = None
-        consumer.leave(unsent)
+        consumer.leave(unsent, lost=lost)
         if consumer.exclusive_queue:
             self._delete_queue(consumer.queue.name, consumer.queue.handle)
 
@@ -493,7 +484,3 @@ class BrokerSession:
     def _delete_queue(self, name: str, handle: QueueHandle) -> None:
         if self._context.vhost.remove(name) is not None:
             self._post(handle, DELETE)
-
-
-def _good_annotations(state: Modified) -> bool:
-    return all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations or ())
