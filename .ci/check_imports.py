@@ -58,6 +58,10 @@ ROOMS: Final[Mapping[str, Room]] = {
         "message", "amqp10.serial", "errors",
         why="state machines that a simulation can run alone; delivery-counts are RFC 1982 numbers there too",
     ),
+    "persistence": _room(
+        "queues", "message", "errors",
+        why="what queues are on disk; the journal is given to it, so that a test can be one",
+    ),
     "catalog": _room(
         "routing", "queues", "errors",
         why="what is declared: virtual hosts, users, permissions, names to queues",
@@ -75,7 +79,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
-        "storage", "greeting", "adminpath", "config", "errors", "__init__",
+        "persistence", "storage", "greeting", "adminpath", "config", "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),

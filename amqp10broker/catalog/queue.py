@@ -90,8 +90,7 @@ class QueueHandle(Protocol):
         """Put one letter."""
 
     def counts(self) -> dict[str, Any]:
-        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers; and
-        dead_lettered, a number for each reason, of queues that can dead-letter."""
+        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers."""
 
 
 class QueueHost(Protocol):

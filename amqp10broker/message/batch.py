@@ -81,5 +81,18 @@ def decode_batch(data: bytes, at: int = 0) -> list[Message]:
     return [(heads[index], content) for index, content in zip(indexes, contents, strict=True)]
 
 
+def batch_lengths(data: bytes, at: int = 0) -> Sequence[int]:
+    """Bytes of the content of each message in a batch, without decoding it.
+
+    Raises:
+        ValueError: it is no batch.
+    """
+    try:
+        count, head_count = _START.unpack_from(data, at)
+        return struct.unpack_from(f"<{count}I", data, at + _START.size + 4 * head_count)
+    except struct.error as error:
+        raise ValueError(f"a batch of messages is cut off: {error}") from error
+
+
 def _slices(data: bytes, at: int, lengths: Sequence[int]) -> Iterator[bytes]:
     return (data[start:stop] for start, stop in pairwise(accumulate(lengths, initial=at)))

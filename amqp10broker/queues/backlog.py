@@ -10,7 +10,6 @@ consecutive always.
 
 from __future__ import annotations
 
-from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from operator import itemgetter
@@ -34,14 +33,13 @@ def content_bytes(messages: Iterable[Message]) -> int:
 class Page:
     """Consecutive messages that are in the store."""
 
-    __slots__ = ("count", "expiries", "first", "handle", "redelivered", "size")
+    __slots__ = ("count", "first", "handle", "redelivered", "size")
 
     def __init__(
         self,
         first: int,
         count: int,
         handle: Handle,
-        expiries: Sequence[int] | None,
         size: int,
         redelivered: bool = False,
     ) -> None:
@@ -51,14 +49,12 @@ class Page:
             first: position of its first message.
             count: of messages.
             handle: for the store.
-            expiries: of each message, 0: never; None: none of them expires.
             size: bytes of content.
             redelivered: somebody may have had them before a restart.
         """
         self.first = first
         self.count = count
         self.handle = handle
-        self.expiries = expiries
         self.size = size
         self.redelivered = redelivered
 
@@ -112,7 +108,7 @@ class Backlog:
             self.counting = True
             self.size = content_bytes(self._head) + self._tail_size + sum(page.size for page in self._pages)
 
-    def recovered(self, pages: Sequence[Page], next_position: int) -> None:
+    def recover(self, pages: Sequence[Page], next_position: int) -> None:
         """Begin with what was there before a restart."""
         assert not self.count
         self._pages.extend(pages)
@@ -177,12 +173,10 @@ class Backlog:
         whole = len(tail) <= PAGE_MESSAGES_MAX
         for start in range(0, len(tail), PAGE_MESSAGES_MAX):
             part = tail[start : start + PAGE_MESSAGES_MAX]
-            part_expiries = (
-                None if expiries is None else array("Q", expiries[start : start + PAGE_MESSAGES_MAX])
-            )
-            handle = self._store.page_out(self._level, first + start, part)
+            times = None if expiries is None else expiries[start : start + PAGE_MESSAGES_MAX]
+            handle = self._store.page_out(self._level, first + start, part, times)
             size = self._tail_size if whole else content_bytes(part)
-            self._pages.append(Page(first + start, len(part), handle, part_expiries, size))
+            self._pages.append(Page(first + start, len(part), handle, size))
         self._tail = []
         self._tail_expiries = None
         self._tail_size = 0
@@ -217,23 +211,23 @@ class Backlog:
         """When the first message expires; 0: never, or there is none."""
         if not self.count:
             return 0
-        if self._head:
-            return self._head_expiries[0] if self._head_expiries is not None else 0
-        if self._pages:
-            expiries = self._pages[0].expiries
-            return expiries[0] if expiries is not None else 0
-        return self._tail_expiries[0] if self._tail_expiries is not None else 0
+        if not self._head:
+            self._refill()
+        return self._head_expiries[0] if self._head_expiries is not None else 0
 
     def _refill(self) -> deque[Message]:
         if self._pages:
             page = self._pages.popleft()
-            messages = self._store.page_in(page.handle)
+            messages, expiries = self._store.page_in(page.handle)
             assert len(messages) == page.count, "a page has lost messages"
+            if self.counting:
+                # What was found after a restart is known by its record only, as a whole.
+                self.size += content_bytes(messages) - page.size
             if page.redelivered:
                 messages = [acquired(message, failed=False) for message in messages]
             self._head = deque(messages)
             self._head_first = page.first
-            self._head_expiries = None if page.expiries is None else deque(page.expiries)
+            self._head_expiries = None if expiries is None else deque(expiries)
             self._head_size = page.size
         else:
             self._head = deque(self._tail)

@@ -11,11 +11,12 @@ clock is set back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.message import Message, acquired
+from amqp10broker.queues.backlog import Page
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
@@ -120,6 +121,14 @@ class ClassicQueue:
         self._limited = is_limited(settings)
         if settings.max_length_bytes is not None:
             self.waiting.count_bytes()
+
+    def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
+        """Begin with what the store found after a restart.
+
+        Args:
+            backlogs: by level: pages in order, and the position of the next message.
+        """
+        self.waiting.recover(backlogs)
 
     # --- what it looks like -----------------------------------------------------------------------
 

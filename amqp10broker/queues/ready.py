@@ -8,14 +8,14 @@ only, as in RabbitMQ: one that expires early behind one that does not stays unti
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 from operator import itemgetter
 from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
-from amqp10broker.queues.backlog import Backlog, content_bytes
+from amqp10broker.queues.backlog import Backlog, Page, content_bytes
 from amqp10broker.queues.store import Store
 
 _HEAD: Final = itemgetter(0)
@@ -50,30 +50,30 @@ class Ready:
     Attributes:
         count: ready messages.
         counting: `size` is kept, because there is a limit of bytes.
-        size: bytes of their contents, as long as it is kept.
         levels: the highest priority first.
         width: how many levels there are.
         may_expire: some message with a time to live has been here.
         expiries: key -> when it expires, of messages outside the backlogs; never 0.
     """
 
-    __slots__ = ("count", "counting", "expiries", "levels", "may_expire", "size", "width")
+    __slots__ = ("_returned_size", "count", "counting", "expiries", "levels", "may_expire", "width")
 
     def __init__(self, max_priority: int | None, store: Store) -> None:
         self.width = (max_priority or 0) + 1
         self.levels = [Level(number, store) for number in reversed(range(self.width))]
         self.count = 0
         self.counting = False
-        self.size = 0
+        self._returned_size = 0
         self.expiries: dict[int, int] = {}
         self.may_expire = False
 
-    def recovered(self) -> None:
-        """The backlogs were filled with what was there before a restart."""
+    def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
+        """Begin with what was there before a restart, by level: pages, and the next position."""
+        for number, (pages, next_position) in backlogs.items():
+            # More levels than now cannot be: their number is an argument of the queue, and stays.
+            self.levels[self.width - 1 - number].backlog.recover(pages, next_position)
         self.count = sum(level.count for level in self.levels)
         self.may_expire = True
-        if self.counting:
-            self.size = sum(level.backlog.size for level in self.levels)
 
     def count_bytes(self) -> None:
         """Keep `size` from now on."""
@@ -81,7 +81,12 @@ class Ready:
             self.counting = True
             for level in self.levels:
                 level.backlog.count_bytes()
-                self.size += level.backlog.size + content_bytes(message for _, message in level.returned)
+                self._returned_size += content_bytes(message for _, message in level.returned)
+
+    @property
+    def size(self) -> int:
+        """Bytes of the contents of ready messages, if they are counted."""
+        return self._returned_size + sum([level.backlog.size for level in self.levels])
 
     # --- coming in --------------------------------------------------------------------------------
 
@@ -109,8 +114,6 @@ class Ready:
         """Published messages join the end of a level."""
         level.backlog.extend(messages, expiries)
         self.count += len(messages)
-        if self.counting:
-            self.size += content_bytes(messages)
         if expiries is not None:
             self.may_expire = True
 
@@ -120,7 +123,7 @@ class Ready:
         heappush(level.returned, (key // self.width, message))
         self.count += 1
         if self.counting:
-            self.size += len(message[1])
+            self._returned_size += len(message[1])
 
     # --- going out --------------------------------------------------------------------------------
 
@@ -142,8 +145,6 @@ class Ready:
             first, messages, _ = level.backlog.take(count)
             here = len(messages)
             self.count -= here
-            if self.counting:
-                self.size -= content_bytes(messages)
             keys = self._keys(level, first, here)
             if here == count:
                 return keys, messages, ()
@@ -184,6 +185,8 @@ class Ready:
         while level.returned and len(taken) < count:
             position, message = heappop(level.returned)
             taken.append((position * width + number, message))
+            if self.counting:
+                self._returned_size -= len(message[1])
         if len(taken) < count and level.backlog.count:
             first, messages, expiries = level.backlog.take(count - len(taken))
             keys = self._keys(level, first, len(messages))
@@ -193,8 +196,6 @@ class Ready:
                         self.expiries[key] = expiry
             taken.extend(zip(keys, messages, strict=True))
         self.count -= len(taken)
-        if self.counting:
-            self.size -= content_bytes(message for _, message in taken)
         return taken
 
     def drop_head(self) -> Keyed:
@@ -237,4 +238,4 @@ class Ready:
             for run in level.backlog.clear():
                 yield level, run
         self.count = 0
-        self.size = 0
+        self._returned_size = 0

@@ -10,8 +10,9 @@ way, and as objects twice that. The store that writes to disk is in the room `pe
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 from amqp10broker.message.batch import decode_batch, encode_batch
 from amqp10broker.message.message import Message
@@ -54,14 +55,23 @@ class Store(Protocol):
     def delivered(self, level: int, position: int) -> None:
         """Somebody was given the messages up to this position: after a restart they are redelivered."""
 
-    def page_out(self, level: int, first: int, messages: Sequence[Message]) -> Handle:
-        """Take over consecutive messages, so that their objects can go."""
+    def page_out(
+        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> Handle:
+        """Take over consecutive messages and when they expire, so that their objects can go."""
 
-    def page_in(self, handle: Handle) -> Sequence[Message]:
-        """The messages of a page, for the last time."""
+    def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
+        """The messages of a page and when they expire, for the last time."""
 
     def drop_page(self, handle: Handle) -> None:
         """A page will not be asked for."""
+
+
+class _Packed(NamedTuple):
+    """A page in memory."""
+
+    messages: bytes
+    expiries: array[int] | None
 
 
 class MemoryStore:
@@ -81,14 +91,17 @@ class MemoryStore:
     def delivered(self, level: int, position: int) -> None:
         """Nothing was kept."""
 
-    def page_out(self, level: int, first: int, messages: Sequence[Message]) -> Handle:
+    def page_out(
+        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> Handle:
         """Pack messages."""
-        return b"".join(encode_batch(messages))
+        times = None if expiries is None else array("Q", expiries)
+        return _Packed(b"".join(encode_batch(messages)), times)
 
-    def page_in(self, handle: Handle) -> Sequence[Message]:
+    def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
         """Unpack them."""
-        assert isinstance(handle, bytes)
-        return decode_batch(handle)
+        assert isinstance(handle, _Packed)
+        return decode_batch(handle.messages), handle.expiries
 
     def drop_page(self, handle: Handle) -> None:
         """The bytes go with the page."""

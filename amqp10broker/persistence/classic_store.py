@@ -1,0 +1,373 @@
+"""A classic queue's messages in the journal: the `queues.store.Store` of a durable queue with a data folder.
+
+Messages are written as they come, what is gone as ranges, once a wake. The middle of a long backlog is
+read back from the same records when its turn comes; a page with messages that are not in the journal
+goes to the spool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple, Protocol
+
+from amqp10broker.errors import DamagedFile
+from amqp10broker.message.batch import batch_lengths, decode_batch
+from amqp10broker.message.message import Message
+from amqp10broker.persistence.extents import Accounts, Extent, Extents
+from amqp10broker.persistence.records import (
+    DELIVERED,
+    GONE,
+    MESSAGES,
+    decode_gone,
+    decode_start,
+    encode_gone,
+    encode_messages,
+    runs_of,
+)
+from amqp10broker.persistence.spool import Place, Spool
+from amqp10broker.queues.backlog import Page, content_bytes
+from amqp10broker.queues.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle
+
+RECORD_MESSAGES_MAX: Final = 8192
+"""Messages of one record: a larger publish becomes several."""
+
+
+class Entry(Protocol):
+    """A record of the journal, as `storage.record.Record`."""
+
+    kind: int
+    index: int
+    payload: bytes
+    file: int
+    offset: int
+    length: int
+    group: int
+
+
+class Log(Accounts, Protocol):
+    """The journal, as far as a store uses it (`storage.journal.Journal`)."""
+
+    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+        """Collect a record: ticket, file, offset."""
+
+    def read_run(self, file: int, offset: int, length: int) -> Sequence[Entry]:
+        """Consecutive records."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPage:
+    """Messages that are read back from the journal."""
+
+    level: int
+    first: int
+    count: int
+
+
+class _Part(NamedTuple):
+    """Wanted messages of one record."""
+
+    first: int
+    """Position of the first of them."""
+    payload: bytes
+    at: int
+    """Where in the payload the batch begins."""
+    wanted: slice
+    """Which of the batch."""
+    expiries: Sequence[int] | None
+    """When they expire."""
+
+    def messages(self) -> list[Message]:
+        """The messages."""
+        return decode_batch(self.payload, self.at)[self.wanted]
+
+    def size(self) -> int:
+        """Bytes of their contents."""
+        return sum(batch_lengths(self.payload, self.at)[self.wanted])
+
+
+class _Level:
+    """One level's part.
+
+    Attributes:
+        extents: where its messages are.
+        next: position of the next message.
+        delivered: messages up to this position may have been delivered; -1: none.
+        written: what the journal was told of that.
+        gone: positions that the journal is still to be told of.
+    """
+
+    __slots__ = ("delivered", "extents", "gone", "next", "written")
+
+    def __init__(self, log: Log) -> None:
+        self.extents = Extents(log)
+        self.next = 0
+        self.delivered = -1
+        self.written = -1
+        self.gone: list[tuple[int, int]] = []
+
+
+class ClassicStore:
+    """See the module.
+
+    Attributes:
+        group: the queue's number.
+        durable: always.
+        live: messages in the journal.
+    """
+
+    durable: Final = True
+
+    def __init__(self, group: int, log: Log, spool: Spool, record_bytes: int) -> None:
+        """Begin empty.
+
+        Args:
+            group: the queue's number, never used before.
+            log: the node's journal.
+            spool: the node's.
+            record_bytes: what a record takes beside its payload.
+        """
+        self.group = group
+        self.live = 0
+        self._log = log
+        self._spool = spool
+        self._record_bytes = record_bytes
+        self._levels: dict[int, _Level] = {}
+
+    def _level(self, number: int) -> _Level:
+        level = self._levels.get(number)
+        if level is None:
+            level = self._levels[number] = _Level(self._log)
+        return level
+
+    # --- keeping ----------------------------------------------------------------------------------
+
+    def keep(
+        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> int:
+        """See `Store`; the ticket is the journal's."""
+        ticket = 0
+        if len(messages) <= RECORD_MESSAGES_MAX:
+            return self._append(level, first, messages, expiries)
+        for start in range(0, len(messages), RECORD_MESSAGES_MAX):
+            stop = start + RECORD_MESSAGES_MAX
+            times = None if expiries is None else expiries[start:stop]
+            ticket = self._append(level, first + start, messages[start:stop], times)
+        return ticket
+
+    def _append(
+        self, number: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> int:
+        pieces = encode_messages(number, messages, expiries)
+        ticket, file, offset = self._log.append(self.group, MESSAGES, first, pieces)
+        level = self._level(number)
+        count = len(messages)
+        length = self._record_bytes + sum(map(len, pieces))
+        level.extents.add(first, count, file, offset, length, content_bytes(messages))
+        level.next = max(level.next, first + count)
+        self.live += count
+        return ticket
+
+    def forget(self, level: int, positions: Sequence[int]) -> None:
+        """See `Store`."""
+        if not self.live:
+            return
+        kept = self._level(level)
+        for start, stop in runs_of(positions):
+            found = kept.extents.remove(start, stop)
+            if found:
+                self.live -= found
+                kept.gone.append((start, stop))
+
+    def delivered(self, level: int, position: int) -> None:
+        """See `Store`."""
+        if self.live:
+            kept = self._level(level)
+            if position > kept.delivered:
+                kept.delivered = position
+
+    def flush(self) -> bool:
+        """Append what this wake has decided; whether there was anything."""
+        wrote = False
+        for number, level in self._levels.items():
+            if level.gone:
+                self._log.append(self.group, GONE, 0, [encode_gone(number, level.gone)])
+                level.gone = []
+                wrote = True
+            if level.delivered != level.written and level.extents:
+                self._write_delivered(number, level)
+                wrote = True
+        return wrote
+
+    def _write_delivered(self, number: int, level: _Level) -> None:
+        self._log.append(self.group, DELIVERED, level.delivered, [bytes((number,))])
+        level.written = level.delivered
+
+    def delete(self) -> None:
+        """The queue is gone, and everything of it with it."""
+        for level in self._levels.values():
+            level.extents.clear()
+            level.gone = []
+        self.live = 0
+
+    # --- paging -----------------------------------------------------------------------------------
+
+    def page_out(
+        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> Handle:
+        """See `Store`."""
+        if self.live and self._level(level).extents.covers(first, len(messages)):
+            return JournalPage(level, first, len(messages))
+        return self._spool.write(encode_messages(level, messages, expiries))
+
+    def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
+        """See `Store`."""
+        if isinstance(handle, Place):
+            payload = self._spool.read(handle)
+            _, _, expiries, at = decode_start(payload)
+            return decode_batch(payload, at), expiries
+        assert isinstance(handle, JournalPage)
+        messages: list[Message] = []
+        times: list[int] = []
+        expire = False
+        wanted = range(handle.first, handle.first + handle.count)
+        for extent in self._level(handle.level).extents.overlapping(wanted.start, wanted.stop):
+            for part in self._parts(extent, wanted):
+                found = part.messages()
+                messages += found
+                expire = expire or part.expiries is not None
+                times += [0] * len(found) if part.expiries is None else part.expiries
+        assert len(messages) == handle.count, "messages of a page are gone"
+        return messages, times if expire else None
+
+    def drop_page(self, handle: Handle) -> None:
+        """See `Store`."""
+        if isinstance(handle, Place):
+            self._spool.drop(handle)
+
+    def _parts(self, extent: Extent, wanted: range) -> Iterator[_Part]:
+        """Read the records of an extent that have wanted positions."""
+        for record in self._log.read_run(extent.file, extent.offset, extent.length):
+            if record.group != self.group or record.kind != MESSAGES:
+                continue
+            first, payload = record.index, record.payload
+            _, count, expiries, at = decode_start(payload)
+            low, high = max(wanted.start, first), min(wanted.stop, first + count)
+            if low < high:
+                part = slice(low - first, high - first)
+                yield _Part(low, payload, at, part, None if expiries is None else expiries[part])
+
+    # --- cleaning ---------------------------------------------------------------------------------
+
+    def relocate(self, file: int) -> Iterator[None]:
+        """Append again what lives in a file of the journal that is to go.
+
+        Yields:
+            After some records each: others may run meanwhile.
+        """
+        for number, level in list(self._levels.items()):
+            for extent in level.extents.of_file(file):
+                # Read before anything is appended: that replaces the extent.
+                parts = [part for run in extent.live_runs() for part in self._parts(extent, run)]
+                for part in parts:
+                    self._append_again(number, part)
+                yield
+            if level.extents and level.delivered >= 0:
+                # The record that says so may be in that file.
+                self._write_delivered(number, level)
+
+    def _append_again(self, number: int, part: _Part) -> None:
+        _, count, _, _ = decode_start(part.payload)
+        first, last = part.wanted.start, part.wanted.stop
+        if last - first == count:
+            _, file, offset = self._log.append(self.group, MESSAGES, part.first, [part.payload])
+            length = self._record_bytes + len(part.payload)
+            self._level(number).extents.add(part.first, count, file, offset, length, part.size())
+        else:
+            self._append(number, part.first, part.messages(), part.expiries)
+            self.live -= last - first  # they were counted before
+
+    # --- after a start ----------------------------------------------------------------------------
+
+    def restore(self, records: Iterable[Entry]) -> None:
+        """Take in records of this queue that were found at start, in the order of the journal.
+
+        Raises:
+            DamagedFile: one cannot be understood.
+        """
+        for record in records:
+            try:
+                self._restore(record)
+            except ValueError as error:
+                raise DamagedFile(
+                    f"file {record.file} of the journal at offset {record.offset}",
+                    str(error),
+                    "restore the data folder from a copy",
+                ) from error
+
+    def _restore(self, record: Entry) -> None:
+        payload = record.payload
+        if record.kind == MESSAGES:
+            number, count, _, at = decode_start(payload)
+            level = self._level(number)
+            size = sum(batch_lengths(payload, at))
+            level.extents.add(record.index, count, record.file, record.offset, record.length, size)
+            level.next = max(level.next, record.index + count)
+        elif record.kind == GONE and payload:
+            level = self._level(payload[0])
+            for start, stop in decode_gone(payload):
+                level.extents.remove(start, stop)
+                level.next = max(level.next, stop)
+        elif record.kind == DELIVERED and payload:
+            level = self._level(payload[0])
+            level.delivered = level.written = record.index
+            level.next = max(level.next, record.index + 1)
+        else:
+            raise ValueError(f"a record of kind {record.kind} is none of a classic queue")
+
+    def backlogs(self) -> dict[int, tuple[list[Page], int]]:
+        """What was there before the restart, by level: pages in order, and the next position."""
+        backlogs = {}
+        self.live = 0
+        for number, level in self._levels.items():
+            pages: list[Page] = []
+            for extent in level.extents:
+                for run in extent.live_runs():
+                    size = extent.size if len(run) == extent.count else self._size_of(extent, run)
+                    self.live += len(run)
+                    _add_run(pages, number, run, size, level.delivered)
+            backlogs[number] = pages, level.next
+        return backlogs
+
+    def _size_of(self, extent: Extent, run: range) -> int:
+        return sum(part.size() for part in self._parts(extent, run))
+
+
+def _add_run(pages: list[Page], level: int, run: range, size: int, delivered: int) -> None:
+    """Make pages of live messages with consecutive positions, joining neighbours."""
+    average = size // len(run)
+    most = min(PAGE_MESSAGES_MAX, max(1, PAGE_BYTES_MAX // max(1, average)))
+    start = run.start
+    while start < run.stop:
+        stop = min(run.stop, start + most)
+        if start <= delivered < stop - 1:
+            stop = delivered + 1
+        count = stop - start
+        # Rounding goes to the last part.
+        part = size if stop == run.stop else average * count
+        size -= part
+        redelivered = start <= delivered
+        last = pages[-1] if pages else None
+        if (
+            last is not None
+            and last.first + last.count == start
+            and last.redelivered == redelivered
+            and last.count + count <= PAGE_MESSAGES_MAX
+            and last.size + part <= PAGE_BYTES_MAX
+        ):
+            last.count += count
+            last.size += part
+            last.handle = JournalPage(level, last.first, last.count)
+        else:
+            pages.append(Page(start, count, JournalPage(level, start, count), part, redelivered))
+        start = stop

@@ -1,0 +1,269 @@
+"""Where the messages of one level lie in the journal: positions to places, and which of them are gone.
+
+An extent is one record of the journal, or several that follow each other there. Which of its messages
+are gone is one number with a bit for each, so that the index takes a few bytes a message even when they
+go in any order. Positions grow, so extents are in order.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Final, Protocol
+
+EXTENT_BYTES_MAX: Final = 256 * 1024
+"""Records are not joined beyond this: an extent is read as a whole."""
+
+_FIRST: Final = attrgetter("first")
+
+
+class Accounts(Protocol):
+    """What is told how many bytes of which file are needed (`storage.journal.Journal`)."""
+
+    def add_live(self, file: int, length: int) -> None:
+        """Bytes are needed."""
+
+    def add_dead(self, file: int, length: int) -> None:
+        """Bytes that were needed are not any more."""
+
+
+class Extent:
+    """Records of messages with consecutive positions.
+
+    Attributes:
+        first: position of the first message.
+        count: of messages.
+        file: number of the journal's file.
+        offset: where the first record begins.
+        length: bytes of all of them.
+        weight: of these, what counts for its messages; less only when other extents have the rest.
+        size: bytes of the messages' contents.
+        gone: has a 1 for each message that is gone, the first one's lowest.
+        gone_count: how many.
+    """
+
+    __slots__ = ("count", "file", "first", "gone", "gone_count", "length", "offset", "size", "weight")
+
+    def __init__(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
+        self.first = first
+        self.count = count
+        self.file = file
+        self.offset = offset
+        self.length = length
+        self.weight = length
+        self.size = size
+        self.gone = 0
+        self.gone_count = 0
+
+    @property
+    def stop(self) -> int:
+        """The position behind the last message."""
+        return self.first + self.count
+
+    @property
+    def gone_bytes(self) -> int:
+        """The part of its bytes that is not needed, as if all messages were of one size."""
+        return self.weight * self.gone_count // self.count
+
+    def cut(self, at: int) -> Extent:
+        """Leave what is before a position inside of it; the rest as an extent of its own."""
+        before = at - self.first
+        rest = Extent(at, self.count - before, self.file, self.offset, self.length, 0)
+        rest.weight = self.weight * rest.count // self.count
+        rest.size = self.size * rest.count // self.count
+        rest.gone = self.gone >> before
+        rest.gone_count = rest.gone.bit_count()
+        self.weight -= rest.weight
+        self.size -= rest.size
+        self.count = before
+        self.gone &= (1 << before) - 1
+        self.gone_count -= rest.gone_count
+        return rest
+
+    def live_runs(self) -> Iterator[range]:
+        """Positions that are not gone."""
+        if not self.gone_count:
+            yield range(self.first, self.stop)
+            return
+        live = ((1 << self.count) - 1) & ~self.gone
+        at = self.first
+        while live:
+            skip = (live & -live).bit_length() - 1
+            live >>= skip
+            at += skip
+            # Of a run of ones, the lowest zero is where it ends.
+            length = (~live & (live + 1)).bit_length() - 1
+            yield range(at, at + length)
+            live >>= length
+            at += length
+
+
+class Extents:
+    """The extents of one level, and their files' accounts.
+
+    Attributes:
+        files: file -> extents in it that still hold a message.
+    """
+
+    __slots__ = ("_accounts", "_extents", "_start", "files")
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._accounts = accounts
+        self._extents: list[Extent] = []
+        self._start = 0  # those before are all gone
+        self.files: dict[int, int] = {}
+
+    def __bool__(self) -> bool:
+        """Whether a message is there."""
+        return bool(self.files)
+
+    def __iter__(self) -> Iterator[Extent]:
+        """Those with a message that is not gone."""
+        return (each for each in self._extents[self._start :] if each.gone_count < each.count)
+
+    def add(self, first: int, count: int, file: int, offset: int, length: int, size: int) -> None:
+        """A record holds messages from now on; older copies of them do not count any more."""
+        extents = self._extents
+        self._accounts.add_live(file, length)
+        last = extents[-1] if extents else None
+        if last is not None and first < last.stop:
+            at = self._make_place(first, first + count)
+            extents.insert(at, Extent(first, count, file, offset, length, size))
+        elif (
+            last is not None
+            and last.stop == first
+            and last.file == file
+            and last.offset + last.length == offset
+            and last.length + length <= EXTENT_BYTES_MAX
+            and not last.gone_count
+        ):
+            last.count += count
+            last.length += length
+            last.weight += length
+            last.size += size
+            return
+        else:
+            extents.append(Extent(first, count, file, offset, length, size))
+        self.files[file] = self.files.get(file, 0) + 1
+
+    def _make_place(self, start: int, stop: int) -> int:
+        """Take these positions out of the extents that have them; where one with them belongs."""
+        extents = self._extents
+        low = bisect_right(extents, start, lo=self._start, key=_FIRST)
+        if low > self._start and extents[low - 1].stop > start:
+            if extents[low - 1].first < start:
+                self._cut(low - 1, start)
+            else:
+                low -= 1
+        high = low
+        while high < len(extents) and extents[high].first < stop:
+            if extents[high].stop > stop:
+                self._cut(high, stop)
+            extent = extents[high]
+            if extent.gone_count < extent.count:
+                self._remove_of(extent, extent.first, extent.stop)
+            high += 1
+        del extents[low:high]
+        return low
+
+    def _cut(self, index: int, at: int) -> None:
+        extent = self._extents[index]
+        bytes_before = extent.gone_bytes
+        was_live = extent.gone_count < extent.count
+        rest = extent.cut(at)
+        self._extents.insert(index + 1, rest)
+        # Rounding must not change what the file is said to need.
+        self._accounts.add_dead(extent.file, extent.gone_bytes + rest.gone_bytes - bytes_before)
+        parts = sum(each.gone_count < each.count for each in (extent, rest))
+        if was_live:
+            self.files[extent.file] += parts - 1
+
+    def remove(self, start: int, stop: int) -> int:
+        """Messages are gone.
+
+        Args:
+            start: the first position.
+            stop: the position behind the last one.
+
+        Returns:
+            How many were there.
+        """
+        extents = self._extents
+        found = 0
+        at = max(self._start, bisect_right(extents, start, lo=self._start, key=_FIRST) - 1)
+        while at < len(extents):
+            extent = extents[at]
+            if extent.first >= stop:
+                break
+            low, high = max(start, extent.first), min(stop, extent.stop)
+            if low < high:
+                found += self._remove_of(extent, low, high)
+            at += 1
+        self._trim()
+        return found
+
+    def _remove_of(self, extent: Extent, low: int, high: int) -> int:
+        before = extent.gone_count
+        if high - low == extent.count and not before:
+            newly = extent.count
+            extent.gone = (1 << newly) - 1
+        else:
+            mask = ((1 << (high - low)) - 1) << (low - extent.first)
+            newly = (mask & ~extent.gone).bit_count()
+            if not newly:
+                return 0
+            extent.gone |= mask
+        bytes_before = extent.gone_bytes
+        extent.gone_count = before + newly
+        self._accounts.add_dead(extent.file, extent.gone_bytes - bytes_before)
+        if extent.gone_count == extent.count:
+            self._release(extent.file)
+        return newly
+
+    def _release(self, file: int) -> None:
+        left = self.files[file] - 1
+        if left:
+            self.files[file] = left
+        else:
+            del self.files[file]
+
+    def _trim(self) -> None:
+        extents = self._extents
+        start = self._start
+        while start < len(extents) and extents[start].gone_count == extents[start].count:
+            start += 1
+        self._start = start
+        if start > 64 and 2 * start > len(extents):
+            del extents[:start]
+            self._start = 0
+
+    def covers(self, first: int, count: int) -> bool:
+        """Whether all of these messages are here."""
+        at = first
+        for extent in self.overlapping(first, first + count):
+            if extent.first > at or extent.gone_count:
+                return False
+            at = extent.stop
+        return at >= first + count
+
+    def overlapping(self, start: int, stop: int) -> Iterator[Extent]:
+        """The extents of these positions, in order."""
+        extents = self._extents
+        at = max(self._start, bisect_right(extents, start, lo=self._start, key=_FIRST) - 1)
+        while at < len(extents) and extents[at].first < stop:
+            if extents[at].stop > start and extents[at].gone_count < extents[at].count:
+                yield extents[at]
+            at += 1
+
+    def of_file(self, file: int) -> list[Extent]:
+        """The extents of one file."""
+        return [each for each in self if each.file == file] if file in self.files else []
+
+    def clear(self) -> None:
+        """All messages are gone."""
+        for extent in self:
+            self._accounts.add_dead(extent.file, extent.weight - extent.gone_bytes)
+        self._extents.clear()
+        self._start = 0
+        self.files.clear()

@@ -1,0 +1,100 @@
+"""Pages of messages that need not survive a restart: files without a name, gone with the process.
+
+One spool serves all queues of a broker. A file is closed, and its space free, when the last page in it
+has been taken back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+
+
+class Scratch(Protocol):
+    """A file without a name (`storage.disk`)."""
+
+    def write(self, pieces: Sequence[bytes]) -> int:
+        """Append; where it begins. Nothing is left behind if it fails."""
+
+    def read(self, offset: int, length: int) -> bytes:
+        """Read it back."""
+
+    def close(self) -> None:
+        """Free the space."""
+
+
+class OpenScratch(Protocol):
+    """Makes such files."""
+
+    def __call__(self) -> Scratch:
+        """A new one."""
+
+
+class Place(NamedTuple):
+    """Where a page lies."""
+
+    file: int
+    offset: int
+    length: int
+
+
+class Spool:
+    """See the module.
+
+    Attributes:
+        bytes_used: of pages that are out.
+    """
+
+    def __init__(self, open_scratch: OpenScratch) -> None:
+        self._open = open_scratch
+        self._files: dict[int, Scratch] = {}
+        self._pages: dict[int, int] = {}
+        self._number = 0
+        self._filled = 0
+        self.bytes_used = 0
+
+    def write(self, pieces: Sequence[bytes]) -> Place:
+        """Put a page out.
+
+        Raises:
+            OSError: there is no room for it.
+        """
+        if not self._number or self._filled >= FILE_BYTES_MAX:
+            self._number += 1
+            self._filled = 0
+            self._files[self._number] = self._open()
+            self._pages[self._number] = 0
+            self._close_if_empty(self._number - 1)
+        length = sum(map(len, pieces))
+        offset = self._files[self._number].write(pieces)
+        self._filled = offset + length
+        self._pages[self._number] += 1
+        self.bytes_used += length
+        return Place(self._number, offset, length)
+
+    def read(self, place: Place) -> bytes:
+        """A page, for the last time."""
+        data = self._files[place.file].read(place.offset, place.length)
+        self.drop(place)
+        return data
+
+    def drop(self, place: Place) -> None:
+        """A page is not needed any more."""
+        self._pages[place.file] -= 1
+        self.bytes_used -= place.length
+        if place.file != self._number:
+            self._close_if_empty(place.file)
+
+    def _close_if_empty(self, number: int) -> None:
+        if self._pages.get(number) == 0:
+            del self._pages[number]
+            self._files.pop(number).close()
+
+    def close(self) -> None:
+        """Free everything."""
+        for scratch in self._files.values():
+            scratch.close()
+        self._files.clear()
+        self._pages.clear()

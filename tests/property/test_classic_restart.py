@@ -1,0 +1,198 @@
+"""A durable classic queue with its store, against a list: what must survive a restart does, in order.
+
+The journal is a fake one with short files, and pages are short, so that paging, cleaning and restarts
+meet all the time.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.message.message import header_of, make_head
+from amqp10broker.persistence import classic_store
+from amqp10broker.persistence.classic_store import ClassicStore
+from amqp10broker.persistence.spool import Spool
+from amqp10broker.queues import backlog, store
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import (
+    ConsumerRef,
+    Credit,
+    Publish,
+    PublisherRef,
+    Purge,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, Deliver
+from amqp10broker.queues.settings import QueueSettings
+from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
+
+SAFE = {
+    priority: make_head(Header(durable=True, priority=priority), None, "", "q") for priority in (None, 1, 2)
+}
+LOST = make_head(None, None, "", "q")
+GROUP = 7
+HERE = ReplyTo("1.1")
+
+
+class Restarting(RuleBasedStateMachine):
+    """One queue, one consumer at a time.
+
+    The model: numbers of messages by (level, number) that are ready, that are held, and those of them
+    that a restart must keep.
+    """
+
+    @initialize(levels=st.sampled_from([None, 2]))
+    def start(self, levels: int | None) -> None:
+        self.settings = QueueSettings(max_priority=levels)
+        self.log = FakeLog()
+        self.scratches: list[MemoryScratch] = []
+        self.next = 0
+        self.ready: dict[int, tuple[int, bool]] = {}  # number -> level, safe
+        self.held: dict[int, int] = {}  # key -> number
+        self.where: dict[int, tuple[int, bool]] = {}
+        self.delivered: set[int] = set()
+        self.publisher = PublisherRef(HERE)
+        self.consumer: ConsumerRef | None = None
+        self.credit_base = 0
+        self.make_queue(fresh=True)
+
+    def make_queue(self, *, fresh: bool) -> None:
+        self.store = ClassicStore(GROUP, self.log, Spool(self.scratch), RECORD_BYTES)
+        if not fresh:
+            self.store.restore(self.log.records())
+        self.queue = ClassicQueue("q", durable=True, settings=self.settings, store=self.store)
+        if not fresh:
+            self.queue.recover(self.store.backlogs())
+
+    def scratch(self) -> MemoryScratch:
+        self.scratches.append(MemoryScratch())
+        return self.scratches[-1]
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    @rule(
+        kinds=st.lists(st.sampled_from([LOST, *SAFE.values()]), min_size=1, max_size=30),
+    )
+    def publish(self, kinds: list[bytes]) -> None:
+        numbers = list(range(self.next, self.next + len(kinds)))
+        self.next += len(kinds)
+        messages = [(head, b"%d" % number) for head, number in zip(kinds, numbers, strict=True)]
+        for head, number in zip(kinds, numbers, strict=True):
+            level = (header_of(head).priority or 0) if self.settings.max_priority else 0
+            self.ready[number] = self.where[number] = (level, head is not LOST)
+        self.queue.apply(Publish(self.publisher, numbers, messages, False))
+        self.take()
+
+    @precondition(lambda self: self.consumer is None)
+    @rule()
+    def subscribe(self) -> None:
+        self.consumer = ConsumerRef(HERE)
+        self.credit_base = 0
+        self.queue.apply(Subscribe(self.consumer, False))
+
+    @precondition(lambda self: self.consumer is not None)
+    @rule(credit=st.integers(1, 40))
+    def grant(self, credit: int) -> None:
+        assert self.consumer is not None
+        self.queue.apply(Credit(self.consumer, self.credit_base, credit, True, self.credit_base))
+        self.credit_base += credit
+        got = self.take()
+        expected = sorted(self.ready, key=lambda number: (-self.ready[number][0], number))[:credit]
+        assert [number for _, number in got] == expected
+        for key, number in got:
+            self.held[key] = number
+            self.delivered.add(number)
+            del self.ready[number]
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), verdict=st.sampled_from(list(Verdict)))
+    def settle(self, data: st.DataObject, verdict: Verdict) -> None:
+        assert self.consumer is not None
+        keys = data.draw(st.lists(st.sampled_from(sorted(self.held)), min_size=1, unique=True))
+        self.queue.apply(Settle(self.consumer, keys, verdict))
+        self.take()
+        for key in keys:
+            number = self.held.pop(key)
+            if verdict in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
+                self.ready[number] = self.where[number]
+
+    @rule()
+    def purge(self) -> None:
+        self.queue.apply(Purge(RequestRef(HERE)))
+        self.take()
+        self.ready.clear()
+
+    @rule()
+    def wake_ends(self) -> None:
+        self.store.flush()
+
+    @rule()
+    def clean(self) -> None:
+        self.store.flush()
+        oldest = min(self.log.files)
+        if oldest < max(self.log.files):
+            for _ in self.store.relocate(oldest):
+                pass
+            self.log.drop_oldest()
+
+    @rule()
+    def restart(self) -> None:
+        self.store.flush()
+        self.log = self.log.reopened()
+        survivors = {**self.ready, **{number: self.where[number] for number in self.held.values()}}
+        self.ready = {number: where for number, where in survivors.items() if where[1]}
+        self.held.clear()
+        self.consumer = None
+        self.make_queue(fresh=False)
+
+    # --- what holds -------------------------------------------------------------------------------
+
+    def take(self) -> list[tuple[int, int]]:
+        got: list[tuple[int, int]] = []
+        for effects in self.queue.take_effects().values():
+            for effect in effects:
+                if isinstance(effect, Deliver):
+                    for key, (head, body) in zip(effect.keys, effect.messages, strict=True):
+                        got.append((key, int(body)))
+                        if int(body) in self.delivered:
+                            assert not header_of(head).first_acquirer, "redelivered, and does not say so"
+                elif isinstance(effect, Confirmed):
+                    safe = [number for number in effect.ids if self.where[number][1]]
+                    assert not safe, "confirmed before it was safe"
+        ticket = self.queue.unsafe_ticket
+        if ticket is not None:
+            self.queue.safe_up_to(10**9)
+            assert self.queue.unsafe_ticket is None
+            self.queue.take_effects()
+        return got
+
+    @invariant()
+    def counts_agree(self) -> None:
+        if hasattr(self, "queue"):
+            assert self.queue.ready == len(self.ready)
+            kept = [number for number in (*self.ready, *self.held.values()) if self.where[number][1]]
+            assert self.store.live == len(kept)
+            if not kept:
+                assert all(live == 0 for live in self.log.live.values())
+
+
+class TestRestarting(Restarting.TestCase):  # type: ignore[misc]
+    """Runs the machine."""
+
+    settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+
+    @pytest.fixture(autouse=True)
+    def _short_pages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        for module in (backlog, store, classic_store):
+            if hasattr(module, "PAGE_MESSAGES_MAX"):
+                monkeypatch.setattr(module, "PAGE_MESSAGES_MAX", 5)
+        monkeypatch.setattr(backlog, "HEAD_MESSAGES_MAX", 7)
+        monkeypatch.setattr(classic_store, "RECORD_MESSAGES_MAX", 11)
