@@ -1,0 +1,182 @@
+"""A classic queue on the bench: short words for commands, and what they came to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import (
+    Cancel,
+    Configure,
+    ConsumerRef,
+    Credit,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import (
+    Confirmed,
+    CreditReply,
+    DeadLetters,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Rejected,
+)
+from amqp10broker.queues.settings import QueueSettings
+
+START_MS = 1_000_000
+
+
+def message(
+    body: object, *, priority: int | None = None, ttl: int | None = None, durable: bool = False
+) -> Message:
+    """A message of AMQP 1.0 with this text as its content."""
+    header = Header(durable=durable, priority=priority, ttl=ttl)
+    return make_head(header, None, "", "q"), str(body).encode()
+
+
+def text(given: Message) -> str:
+    """The content of a message."""
+    return given[1].decode()
+
+
+class Client:
+    """A consumer."""
+
+    def __init__(self, bench: Bench, name: str) -> None:
+        self.reply_to = ReplyTo(name)
+        self.ref = ConsumerRef(self.reply_to)
+        self.bench = bench
+        self.keys: dict[str, int] = {}
+        self.got: list[str] = []
+        self.messages: list[Message] = []
+        self.replies: list[CreditReply] = []
+        self.told: list[Effect] = []
+        self.seen = 0
+        self.count = 0
+
+    def grant(self, credit: int, *, drain: bool = False) -> list[str]:
+        """Have so much credit; what came at once."""
+        before = len(self.got)
+        self.bench.do(Credit(self.ref, self.count, credit, drain, self.seen))
+        return self.got[before:]
+
+    def settle(self, *texts: object, verdict: Verdict = Verdict.ACCEPT) -> None:
+        """Decide on deliveries."""
+        self.bench.do(Settle(self.ref, [self.keys[str(each)] for each in texts], verdict))
+
+    def cancel(self) -> None:
+        """Get no more."""
+        self.bench.do(Cancel(self.ref))
+
+    def leave(self, verdict: Verdict = Verdict.REQUEUE) -> None:
+        """Go."""
+        self.bench.do(Unsubscribe(self.ref, (), (), self.seen, verdict))
+
+
+class Bench:
+    """A queue, its clients, and a clock.
+
+    Attributes:
+        queue: the queue.
+        now: milliseconds.
+        dead: (reason, text) of what was given up.
+        letters: the same, as the queue gave it.
+        confirmed: numbers of publishes.
+        rejected: likewise.
+    """
+
+    def __init__(self, settings: QueueSettings | None = None, **given: Any) -> None:
+        self.now = START_MS
+        self.settings = settings or QueueSettings()
+        self.queue = ClassicQueue("q", durable=True, settings=self.settings, now_ms=self.now, **given)
+        self.publisher = PublisherRef(ReplyTo("publisher"))
+        self.clients: dict[ReplyTo, Client] = {}
+        self.letters: list[DeadLetters] = []
+        self.dead: list[tuple[str, str]] = []
+        self.confirmed: list[int] = []
+        self.rejected: list[int] = []
+        self.gone = False
+        self._next = 0
+
+    def do(self, *commands: Any) -> None:
+        """Apply commands and hand out what they caused."""
+        for command in commands:
+            self.queue.apply(command, self.now)
+        self._hand_out()
+
+    def publish(self, *messages: object) -> None:
+        """Publish texts or messages in one batch."""
+        batch = [each if isinstance(each, tuple) else message(each) for each in messages]
+        ids = range(self._next, self._next + len(batch))
+        self._next += len(batch)
+        self.do(Publish(self.publisher, ids, batch, False))
+
+    def consumer(self, credit: int = 0, **given: Any) -> Client:
+        """A consumer joins."""
+        client = Client(self, f"consumer {len(self.clients)}")
+        self.clients[client.reply_to] = client
+        self.do(Subscribe(client.ref, given.pop("settled", False), **given))
+        if credit:
+            client.grant(credit)
+        return client
+
+    def configure(self, settings: QueueSettings) -> None:
+        """A policy changes."""
+        self.do(Configure(settings))
+
+    def wait(self, milliseconds: int) -> None:
+        """Time passes; the queue wakes when it wants to."""
+        until = self.now + milliseconds
+        while (due := self.queue.deadline()) is not None and due <= until:
+            self.now = max(self.now, due)
+            self.queue.tick(self.now)
+            self._hand_out()
+            after = self.queue.deadline()
+            assert after is None or after > self.now, "it would be woken again at once"
+        self.now = until
+
+    def ready(self) -> int:
+        """Ready messages."""
+        return self.queue.ready
+
+    def _hand_out(self) -> None:
+        for reply_to, effects in self.queue.take_effects().items():
+            for effect in effects:
+                self._note(reply_to, effect)
+        for letters in self.queue.take_dead_letters():
+            self.letters.append(letters)
+            self.dead += [(str(letters.reason), text(each)) for each in letters.messages]
+
+    def _note(self, reply_to: ReplyTo, effect: Effect) -> None:
+        client = self.clients.get(reply_to)
+        if isinstance(effect, Confirmed):
+            self.confirmed += effect.ids
+        elif isinstance(effect, Rejected):
+            self.rejected += effect.ids
+        elif isinstance(effect, QueueDeleted):
+            self.gone = True
+        elif client is not None and isinstance(effect, Deliver):
+            self._deliver(client, effect.keys, effect.messages)
+        elif client is not None and isinstance(effect, CreditReply):
+            client.count = effect.delivery_count
+            client.replies.append(effect)
+        elif client is not None:
+            client.told.append(effect)
+
+    @staticmethod
+    def _deliver(client: Client, keys: Iterable[int], messages: Sequence[Message]) -> None:
+        for key, each in zip(keys, messages, strict=True):
+            client.keys[text(each)] = key
+            client.got.append(text(each))
+            client.messages.append(each)
+        client.seen += len(messages)
+        client.count += len(messages)
