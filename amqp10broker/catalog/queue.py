@@ -90,7 +90,8 @@ class QueueHandle(Protocol):
         """Put one letter."""
 
     def counts(self) -> dict[str, Any]:
-        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers."""
+        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers; and
+        dead_lettered, a number for each reason, of queues that can dead-letter."""
 
 
 class QueueHost(Protocol):

@@ -44,6 +44,14 @@ _QUEUE_COLUMNS: Final = (
     ("CONSUMERS", "consumers", True),
     ("PUBLISHERS", "publishers", True),
 )
+# The reasons are those of the records of dead-lettering.
+_DEAD_LETTER_COLUMNS: Final = (
+    ("DEAD-LETTERED FROM", "name", False),
+    ("REJECTED", "rejected", True),
+    ("EXPIRED", "expired", True),
+    ("MAXLEN", "maxlen", True),
+    ("DELIVERY-LIMIT", "delivery_limit", True),
+)
 
 Document = Mapping[str, Any]
 
@@ -63,9 +71,20 @@ def render(document: Document, *, width: int = WIDTH) -> list[str]:
     queues = document.get("queues", [])
     if queues:
         lines += table(_QUEUE_COLUMNS, queues, width)
+        lines += _dead_lettered(queues, width)
     else:
         lines.append("No queues.")
     return [line.rstrip() for line in lines]
+
+
+def _dead_lettered(queues: Sequence[Document], width: int) -> list[str]:
+    """The queues that have given messages to their dead-letter exchange, and why."""
+    rows = [
+        {"name": queue.get("name"), **queue["dead_lettered"]}
+        for queue in queues
+        if queue.get("dead_lettered")
+    ]
+    return ["", *table(_DEAD_LETTER_COLUMNS, rows, width)] if rows else []
 
 
 def _broker(broker: Document, width: int) -> list[str]:

@@ -42,6 +42,7 @@ from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.furnish import furnish, read_field_table, tls_context
 from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
@@ -74,9 +75,11 @@ class Broker:
         alarms: names of the alarms that are on.
         stopping: no new connection is served.
         clock: the time of day, while it runs.
+        dead_letters: hands on what queues give up, while it runs.
     """
 
     clock: WallClock
+    dead_letters: DeadLetterOffice
 
     def __init__(self, config: Config | None = None) -> None:
         """Make a broker that does nothing yet.
@@ -140,6 +143,7 @@ class Broker:
             self.addresses = [sock.getsockname()[:2] for sock in sockets]
             self._started_at = trio.current_time()
             self.clock = WallClock()
+            self.dead_letters = DeadLetterOffice(self.catalog, self.clock)
             async with trio.open_nursery() as queues:
                 self._queues = queues
                 users = furnish(self.catalog, self.config, self.passwords.make)
@@ -212,7 +216,7 @@ class Broker:
             ),
             self.clock,
             lambda gone: self._forget(queue, gone),
-            lambda dead_letters: None,
+            lambda given_up: self.dead_letters.post(queue.vhost, queue.name, given_up),
             confirm_delay_ms=self.config.fault_injection.confirm_delay_ms_for(queue.name),
         )
         self._queues.start_soon(self._run_queue, queue, running, name=f"queue {queue.name}")

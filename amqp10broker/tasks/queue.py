@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, ReplyTo
-from amqp10broker.queues.effects import DeadLetters
+from amqp10broker.queues.effects import DeadLetters, Effect
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.clock import WallClock
-from amqp10broker.tasks.mail import QueueLetter, SessionLetter
+from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
 
 
+class EffectBox(Protocol):
+    """A mailbox that takes what queues answer, whatever else it takes."""
+
+    def put(self, letter: list[Effect]) -> bool:
+        """Put a letter, never waiting; False when it was not taken."""
+
+
 class SessionAddress(ReplyTo):
-    """A session or channel as queues answer it: its label, and where its letters go."""
+    """A session, a channel or whoever else asks, as queues answer it: its label, and where letters go."""
 
     __slots__ = ("mailbox",)
 
-    def __init__(self, label: str, mailbox: Mailbox[SessionLetter]) -> None:
+    def __init__(self, label: str, mailbox: EffectBox) -> None:
         super().__init__(label)
         self.mailbox = mailbox
 
@@ -32,6 +39,7 @@ class RunningQueue:
 
     Attributes:
         queue: the state machine; only this task applies commands, others read counts.
+        dead_lettered: messages that it gave up for its dead-letter exchange, by reason.
     """
 
     __slots__ = (
@@ -42,6 +50,7 @@ class RunningQueue:
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
+        "dead_lettered",
         "queue",
     )
 
@@ -65,6 +74,7 @@ class RunningQueue:
                 waited for a disk.
         """
         self.queue = queue
+        self.dead_lettered: dict[str, int] = {}
         self._clock = clock
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
@@ -94,6 +104,7 @@ class RunningQueue:
             "messages_unsettled": queue.unsettled,
             "consumers": queue.consumers,
             "publishers": queue.publishers,
+            "dead_lettered": self.dead_lettered,
         }
 
     async def run(self) -> None:
@@ -142,6 +153,9 @@ class RunningQueue:
     def _send_effects(self) -> None:
         dead_letters = self.queue.take_dead_letters()
         if dead_letters:
+            counts = self.dead_lettered
+            for letters in dead_letters:
+                counts[letters.reason] = counts.get(letters.reason, 0) + len(letters.messages)
             self._on_dead_letters(dead_letters)
         # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,
         # which says how much it has seen.

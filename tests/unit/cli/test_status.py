@@ -204,6 +204,18 @@ def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> N
     assert sum("evidence" in line for line in lines) > 1
 
 
+def test_dead_letters_are_shown_by_reason_for_queues_that_have_some() -> None:
+    document = deepcopy(DOCUMENT)
+    document["queues"].append({**document["queues"][0], "name": "q2", "dead_lettered": {}})
+    assert "\n".join(status_view.render(document)).count("DEAD-LETTERED") == 0
+    document["queues"][1]["dead_lettered"] = {"expired": 3, "rejected": 12}
+    assert status_view.render(document)[-3:] == [
+        "",
+        "DEAD-LETTERED FROM  REJECTED  EXPIRED  MAXLEN  DELIVERY-LIMIT",
+        "q2                        12        3       -               -",
+    ]
+
+
 def test_numbers_are_shown_whole_and_names_are_cut() -> None:
     columns = (("NAME", "name", False), ("CREDIT", "credit", True))
     rows = [{"name": "a-long-name-of-a-link", "credit": 4_294_967_295}]

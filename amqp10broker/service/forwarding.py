@@ -1,0 +1,242 @@
+"""Dead-lettering at least once: no message leaves its queue before every target queue has taken it.
+
+The queue keeps its dead messages, and hands a few of them out at a time. `Forwarding` publishes them with
+confirms, and says which are done. What is not routed, refused, or not confirmed in time is sent again,
+only to the queues that have not taken it; so a target queue may get a message twice, and order is kept
+only as long as nothing is sent again. Nothing here is kept over a restart: the queue hands out again what
+was not settled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.message.dying import Cause
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
+from amqp10broker.service.dead_letters import Judge
+
+RETRY_MS: Final = 180_000
+"""How long to wait for a confirm, a route, or room in the target, before a message is sent again:
+RabbitMQ's `dead_letter_worker_publisher_confirm_timeout`."""
+
+Post = tuple[DeclaredQueue, Publish]
+
+
+class DeadLetter(NamedTuple):
+    """A dead message that its queue still holds."""
+
+    key: int
+    """The queue's number for it."""
+    message: Message
+    reason: Reason
+
+
+class Destination(NamedTuple):
+    """Where the dead letters of a queue go; a policy may change it at any time."""
+
+    exchange: str
+    routing_key: str | None
+
+
+class _Outstanding:
+    """One message that is not done with.
+
+    Attributes:
+        letter: as the queue gave it.
+        died_ms: when: what the record says, however often it is sent.
+        due_ms: when to send it again.
+        waiting: target queues that have it and have said nothing, with the number it has there.
+        former: the same of queues that are not bound any more: nobody waits for them.
+        refused: target queues that did not take it.
+        taken: target queues that took it.
+    """
+
+    __slots__ = ("died_ms", "due_ms", "former", "letter", "refused", "taken", "waiting")
+
+    def __init__(self, letter: DeadLetter, now_ms: int) -> None:
+        self.letter = letter
+        self.died_ms = now_ms
+        self.due_ms = now_ms
+        self.waiting: dict[DeclaredQueue, int] = {}
+        self.former: dict[DeclaredQueue, int] = {}
+        self.refused: set[DeclaredQueue] = set()
+        self.taken: set[DeclaredQueue] = set()
+
+    @property
+    def done(self) -> bool:
+        return bool(self.taken) and not self.waiting and not self.refused
+
+
+class Forwarding:
+    """The dead letters of one queue that are on their way.
+
+    Attributes:
+        destination: where they go; see `redirect`.
+        unrouted: messages of the last `send` or `due` for which there was no exchange, or no queue bound.
+    """
+
+    def __init__(
+        self, queue: str, destination: Destination, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
+    ) -> None:
+        """Begin with nothing on its way.
+
+        Args:
+            queue: the name of the queue that messages leave.
+            destination: where they go.
+            reply_to: to whom target queues confirm.
+            retry_ms: how long to wait before a message is sent again.
+        """
+        self.destination = destination
+        self.unrouted = 0
+        self._queue = queue
+        self._reply_to = reply_to
+        self._retry_ms = retry_ms
+        self._outstanding: dict[int, _Outstanding] = {}
+        self._sent: dict[int, _Outstanding] = {}
+        self._next_id = 1
+        self._refs: dict[DeclaredQueue, PublisherRef] = {}
+        self._queues: dict[PublisherRef, DeclaredQueue] = {}
+
+    def __len__(self) -> int:
+        return len(self._outstanding)
+
+    def send(self, letters: Iterable[DeadLetter], vhost: VirtualHost, now_ms: int) -> list[Post]:
+        """Begin with more messages.
+
+        Args:
+            letters: what the queue handed out; a key that is on its way already is left alone.
+            vhost: of the queue.
+            now_ms: the wall clock, in milliseconds.
+
+        Returns:
+            What to post.
+        """
+        fresh = []
+        for letter in letters:
+            if letter.key not in self._outstanding:
+                outstanding = self._outstanding[letter.key] = _Outstanding(letter, now_ms)
+                fresh.append(outstanding)
+        return self._publish(fresh, vhost, now_ms)
+
+    def confirmed(self, effect: Confirmed) -> list[int]:
+        """A target queue has taken messages; the keys of those that are done with."""
+        done: list[int] = []
+        for outstanding, queue in self._answered(effect):
+            if outstanding.former.pop(queue, None) is None:
+                del outstanding.waiting[queue]
+            outstanding.taken.add(queue)
+            if outstanding.done:
+                done.append(outstanding.letter.key)
+        self._forget(done)
+        return done
+
+    def refused(self, effect: Rejected | Unconfirmed) -> None:
+        """A target queue is full or gone: its messages are sent again when it is time."""
+        for outstanding, queue in self._answered(effect):
+            if outstanding.former.pop(queue, None) is None:
+                del outstanding.waiting[queue]
+                outstanding.refused.add(queue)
+
+    def redirect(self, destination: Destination, now_ms: int) -> None:
+        """Send messages elsewhere from now on; those that no queue has at the moment are due at once."""
+        if destination != self.destination:
+            self.destination = destination
+            for each in self._outstanding.values():
+                if not each.waiting:
+                    each.due_ms = now_ms
+
+    def due(self, vhost: VirtualHost, now_ms: int) -> tuple[list[Post], list[int]]:
+        """Send again what has waited long enough.
+
+        Args:
+            vhost: of the queue.
+            now_ms: the wall clock, in milliseconds.
+
+        Returns:
+            What to post, and the keys of messages that are done with, because the queues that had not
+            taken them are not bound any more.
+        """
+        late = [each for each in self._outstanding.values() if each.due_ms <= now_ms]
+        posts = self._publish(late, vhost, now_ms)
+        done = [each.letter.key for each in late if each.done]
+        self._forget(done)
+        return posts, done
+
+    def deadline(self) -> int | None:
+        """When `due` has something to do, in milliseconds of wall clock; None: never as it stands."""
+        return min((each.due_ms for each in self._outstanding.values()), default=None)
+
+    def forget(self) -> None:
+        """The queue has dropped its dead messages: nothing is sent again."""
+        self._forget(list(self._outstanding))
+
+    def _answered(
+        self, effect: Confirmed | Rejected | Unconfirmed
+    ) -> Iterator[tuple[_Outstanding, DeclaredQueue]]:
+        """The messages that a target queue speaks of, which it has said nothing of before."""
+        queue = self._queues.get(effect.publisher)
+        for number in effect.ids:
+            outstanding = self._sent.pop(number, None)
+            if outstanding is not None and queue is not None:
+                yield outstanding, queue
+
+    def _forget(self, keys: Iterable[int]) -> None:
+        for key in keys:
+            gone = self._outstanding.pop(key)
+            for number in (*gone.waiting.values(), *gone.former.values()):
+                del self._sent[number]
+        if not self._outstanding:
+            # Target queues come and go: their references are not collected.
+            self._refs.clear()
+            self._queues.clear()
+
+    def _publish(self, outstanding: Sequence[_Outstanding], vhost: VirtualHost, now_ms: int) -> list[Post]:
+        judges: dict[tuple[Reason, int], Judge] = {}
+        to: dict[DeclaredQueue, tuple[list[int], list[Message]]] = {}
+        self.unrouted = 0
+        for each in outstanding:
+            _, message, reason = each.letter
+            judge = judges.get((reason, each.died_ms))
+            if judge is None:
+                cause = Cause(self._queue, reason, each.died_ms, *self.destination)
+                judge = judges[(reason, each.died_ms)] = Judge(vhost, cause)
+            letter, queues, _ = judge.fate(message)
+            self.unrouted += not queues and not each.taken
+            each.due_ms = now_ms + self._retry_ms
+            for queue, number in self._numbered(each, queues).items():
+                numbers, messages = to.setdefault(queue, ([], []))
+                numbers.append(number)
+                messages.append(letter)
+        return [
+            (queue, Publish(self._ref(queue), numbers, messages, settled=False))
+            for queue, (numbers, messages) in to.items()
+        ]
+
+    def _numbered(self, each: _Outstanding, queues: Iterable[DeclaredQueue]) -> dict[DeclaredQueue, int]:
+        """Which queues a message still has to go to. What one of them has not answered keeps its number
+        there, so that an answer to the first time counts too, however late it is."""
+        before = each.waiting | each.former
+        each.waiting, each.refused = {}, set()
+        for queue in queues:
+            if queue in each.taken:
+                continue
+            number = before.pop(queue, None)
+            if number is None:
+                number = self._next_id
+                self._next_id += 1
+                self._sent[number] = each
+            each.waiting[queue] = number
+        each.former = before
+        return each.waiting
+
+    def _ref(self, queue: DeclaredQueue) -> PublisherRef:
+        ref = self._refs.get(queue)
+        if ref is None:
+            ref = self._refs[queue] = PublisherRef(self._reply_to)
+            self._queues[ref] = queue
+        return ref

@@ -1,0 +1,245 @@
+"""Dead letters on their way: posted at once and forgotten, or sent by a worker until somebody has them.
+
+Nothing here waits for a queue: letters are put into its mailbox, and what it answers comes into the
+worker's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, assert_never
+
+import trio
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.queues.commands import Publish, PublisherRef
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Rejected, Unconfirmed
+from amqp10broker.service.dead_letters import route_dead_letters
+from amqp10broker.service.forwarding import RETRY_MS, DeadLetter, Destination, Forwarding, Post
+from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.queue import SessionAddress
+
+_log = Log("amqp10broker.dead_letter")
+
+_CYCLES_MAX: Final = 1000
+"""Cycles that are remembered as logged; one more, and all may be logged once again."""
+
+
+class _Nobody:
+    """A mailbox whose letters nobody reads."""
+
+    def put(self, letter: list[Effect]) -> bool:
+        """Let the letter go."""
+        return False
+
+
+class DeadLetterOffice:
+    """Hands on what queues give up, at most once."""
+
+    def __init__(self, catalog: Catalog, clock: WallClock) -> None:
+        """Serve all queues of a catalog.
+
+        Args:
+            catalog: where exchanges and target queues are looked up.
+            clock: what records say.
+        """
+        self._catalog = catalog
+        self._clock = clock
+        self._publisher = PublisherRef(SessionAddress("dead letters", _Nobody()))
+        self._cycles: set[tuple[str, str, str]] = set()
+
+    def post(self, vhost: str, queue: str, batches: Iterable[DeadLetters]) -> None:
+        """Put dead letters into the mailboxes of their target queues; without any they are dropped.
+
+        Args:
+            vhost: name of the virtual host of the queue.
+            queue: which gave them up.
+            batches: in the order in which it did.
+        """
+        found = self._catalog.find_vhost(vhost)
+        if found is None:
+            return
+        now_ms = self._clock.now_ms()
+        for letters in batches:
+            routed = route_dead_letters(found, queue, letters, now_ms)
+            for target, messages in routed.to:
+                ids = range(len(messages))
+                target.handle.post(Publish(self._publisher, ids, messages, settled=True))
+            for name in routed.cycles:
+                self._log_cycle(vhost, queue, name)
+
+    def _log_cycle(self, vhost: str, queue: str, target: str) -> None:
+        cycle = (vhost, queue, target)
+        if cycle in self._cycles:
+            return
+        if len(self._cycles) >= _CYCLES_MAX:
+            self._cycles.clear()
+        self._cycles.add(cycle)
+        _log.warning(
+            "dead letters dropped: they had died in their target queue before, and no client rejected "
+            "them since; this is logged once",
+            vhost=vhost,
+            queue=queue,
+            target=target,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """The queue hands out dead messages."""
+
+    letters: Sequence[DeadLetter]
+
+
+@dataclass(frozen=True, slots=True)
+class Redirected:
+    """The queue has another dead-letter exchange or routing key."""
+
+    destination: Destination
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """The queue has dropped the dead messages that it handed out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The queue is gone."""
+
+
+WorkerLetter = list[Effect] | Offered | Redirected | Forgotten | Ended
+
+
+class DeadLetterWorker:
+    """Forwards the dead messages of one queue at least once; a task of its own (`run`).
+
+    The queue's task calls the other methods; none of them waits.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        vhost: str,
+        queue: str,
+        destination: Destination,
+        settle: Callable[[Sequence[int]], None],
+        clock: WallClock,
+        *,
+        retry_ms: int = RETRY_MS,
+    ) -> None:
+        """Make a worker that has nothing to do yet.
+
+        Args:
+            catalog: where exchanges and target queues are looked up.
+            vhost: name of the virtual host of the queue.
+            queue: whose dead messages it forwards.
+            destination: where they go.
+            settle: tells the queue the keys of messages that it need not keep any more.
+            clock: what records say, and when to send again.
+            retry_ms: how long to wait for a confirm, or a route, before a message is sent again.
+        """
+        self._catalog = catalog
+        self._vhost = vhost
+        self._queue = queue
+        self._settle = settle
+        self._clock = clock
+        self._mailbox: Mailbox[WorkerLetter] = Mailbox()
+        address = SessionAddress(f"dead letters of {queue}", self._mailbox)
+        self._forwarding = Forwarding(queue, destination, address, retry_ms=retry_ms)
+        self._unrouted_logged = False
+
+    @property
+    def outstanding(self) -> int:
+        """Messages that are on their way."""
+        return len(self._forwarding)
+
+    def offer(self, letters: Sequence[DeadLetter]) -> None:
+        """Forward these too. How many are on their way at once is the queue's to bound."""
+        self._mailbox.put(Offered(letters))
+
+    def redirect(self, destination: Destination) -> None:
+        """Forward to another exchange, or with another key, from now on."""
+        self._mailbox.put(Redirected(destination))
+
+    def forget(self) -> None:
+        """Send nothing again: the queue was purged, or does not want it any more."""
+        self._mailbox.put(Forgotten())
+
+    def end(self) -> None:
+        """The queue is gone: stop."""
+        self._mailbox.put(Ended())
+
+    async def run(self) -> None:
+        """Work until told to end, or cancelled."""
+        while True:
+            letters: list[WorkerLetter] = []
+            deadline = self._forwarding.deadline()
+            until = math.inf if deadline is None else self._clock.trio_time(deadline)
+            with trio.move_on_at(until):
+                letters = await self._mailbox.take_all()
+            for letter in letters:
+                if isinstance(letter, Ended):
+                    self._mailbox.close()
+                    return
+                self._work(letter)
+            self._send_again()
+            if not self.outstanding:
+                self._unrouted_logged = False
+
+    def _work(self, letter: list[Effect] | Offered | Redirected | Forgotten) -> None:
+        forwarding = self._forwarding
+        match letter:
+            case list():
+                done: list[int] = []
+                for effect in letter:
+                    if isinstance(effect, Confirmed):
+                        done += forwarding.confirmed(effect)
+                    else:
+                        assert isinstance(effect, Rejected | Unconfirmed), effect
+                        forwarding.refused(effect)
+                if done:
+                    self._settle(done)
+            case Offered():
+                vhost = self._catalog.find_vhost(self._vhost)
+                if vhost is not None:
+                    self._post(forwarding.send(letter.letters, vhost, self._clock.now_ms()))
+            case Redirected():
+                forwarding.redirect(letter.destination, self._clock.now_ms())
+                self._unrouted_logged = False
+            case Forgotten():
+                forwarding.forget()
+            case _:
+                assert_never(letter)
+
+    def _send_again(self) -> None:
+        deadline = self._forwarding.deadline()
+        now_ms = self._clock.now_ms()
+        if deadline is None or deadline > now_ms:
+            return
+        vhost = self._catalog.find_vhost(self._vhost)
+        if vhost is None:
+            self._forwarding.forget()  # the queue goes with it, and will say so
+            return
+        posts, done = self._forwarding.due(vhost, now_ms)
+        self._post(posts)
+        if done:
+            self._settle(done)
+
+    def _post(self, posts: list[Post]) -> None:
+        for target, publish in posts:
+            target.handle.post(publish)
+        if self._forwarding.unrouted and not self._unrouted_logged:
+            self._unrouted_logged = True
+            _log.warning(
+                "dead letters stay in their queue: there is no such exchange, or no queue is bound to it; "
+                "declare or bind one, or change the dead-letter exchange",
+                vhost=self._vhost,
+                queue=self._queue,
+                exchange=self._forwarding.destination.exchange,
+                unrouted=self._forwarding.unrouted,
+            )

@@ -1,0 +1,148 @@
+"""Dead-lettering at least once, walked at random: nothing is done with before all its queues took it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.message import amqp091
+from amqp10broker.queues.commands import Publish, ReplyTo
+from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
+from amqp10broker.routing.bindings import Binding, Destination
+from amqp10broker.service.forwarding import DeadLetter, Forwarding
+from amqp10broker.service.forwarding import Destination as To
+from tests.unit.catalog.conftest import Host
+
+HEAD = amqp091.make_head("ex", "k", b"\x00\x00")
+QUEUES = ("a", "b", "c")
+RETRY_MS = 100
+
+
+class World(RuleBasedStateMachine):
+    """A source, three target queues that answer when and how they like, and bindings that change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.vhost = Catalog(Host()).lookup_vhost("/")
+        for name in QUEUES:
+            self.vhost.declare(name)
+        self.vhost.topology.declare_exchange("dlx", "fanout", durable=True)
+        self.forwarding = Forwarding("q", To("dlx", None), ReplyTo("worker"), retry_ms=RETRY_MS)
+        self.now_ms = 0
+        self.key = 0
+        self.held: set[int] = set()
+        self.took: dict[int, set[str]] = {}
+        self.refused: set[int] = set()
+        self.letters: list[tuple[str, Publish]] = []
+
+    def bound(self) -> set[str]:
+        """Queues bound now."""
+        return {each.destination.name for each in self.vhost.topology.bindings("dlx")}
+
+    def post(self, posts: list[Any]) -> None:
+        """Target queues get their letters."""
+        for queue, publish in posts:
+            assert queue.name in self.bound()
+            for _, body in publish.messages:
+                assert int(body) in self.held
+                assert queue.name not in self.took.get(int(body), ())
+            assert len(set(publish.ids)) == len(publish.ids) == len(publish.messages)
+            self.letters.append((queue.name, publish))
+
+    def settle(self, keys: list[int]) -> None:
+        """The source drops messages: each once, and not before somebody took it."""
+        for key in keys:
+            self.held.remove(key)
+            assert self.took[key]
+
+    @rule(count=st.integers(1, 4))
+    def die(self, count: int) -> None:
+        """The source gives up messages."""
+        keys = range(self.key, self.key + count)
+        self.key += count
+        self.held.update(keys)
+        letters = [DeadLetter(key, (HEAD, b"%d" % key), Reason.EXPIRED) for key in keys]
+        self.post(self.forwarding.send(letters, self.vhost, self.now_ms))
+
+    @precondition(lambda self: self.letters)
+    @rule(data=st.data(), answer=st.sampled_from([Confirmed, Rejected, Unconfirmed]))
+    def answer(self, data: st.DataObject, answer: type) -> None:
+        """A target queue answers one of its letters, wholly or in part."""
+        index = data.draw(st.integers(0, len(self.letters) - 1))
+        queue, publish = self.letters.pop(index)
+        count = data.draw(st.integers(1, len(publish.ids)))
+        ids, rest = publish.ids[:count], publish.ids[count:]
+        bodies, other = publish.messages[:count], publish.messages[count:]
+        if rest:
+            self.letters.append((queue, Publish(publish.publisher, rest, other, settled=False)))
+        if answer is Confirmed:
+            for number, (_, body) in zip(ids, bodies, strict=True):
+                # Sent twice, refused, then taken: the second answer to the same number says nothing.
+                if number not in self.refused:
+                    self.took.setdefault(int(body), set()).add(queue)
+            self.settle(self.forwarding.confirmed(Confirmed(publish.publisher, ids, False)))
+            return
+        self.refused.update(ids)
+        if answer is Rejected:
+            self.forwarding.refused(Rejected(publish.publisher, ids, False, queue))
+        else:
+            self.forwarding.refused(Unconfirmed(publish.publisher, ids, False, queue=queue))
+
+    @rule(ms=st.integers(1, 2 * RETRY_MS))
+    def wait(self, ms: int) -> None:
+        """Time passes, as far as the next deadline."""
+        deadline = self.forwarding.deadline()
+        self.now_ms = self.now_ms + ms if deadline is None else min(self.now_ms + ms, deadline)
+        posts, done = self.forwarding.due(self.vhost, self.now_ms)
+        self.post(posts)
+        self.settle(done)
+
+    @rule(queue=st.sampled_from(QUEUES))
+    def rebind(self, queue: str) -> None:
+        """Bind a queue, or unbind it."""
+        binding = Binding("dlx", Destination("queue", queue))
+        if queue in self.bound():
+            self.vhost.topology.unbind(binding)
+        else:
+            self.vhost.topology.bind(binding)
+
+    @rule(exchange=st.sampled_from(["dlx", "none"]))
+    def redirect(self, exchange: str) -> None:
+        """A policy names another exchange."""
+        self.forwarding.redirect(To(exchange, None), self.now_ms)
+
+    @invariant()
+    def the_source_and_the_worker_agree(self) -> None:
+        """What is held is on its way, and nothing else, and something will happen with it."""
+        assert len(self.forwarding) == len(self.held)
+        deadline = self.forwarding.deadline()
+        assert (deadline is None) == (not self.held)
+        assert deadline is None or deadline <= self.now_ms + RETRY_MS
+
+    def teardown(self) -> None:
+        """When queues answer and stay bound, all ends well."""
+        self.forwarding.redirect(To("dlx", None), self.now_ms)
+        if not self.bound():
+            self.rebind("a")
+        for _ in range(3):
+            self.now_ms = self.forwarding.deadline() or self.now_ms
+            posts, done = self.forwarding.due(self.vhost, self.now_ms)
+            self.post(posts)
+            self.settle(done)
+            while self.letters:
+                queue, publish = self.letters.pop(0)
+                for number, (_, body) in zip(publish.ids, publish.messages, strict=True):
+                    if number not in self.refused:
+                        self.took.setdefault(int(body), set()).add(queue)
+                confirmed = Confirmed(publish.publisher, publish.ids, False)
+                self.settle(self.forwarding.confirmed(confirmed))
+            self.now_ms += RETRY_MS
+        assert not self.held
+
+
+TestForwarding = World.TestCase
+TestForwarding.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
