@@ -24,6 +24,7 @@ from amqp10broker.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties
+from amqp10broker.catalog.policies import Policy
 from amqp10broker.message import amqp091
 from amqp10broker.queues.commands import Delete
 from amqp10broker.queues.effects import Reason
@@ -186,6 +187,42 @@ async def test_a_queue_can_take_back_what_is_rejected(autojump_clock: MockClock)
         assert got is not None
         await client.send(1, BasicReject(got[0], requeue=False))
         assert await bodies(client, "q") == "1"
+
+
+def set_policy(broker: Broker, **definition: Any) -> None:
+    """One that matches the queue q only."""
+    named = {key.replace("_", "-"): value for key, value in definition.items()}
+    broker.catalog.lookup_vhost("/").policies.put(Policy("p", "^q$", named))
+
+
+async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: MockClock) -> None:
+    """While it runs; and takes it away again."""
+    async with open_client(q={"x-max-length": 0}) as (broker, client):
+        await client.send(1, message(1, "q", b"1"))
+        await client.idle()
+        set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
+        await client.send(1, message(1, "q", b"2"))
+        assert await bodies(client, "dead") == "2"
+        broker.catalog.lookup_vhost("/").policies.delete("p")
+        await client.send(1, message(1, "q", b"3"))
+        assert await bodies(client, "dead") == ""
+
+
+async def test_the_argument_of_a_queue_goes_before_its_policy(autojump_clock: MockClock) -> None:
+    """For the exchange and for the key, each by itself."""
+    given = {"x-dead-letter-exchange": "", "x-max-length": 0}
+    async with open_client(q=given, other={}) as (broker, client):
+        set_policy(broker, dead_letter_exchange="none", dead_letter_routing_key="other")
+        await client.send(1, message(1, "q", b"1"))
+        assert await bodies(client, "other") == "1"
+
+
+async def test_a_policy_for_other_queues_is_ignored(autojump_clock: MockClock) -> None:
+    """Its pattern does not match."""
+    async with open_client(other={"x-max-length": 0}) as (broker, client):
+        set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
+        await client.send(1, message(1, "other", b"1"))
+        assert await bodies(client, "dead") == ""
 
 
 # --- at least once ----------------------------------------------------------------------------------

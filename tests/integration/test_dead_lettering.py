@@ -1,0 +1,565 @@
+"""Dead-lettering with real clients: the cases of RabbitMQ's dead_lettering suite, by pika and proton.
+
+Queue types are the suite's: each case runs with a classic and a quorum queue as source, where both can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import NackError
+from proton import Delivery, Message, symbol
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.pika_client import Delivered, Inbox, Properties, get, get_all, put, until
+from tests.support.proton_client import ProtonClient
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+Headers = dict[str, Any]
+
+
+class Scene:
+    """A source, its dead-letter exchange of type direct, and a queue for dead letters that is bound.
+
+    Attributes:
+        source: name of the queue that gives messages up; not declared yet.
+        exchange: name of the dead-letter exchange.
+        dead: name of the queue for dead letters; it is bound with the name of the source, and its own.
+    """
+
+    def __init__(self, channel: BlockingChannel, name: str, kind: str) -> None:
+        self.channel = channel
+        self.kind = kind
+        self.source, self.exchange, self.dead = name, f"{name}-dlx", f"{name}-dead"
+        channel.exchange_declare(self.exchange, "direct")
+        self.declare(self.dead)
+        for key in (self.source, self.dead):
+            channel.queue_bind(self.dead, self.exchange, key)
+
+    def declare(self, queue: str, **arguments: Any) -> None:
+        """A durable queue of the kind; arguments without x-, underscores for dashes."""
+        given = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+        self.channel.queue_declare(queue, durable=True, arguments={"x-queue-type": self.kind, **given})
+
+    def declare_source(self, **arguments: Any) -> None:
+        """With the dead-letter exchange."""
+        self.declare(self.source, **{"dead_letter_exchange": self.exchange, **arguments})
+
+    def publish(self, *texts: str, queue: str | None = None, **properties: Any) -> None:
+        """Messages into the source."""
+        put(self.channel, queue or self.source, *texts, properties=Properties(**properties))
+
+    def take(self, count: int, queue: str | None = None) -> list[int]:
+        """Get messages; their delivery tags."""
+        name = queue or self.source
+        until(self.channel, lambda: self.ready(name) >= count, f"{count} messages in {name}")
+        return [get(self.channel, name).tag for _ in range(count)]
+
+    def ready(self, queue: str) -> int:
+        """Messages that are ready in a queue."""
+        return int(self.channel.queue_declare(queue, passive=True).method.message_count)
+
+    def await_dead(self, *texts: str, queue: str | None = None) -> list[Delivered]:
+        """Dead letters with these bodies, in this order, and no others."""
+        name = queue or self.dead
+        until(self.channel, lambda: self.ready(name) >= len(texts), f"{len(texts)} messages in {name}")
+        taken = [get(self.channel, name, auto_ack=True) for _ in texts]
+        assert [each.text for each in taken] == list(texts)
+        assert self.ready(name) == 0
+        return taken
+
+    def dead_headers(self, text: str, queue: str | None = None) -> Headers:
+        """The headers of the one dead letter."""
+        (taken,) = self.await_dead(text, queue=queue)
+        return headers_of(taken)
+
+
+def headers_of(delivered: Delivered) -> Headers:
+    """Its headers, which it must have."""
+    assert delivered.properties.headers is not None
+    return dict(delivered.properties.headers)
+
+
+def events(headers: Headers) -> list[tuple[str, str, int]]:
+    """Queue, reason and count of each record, newest first."""
+    return [(each["queue"], each["reason"], each["count"]) for each in headers["x-death"]]
+
+
+@pytest.fixture(params=["classic", "quorum"])
+def scene(request: pytest.FixtureRequest, channel: BlockingChannel, queue: str) -> Iterator[Scene]:
+    """With queues of either kind."""
+    built = Scene(channel, queue, request.param)
+    yield built
+    if channel.is_open:
+        channel.exchange_delete(built.exchange)
+
+
+@pytest.fixture
+def classic(channel: BlockingChannel, queue: str) -> Scene:
+    """With classic queues."""
+    return Scene(channel, queue, "classic")
+
+
+# --- rejected ---------------------------------------------------------------------------------------
+
+
+def test_dead_letter_nack(scene: Scene) -> None:
+    """basic.nack with requeue=false, one by one."""
+    scene.declare_source()
+    scene.publish("1", "2", "3")
+    tags = scene.take(3)
+    scene.channel.basic_nack(tags[1], requeue=False)
+    scene.await_dead("2")
+    scene.channel.basic_ack(tags[0])
+    scene.channel.basic_nack(tags[2], requeue=False)
+    scene.await_dead("3")
+
+
+def test_dead_letter_multiple_nack(scene: Scene) -> None:
+    """multiple=true: in the order of the queue."""
+    scene.declare_source()
+    scene.publish("1", "2", "3")
+    scene.channel.basic_nack(scene.take(3)[-1], multiple=True, requeue=False)
+    scene.await_dead("1", "2", "3")
+
+
+def test_dead_letter_nack_requeue(scene: Scene) -> None:
+    """requeue=true is no dead letter."""
+    scene.declare_source()
+    scene.publish("1", "2")
+    for tag in scene.take(2):
+        scene.channel.basic_nack(tag, requeue=True)
+    assert sorted(get_all(scene.channel, scene.source)) == ["1", "2"]
+    scene.await_dead()
+
+
+def test_dead_letter_nack_requeue_multiple(scene: Scene) -> None:
+    """Nor with multiple=true."""
+    scene.declare_source()
+    scene.publish("1", "2", "3")
+    scene.channel.basic_nack(scene.take(3)[-1], multiple=True, requeue=True)
+    assert get_all(scene.channel, scene.source) == ["1", "2", "3"]
+    scene.await_dead()
+
+
+@pytest.mark.parametrize("how", ["basic_nack", "basic_reject"])
+def test_dead_letter_requeue_then_norequeue_by_get(scene: Scene, how: str) -> None:
+    """First requeued, then given up."""
+    scene.declare_source()
+    scene.publish("1")
+    verdict = getattr(scene.channel, how)
+    verdict(scene.take(1)[0], requeue=True)
+    verdict(scene.take(1)[0], requeue=False)
+    scene.await_dead("1")
+
+
+@pytest.mark.parametrize("how", ["basic_nack", "basic_reject"])
+def test_dead_letter_requeue_then_norequeue_by_consume(scene: Scene, how: str) -> None:
+    """The same by a consumer."""
+    scene.declare_source()
+    inbox = Inbox(scene.channel, scene.source)
+    scene.publish("1")
+    verdict = getattr(scene.channel, how)
+    verdict(inbox.take()[0].tag, requeue=True)
+    again = inbox.take()[0]
+    assert again.method.redelivered
+    verdict(again.tag, requeue=False)
+    (dead,) = scene.await_dead("1")
+    assert not dead.method.redelivered
+
+
+def test_dead_letter_reject(scene: Scene) -> None:
+    """basic.reject with requeue=false."""
+    scene.declare_source()
+    scene.publish("1", "2", "3")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    scene.await_dead("1")
+    assert get_all(scene.channel, scene.source) == ["2", "3"]
+
+
+def test_dead_letter_reject_many(scene: Scene) -> None:
+    """A hundred, one by one, keep their order."""
+    scene.declare_source()
+    texts = [str(number) for number in range(100)]
+    scene.publish(*texts)
+    for tag in scene.take(100):
+        scene.channel.basic_reject(tag, requeue=False)
+    scene.await_dead(*texts)
+
+
+def test_dead_letter_reject_requeue(scene: Scene) -> None:
+    """requeue=true is no dead letter."""
+    scene.declare_source()
+    scene.publish("1")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=True)
+    assert get_all(scene.channel, scene.source) == ["1"]
+    scene.await_dead()
+
+
+# --- other reasons ----------------------------------------------------------------------------------
+
+
+def test_dead_letter_ttl(scene: Scene) -> None:
+    """The queue's x-message-ttl."""
+    scene.declare_source(message_ttl=1)
+    scene.publish("1", "2", "3")
+    scene.await_dead("1", "2", "3")
+
+
+def test_dead_letter_max_length_drop_head(scene: Scene) -> None:
+    """The oldest go."""
+    scene.declare_source(max_length=1)
+    scene.publish("1", "2", "3")
+    scene.await_dead("1", "2")
+    assert get_all(scene.channel, scene.source) == ["3"]
+
+
+def test_dead_letter_max_length_reject_publish_dlx(classic: Scene) -> None:
+    """What does not fit is refused, and dead-lettered as well; a classic queue can."""
+    classic.declare_source(max_length=1, overflow="reject-publish-dlx")
+    classic.channel.confirm_delivery()
+    classic.publish("1")
+    for text in ("2", "3"):
+        with pytest.raises(NackError):
+            classic.publish(text)
+    headers = [headers_of(each) for each in classic.await_dead("2", "3")]
+    assert [events(each) for each in headers] == [[(classic.source, "maxlen", 1)]] * 2
+    assert get_all(classic.channel, classic.source) == ["1"]
+
+
+def test_dead_letter_missing_exchange(scene: Scene) -> None:
+    """Dropped until somebody declares it."""
+    later = f"{scene.source}-later"
+    scene.declare_source(dead_letter_exchange=later)
+    scene.publish("1", "2")
+    first, second = scene.take(2)
+    scene.channel.basic_reject(first, requeue=False)
+    scene.ready(scene.source)
+    scene.channel.exchange_declare(later, "fanout", auto_delete=True)
+    scene.channel.queue_bind(scene.dead, later)
+    scene.channel.basic_reject(second, requeue=False)
+    scene.await_dead("2")
+
+
+# --- routing ----------------------------------------------------------------------------------------
+
+
+def test_dead_letter_routing_key(scene: Scene) -> None:
+    """x-dead-letter-routing-key instead of the message's own."""
+    scene.declare_source(dead_letter_routing_key="unbound")
+    scene.publish("1")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    scene.await_dead()
+    scene.channel.queue_bind(scene.dead, scene.exchange, "unbound")
+    scene.publish("2")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    (dead,) = scene.await_dead("2")
+    assert (dead.method.exchange, dead.method.routing_key) == (scene.exchange, "unbound")
+
+
+def test_dead_letter_routing_key_header_cc(scene: Scene) -> None:
+    """Without it, the keys of CC count too."""
+    copy = f"{scene.source}-copy"
+    scene.declare(copy)
+    scene.channel.queue_bind(copy, scene.exchange, copy)
+    scene.declare_source()
+    scene.publish("1", headers={"CC": [copy]})
+    assert get_all(scene.channel, copy) == ["1"]
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    scene.await_dead("1")
+    scene.await_dead("1", queue=copy)
+
+
+def test_dead_letter_routing_key_header_bcc(scene: Scene) -> None:
+    """BCC is gone when the message is in a queue: it plays no part in dead-lettering."""
+    copy = f"{scene.source}-copy"
+    scene.declare(copy)
+    scene.channel.queue_bind(copy, scene.exchange, copy)
+    scene.declare_source()
+    scene.publish("1", headers={"BCC": [copy]})
+    assert get_all(scene.channel, copy) == ["1"]
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    scene.await_dead("1")
+    scene.await_dead(queue=copy)
+
+
+def test_dead_letter_routing_key_cycle_max_length(scene: Scene) -> None:
+    """A queue that drops into itself: the message is gone, and the new one stays."""
+    scene.declare_source(max_length=1, dead_letter_exchange="")
+    scene.publish("1", "2")
+    assert scene.ready(scene.source) == 1
+    assert get_all(scene.channel, scene.source) == ["2"]
+
+
+def test_dead_letter_routing_key_cycle_ttl(scene: Scene) -> None:
+    """A queue whose messages expire into itself."""
+    scene.declare_source(message_ttl=1, dead_letter_exchange="")
+    scene.publish("1", "2")
+    until(scene.channel, lambda: scene.ready(scene.source) == 0, "both to be gone")
+
+
+def test_dead_letter_routing_key_cycle_with_reject(scene: Scene) -> None:
+    """A client's rejection makes it a wanted one."""
+    scene.declare_source(dead_letter_exchange="")
+    scene.publish("1")
+    for _ in range(3):
+        scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    until(scene.channel, lambda: scene.ready(scene.source) == 1, "the message to come back")
+    assert events(headers_of(get(scene.channel, scene.source))) == [(scene.source, "rejected", 3)]
+
+
+def test_dead_letter_headers_first_death_route(scene: Scene) -> None:
+    """A headers exchange can send the dead where they first died, by x-first-death-reason."""
+    by_reason = f"{scene.source}-reasons"
+    scene.channel.exchange_declare(by_reason, "headers", auto_delete=True)
+    for reason in ("rejected", "expired"):
+        scene.declare(f"{scene.source}-{reason}")
+        match = {"x-match": "all-with-x", "x-first-death-reason": reason}
+        scene.channel.queue_bind(f"{scene.source}-{reason}", by_reason, arguments=match)
+    scene.declare_source(dead_letter_exchange=by_reason)
+    scene.publish("1")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    scene.publish("2", expiration="1")
+    scene.await_dead("1", queue=f"{scene.source}-rejected")
+    scene.await_dead("2", queue=f"{scene.source}-expired")
+
+
+# --- headers ----------------------------------------------------------------------------------------
+
+
+def test_dead_letter_headers(scene: Scene) -> None:
+    """x-death of a rejected message, the summary, and what the publisher gave."""
+    scene.declare_source()
+    scene.publish("1", headers={"mine": 1}, delivery_mode=2, priority=3, message_id="m")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    (dead,) = scene.await_dead("1")
+    headers = headers_of(dead)
+    assert (dead.properties.delivery_mode, dead.properties.priority) == (2, 3)
+    assert (dead.properties.message_id, headers["mine"]) == ("m", 1)
+    (record,) = headers["x-death"]
+    assert record.pop("time") is not None
+    assert record == {
+        "count": 1,
+        "reason": "rejected",
+        "queue": scene.source,
+        "exchange": "",
+        "routing-keys": [scene.source],
+    }
+    for which in ("first", "last"):
+        assert headers[f"x-{which}-death-reason"] == "rejected"
+        assert headers[f"x-{which}-death-queue"] == scene.source
+        assert headers[f"x-{which}-death-exchange"] == ""
+
+
+def test_dead_letter_headers_reason_maxlen(scene: Scene) -> None:
+    """Of a message that was dropped from the head."""
+    scene.declare_source(max_length=1)
+    scene.publish("1", "2")
+    assert events(scene.dead_headers("1")) == [(scene.source, "maxlen", 1)]
+
+
+def test_dead_letter_headers_reason_expired(scene: Scene) -> None:
+    """By the queue's time to live: the message had none of its own."""
+    scene.declare_source(message_ttl=1)
+    scene.publish("1")
+    headers = scene.dead_headers("1")
+    assert events(headers) == [(scene.source, "expired", 1)]
+    assert "original-expiration" not in headers["x-death"][0]
+
+
+def test_dead_letter_headers_reason_expired_per_message(scene: Scene) -> None:
+    """The message's own: it moves into the record, so that it does not expire again."""
+    scene.declare_source()
+    scene.publish("1", expiration="1")
+    (dead,) = scene.await_dead("1")
+    headers = headers_of(dead)
+    assert dead.properties.expiration is None
+    assert headers["x-death"][0]["original-expiration"] == "1"
+
+
+def test_dead_letter_headers_cc(scene: Scene) -> None:
+    """Recorded with the routing key, and still there."""
+    scene.declare_source()
+    scene.publish("1", headers={"CC": ["other"]})
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    headers = scene.dead_headers("1")
+    assert headers["CC"] == ["other"]
+    assert headers["x-death"][0]["routing-keys"] == [scene.source, "other"]
+
+
+def test_dead_letter_headers_cc_with_routing_key(scene: Scene) -> None:
+    """With a dead-letter routing key it is in the record only."""
+    scene.declare_source(dead_letter_routing_key=scene.dead)
+    scene.publish("1", headers={"CC": ["other"]})
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    headers = scene.dead_headers("1")
+    assert "CC" not in headers
+    assert headers["x-death"][0]["routing-keys"] == [scene.source, "other"]
+
+
+def test_dead_letter_headers_bcc(scene: Scene) -> None:
+    """Neither recorded nor there."""
+    scene.declare_source()
+    scene.publish("1", headers={"CC": ["cc"], "BCC": ["bcc"]})
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    headers = scene.dead_headers("1")
+    assert (headers["CC"], "BCC" in headers) == (["cc"], False)
+    assert headers["x-death"][0]["routing-keys"] == [scene.source, "cc"]
+
+
+def test_dead_letter_headers_first_death(scene: Scene) -> None:
+    """Written once; the last one each time."""
+    final = f"{scene.source}-final"
+    scene.declare(final)
+    scene.declare(f"{scene.source}-2", dead_letter_exchange="", dead_letter_routing_key=final)
+    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=f"{scene.source}-2")
+    scene.publish("1")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    scene.channel.basic_reject(scene.take(1, f"{scene.source}-2")[0], requeue=False)
+    headers = scene.dead_headers("1", final)
+    assert headers["x-first-death-queue"] == scene.source
+    assert headers["x-last-death-queue"] == f"{scene.source}-2"
+    assert events(headers) == [(f"{scene.source}-2", "rejected", 1), (scene.source, "rejected", 1)]
+
+
+def test_dead_letter_headers_cycle(scene: Scene) -> None:
+    """The record of a queue that is passed again counts."""
+    wait = f"{scene.source}-wait"
+    scene.declare(wait, message_ttl=1, dead_letter_exchange="", dead_letter_routing_key=scene.source)
+    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=wait)
+    scene.publish("1")
+    for _ in range(2):
+        scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    headers = scene.dead_headers("1", scene.source)
+    assert events(headers) == [(wait, "expired", 2), (scene.source, "rejected", 2)]
+
+
+def test_dead_letter_reject_expire_expire(scene: Scene) -> None:
+    """Rejected, expired, expired into the queue where it was rejected: no automatic cycle."""
+    names = [scene.source, f"{scene.source}-2", f"{scene.source}-3"]
+    scene.declare(names[0], dead_letter_exchange="", dead_letter_routing_key=names[1])
+    for name, to in ((names[1], names[2]), (names[2], names[0])):
+        scene.declare(name, message_ttl=1, dead_letter_exchange="", dead_letter_routing_key=to)
+    scene.publish("1")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    headers = scene.dead_headers("1", scene.source)
+    assert events(headers) == [(names[2], "expired", 1), (names[1], "expired", 1), (names[0], "rejected", 1)]
+
+
+def test_dead_letter_headers_should_be_appended_for_each_event(scene: Scene) -> None:
+    """Queue and reason are the key: two reasons of one queue are two records."""
+    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=scene.dead)
+    scene.channel.queue_delete(scene.dead)
+    scene.declare(scene.dead, dead_letter_exchange="", dead_letter_routing_key=scene.source)
+    scene.publish("1", expiration="1")
+    scene.channel.basic_reject(scene.take(1, scene.dead)[0], requeue=False)
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    headers = scene.dead_headers("1")
+    assert events(headers) == [
+        (scene.source, "rejected", 1),
+        (scene.dead, "rejected", 1),
+        (scene.source, "expired", 1),
+    ]
+
+
+def test_dead_letter_headers_should_not_be_appended_for_republish(scene: Scene) -> None:
+    """A client that publishes what it got begins a new history."""
+    scene.declare_source()
+    scene.publish("1")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    headers = scene.dead_headers("1")
+    forged = [{**headers["x-death"][0], "count": 7}]
+    scene.publish("2", headers={**headers, "x-death": forged}, expiration="1")
+    assert events(scene.dead_headers("2")) == [(scene.source, "expired", 1)]
+
+
+def test_metrics(scene: Scene, broker: BrokerProcess) -> None:
+    """status counts dead letters by reason: rejected, expired by queue and by message, maxlen."""
+    scene.declare_source(max_length=3, message_ttl=60_000)
+    scene.publish("1", "2", "3", "4")
+    scene.channel.basic_nack(scene.take(2)[-1], multiple=True, requeue=False)
+    assert get_all(scene.channel, scene.source) == ["4"]
+    scene.publish("5", expiration="1")
+    scene.await_dead("1", "2", "3", "5")
+    status = broker.queue(scene.source)
+    assert status is not None
+    assert status["dead_lettered"] == {"rejected": 2, "expired": 1, "maxlen": 1}
+
+
+# --- AMQP 1.0 ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("modified", [False, True], ids=["rejected", "undeliverable-here"])
+def test_outcomes_of_amqp10_dead_letter(scene: Scene, client: ProtonClient, modified: bool) -> None:
+    """dead_letter_reject of RabbitMQ's amqp_client suite: annotations, delivery-count, first-acquirer."""
+    scene.declare_source()
+    message = Message(body="1", durable=True, priority=6, annotations={symbol("x-mine"): "kept"})
+    client.sender(scene.source).send(message)
+    receiver = client.receiver(scene.source, credit=1)
+    if modified:
+        receiver.modify(receiver.take()[0], failed=True, undeliverable=True)
+    else:
+        receiver.settle(receiver.take(), Delivery.REJECTED)
+    dead = client.receiver(scene.dead, credit=1).take()[0].message
+    assert (dead.body, dead.durable, dead.priority) == ("1", True, 6)
+    assert (dead.first_acquirer, dead.delivery_count) == (False, 1)
+    annotations = dict(dead.annotations or {})
+    assert annotations["x-mine"] == "kept"
+    assert annotations["x-exchange"] == scene.exchange
+    assert annotations["x-routing-key"] == scene.source
+    for which in ("first", "last"):
+        assert annotations[f"x-{which}-death-queue"] == scene.source
+        assert annotations[f"x-{which}-death-reason"] == "rejected"
+        assert annotations[f"x-{which}-death-exchange"] == ""
+    (record,) = annotations["x-opt-deaths"].elements
+    times = record.pop("first-time"), record.pop("last-time")
+    assert times[0] == times[1] > 1_700_000_000_000
+    assert list(record.pop("routing-keys").elements) == [scene.source]
+    assert record == {"queue": scene.source, "reason": symbol("rejected"), "count": 1, "exchange": ""}
+
+
+def test_many_rejected_by_amqp10_keep_their_order(scene: Scene, client: ProtonClient) -> None:
+    """dead_letter_reject_many_message_order: a hundred, each with its own disposition."""
+    scene.declare_source()
+    client.sender(scene.source).send(
+        *(Message(body=f"{number}".encode(), inferred=True) for number in range(100))
+    )
+    receiver = client.receiver(scene.source, credit=100)
+    for received in receiver.take(100):
+        receiver.settle(received, Delivery.REJECTED)
+    client.wait(lambda: scene.ready(scene.dead) == 100, "a hundred dead letters")
+    scene.await_dead(*map(str, range(100)))
+
+
+def test_a_time_to_live_of_amqp10(scene: Scene, client: ProtonClient) -> None:
+    """In the record, and no more in the header."""
+    scene.declare_source()
+    client.sender(scene.source).send(Message(body="1", ttl=0.005))
+    dead = client.receiver(scene.dead, credit=1).take()[0].message
+    (record,) = dict(dead.annotations or {})["x-opt-deaths"].elements
+    assert (record["reason"], record["ttl"], dead.ttl) == ("expired", 5, 0)
+
+
+def test_history_reads_the_same_in_both_protocols(scene: Scene, client: ProtonClient) -> None:
+    """Published with pika, died twice, received with proton; and the other way round."""
+    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=scene.source)
+    scene.publish("1")
+    client.sender(scene.source).send(Message(body=b"2", inferred=True))
+    for _ in range(2):
+        for tag in scene.take(2):
+            scene.channel.basic_reject(tag, requeue=False)
+    receiver = client.receiver(scene.source, credit=2)
+    for received in receiver.take(2):
+        (record,) = dict(received.message.annotations or {})["x-opt-deaths"].elements
+        assert (record["queue"], record["count"]) == (scene.source, 2)
+        assert record["last-time"] >= record["first-time"]
+        receiver.settle(received, Delivery.RELEASED)
+    receiver.close()
+    for text in ("1", "2"):
+        got = get(scene.channel, scene.source)
+        assert got.text == text
+        assert events(headers_of(got)) == [(scene.source, "rejected", 2)]
