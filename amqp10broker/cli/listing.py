@@ -65,6 +65,10 @@ LISTINGS: Final = (
             "consumers": "",
             "publishers": "links of AMQP 1.0 with this target",
             "leader": "the broker that has it",
+            "policy": "that counts for it",
+            "operator_policy": "likewise",
+            "effective_policy_definition": "what the two set",
+            "ineffective_policy_keys": "settings of the two that mean nothing to its type",
         },
         ("name", "type", "messages", "consumers"),
         rows.queue_row,
@@ -72,7 +76,10 @@ LISTINGS: Final = (
     Listing(
         "exchanges",
         "exchanges of a virtual host",
-        dict.fromkeys(("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"), ""),
+        {
+            **dict.fromkeys(("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"), ""),
+            "policy": "that counts for it",
+        },
         ("name", "type", "durable"),
     ),
     Listing(
@@ -88,6 +95,20 @@ LISTINGS: Final = (
         },
         ("source_name", "destination_name", "destination_kind", "routing_key", "arguments"),
         rows.binding_row,
+    ),
+    *(
+        Listing(
+            noun,
+            f"{what} of a virtual host",
+            {
+                **dict.fromkeys(("vhost", "name", "pattern"), ""),
+                "apply_to": "which of those whose name matches",
+                "definition": "",
+                "priority": "the highest counts",
+            },
+            ("name", "pattern", "apply_to", "definition", "priority"),
+        )
+        for noun, what in (("policies", "policies"), ("operator-policies", "operator policies"))
     ),
     Listing(
         "vhosts",

@@ -42,6 +42,8 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "list-queues": "list queues of a virtual host",
         "list-exchanges": "list exchanges of a virtual host",
         "list-bindings": "list bindings of a virtual host",
+        "list-policies": "list policies of a virtual host",
+        "list-operator-policies": "list operator policies of a virtual host",
         "list-vhosts": "list virtual hosts",
         "list-users": "list users",
         "list-permissions": "list who may do what in a virtual host",
@@ -83,6 +85,12 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "delete-vhost": "delete a virtual host with all that is in it, and close its connections",
         "set-vhost-limits": "limit connections and queues of a virtual host",
     },
+    "policies": {
+        "set-policy": "set a policy: settings for all queues or exchanges whose name matches",
+        "clear-policy": "forget a policy",
+        "set-operator-policy": "set an operator policy: bounds of what policies and arguments set",
+        "clear-operator-policy": "forget an operator policy",
+    },
     "definitions": {
         "export-definitions": "write everything that is declared to a file",
         "import-definitions": "declare what a file says",
@@ -99,9 +107,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: the arguments without the program's name; None takes the process's.
     """
-    written = sys.argv[1:] if argv is None else argv
+    written = list(sys.argv[1:] if argv is None else argv)
     # No option of the program itself has a value, so this is the command, if there is one.
-    typed = next((each for each in written if not each.startswith("-")), None)
+    place = next((place for place, each in enumerate(written) if not each.startswith("-")), None)
+    typed = None
+    if place is not None:
+        typed = written[place]
+        dashed = typed.replace("_", "-")
+        if any(dashed in names for names in HOMES.values()):
+            # As RabbitMQ's tools spell it: set_policy.
+            typed = written[place] = dashed
     arguments = build_parser(typed, whole=False).parse_args(written)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from clients; what the terminal's encoding does not have is shown as an escape.

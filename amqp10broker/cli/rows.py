@@ -30,6 +30,10 @@ def queue_row(queue: Document) -> Row:
         "consumers": queue["consumer_count"],
         "publishers": queue["publishers"],
         "leader": queue["leader"],
+        "policy": queue["policy"],
+        "operator_policy": queue["operator_policy"],
+        "effective_policy_definition": queue["effective_policy_definition"],
+        "ineffective_policy_keys": queue["ineffective_policy_keys"],
     }
 
 

@@ -15,6 +15,7 @@ class Kind(Enum):
 
     TEXT = "a string"
     FLAG = "true or false"
+    INTEGER = "an integer"
     TEXTS = "a list of strings"
     TABLE = "a map with string keys"
     ANY = "any value"
@@ -87,6 +88,8 @@ def _fits(kind: Kind, value: object) -> bool:
             return isinstance(value, str)
         case Kind.FLAG:
             return isinstance(value, bool)
+        case Kind.INTEGER:
+            return isinstance(value, int) and not isinstance(value, bool)
         case Kind.TEXTS:
             return isinstance(value, list | tuple) and all(isinstance(item, str) for item in value)
         case Kind.TABLE:

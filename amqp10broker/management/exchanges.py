@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqp10broker.catalog.policy_keys import EXCHANGE
 from amqp10broker.management.caller import Caller
 from amqp10broker.management.names import check_name, check_not_default, check_not_reserved
 from amqp10broker.routing.exchange import Exchange
@@ -72,6 +73,7 @@ def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
 
 
 def _describe(caller: Caller, exchange: Exchange) -> dict[str, Any]:
+    policy = caller.vhost.policies.effective(exchange.name, EXCHANGE) if exchange.name else None
     return {
         "name": exchange.name,
         "vhost": caller.vhost.name,
@@ -80,4 +82,5 @@ def _describe(caller: Caller, exchange: Exchange) -> dict[str, Any]:
         "auto_delete": exchange.auto_delete,
         "internal": exchange.internal,
         "arguments": dict(exchange.arguments),
+        "policy": None if policy is None else policy.name,
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.errors import NotFound
-from amqp10broker.management import accounts, bindings, definitions, exchanges, limits, queues
+from amqp10broker.management import accounts, bindings, definitions, exchanges, limits, policies, queues
 from amqp10broker.management.arguments import Argument, Kind, checked
 from amqp10broker.management.caller import Caller
 
@@ -76,6 +76,13 @@ _USER: Final = Argument("user", Kind.TEXT, "name of the user")
 _VHOST: Final = Argument("vhost", Kind.TEXT, "name of the virtual host; the caller's own if not given", None)
 _LIMITS: Final = Argument("limits", Kind.TABLE, "by name, as max-connections; a negative number lifts one")
 _TAGS: Final = Argument("tags", Kind.TEXTS, "such as administrator or impersonator", ())
+_POLICY: Final = (
+    _NAME,
+    Argument("pattern", Kind.TEXT, "regular expression on names of queues or exchanges"),
+    Argument("definition", Kind.TABLE, "settings by name, as max-length"),
+    Argument("priority", Kind.INTEGER, "of several that match, the highest counts", 0),
+    Argument("apply_to", Kind.TEXT, "all, queues, classic_queues, quorum_queues, streams, exchanges", "all"),
+)
 _ADMINISTRATOR: Final = "the tag administrator"
 
 
@@ -211,6 +218,29 @@ _TABLE: Final = (
     Operation(
         "list-vhosts", "vhost", (), accounts.list_vhosts,
         "a permission in each, or the tag administrator", "All virtual hosts.", changes=False,
+    ),
+    Operation(
+        "set-policy", "policy", _POLICY, policies.set_policy, _ADMINISTRATOR,
+        "Set a policy of the virtual host; it acts at once.",
+    ),
+    Operation(
+        "clear-policy", "policy", (_NAME,), policies.clear_policy, _ADMINISTRATOR, "Forget a policy.",
+    ),
+    Operation(
+        "list-policies", "policy", (), policies.list_policies, _ADMINISTRATOR,
+        "All policies of the virtual host.", changes=False,
+    ),
+    Operation(
+        "set-operator-policy", "policy", _POLICY, policies.set_operator_policy, _ADMINISTRATOR,
+        "Set a policy that bounds what policies and arguments set; it acts at once.",
+    ),
+    Operation(
+        "clear-operator-policy", "policy", (_NAME,), policies.clear_operator_policy, _ADMINISTRATOR,
+        "Forget an operator policy.",
+    ),
+    Operation(
+        "list-operator-policies", "policy", (), policies.list_operator_policies, _ADMINISTRATOR,
+        "All operator policies of the virtual host.", changes=False,
     ),
     Operation(
         "set-vhost-limits", "vhost", (_VHOST, _LIMITS), limits.set_vhost_limits, _ADMINISTRATOR,

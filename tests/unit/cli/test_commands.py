@@ -80,6 +80,13 @@ class TestRequests:
             "delete-vhost": {"queues": 3},
             "set-vhost-limits": {"max-queues": 5},
             "set-user-limits": {},
+            "set-policy": {
+                "queues": 2,
+                "exchanges": 1,
+                "ineffective": ["max-age"],
+                "warnings": ["this acts otherwise"],
+            },
+            "set-operator-policy": {"queues": 0, "exchanges": 0, "ineffective": [], "warnings": []},
         }
 
         def ask(place: admin.Place, request: dict[str, Any]) -> Any:
@@ -219,6 +226,43 @@ class TestRequests:
                 ("set-vhost-limits", "v", {"vhost": "v", "limits": {"max-queues": 5}}),
                 "limits of vhost 'v': max-queues 5\n",
             ),
+            (
+                # As RabbitMQ's documentation of quorum queues has it.
+                r'set_policy qq ^qq\. {"delivery-limit":50} --priority 123 --apply-to quorum_queues',
+                (
+                    "set-policy",
+                    None,
+                    {
+                        "name": "qq",
+                        "pattern": r"^qq\.",
+                        "definition": {"delivery-limit": 50},
+                        "priority": 123,
+                        "apply_to": "quorum_queues",
+                    },
+                ),
+                "policy 'qq' set; it counts for 2 queues and 1 exchange\n",
+            ),
+            (
+                'set-operator-policy --vhost v p .* {"max-length":5}',
+                (
+                    "set-operator-policy",
+                    "v",
+                    {
+                        "name": "p",
+                        "pattern": ".*",
+                        "definition": {"max-length": 5},
+                        "priority": 0,
+                        "apply_to": "all",
+                    },
+                ),
+                "operator policy 'p' set; it counts for 0 queues and 0 exchanges\n",
+            ),
+            ("clear-policy p --vhost v", ("clear-policy", "v", {"name": "p"}), "policy 'p' cleared\n"),
+            (
+                "clear-operator-policy p",
+                ("clear-operator-policy", None, {"name": "p"}),
+                "operator policy 'p' cleared\n",
+            ),
         ],
         ids=lambda value: value if isinstance(value, str) and not value.endswith("\n") else "",
     )
@@ -230,6 +274,14 @@ class TestRequests:
         assert asked[-1] == request_
         assert capsys.readouterr().out.startswith(said)
 
+    def test_what_does_not_act_is_said(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
+        """On standard error; the policy is set all the same."""
+        assert main.main(["set-policy", "p", ".*", '{"max-age": "1D"}']) == 0
+        complaint = capsys.readouterr().err
+        assert complaint.startswith(
+            "warning: this acts otherwise\nwarning: max-age: without effect on some of the queues, see "
+        )
+
     @pytest.mark.parametrize(
         ("argv", "code", "message"),
         [
@@ -240,6 +292,8 @@ class TestRequests:
             ("set-user-limits u", 2, "give --max-connections or --max-channels"),
             ("import-definitions no-such-file.json", 2, "cannot be read"),
             ("import-definitions -", 2, "standard input is not JSON"),
+            ("set-policy p .* {max-length:5}", 2, """must be a JSON object: '{"max-length": 1000}'"""),
+            ("set-policy p .* 5", 2, "DEFINITION is '5'; must be a JSON object"),
             ("export-definitions no/such/directory/file", 1, "cannot write no/such/directory/file"),
         ],
     )
@@ -256,7 +310,14 @@ class TestRequests:
         complaint = capsys.readouterr().err
         assert message in complaint
         assert complaint.count("\n") == 1
-        changing = {"declare-queue", "delete-exchange", "unbind", "set-user-limits", "import-definitions"}
+        changing = {
+            "declare-queue",
+            "delete-exchange",
+            "unbind",
+            "set-user-limits",
+            "import-definitions",
+            "set-policy",
+        }
         assert changing.isdisjoint(name for name, _, _ in asked)
 
 
@@ -278,6 +339,9 @@ class TestRequests:
         "add-user u --password-file f --no-password",
         "set-permissions u a b",
         "set-vhost-limits --max-queues many",
+        "set-policy p .*",
+        "set-policy p .* {} --priority high",
+        "set-policy p .* {} --apply-to queue",
         "completion tcsh",
     ],
 )

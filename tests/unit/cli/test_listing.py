@@ -100,6 +100,10 @@ QUEUE = {
     "publishers": 0,
     "leader": "n",
     "replicas": ["n"],
+    "policy": "p",
+    "operator_policy": None,
+    "effective_policy_definition": {"max-length": 5},
+    "ineffective_policy_keys": ["max-age"],
 }
 
 

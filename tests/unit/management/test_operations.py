@@ -104,5 +104,6 @@ def test_exchanges_are_listed(broker: Broker) -> None:
         "auto_delete": False,
         "internal": True,
         "arguments": {},
+        "policy": None,
     }
     assert listed["amq.topic"]["type"] == "topic"

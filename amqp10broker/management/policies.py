@@ -1,0 +1,133 @@
+"""Operations on policies and operator policies of a virtual host: set, clear, list.
+
+They are for administrators: users with that tag, and the machine's owner at the local socket.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from amqp10broker.catalog.policies import Policy
+from amqp10broker.catalog.policy_keys import CHECKS, EXCHANGE, unknown_of
+from amqp10broker.catalog.queue import Effective
+from amqp10broker.errors import InvalidArgument
+from amqp10broker.management.caller import BadRequest, Caller
+
+
+def set_policy(
+    caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
+) -> dict[str, Any]:
+    """Add a policy, or replace the one of the same name. It acts at once.
+
+    Returns:
+        ``{"queues": int, "exchanges": int, "ineffective": [settings], "warnings": [sentences]}``: for how
+        many it counts now, which of its settings mean nothing to some of them, and what acts otherwise than
+        it says.
+
+    Raises:
+        BadRequest: the name is empty.
+        InvalidArgument: the pattern, a setting or `apply_to` is not allowed.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("set-policy")
+    return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to))
+
+
+def set_operator_policy(
+    caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
+) -> dict[str, Any]:
+    """As `set_policy`, for a policy that bounds what policies and arguments set."""
+    caller.may_administer("set-operator-policy")
+    return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
+
+
+def clear_policy(caller: Caller, name: str) -> None:
+    """Forget a policy; what it set counts no more, at once.
+
+    Raises:
+        NotFound: there is none of this name.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("clear-policy")
+    caller.vhost.policies.delete(name)
+
+
+def clear_operator_policy(caller: Caller, name: str) -> None:
+    """As `clear_policy`, for an operator policy."""
+    caller.may_administer("clear-operator-policy")
+    caller.vhost.policies.delete(name, operator=True)
+
+
+def list_policies(caller: Caller) -> list[dict[str, Any]]:
+    """All policies of the virtual host, by name.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.may_administer("list-policies")
+    return _listed(caller, operator=False)
+
+
+def list_operator_policies(caller: Caller) -> list[dict[str, Any]]:
+    """As `list_policies`, of operator policies."""
+    caller.may_administer("list-operator-policies")
+    return _listed(caller, operator=True)
+
+
+# --- steps of the above ---------------------------------------------------------------------------
+
+
+def _checked(name: str) -> str:
+    if not name:
+        raise BadRequest("policy", "the policy has no name: give one")
+    return name
+
+
+def _set(caller: Caller, policy: Policy) -> dict[str, Any]:
+    # What a definitions file may hold for a plugin is a slip of the pen here.
+    unknown = unknown_of(policy.definition)
+    if unknown:
+        raise InvalidArgument(
+            f"policy '{policy.name}'",
+            f"policy '{policy.name}': '{unknown[0]}' is no setting of policies; known are "
+            f"{', '.join(sorted(CHECKS))}",
+        )
+    policies = caller.vhost.policies
+    policies.put(policy)
+    bound = list(_bound(caller, policy))
+    exchanges = [exchange.name for exchange in caller.vhost.topology if exchange.name]
+    return {
+        "queues": len(bound),
+        # No setting of operator policies means anything to an exchange.
+        "exchanges": 0
+        if policy.operator
+        else sum(policies.effective(name, EXCHANGE) == policy for name in exchanges),
+        "ineffective": sorted(
+            {key for each in bound for key in each.ineffective if key in policy.definition}
+        ),
+        "warnings": [warning for each in bound for warning in each.warnings],
+    }
+
+
+def _bound(caller: Caller, policy: Policy) -> Iterator[Effective]:
+    """What counts for the queues for which the policy does."""
+    for queue in caller.vhost:
+        name = queue.effective.operator_policy if policy.operator else queue.effective.policy
+        if name == policy.name:
+            yield queue.effective
+
+
+def _listed(caller: Caller, *, operator: bool) -> list[dict[str, Any]]:
+    return [
+        {
+            "vhost": caller.vhost.name,
+            "name": policy.name,
+            "pattern": policy.pattern,
+            "apply_to": policy.apply_to,
+            "definition": dict(policy.definition),
+            "priority": policy.priority,
+        }
+        for policy in sorted(caller.vhost.policies, key=lambda each: each.name)
+        if policy.operator is operator
+    ]

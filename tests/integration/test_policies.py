@@ -1,0 +1,196 @@
+"""Policies set by command act on queues and exchanges that clients use, and no more when they are cleared."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import ChannelClosedByBroker, NackError, UnroutableError
+from proton import Delivery
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.command_line import CommandLine
+from tests.support.pika_client import get_all, put
+from tests.support.proton_client import ProtonClient
+
+pytestmark = pytest.mark.integration
+
+SetPolicy = Callable[..., str]
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> CommandLine:
+    return CommandLine(broker)
+
+
+@pytest.fixture
+def set_policy(run: CommandLine, queue: str) -> Iterator[SetPolicy]:
+    """Sets a policy, or an operator policy, for names that begin as the test's queue; both go after it."""
+
+    def put(definition: dict[str, Any], *options: str, command: str = "set-policy") -> str:
+        return run(command, queue, f"^{queue}", json.dumps(definition), *options)
+
+    yield put
+    for command in ("clear-policy", "clear-operator-policy"):
+        run.done(command, queue)
+
+
+@pytest.fixture
+def confirming(channel: BlockingChannel) -> BlockingChannel:
+    """A channel that hears of each publish."""
+    channel.confirm_delivery()
+    return channel
+
+
+def shown(run: CommandLine, queue: str) -> dict[str, Any]:
+    """What `list-queues` says of a queue."""
+    columns = ("name", "policy", "operator_policy", "effective_policy_definition", "messages_ready")
+    return next(row for row in run.json("list-queues", *columns) if row["name"] == queue)
+
+
+def test_a_length_limit_comes_and_goes(
+    run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """Drop-head: the oldest go; without the policy everything stays again."""
+    channel.queue_declare(queue, durable=True)
+    said = set_policy({"max-length": 2, "overflow": "drop-head"}, "--apply-to", "queues")
+    assert said == f"policy '{queue}' set; it counts for 1 queue and 0 exchanges\n"
+    put(channel, queue, "1", "2", "3")
+    assert get_all(channel, queue) == ["2", "3"]
+    assert shown(run, queue)["policy"] == queue
+    assert run("clear-policy", queue) == f"policy '{queue}' cleared\n"
+    assert shown(run, queue)["effective_policy_definition"] == {}
+    put(channel, queue, "1", "2", "3")
+    assert get_all(channel, queue) == ["1", "2", "3"]
+
+
+def test_a_lower_limit_acts_on_what_is_there(
+    set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """The head goes with the next publish at the latest."""
+    channel.queue_declare(queue, durable=True)
+    put(channel, queue, "1", "2", "3", "4")
+    channel.queue_declare(queue, durable=True)
+    set_policy({"max-length": 2})
+    put(channel, queue, "5")
+    assert get_all(channel, queue) == ["4", "5"]
+
+
+def test_reject_publish_is_a_nack_and_a_rejected_delivery(
+    set_policy: SetPolicy, confirming: BlockingChannel, client: ProtonClient, queue: str
+) -> None:
+    """In either protocol; and accepted again when the policy is gone."""
+    confirming.queue_declare(queue, durable=True)
+    set_policy({"max-length": 1, "overflow": "reject-publish"})
+    put(confirming, queue, "1")
+    with pytest.raises(NackError):
+        put(confirming, queue, "2")
+    sender = client.sender(f"/queues/{queue}")
+    (outcome,) = sender.send("3")
+    assert outcome.state == Delivery.REJECTED
+    assert outcome.condition == "amqp:resource-limit-exceeded"
+    assert outcome.description == f"queue '{queue}' exceeded maximum length"
+    assert get_all(confirming, queue) == ["1"]
+    put(confirming, queue, "4")
+    assert get_all(confirming, queue) == ["4"]
+
+
+def test_a_full_queue_fails_a_transaction(
+    set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """406 partial tx completion, and what was taken stays taken."""
+    channel.queue_declare(queue, durable=True)
+    set_policy({"max-length": 1, "overflow": "reject-publish"})
+    channel.tx_select()
+    put(channel, queue, "1", "2")
+    with pytest.raises(ChannelClosedByBroker, match="partial tx completion") as closed:
+        channel.tx_commit()
+    assert closed.value.reply_code == 406
+    again = channel.connection.channel()
+    assert get_all(again, queue) == ["1"]
+
+
+def test_the_operator_has_the_last_word(
+    run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """The smaller limit of policy, operator policy and argument counts."""
+    channel.queue_declare(queue, durable=True, arguments={"x-max-length": 9})
+    set_policy({"max-length": 5})
+    set_policy({"max-length": 2}, command="set-operator-policy")
+    put(channel, queue, "1", "2", "3")
+    assert get_all(channel, queue) == ["2", "3"]
+    row = shown(run, queue)
+    assert (row["policy"], row["operator_policy"]) == (queue, queue)
+    assert row["effective_policy_definition"] == {"max-length": 2}
+    run("clear-operator-policy", queue)
+    put(channel, queue, *"123456")
+    assert get_all(channel, queue) == list("23456")
+
+
+def test_an_alternate_exchange_by_policy_gets_what_has_no_way(
+    run: CommandLine, set_policy: SetPolicy, confirming: BlockingChannel, queue: str
+) -> None:
+    """On an exchange that is in use, at once, and no more when the policy is cleared."""
+    confirming.queue_declare(queue, durable=True)
+    confirming.exchange_declare(f"{queue}-x", "direct")
+    confirming.exchange_declare(f"{queue}-ae", "fanout")
+    confirming.queue_bind(queue, f"{queue}-ae")
+
+    def publish(text: str) -> None:
+        confirming.basic_publish(f"{queue}-x", "nowhere", text.encode(), mandatory=True)
+
+    try:
+        with pytest.raises(UnroutableError):
+            publish("1")
+        set_policy({"alternate-exchange": f"{queue}-ae"}, "--apply-to", "exchanges")
+        publish("2")
+        assert get_all(confirming, queue) == ["2"]
+        rows = run.json("list-exchanges", "name", "policy")
+        assert {"name": f"{queue}-x", "policy": queue} in rows
+        run("clear-policy", queue)
+        with pytest.raises(UnroutableError):
+            publish("3")
+    finally:
+        confirming.exchange_delete(f"{queue}-x")
+        confirming.exchange_delete(f"{queue}-ae")
+
+
+def test_the_documentations_examples_work_as_they_stand(run: CommandLine) -> None:
+    """Of quorum queues, with this program's name in place of rabbitmqctl."""
+    overrides = ("qq-overrides", r"^qq\.", '{"delivery-limit": 50}')
+    options = ("--priority", "123", "--apply-to", "quorum_queues")
+    try:
+        run("set_policy", *overrides, *options)
+        run("set_policy", "qq-unlimited", r"^qq\.unlimited", '{"delivery-limit": -1}', *options)
+        (row, unlimited) = (
+            row for row in run.json("list-policies") if row["name"] in ("qq-overrides", "qq-unlimited")
+        )
+        assert row == {
+            "name": "qq-overrides",
+            "pattern": r"^qq\.",
+            "apply_to": "quorum_queues",
+            "definition": {"delivery-limit": 50},
+            "priority": 123,
+        }
+        assert unlimited["definition"] == {"delivery-limit": -1}
+        dead_letters = '{"delivery-limit": 50, "dead-letter-exchange": "redeliveries.limit.dlx"}'
+        run("set_policy", *overrides[:2], dead_letters, *options)
+    finally:
+        run.done("clear_policy", "qq-overrides")
+        run.done("clear_policy", "qq-unlimited")
+
+
+def test_a_mistake_is_refused_with_what_is_allowed(run: CommandLine, queue: str) -> None:
+    """And nothing is set."""
+    complaint = run.fails(1, "set-policy", queue, ".*", '{"overflow": "drop-tail"}')
+    assert complaint == (
+        f"the broker refuses: policy '{queue}': 'overflow' is 'drop-tail'; must be one of drop-head, "
+        "reject-publish, reject-publish-dlx"
+    )
+    complaint = run.fails(1, "set-policy", queue, ".*", '{"max-lenght": 5}')
+    assert f"policy '{queue}': 'max-lenght' is no setting of policies; known are alternate-" in complaint
+    assert run.fails(1, "clear-policy", queue) == f"the broker refuses: no policy '{queue}'"
+    assert queue not in [row["name"] for row in run.json("list-policies")]
