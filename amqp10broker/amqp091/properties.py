@@ -238,6 +238,30 @@ def read_headers(data: bytes) -> Table:
     return decode_table(data, _headers_at(data, flags, pos))[0]
 
 
+def locate(data: bytes) -> tuple[int, int, slice, slice]:
+    """Where headers and expiration stand, for who replaces them and copies the rest.
+
+    Args:
+        data: properties that have been accepted.
+
+    Returns:
+        The flags, where the values begin, and the places of headers and expiration with their lengths;
+        empty ones, where they would stand, if they are not there.
+    """
+    flags, values = read_flags(data)
+    pos = headers = _headers_at(data, flags, values)
+    if flags & HEADERS:
+        pos += 4 + int.from_bytes(data[pos : pos + 4], "big")
+    headers_at = slice(headers, pos)
+    pos += bool(flags & DELIVERY_MODE) + bool(flags & PRIORITY)
+    if flags & CORRELATION_ID:
+        pos += 1 + data[pos]
+    if flags & REPLY_TO:
+        pos += 1 + data[pos]
+    stop = pos + 1 + data[pos] if flags & EXPIRATION else pos
+    return flags, values, headers_at, slice(pos, stop)
+
+
 def _headers_at(data: bytes, flags: int, pos: int) -> int:
     if flags & CONTENT_TYPE:
         pos += 1 + data[pos]

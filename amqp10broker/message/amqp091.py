@@ -79,12 +79,39 @@ def make_head(
     """
     prefix = _prefix(exchange, routing_key)
     if redelivered or delivery_count or death_times:
-        flags = (REDELIVERED if redelivered else 0) | (DEAD_LETTERED if death_times else 0)
-        prefix = bytes((MARK, flags)) + delivery_count.to_bytes(4, "big") + prefix[_NAMES_AT:]
-    if death_times:
-        count = len(death_times) // _TIMES_BYTES
-        return b"".join((prefix, properties, death_times, count.to_bytes(_COUNT_BYTES, "big")))
+        return join_head(
+            prefix[_NAMES_AT:],
+            properties,
+            redelivered=redelivered,
+            delivery_count=delivery_count,
+            death_times=death_times,
+        )
     return prefix + properties
+
+
+def join_head(
+    names: bytes,
+    properties: bytes,
+    *,
+    redelivered: bool = False,
+    delivery_count: int = 0,
+    death_times: bytes = b"",
+) -> bytes:
+    """As `make_head`.
+
+    Args:
+        names: exchange and routing key as two short strings.
+        properties: see `make_head`, as the others.
+        redelivered: see there.
+        delivery_count: see there.
+        death_times: see there.
+    """
+    flags = (REDELIVERED if redelivered else 0) | (DEAD_LETTERED if death_times else 0)
+    start = bytes((MARK, flags)) + delivery_count.to_bytes(4, "big")
+    if not death_times:
+        return start + names + properties
+    count = len(death_times) // _TIMES_BYTES
+    return b"".join((start, names, properties, death_times, count.to_bytes(_COUNT_BYTES, "big")))
 
 
 def split_head(head: bytes) -> tuple[bytes, bytes, bool]:

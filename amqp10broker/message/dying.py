@@ -1,8 +1,10 @@
 """What dead-lettering makes of a message: the history in its head, the new exchange and key, no time to live.
 
 Only the head changes, and it stays in its protocol's encoding; body and bare message are as published. So
-the work is done once for all messages of a batch that share a head. What the records mean, and how the
-broker's own are told from what a client published under the same name, is in docs/adr/0015.
+the work is done once for all messages of a batch that share a head, and most of it once for those of
+AMQP 0-9-1 whose heads differ in other properties only, in message-id for instance. What the records
+mean, and how the broker's own are told from what a client published under the same name, is in
+docs/adr/0015.
 
 The message counts as one that nobody has had yet in its new queue: it is not redelivered. For a consumer of
 AMQP 1.0 it still has no first acquirer, so in that encoding the field first-acquirer is left out, which
@@ -12,10 +14,10 @@ means false, until somebody acquires it; then it says false. The count of failed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from amqp10broker.amqp091.codec import decode_shortstr
-from amqp10broker.amqp091.properties import decode_properties, encode_properties
+from amqp10broker.amqp091.codec import decode_shortstr, decode_table, encode_shortstr, encode_table
+from amqp10broker.amqp091.properties import EXPIRATION, HEADERS, locate, read_headers
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
@@ -40,6 +42,9 @@ from amqp10broker.message.deaths import (
     with_times,
 )
 from amqp10broker.message.values import NAME_BYTES_MAX
+
+REMEMBERED_MAX: Final = 4096
+"""Heads of one batch whose fate is remembered: more of them do not repeat."""
 
 _CC: Final = "CC"
 _FIRST: Final = ("x-first-death-reason", "x-first-death-queue", "x-first-death-exchange")
@@ -76,13 +81,8 @@ class DeadLettered(NamedTuple):
 
 
 def dead_lettered(head: bytes, cause: Cause) -> DeadLettered:
-    """The head of a message that leaves a queue, and how it is routed.
-
-    Args:
-        head: as the message lay in the queue, with a failed delivery counted already.
-        cause: why it leaves.
-    """
-    return _dead_lettered091(head, cause) if head[0] == amqp091.MARK else _dead_lettered10(head, cause)
+    """The head of one message that leaves a queue, and how it is routed; see `Dying.of`."""
+    return Dying(cause).of(head)
 
 
 def deaths_of(head: bytes) -> tuple[Death, ...]:
@@ -91,58 +91,102 @@ def deaths_of(head: bytes) -> tuple[Death, ...]:
         times = amqp091.death_times(head)
         if not times:
             return ()
-        headers = decode_properties(amqp091.split_head(head)[1]).headers or {}
+        headers = read_headers(amqp091.split_head(head)[1])
         return with_times(from_header(headers.get(X_DEATH)), times)
     annotations = decode_head(head)[1]
     return from_annotation(annotations[X_OPT_DEATHS]) if has_own_deaths(annotations) else ()
 
 
-def _dead_lettered10(head: bytes, cause: Cause) -> DeadLettered:
-    header, annotations = decode_head(head)
-    before = from_annotation(annotations[X_OPT_DEATHS]) if has_own_deaths(annotations) else ()
-    exchange = annotations[X_EXCHANGE]
-    keys = (annotations[X_ROUTING_KEY], *extra_keys(head))
-    deaths = recorded(before, _text(cause.queue), cause.reason, cause.now_ms, exchange, keys, header.ttl)
-    for name, value in _summary(deaths[0], exchange, first=not before).items():
-        annotations[Symbol(name)] = value
-    annotations[X_EXCHANGE] = _text(cause.exchange)
-    if cause.routing_key is not None:
-        keys = (cause.routing_key,)
-        annotations[X_ROUTING_KEY] = _text(cause.routing_key)
-        annotations.pop(X_CC, None)
-    annotations[X_OPT_DEATHS] = to_annotation(deaths)
-    header.ttl = None
-    header.first_acquirer = None
-    return DeadLettered(encode_head(header, with_deaths_placed(annotations, ours=True)), keys, deaths)
+class _History(NamedTuple):
+    """What messages of AMQP 0-9-1 have in common that differ in other properties only."""
+
+    names: bytes
+    headers: bytes
+    times: bytes
+    routing_keys: tuple[str, ...]
+    deaths: tuple[Death, ...]
 
 
-def _dead_lettered091(head: bytes, cause: Cause) -> DeadLettered:
-    names, given, _ = amqp091.split_head(head)
-    exchange, pos = decode_shortstr(names, 0)
-    routing_key, _ = decode_shortstr(names, pos)
-    properties = decode_properties(given)
-    headers: dict[str, Any] = dict(properties.headers or {})
-    times = amqp091.death_times(head)
-    before = with_times(from_header(headers.get(X_DEATH)), times) if times else ()
-    keys: tuple[str, ...] = (routing_key, *headers.get(_CC, ()))
-    ttl_ms = None if properties.expiration is None else int(properties.expiration)
-    deaths = recorded(before, _text(cause.queue), cause.reason, cause.now_ms, exchange, keys, ttl_ms)
-    headers.update(_summary(deaths[0], exchange, first=not before))
-    headers[X_DEATH] = [death.to_table() for death in deaths]
-    if cause.routing_key is not None:
-        keys = (cause.routing_key,)
-        routing_key = cause.routing_key
-        headers.pop(_CC, None)
-    properties.headers = headers
-    properties.expiration = None
-    dead = amqp091.make_head(
-        _short(cause.exchange),
-        _short(routing_key),
-        encode_properties(properties),
-        delivery_count=amqp091.delivery_count(head),
-        death_times=times_of(deaths),
-    )
-    return DeadLettered(dead, keys, deaths)
+class Dying:
+    """What becomes of messages that leave a queue together."""
+
+    __slots__ = ("_cause", "_histories")
+
+    def __init__(self, cause: Cause) -> None:
+        self._cause = cause
+        self._histories: dict[tuple[bytes, ...], _History] = {}
+
+    def of(self, head: bytes) -> DeadLettered:
+        """The head of a message that leaves the queue, and how it is routed.
+
+        Args:
+            head: as the message lay in the queue, with a failed delivery counted already.
+        """
+        return self._of_091(head) if head[0] == amqp091.MARK else self._of_10(head)
+
+    def _of_10(self, head: bytes) -> DeadLettered:
+        cause = self._cause
+        header, annotations = decode_head(head)
+        before = from_annotation(annotations[X_OPT_DEATHS]) if has_own_deaths(annotations) else ()
+        exchange = annotations[X_EXCHANGE]
+        keys = (annotations[X_ROUTING_KEY], *extra_keys(head))
+        deaths = recorded(before, _text(cause.queue), cause.reason, cause.now_ms, exchange, keys, header.ttl)
+        for name, value in _summary(deaths[0], exchange, first=not before).items():
+            annotations[Symbol(name)] = value
+        annotations[X_EXCHANGE] = _text(cause.exchange)
+        if cause.routing_key is not None:
+            keys = (cause.routing_key,)
+            annotations[X_ROUTING_KEY] = _text(cause.routing_key)
+            annotations.pop(X_CC, None)
+        annotations[X_OPT_DEATHS] = to_annotation(deaths)
+        header.ttl = None
+        header.first_acquirer = None
+        return DeadLettered(encode_head(header, with_deaths_placed(annotations, ours=True)), keys, deaths)
+
+    def _of_091(self, head: bytes) -> DeadLettered:
+        names, given, _ = amqp091.split_head(head)
+        flags, values, headers_at, expiration_at = locate(given)
+        of = (names, given[headers_at], given[expiration_at], amqp091.death_times(head))
+        history = self._histories.get(of)
+        if history is None:
+            if len(self._histories) >= REMEMBERED_MAX:
+                self._histories.clear()
+            history = self._histories[of] = self._history(*of)
+        properties = b"".join(
+            (
+                ((flags | HEADERS) & ~EXPIRATION).to_bytes(2, "big"),
+                given[values : headers_at.start],
+                history.headers,
+                given[headers_at.stop : expiration_at.start],
+                given[expiration_at.stop :],
+            )
+        )
+        count = amqp091.delivery_count(head)
+        dead = amqp091.join_head(history.names, properties, delivery_count=count, death_times=history.times)
+        return DeadLettered(dead, history.routing_keys, history.deaths)
+
+    def _history(self, names: bytes, headers_given: bytes, expiration: bytes, times: bytes) -> _History:
+        cause = self._cause
+        exchange, pos = decode_shortstr(names, 0)
+        routing_key, _ = decode_shortstr(names, pos)
+        headers = decode_table(headers_given, 0)[0] if headers_given else {}
+        before = with_times(from_header(headers.get(X_DEATH)), times) if times else ()
+        keys: tuple[str, ...] = (routing_key, *headers.get(_CC, ()))
+        ttl_ms = int(expiration[1:]) if expiration else None
+        deaths = recorded(before, _text(cause.queue), cause.reason, cause.now_ms, exchange, keys, ttl_ms)
+        headers.update(_summary(deaths[0], exchange, first=not before))
+        headers[X_DEATH] = [death.to_table() for death in deaths]
+        if cause.routing_key is not None:
+            keys = (cause.routing_key,)
+            routing_key = cause.routing_key
+            headers.pop(_CC, None)
+        return _History(
+            encode_shortstr(_short(cause.exchange)) + encode_shortstr(_short(routing_key)),
+            encode_table(headers),
+            times_of(deaths),
+            keys,
+            deaths,
+        )
 
 
 def _summary(death: Death, exchange: str, *, first: bool) -> dict[str, str]:

@@ -5,27 +5,32 @@ The heads of a batch are few, mostly one: what becomes of a message is found onc
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from operator import itemgetter
+from typing import Final, NamedTuple
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.message.deaths import is_cycle
-from amqp10broker.message.dying import Cause, DeadLettered, dead_lettered
+from amqp10broker.message.dying import REMEMBERED_MAX, Cause, DeadLettered, Dying
 from amqp10broker.message.message import Message
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.effects import DeadLetters
 from amqp10broker.routing.exchange import Exchange
 
+_HEAD: Final = itemgetter(0)
+
 
 class Fate(NamedTuple):
-    """What becomes of a message."""
+    """What becomes of messages."""
 
-    message: Message
+    head: bytes
+    """Their new one."""
     queues: Sequence[DeclaredQueue]
-    """Where it goes."""
+    """Where they go."""
     cycles: Sequence[DeclaredQueue]
-    """Where it would go as well, had it not come from there without any client having a hand in it."""
+    """Where they would go as well, had they not come from there without a client having a hand in it."""
 
 
 class Judge:
@@ -35,7 +40,7 @@ class Judge:
         exchange: the dead-letter exchange; None if there is none of its name.
     """
 
-    __slots__ = ("_cause", "_known", "_routes", "_vhost", "exchange")
+    __slots__ = ("_dying", "_fates", "_vhost", "exchange")
 
     def __init__(self, vhost: VirtualHost, cause: Cause) -> None:
         """Look the exchange up.
@@ -46,30 +51,45 @@ class Judge:
         """
         self.exchange: Exchange | None = vhost.topology.find_exchange(cause.exchange)
         self._vhost = vhost
-        self._cause = cause
-        self._known: dict[bytes, DeadLettered] = {}
-        self._routes: dict[bytes, tuple[Sequence[DeclaredQueue], Sequence[DeclaredQueue]]] = {}
+        self._dying = Dying(cause)
+        self._fates: dict[bytes, Fate] = {}
 
-    def fate(self, message: Message) -> Fate:
-        """What becomes of a message; nothing if there is no exchange, or no queue is bound."""
-        head, content = message
-        dead = self._known.get(head)
-        if dead is None:
-            dead = self._known[head] = dead_lettered(head, self._cause)
-        letter = (dead.head, content)
-        routes = self._routes.get(head)
-        if routes is None:
-            queues, cacheable = self._route(letter, dead.routing_keys)
-            cycles = [queue for queue in queues if is_cycle(dead.deaths, queue.name)]
-            routes = ([queue for queue in queues if queue not in cycles] if cycles else queues, cycles)
+    def fates(self, messages: Iterable[Message]) -> Iterator[tuple[Fate, list[Message]]]:
+        """What becomes of messages, in their order, those with the same fate that stand together as one.
+
+        Nothing, if there is no exchange, or no queue is bound.
+
+        Args:
+            messages: as they lay in the queue.
+        """
+        for head, run in groupby(messages, _HEAD):
+            fate = self._fates.get(head)
+            if fate is not None:
+                yield fate, [(fate.head, content) for _, content in run]
+                continue
+            dead = self._dying.of(head)
+            letters = [(dead.head, content) for _, content in run]
+            fate, cacheable = self._fate(dead, letters[0])
             if cacheable:
-                self._routes[head] = routes
-        return Fate(letter, *routes)
+                if len(self._fates) >= REMEMBERED_MAX:
+                    self._fates.clear()
+                self._fates[head] = fate
+                yield fate, letters
+                continue
+            for letter in letters:
+                yield self._fate(dead, letter)[0], [letter]
 
-    def _route(self, letter: Message, keys: Sequence[str]) -> tuple[Sequence[DeclaredQueue], bool]:
+    def _fate(self, dead: DeadLettered, letter: Message) -> tuple[Fate, bool]:
         if self.exchange is None:
-            return (), True
-        return self._vhost.route(self.exchange, keys, lambda: routing_headers(letter))
+            return Fate(dead.head, (), ()), True
+        queues: Sequence[DeclaredQueue]
+        queues, cacheable = self._vhost.route(
+            self.exchange, dead.routing_keys, lambda: routing_headers(letter)
+        )
+        cycles = [queue for queue in queues if is_cycle(dead.deaths, queue.name)]
+        if cycles:
+            queues = [queue for queue in queues if queue not in cycles]
+        return Fate(dead.head, queues, cycles), cacheable
 
 
 class Routed(NamedTuple):
@@ -97,14 +117,13 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
         return Routed([], ())
     to: dict[DeclaredQueue, list[Message]] = {}
     dropped: dict[str, None] = {}
-    for message in letters.messages:
-        letter, queues, cycles = judge.fate(message)
-        for target in queues:
+    for fate, run in judge.fates(letters.messages):
+        for target in fate.queues:
             messages = to.get(target)
             if messages is None:
-                to[target] = [letter]
+                to[target] = run if len(fate.queues) == 1 else list(run)
             else:
-                messages.append(letter)
-        if cycles:
-            dropped.update(dict.fromkeys(target.name for target in cycles))
+                messages += run
+        if fate.cycles:
+            dropped.update(dict.fromkeys(target.name for target in fate.cycles))
     return Routed(list(to.items()), tuple(dropped))

@@ -205,10 +205,10 @@ class Forwarding:
             if judge is None:
                 cause = Cause(self._queue, reason, each.died_ms, *self.destination)
                 judge = judges[(reason, each.died_ms)] = Judge(vhost, cause)
-            letter, queues, _ = judge.fate(message)
-            self.unrouted += not queues and not each.taken
+            ((fate, (letter,)),) = judge.fates((message,))
+            self.unrouted += not fate.queues and not each.taken
             each.due_ms = now_ms + self._retry_ms
-            for queue, number in self._numbered(each, queues).items():
+            for queue, number in self._numbered(each, fate.queues).items():
                 numbers, messages = to.setdefault(queue, ([], []))
                 numbers.append(number)
                 messages.append(letter)

@@ -18,7 +18,7 @@ from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, acquired_head, decode_head, header_of
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.deaths import Death
-from amqp10broker.message.dying import Cause, dead_lettered, deaths_of
+from amqp10broker.message.dying import Cause, Dying, dead_lettered, deaths_of
 from amqp10broker.message.message import acquired
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.message.traits import traits_of
@@ -241,13 +241,61 @@ def test_summary_of_amqp091() -> None:
     }
 
 
-def test_properties_of_amqp091_stay() -> None:
-    """All but expiration and headers."""
-    given = BasicProperties(content_type="t", message_id="m", type="y", timestamp=5, user_id="u", app_id="a")
-    dead = dead_lettered(amqp091.make_head("", "q", encode_properties(given)), EXPIRED).head
-    kept = decode_properties(amqp091.split_head(dead)[1])
-    kept.headers = None
-    assert kept == given
+EVERY_PROPERTY: dict[str, Any] = {
+    "content_type": "text/plain",
+    "content_encoding": "gzip",
+    "headers": {"mine": 1},
+    "delivery_mode": 2,
+    "priority": 7,
+    "correlation_id": "c",
+    "reply_to": "r",
+    "expiration": "60",
+    "message_id": "m",
+    "timestamp": 5,
+    "type": "y",
+    "user_id": "u",
+    "app_id": "a",
+    "cluster_id": "x",
+}
+
+
+@pytest.mark.parametrize("left_out", [None, *EVERY_PROPERTY])
+def test_properties_of_amqp091_stay(left_out: str | None) -> None:
+    """All but expiration and headers, whichever is missing; and each alone."""
+    all_but_one = {name: value for name, value in EVERY_PROPERTY.items() if name != left_out}
+    alone = {left_out: EVERY_PROPERTY[left_out]} if left_out is not None else {}
+    for given in (all_but_one, alone):
+        dead = dead_lettered(head091(**given), EXPIRED).head
+        kept = decode_properties(amqp091.split_head(dead)[1])
+        assert kept.headers is not None
+        assert ("mine" in kept.headers) == ("headers" in given)
+        kept.headers = None
+        expected = {name: value for name, value in given.items() if name not in ("headers", "expiration")}
+        assert kept == BasicProperties(**expected)
+
+
+def test_properties_with_a_needless_word_of_flags_stay() -> None:
+    """A client may say that more flags follow, of which none is set."""
+    given = b"\x10\x01\x00\x00\x02"  # delivery-mode alone, and a second word
+    dead = dead_lettered(amqp091.make_head("", "q", given), EXPIRED).head
+    assert decode_properties(amqp091.split_head(dead)[1]).delivery_mode == 2
+
+
+def test_messages_that_die_together_have_histories_of_their_own() -> None:
+    """What is found for one of them serves others only if it is the same for them."""
+    dying = Dying(EXPIRED)
+    heads = [
+        head091(message_id="1"),
+        head091(message_id="2"),
+        head091(key="other", message_id="3"),
+        head091(expiration="60"),
+        head091(headers={"CC": ["cc"]}),
+        acquired((head091(message_id="4"), BODY), failed=True)[0],
+        dead_lettered(head091(), REJECTED).head,
+        head10(),
+    ]
+    for head in heads:
+        assert dying.of(head) == dead_lettered(head, EXPIRED)
 
 
 def test_a_clients_x_death_is_not_interpreted() -> None:
