@@ -12,6 +12,7 @@ from amqp10broker.storage import reader as reader_module
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.storage.reader import FileReader
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record, encode_head, encode_marker
+from tests.support.disks import SimDisk
 
 HEADER = Header(Purpose.JOURNAL, 3, 0xFEDCBA9876543210)
 DISK = OsDisk()
@@ -33,13 +34,13 @@ class File:
         self.data += encode_marker(HEADER, len(self.data), len(self.data))
         return self
 
-    def reader(self, tmp_path: Path, *, last: bool = True) -> FileReader:
-        path = tmp_path / "file"
-        path.write_bytes(self.data)
-        return FileReader(DISK, str(path), purpose=Purpose.JOURNAL, number=3, last=last)
+    def reader(self, *, last: bool = True) -> FileReader:
+        disk = SimDisk()
+        disk.overwrite("/file", bytes(self.data))
+        return FileReader(disk, "/file", purpose=Purpose.JOURNAL, number=3, last=last)
 
-    def read(self, tmp_path: Path, *, last: bool = True) -> tuple[list[Record], FileReader]:
-        reader = self.reader(tmp_path, last=last)
+    def read(self, *, last: bool = True) -> tuple[list[Record], FileReader]:
+        reader = self.reader(last=last)
         return [record for batch in reader.batches() for record in batch], reader
 
 
@@ -50,32 +51,30 @@ def _some(count: int = 10) -> File:
     return file
 
 
-def test_records_come_back_in_order_with_their_places(tmp_path: Path) -> None:
+def test_records_come_back_in_order_with_their_places() -> None:
     file = _some()
-    records, reader = file.read(tmp_path, last=False)
+    records, reader = file.read(last=False)
     assert [record.offset for record in records] == file.starts
     assert records[3] == Record(9, 1, 0, 3, b"D" * 60, 3, file.starts[3], 29 + 60)
     assert (reader.end, reader.torn, reader.records) == (len(file.data), None, 10)
 
 
-def test_markers_are_not_yielded(tmp_path: Path) -> None:
-    records, reader = File().mark().add(b"a").mark().mark().add(b"b").mark().read(tmp_path)
+def test_markers_are_not_yielded() -> None:
+    records, reader = File().mark().add(b"a").mark().mark().add(b"b").mark().read()
     assert [record.payload for record in records] == [b"a", b"b"]
     assert reader.torn is None
 
 
-def test_chunks_end_anywhere_and_a_record_may_be_longer_than_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_chunks_end_anywhere_and_a_record_may_be_longer_than_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reader_module, "CHUNK_BYTES", 64)
     file = _some(10).add(b"z" * 1000).add(b"")
-    records, reader = file.read(tmp_path)
+    records, reader = file.read()
     assert [len(record.payload) for record in records] == [*range(0, 200, 20), 1000, 0]
     assert reader.torn is None
 
 
-def test_a_file_of_a_header_only_is_empty(tmp_path: Path) -> None:
-    records, reader = File().read(tmp_path, last=False)
+def test_a_file_of_a_header_only_is_empty() -> None:
+    records, reader = File().read(last=False)
     assert (records, reader.end, reader.torn) == ([], HEADER_BYTES, None)
 
 
@@ -90,45 +89,45 @@ def test_reading_can_begin_in_the_middle(tmp_path: Path) -> None:
 # --- the torn tail ------------------------------------------------------------------------------
 
 
-def test_a_tail_cut_anywhere_in_the_last_record_is_torn_and_the_rest_is_read(tmp_path: Path) -> None:
+def test_a_tail_cut_anywhere_in_the_last_record_is_torn_and_the_rest_is_read() -> None:
     whole = _some()
     last = whole.starts[-1]
     for length in range(last + 1, len(whole.data)):
         file = _some()
         del file.data[length:]
-        records, reader = file.read(tmp_path)
+        records, reader = file.read()
         assert len(records) == 9
         assert reader.torn is not None
         assert (reader.torn.offset, reader.torn.bytes) == (last, length - last)
 
 
 @pytest.mark.parametrize("length", [1, 28, 29, 30, 512, 5000])
-def test_zeros_behind_the_last_record_are_torn(tmp_path: Path, length: int) -> None:
+def test_zeros_behind_the_last_record_are_torn(length: int) -> None:
     file = _some()
     end = len(file.data)
     file.data += bytes(length)
-    records, reader = file.read(tmp_path)
+    records, reader = file.read()
     assert len(records) == 10
     assert reader.torn is not None
     assert (reader.torn.offset, reader.torn.bytes) == (end, length)
 
 
-def test_a_sector_that_was_never_written_is_torn_though_good_records_follow(tmp_path: Path) -> None:
+def test_a_sector_that_was_never_written_is_torn_though_good_records_follow() -> None:
     file = _some().mark()
     for index in range(100):
         file.add(b"x" * 50, index)
     file.data[1536:2048] = bytes(512)
-    records, reader = file.read(tmp_path)
+    records, reader = file.read()
     assert reader.torn is not None
     assert records[-1].offset < 1536
     assert reader.torn.offset <= 1536
 
 
 @pytest.mark.parametrize("size", range(HEADER_BYTES))
-def test_a_header_that_was_not_written_whole_is_torn_in_the_last_file(tmp_path: Path, size: int) -> None:
+def test_a_header_that_was_not_written_whole_is_torn_in_the_last_file(size: int) -> None:
     file = File()
     del file.data[size:]
-    records, reader = file.read(tmp_path)
+    records, reader = file.read()
     assert (records, reader.header, reader.end) == ([], None, 0)
     assert reader.torn is not None
     assert reader.torn.bytes == size
@@ -137,72 +136,72 @@ def test_a_header_that_was_not_written_whole_is_torn_in_the_last_file(tmp_path: 
 # --- damage -------------------------------------------------------------------------------------
 
 
-def test_the_same_tail_in_any_file_but_the_last_is_damage(tmp_path: Path) -> None:
+def test_the_same_tail_in_any_file_but_the_last_is_damage() -> None:
     file = _some()
     del file.data[-1:]
     with pytest.raises(DamagedFile, match=r"only the last file.*truncate -s") as caught:
-        file.read(tmp_path, last=False)
+        file.read(last=False)
     assert caught.value.offset == file.starts[-1]
-    assert caught.value.path == str(tmp_path / "file")
+    assert caught.value.path == "/file"
 
 
-def test_a_header_missing_in_any_file_but_the_last_is_damage(tmp_path: Path) -> None:
+def test_a_header_missing_in_any_file_but_the_last_is_damage() -> None:
     file = File()
     del file.data[10:]
     with pytest.raises(DamagedFile, match="the header of the file is damaged"):
-        file.reader(tmp_path, last=False)
+        file.reader(last=False)
 
 
-def test_a_bad_header_before_records_is_damage_even_in_the_last_file(tmp_path: Path) -> None:
+def test_a_bad_header_before_records_is_damage_even_in_the_last_file() -> None:
     file = _some()
     file.data[:32] = bytes(32)
     with pytest.raises(DamagedFile, match="header"):
-        file.reader(tmp_path)
+        file.reader()
 
 
-def test_a_lost_sector_of_what_a_marker_says_was_synced_is_damage(tmp_path: Path) -> None:
+def test_a_lost_sector_of_what_a_marker_says_was_synced_is_damage() -> None:
     file = File()
     for index in range(100):
         file.add(b"x" * 50, index)
     file.mark().add(b"y")
     file.data[1536:2048] = bytes(512)
     with pytest.raises(DamagedFile, match="the file was synced up to offset") as caught:
-        file.read(tmp_path)
+        file.read()
     assert caught.value.offset is not None
     assert caught.value.offset <= 1536
 
 
-def test_every_flipped_bit_of_a_last_file_is_told_though_no_marker_follows(tmp_path: Path) -> None:
+def test_every_flipped_bit_of_a_last_file_is_told_though_no_marker_follows() -> None:
     whole = File().add(b"first, of some length", 1).mark().add(b"second", 2).add(b"the last one", 3)
     for bit in range(len(whole.data) * 8):
         file = File()
         file.data = bytearray(whole.data)
         file.data[bit // 8] ^= 1 << bit % 8
         with pytest.raises(DamagedFile):
-            file.read(tmp_path)
+            file.read()
 
 
-def test_what_was_read_before_the_damage_is_right(tmp_path: Path) -> None:
+def test_what_was_read_before_the_damage_is_right() -> None:
     rng = random.Random(4)
     whole = _some(40)
-    right, _ = whole.read(tmp_path)
+    right, _ = whole.read()
     for _ in range(200):
         file = File()
         file.data = bytearray(whole.data)
         file.data[rng.randrange(HEADER_BYTES, len(file.data))] ^= rng.randrange(1, 256)
-        reader = file.reader(tmp_path)
+        reader = file.reader()
         got: list[Record] = []
         with pytest.raises(DamagedFile):
             got.extend(record for batch in reader.batches() for record in batch)
         assert got == right[: len(got)]
 
 
-def test_a_payload_that_looks_like_a_record_is_not_taken_for_one(tmp_path: Path) -> None:
+def test_a_payload_that_looks_like_a_record_is_not_taken_for_one() -> None:
     # Somebody publishes the bytes of this very file: cut inside, they are still a torn tail.
     inner = bytes(_some().data)
     file = _some().add(inner)
     del file.data[-1:]
-    records, reader = file.read(tmp_path)
+    records, reader = file.read()
     assert len(records) == 10
     assert reader.torn is not None
 

@@ -1,0 +1,456 @@
+"""The journal: one sequence of numbered files in which every queue of the node keeps its records.
+
+A record belongs to a *group*, a queue's number. `append` collects it and gives a *ticket*; `write` hands
+everything collected to the system; when what `fds_to_sync` names has been synced, `synced` makes the
+tickets durable. Nothing is confirmed before. Nobody here waits or knows the time: `tasks/committer.py`
+does it in the right order.
+
+Three rules keep the files readable after a loss of power (`reader` relies on them):
+
+- One commit writes records to one file. The next file is made, header only, in the commit that fills the
+  one before; records go there when both are durable.
+- A file is removed when everything appended before it was dropped is durable, and never before the
+  removal of the one before it is.
+- Recovery syncs the last file and the folder before anything is appended: what a crashed broker wrote
+  without syncing is then as good as confirmed.
+
+Space comes back from the oldest file on. The queues say how many bytes of each file they still need
+(`add_live`, `add_dead`); `to_clean` names the oldest file when cleaning pays, the queues append what lives
+in it again, and `drop` removes it when that is durable.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections import OrderedDict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.errors import StorageError
+from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.folder import sync_folder
+from amqp10broker.storage.logfile import LogFile, go_on
+from amqp10broker.storage.reader import FileReader, Torn
+from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
+from amqp10broker.storage.sequence import file_name, list_files
+
+FILE_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A file that has grown to this takes no further record."""
+
+OPEN_FILES_MAX: Final = 64
+"""Descriptors of files that are only read; more are closed, the longest unused first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What recovery found."""
+
+    files: int
+    records: int
+    bytes: int
+    torn: Torn | None
+    """What was cut off the last file."""
+    torn_path: str | None
+
+
+class Journal:
+    """The journal of one node. Use it after `recover` has been read to its end.
+
+    Attributes:
+        durable: everything with this ticket or a lower one is durable.
+        found: what recovery found; None before.
+        live_bytes: what the queues need of all files.
+    """
+
+    def __init__(self, disk: Disk, folder: str, *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
+        """Name the journal; nothing is opened.
+
+        Args:
+            disk: where it is.
+            folder: a folder of its own, which is there.
+            file_bytes_max: see `FILE_BYTES_MAX`.
+        """
+        self.durable = 0
+        self.found: Found | None = None
+        self.live_bytes = 0
+        self._disk = disk
+        self._folder = folder
+        self._folder_fd: int | None = None
+        self._file_bytes_max = file_bytes_max
+        self._ticket = 0
+        # All files that can be read, oldest first, those that are still to be made included.
+        self._files: dict[int, LogFile] = {}
+        self._live: dict[int, int] = {}
+        # Bytes of all files but the one being filled.
+        self._full_bytes = 0
+        # Descriptors of closed files, the longest unused first.
+        self._reading: OrderedDict[int, LogFile] = OrderedDict()
+        # Records are written to `_current`; the files behind it are filled one after the other, in
+        # memory, and `_filling` is the last of them. `_last_tickets` are those of files filled.
+        self._current: LogFile | None = None
+        self._pending: deque[LogFile] = deque()
+        self._filling: LogFile | None = None
+        self._last_tickets: dict[int, int] = {}
+        # What a sync of everything written so far would make durable.
+        self._points: deque[tuple[int, LogFile, int, LogFile | None, bool]] = deque()
+        self._syncing = False
+        self._folder_dirty = False
+        # Files to remove, and the ticket that must be durable first.
+        self._dropped: deque[tuple[int, LogFile]] = deque()
+
+    # --- appending --------------------------------------------------------------------------------
+
+    def append(
+        self, group: int, kind: int, index: int, payload: Sequence[bytes], *, term: int = 0
+    ) -> tuple[int, int, int]:
+        """Collect a record; nothing is written yet.
+
+        The record counts as dead until `add_live` says otherwise.
+
+        Args:
+            group: the queue's number, 0 to 2**32 - 1.
+            kind: 1 to 254.
+            index: 0 to 2**64 - 1.
+            payload: pieces, kept as they are until they have been written.
+            term: 0 to 2**64 - 1.
+
+        Returns:
+            Ticket, file number, offset. The record takes `RECORD_BYTES` and the payload's bytes.
+        """
+        filling = self._filling
+        assert filling is not None, "recover first"
+        if filling.end >= self._file_bytes_max:
+            filling = self._roll(filling)
+        offset = filling.append(group, kind, index, payload, term)
+        self._ticket = ticket = self._ticket + 1
+        return ticket, filling.number, offset
+
+    @property
+    def ticket(self) -> int:
+        """The last ticket given: when it is durable, all is."""
+        return self._ticket
+
+    @property
+    def collected_bytes(self) -> int:
+        """What waits to be written."""
+        assert self._current is not None, "recover first"
+        return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
+
+    def mark(self) -> None:
+        """Collect a marker, so that damage in what was synced last can be told from a torn tail.
+
+        For quiet moments: otherwise the next record brings one.
+        """
+        assert self._filling is not None, "recover first"
+        if not self._pending:
+            self._filling.mark()
+
+    def write(self) -> int | None:
+        """Write what is collected, as far as it belongs into one file.
+
+        Returns:
+            The ticket that will be durable when `fds_to_sync` is synced; it may be one that is durable
+            already, when only names and headers are to be synced. None: there is nothing to sync.
+
+        Raises:
+            DiskFull: the rest is still collected; try again when there is room.
+            StorageError: the same, for another reason.
+        """
+        assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
+        current = self._advance()
+        if current.collected_bytes:
+            current.write()
+        following = self._pending[0] if self._pending else None
+        if following is not None and not following.is_made:
+            try:
+                following.make()
+            except StorageError:
+                if current.written == current.synced:
+                    raise
+                # First let what has been written be synced and confirmed; the next call tries again.
+                following = None
+            else:
+                self._folder_dirty = True
+        made = following if following is not None and not following.synced else None
+        folder = self._folder_dirty and (made is not None or bool(self._dropped))
+        if current.written == current.synced and made is None and not folder:
+            return None
+        ticket = self._last_tickets[current.number] if self._pending else self._ticket
+        self._points.append((ticket, current, current.written, made, folder))
+        return ticket
+
+    def fds_to_sync(self) -> list[int]:
+        """The descriptors whose sync makes the last `write` durable; no further write until `synced`.
+
+        Raises:
+            StorageError: one cannot be opened; nothing was done, ask again.
+        """
+        fds: dict[int, None] = {}
+        for _, current, size, made, folder in self._points:
+            if size > current.synced:
+                fds[current.fileno()] = None
+            if made is not None:
+                fds[made.fileno()] = None
+            if folder:
+                fds[self._folder_descriptor()] = None
+        self._syncing = True
+        return list(fds)
+
+    def synced(self, ticket: int) -> None:
+        """Note that what `fds_to_sync` named has been synced, after the `write` that gave this ticket."""
+        self._syncing = False
+        while self._points and self._points[0][0] <= ticket:
+            _, current, size, made, folder = self._points.popleft()
+            current.synced_to(size)
+            if made is not None:
+                made.synced_to(HEADER_BYTES)
+            if folder:
+                self._folder_dirty = False
+        self.durable = max(self.durable, ticket)
+        self._remove_dropped()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, file: int, offset: int) -> bytes:
+        """The payload of a record, written or still collected.
+
+        Raises:
+            DamagedFile: what stands there is not what was written.
+            StorageError: the file cannot be read.
+        """
+        return self._to_read(file).read(offset)
+
+    def read_run(self, file: int, offset: int, length: int) -> list[Record]:
+        """Consecutive records of any groups, with one call of the system.
+
+        Args:
+            file: the number of the file.
+            offset: where the first begins.
+            length: bytes to the end of the last.
+
+        Raises:
+            DamagedFile: what stands there is not what was written.
+            StorageError: the file cannot be read.
+        """
+        return self._to_read(file).read_run(offset, length)
+
+    # --- cleaning ---------------------------------------------------------------------------------
+
+    def add_live(self, file: int, length: int) -> None:
+        """Count bytes of a file as needed."""
+        self._live[file] += length
+        self.live_bytes += length
+
+    def add_dead(self, file: int, length: int) -> None:
+        """Count bytes of a file, counted as live before, as needed no more."""
+        self._live[file] -= length
+        self.live_bytes -= length
+        assert self._live[file] >= 0, "more bytes are dead than were alive"
+
+    def to_clean(self) -> int | None:
+        """The oldest file, if it is full and it pays to clean it.
+
+        That is when no byte in it lives, or when more than half of all bytes are dead and there are two
+        full files or more. Append its live records again, count them as dead here and live there, then
+        `drop` it.
+        """
+        assert self._current is not None, "recover first"
+        oldest = next(iter(self._files))
+        full = self._current.number - oldest
+        if full < 1:
+            return None
+        if not self._live[oldest] or (full >= 2 and 2 * self.live_bytes < self.size_bytes):
+            return oldest
+        return None
+
+    def records_of(self, file: int) -> Iterator[Record]:
+        """All records of a full file, read in parts: let others run between some thousands.
+
+        Raises:
+            DamagedFile: one is not what was written.
+            StorageError: the file cannot be read.
+        """
+        reader = FileReader(
+            self._disk, self._files[file].path, purpose=Purpose.JOURNAL, number=file, last=False
+        )
+        for batch in reader.batches():
+            yield from batch
+
+    def drop(self, file: int, *, after: int | None = None) -> None:
+        """Remove the oldest file, which nobody needs any more, as soon as it is safe.
+
+        Args:
+            file: its number; it is full, and the oldest.
+            after: the ticket that must be durable first; None takes all that was appended. A file whose
+                records are only dead because they were consumed may go at once: 0. That matters when
+                the disk is full.
+        """
+        assert self._current is not None, "recover first"
+        if file != next(iter(self._files)) or file >= self._current.number:
+            raise ValueError(f"file {file} is not the oldest full file")
+        dropped = self._files.pop(file)
+        self.live_bytes -= self._live.pop(file)
+        self._full_bytes -= dropped.end
+        self._reading.pop(file, None)
+        dropped.close()
+        self._dropped.append((self._ticket if after is None else after, dropped))
+        self._remove_dropped()
+
+    # --- what there is ----------------------------------------------------------------------------
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all files, with what is collected, without those dropped."""
+        assert self._filling is not None, "recover first"
+        return self._full_bytes + self._filling.end
+
+    @property
+    def files(self) -> int:
+        """How many files there are, those still to be removed included."""
+        return len(self._files) + len(self._dropped)
+
+    # --- beginning and end ------------------------------------------------------------------------
+
+    def recover(self) -> Iterator[Sequence[Record]]:
+        """Read everything, oldest first, in batches; then the journal can be used, and `found` tells.
+
+        Every record counts as dead until `add_live`. The same record may come twice, when the broker
+        stopped after cleaning had copied it: the later one is the copy.
+
+        Raises:
+            DamagedFile: a record is not what was written; nothing was changed.
+            StorageError: a file cannot be read or cut.
+        """
+        assert self._current is None, "recover once"
+        numbers = list_files(self._disk, self._folder)
+        unused = self._unused_last(numbers)
+        reader: FileReader | None = None
+        records = 0
+        for number in numbers:
+            path = self._path(number)
+            last = number == numbers[-1]
+            reader = FileReader(self._disk, path, purpose=Purpose.JOURNAL, number=number, last=last)
+            self._live[number] = 0
+            yield from reader.batches()
+            records += reader.records
+            if reader.header is not None and not last:
+                self._files[number] = LogFile(
+                    self._disk, path, reader.header, size=reader.end, synced=reader.end
+                )
+        self._begin(numbers[-1] if numbers else 1, unused, reader)
+        torn = None if reader is None else reader.torn
+        torn_path = None if reader is None or torn is None else reader.path
+        self.found = Found(len(numbers), records, self.size_bytes, torn, torn_path)
+
+    def close(self) -> None:
+        """Close all descriptors; what is only collected is lost."""
+        for file in self._files.values():
+            file.close()
+        if self._folder_fd is not None:
+            self._disk.close(self._folder_fd)
+            self._folder_fd = None
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, file_name(number))
+
+    def _roll(self, full: LogFile) -> LogFile:
+        """Go on in a further file, which `write` will make."""
+        self._last_tickets[full.number] = self._ticket
+        self._full_bytes += full.end
+        number = full.number + 1
+        header = Header(Purpose.JOURNAL, number, self._disk.fresh_id())
+        filling = LogFile(self._disk, self._path(number), header)
+        self._files[number] = filling
+        self._live[number] = 0
+        self._pending.append(filling)
+        self._filling = filling
+        return filling
+
+    def _advance(self) -> LogFile:
+        """The file to write to: the next one, if that is made and all before it is durable."""
+        current = self._current
+        assert current is not None, "recover first"
+        if (
+            self._pending
+            and self._pending[0].synced
+            and not current.collected_bytes
+            and current.synced == current.written
+        ):
+            del self._last_tickets[current.number]
+            self._keep_open(current)
+            self._current = current = self._pending.popleft()
+        return current
+
+    def _to_read(self, number: int) -> LogFile:
+        file = self._files[number]
+        assert self._current is not None, "recover first"
+        if number < self._current.number:
+            self._keep_open(file)
+        return file
+
+    def _keep_open(self, file: LogFile) -> None:
+        """Count a full file as used just now; close the one whose use is longest ago."""
+        self._reading[file.number] = file
+        self._reading.move_to_end(file.number)
+        if len(self._reading) > OPEN_FILES_MAX:
+            _, oldest = self._reading.popitem(last=False)
+            oldest.close()
+
+    def _remove_dropped(self) -> None:
+        while self._dropped and self._dropped[0][0] <= self.durable and not self._folder_dirty:
+            try:
+                self._disk.unlink(self._dropped[0][1].path)
+            except OSError:
+                # Nothing is lost but room: it is tried again with the next sync, and a start that finds
+                # the file finds nothing in it that lives.
+                return
+            self._dropped.popleft()
+            # The next one only when this is durable, or a loss of power might bring back this one alone.
+            self._folder_dirty = True
+
+    def _folder_descriptor(self) -> int:
+        if self._folder_fd is None:
+            try:
+                self._folder_fd = self._disk.open_folder(self._folder)
+            except OSError as error:
+                raise StorageError(
+                    self._folder, f"cannot be opened: {error.strerror}", "check that it is there"
+                ) from error
+        return self._folder_fd
+
+    def _unused_last(self, numbers: list[int]) -> str | None:
+        """Take off a last file that no record was ever written to, so that the one before is the last."""
+        if len(numbers) < 2:
+            return None
+        path = self._path(numbers[-1])
+        reader = FileReader(self._disk, path, purpose=Purpose.JOURNAL, number=numbers[-1], last=True)
+        reader.close()
+        if reader.size > HEADER_BYTES:
+            return None
+        numbers.pop()
+        return path
+
+    def _begin(self, number: int, unused: str | None, last: FileReader | None) -> None:
+        """Make the files on the disk be what was read, durably, and go on in the last one."""
+        path = self._path(number)
+        try:
+            if unused is not None:
+                self._disk.unlink(unused)
+            if last is not None and last.header is None:
+                self._disk.unlink(path)
+            if last is not None and last.header is not None:
+                current = go_on(self._disk, last)
+            else:
+                current = LogFile(self._disk, path, Header(Purpose.JOURNAL, number, self._disk.fresh_id()))
+                current.make_durable()
+            sync_folder(self._disk, self._folder)
+        except OSError as error:
+            raise StorageError(
+                path, f"cannot be made ready: {error.strerror}", "look at the disk, and start again"
+            ) from error
+        self._files[number] = self._current = self._filling = current
+        self._live.setdefault(number, 0)
+        self._full_bytes = sum(file.end for file in self._files.values()) - current.end

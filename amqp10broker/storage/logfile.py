@@ -1,0 +1,325 @@
+"""One file of records that is appended to, and read at the same time.
+
+Records are collected in memory with their offsets fixed, and `write` hands them to the system in one
+call. A write that fails leaves the file as it was and everything collected; the next `write` puts the
+same bytes at the same places. Whoever syncs the file says so with `synced_to`, and the next record is
+then preceded by a marker (`record.encode_marker`).
+
+A file that is read only is the same thing without anything to append.
+"""
+
+from __future__ import annotations
+
+import errno
+import os.path
+import struct
+from collections.abc import Sequence
+from typing import Final
+from zlib import crc32
+
+from amqp10broker.errors import DamagedFile, DiskFull, StorageError
+from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.folder import sync_folder
+from amqp10broker.storage.reader import FileReader, parse
+from amqp10broker.storage.record import (
+    HEADER_BYTES,
+    OFFSET_MASK,
+    RECORD_BYTES,
+    Header,
+    Record,
+    encode_marker,
+)
+
+# A read of one record fetches so much at first: most records are shorter.
+_GUESS_BYTES: Final = 4096
+_LEAD: Final = struct.Struct(">II")
+_REST: Final = struct.Struct(">IBQQ")
+_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class LogFile:
+    """One file: what is on the disk up to `written`, and what is collected behind.
+
+    Attributes:
+        path: its name.
+        header: its header.
+        number: the header's.
+        written: bytes that the system has been given.
+        synced: bytes that are known to be durable; 0 as long as the header and the name are not.
+        end: where the next record begins, or a marker before it.
+    """
+
+    __slots__ = (
+        "_disk", "_fd", "_marked", "_pieces", "_places", "_seed",
+        "end", "header", "number", "path", "synced", "written",
+    )  # fmt: skip
+
+    def __init__(self, disk: Disk, path: str, header: Header, *, size: int = 0, synced: int = 0) -> None:
+        """Name a file; nothing is opened.
+
+        Args:
+            disk: where it is.
+            path: its name there.
+            header: the one that it has, or will have when `make` has made it.
+            size: where its last record ends; 0 if it is still to be made.
+            synced: how much of it is durable.
+        """
+        self.path = path
+        self.header = header
+        self.number = header.number
+        self.written = size
+        self.synced = synced
+        self.end = max(size, HEADER_BYTES)
+        self._disk = disk
+        self._fd: int | None = None
+        self._seed = header.seed
+        # What the last marker says, or would say: nothing to tell before the first record.
+        self._marked = HEADER_BYTES
+        self._pieces: list[bytes] = []
+        # Where in `_pieces` a collected record begins, by offset.
+        self._places: dict[int, int] = {}
+
+    @property
+    def collected_bytes(self) -> int:
+        """What waits to be written."""
+        return self.end - max(self.written, HEADER_BYTES)
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the file is there."""
+        return self.written > 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it takes a descriptor."""
+        return self._fd is not None
+
+    def fileno(self) -> int:
+        """The descriptor, for whoever syncs; opens the file if it is closed.
+
+        Raises:
+            StorageError: it cannot be opened.
+        """
+        if self._fd is None:
+            try:
+                self._fd = self._disk.open(self.path, write=True)
+            except OSError as error:
+                raise self._failed("cannot be opened", error) from error
+        return self._fd
+
+    def make(self) -> None:
+        """Make the file with its header. Sync it and its folder, and say so, before `write`.
+
+        Raises:
+            DiskFull: it is not made; try again when there is room.
+            StorageError: it is not made.
+        """
+        assert not self.is_made
+        header = self.header.encode()
+        try:
+            if self._fd is None:
+                self._fd = self._disk.create(self.path)
+            self._disk.write(self._fd, 0, [header])
+        except OSError as error:
+            # If it was made, the descriptor is kept, and the next try writes the header into it.
+            raise self._failed("cannot be made", error) from error
+        self.written = HEADER_BYTES
+
+    def make_durable(self) -> None:
+        """Make the file, and wait until its header and its name are durable.
+
+        Raises:
+            DiskFull: it may be there, without a record in it.
+            StorageError: the same, for another reason.
+        """
+        self.make()
+        self.sync()
+        try:
+            sync_folder(self._disk, os.path.dirname(self.path))
+        except OSError as error:
+            raise self._failed("its folder cannot be synced", error) from error
+
+    def sync(self) -> None:
+        """Wait until what was written is durable; for those who do not mind waiting.
+
+        Raises:
+            StorageError: it may not be, and another sync would not tell: give the file up.
+        """
+        try:
+            self._disk.sync(self.fileno())
+        except OSError as error:
+            raise self._failed("cannot be synced", error) from error
+        self.synced_to(self.written)
+
+    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes], term: int = 0) -> int:
+        """Collect a record.
+
+        Args:
+            group: 0 to 2**32 - 1.
+            kind: 1 to 254.
+            index: 0 to 2**64 - 1.
+            payload: pieces; they are kept as they are until they have been written.
+            term: 0 to 2**64 - 1.
+
+        Returns:
+            The offset of the record.
+
+        Raises:
+            struct.error: a number is out of range.
+        """
+        # The hot path: `record.encode_head` is written out here; a test compares the two.
+        if self.synced > self._marked:
+            self.mark()
+        offset = self.end
+        rest = _REST.pack(group, kind, term, index)
+        crc = crc32(rest, self._seed)
+        length = 0
+        for piece in payload:
+            crc = crc32(piece, crc)
+            length += len(piece)
+        pieces = self._pieces
+        self._places[offset] = len(pieces)
+        pieces.append(_LEAD.pack(length, crc ^ offset & OFFSET_MASK) + rest)
+        pieces += payload
+        self.end = offset + RECORD_BYTES + length
+        return offset
+
+    def mark(self) -> None:
+        """Collect a marker if there is something new to say."""
+        if self.synced > self._marked:
+            self._marked = self.synced
+            marker = encode_marker(self.header, self.end, self.synced)
+            self._pieces.append(marker)
+            self.end += len(marker)
+
+    def write(self) -> None:
+        """Write everything collected.
+
+        Raises:
+            DiskFull: nothing was lost, everything is still collected; try again when there is room.
+            StorageError: the same, for another reason.
+        """
+        assert self.synced > 0, "a record before a durable header would pass for damage after a loss of power"
+        if not self._pieces:
+            return
+        fd = self.fileno()
+        try:
+            self._disk.write(fd, self.written, self._pieces)
+        except OSError as error:
+            try:
+                self._disk.truncate(fd, self.written)
+            except OSError:
+                # What stands behind is the beginning of what will be written there again; a reader
+                # that comes first finds it torn.
+                pass
+            raise self._failed("cannot be written", error) from error
+        self.written = self.end
+        self._pieces = []
+        self._places = {}
+
+    def synced_to(self, size: int) -> None:
+        """Note that the first `size` bytes are durable, and the file's name."""
+        self.synced = max(self.synced, size)
+
+    def read(self, offset: int) -> bytes:
+        """The payload of a record, on disk or collected.
+
+        Raises:
+            DamagedFile: what stands there is not what was written.
+            StorageError: the file cannot be read.
+        """
+        if offset >= self.written:
+            return self._read_collected(offset)
+        data = self._read(offset, min(_GUESS_BYTES, self.written - offset))
+        length = RECORD_BYTES + int.from_bytes(data[:4], "big")
+        if offset + length > self.written:
+            raise self._damaged(offset)
+        if length > len(data):
+            data = self._read(offset, length)
+        records, _, _ = parse(data[:length], offset, self.header)
+        if not records:
+            raise self._damaged(offset)
+        return records[0].payload
+
+    def read_run(self, offset: int, length: int) -> list[Record]:
+        """Consecutive records.
+
+        Args:
+            offset: where the first begins.
+            length: bytes up to the end of the last, with markers and others' records between.
+
+        Raises:
+            DamagedFile: what stands there is not what was written.
+            StorageError: the file cannot be read.
+        """
+        end = offset + length
+        data = self._read(offset, min(end, self.written) - offset) if offset < self.written else b""
+        if end > self.written:
+            # Rare: somebody reads what was appended a moment ago.
+            collected = b"".join(self._pieces)
+            first = max(self.written, HEADER_BYTES)
+            data += collected[max(offset - first, 0) : end - first]
+        records, used, _ = parse(data, offset, self.header)
+        if used != length:
+            raise self._damaged(offset + used)
+        return records
+
+    def close(self) -> None:
+        """Close the descriptor; it is opened again when it is needed."""
+        if self._fd is not None:
+            self._disk.close(self._fd)
+            self._fd = None
+
+    def _read(self, offset: int, length: int) -> bytes:
+        fd = self.fileno()
+        try:
+            return self._disk.read(fd, offset, length)
+        except OSError as error:
+            raise self._failed("cannot be read", error) from error
+
+    def _read_collected(self, offset: int) -> bytes:
+        at = self._places[offset]
+        missing = int.from_bytes(self._pieces[at][:4], "big")
+        first = at + 1
+        while missing:
+            at += 1
+            missing -= len(self._pieces[at])
+        return b"".join(self._pieces[first : at + 1])
+
+    def _failed(self, problem: str, error: OSError) -> StorageError:
+        if error.errno in _FULL:
+            return DiskFull(self.path, f"{problem}: {error.strerror}", "make room on that file system")
+        return StorageError(
+            self.path, f"{problem}: {error.strerror}", "look at the disk, the mode and the owner"
+        )
+
+    def _damaged(self, offset: int) -> DamagedFile:
+        return DamagedFile(
+            self.path,
+            "the record was changed after it had been written",
+            "it is not served; stop the broker and read all files with: amqp10broker storage check",
+            offset=offset,
+        )
+
+
+def go_on(disk: Disk, reader: FileReader) -> LogFile:
+    """Append to a file that has been read to its end; a torn tail is cut off, durably.
+
+    Args:
+        disk: where it is.
+        reader: it has read all batches, and found a header.
+
+    Raises:
+        StorageError: the file cannot be cut or synced.
+    """
+    assert reader.header is not None
+    file = LogFile(disk, reader.path, reader.header, size=reader.end)
+    if reader.torn is not None:
+        try:
+            disk.truncate(file.fileno(), reader.end)
+        except OSError as error:
+            file.close()
+            raise file._failed("its torn end cannot be cut off", error) from error
+    # What a broker that crashed had written may be in memory only: it counts from now on, so it is synced.
+    file.sync()
+    return file

@@ -1,0 +1,519 @@
+"""The journal, rule by rule."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from amqp10broker.errors import DamagedFile, DiskFull, StorageError
+from amqp10broker.storage import journal as journal_module
+from amqp10broker.storage.journal import Journal
+from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, Record
+from amqp10broker.storage.sequence import file_name
+from tests.support.disks import PowerLoss, SimDisk
+from tests.support.journals import FOLDER, LONG, World, new_disk, walk
+
+
+def _open(disk: SimDisk, file_bytes_max: int = 10_000) -> tuple[Journal, list[Record]]:
+    journal = Journal(disk, FOLDER, file_bytes_max=file_bytes_max)
+    return journal, [record for batch in journal.recover() for record in batch]
+
+
+def _sync(disk: SimDisk, journal: Journal, ticket: int | None) -> None:
+    assert ticket is not None
+    for fd in journal.fds_to_sync():
+        disk.sync(fd)
+    journal.synced(ticket)
+
+
+def _commit(disk: SimDisk, journal: Journal) -> None:
+    while (ticket := journal.write()) is not None:
+        _sync(disk, journal, ticket)
+
+
+def _append(journal: Journal, index: int, size: int = 10) -> tuple[int, int, int]:
+    return journal.append(1, 1, index, [bytes(size)])
+
+
+def _names(disk: SimDisk) -> list[int]:
+    return [int(name.split(".")[0]) for name in disk.names(FOLDER)]
+
+
+def test_an_empty_journal_begins_with_file_1() -> None:
+    disk = new_disk()
+    journal, records = _open(disk)
+    assert (records, _names(disk)) == ([], [1])
+    assert journal.found is not None
+    assert (journal.found.files, journal.found.records, journal.found.torn) == (0, 0, None)
+    assert journal.size_bytes == HEADER_BYTES
+    assert journal.write() is None
+
+
+def test_an_append_tells_ticket_file_and_offset_and_writes_nothing() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    calls = len(disk.calls)
+    assert _append(journal, 1) == (1, 1, HEADER_BYTES)
+    assert _append(journal, 2) == (2, 1, HEADER_BYTES + RECORD_BYTES + 10)
+    assert journal.collected_bytes == 2 * (RECORD_BYTES + 10)
+    assert len(disk.calls) == calls
+
+
+def test_one_commit_is_one_write_and_one_sync() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    for index in range(100):
+        _append(journal, index)
+    del disk.calls[:]
+    ticket = journal.write()
+    assert ticket == 100
+    assert (journal.collected_bytes, journal.durable) == (0, 0)
+    _sync(disk, journal, ticket)
+    assert [method for method, _ in disk.calls] == ["write", "sync"]
+    assert journal.durable == 100
+    assert journal.write() is None
+
+
+def test_what_is_appended_during_a_sync_waits_for_the_next() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _append(journal, 1)
+    ticket = journal.write()
+    assert ticket is not None
+    fds = journal.fds_to_sync()
+    _append(journal, 2)
+    with pytest.raises(AssertionError, match="a sync is under way"):
+        journal.write()
+    for fd in fds:
+        disk.sync(fd)
+    journal.synced(ticket)
+    assert journal.durable == 1
+    assert journal.write() == 2
+
+
+def test_a_full_file_is_followed_by_the_next_when_it_is_durable() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk, 150)
+    places = [_append(journal, index, 60) for index in range(3)]
+    assert [file for _, file, _ in places] == [1, 1, 2]
+    assert places[2][2] == HEADER_BYTES
+    assert _names(disk) == [1]
+    first = journal.write()
+    assert (first, _names(disk)) == (2, [1, 2])
+    assert len(disk.contents(f"{FOLDER}/{file_name(2)}")) == HEADER_BYTES
+    # Without a sync nothing goes to the second file, however often it is asked for.
+    assert journal.write() == 2
+    assert len(disk.contents(f"{FOLDER}/{file_name(2)}")) == HEADER_BYTES
+    _sync(disk, journal, 2)
+    assert journal.durable == 2
+    assert journal.write() == 3
+    assert len(disk.contents(f"{FOLDER}/{file_name(2)}")) == HEADER_BYTES + RECORD_BYTES + 60
+
+
+def test_a_record_longer_than_a_file_gets_one_of_its_own() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk, 100)
+    assert [_append(journal, index, 5000)[1] for index in range(3)] == [1, 2, 3]
+    _commit(disk, journal)
+    assert [record.index for record in _open(disk.after_kill(), 100)[1]] == [0, 1, 2]
+
+
+def test_recovery_yields_what_was_written_with_its_places_and_goes_on_behind() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk, 200)
+    places = [journal.append(2, 3, index, [b"a", b"bc"], term=9)[1:] for index in range(20)]
+    _commit(disk, journal)
+    disk = disk.after_kill()
+    journal, records = _open(disk, 200)
+    assert [(record.file, record.offset) for record in records] == places
+    assert records[4][:5] == (2, 3, 9, 4, b"abc")
+    assert all(record.length == RECORD_BYTES + 3 for record in records)
+    assert journal.found is not None
+    assert (journal.found.records, journal.found.files) == (20, len(_names(disk)))
+    ticket, file, offset = _append(journal, 20)
+    assert ticket == 1
+    assert (file, offset) > places[-1]
+    _commit(disk, journal)
+    assert len(_open(disk.after_kill(), 200)[1]) == 21
+
+
+def test_records_are_read_wherever_they_are() -> None:
+    world = World(new_disk())
+    world.recover()
+    for size in (0, 10, 5000, 100, 70_000):
+        world.append(size, 3)
+    world.read_all()
+    world.commit()
+    world.append(33)
+    world.read_all()
+
+
+def test_a_run_is_read_across_others_records_markers_and_the_end_of_what_is_written() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _, _, begin = _append(journal, 1)
+    _commit(disk, journal)
+    _append(journal, 2)
+    _commit(disk, journal)
+    _, _, last = _append(journal, 3)
+    for _ in range(2):
+        run = journal.read_run(1, begin, last + RECORD_BYTES + 10 - begin)
+        assert [record.index for record in run] == [1, 2, 3]
+        assert [record.index for record in journal.read_run(1, last, RECORD_BYTES + 10)] == [3]
+        _commit(disk, journal)
+
+
+def test_a_record_that_was_changed_is_not_served() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _, _, offset = _append(journal, 1, 50)
+    _append(journal, 2, 5000)
+    _commit(disk, journal)
+    path = f"{FOLDER}/{file_name(1)}"
+    for bit in range(8 * offset, 8 * (offset + RECORD_BYTES + 50)):
+        disk.flip(path, bit)
+        with pytest.raises(DamagedFile, match=f"{file_name(1)} at offset {offset}"):
+            journal.read(1, offset)
+        with pytest.raises(DamagedFile):
+            journal.read_run(1, offset, RECORD_BYTES + 50)
+        disk.flip(path, bit)
+    assert journal.read(1, offset) == bytes(50)
+
+
+def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal_module, "OPEN_FILES_MAX", 4)
+    world = World(new_disk(), 100)
+    world.recover()
+    for _ in range(30):
+        world.append(60)
+    world.commit()
+    world.read_all()
+    # Four full files, the one that is written to, the folder.
+    assert world.disk.open_count <= 6
+    world.journal.close()
+    assert world.disk.open_count == 0
+    world.read_all()
+
+
+# --- cleaning -----------------------------------------------------------------------------------
+
+
+def _filled(files: int) -> World:
+    world = World(new_disk(), 1000)
+    world.recover()
+    while world.journal.files <= files:
+        world.append(100)
+    world.commit()
+    return world
+
+
+def test_a_full_file_without_a_live_byte_is_to_be_cleaned() -> None:
+    world = _filled(1)
+    assert world.journal.to_clean() is None
+    for message in list(world.live):
+        if world.copies[world.live[message]].file == 1:
+            assert world.journal.to_clean() is None
+            world.consume(message)
+    assert world.journal.to_clean() == 1
+
+
+def test_the_file_that_is_written_to_is_never_cleaned() -> None:
+    world = _filled(0)
+    for message in list(world.live):
+        world.consume(message)
+    assert world.journal.to_clean() is None
+
+
+def test_a_live_file_is_cleaned_when_more_than_half_of_everything_is_dead() -> None:
+    world = _filled(4)
+    first, *others = sorted(world.live)
+    for message in others:
+        assert world.journal.to_clean() is None or 2 * world.journal.live_bytes < world.journal.size_bytes
+        world.consume(message)
+    assert world.journal.to_clean() == 1
+    assert world.clean()
+    world.commit()
+    assert world.copies[world.live[first]].file > 1
+    assert 1 not in _names(world.disk)
+    world.read_all()
+
+
+def test_a_dropped_file_goes_when_what_was_appended_before_is_durable() -> None:
+    world = _filled(3)
+    keep, *others = sorted(world.live)
+    for message in others:
+        world.consume(message)
+    assert world.clean()
+    assert 1 in _names(world.disk)
+    assert keep in world.live
+    ticket = world.write()
+    assert ticket is not None
+    assert 1 in _names(world.disk)
+    world.sync(ticket)
+    assert 1 not in _names(world.disk)
+
+
+def test_a_dropped_file_may_go_at_once_if_the_caller_says_so() -> None:
+    world = _filled(2)
+    for message in list(world.live):
+        world.consume(message)
+    world.append(50)
+    world.journal.drop(1, after=0)
+    assert 1 not in _names(world.disk)
+
+
+def test_one_removal_is_durable_before_the_next() -> None:
+    world = _filled(4)
+    for message in list(world.live):
+        world.consume(message)
+    for file in (1, 2, 3):
+        world.journal.drop(file)
+    assert _names(world.disk)[0] == 2
+    ticket = world.write()
+    assert ticket is not None
+    assert len(world.journal.fds_to_sync()) == 1
+    world.sync(ticket)
+    assert _names(world.disk)[0] == 3
+    world.commit()
+    assert _names(world.disk)[0] == 4
+
+
+def test_a_folder_sync_under_way_does_not_cover_a_removal_after_it() -> None:
+    world = _filled(4)
+    for message in list(world.live):
+        world.consume(message)
+    world.journal.drop(1)
+    world.journal.drop(2)
+    ticket = world.write()
+    assert ticket is not None
+    for fd in world.journal.fds_to_sync():
+        world.disk.sync(fd)
+    world.journal.drop(3)
+    assert _names(world.disk)[0] == 2
+    world.synced(ticket)
+    assert _names(world.disk)[0] == 3
+
+
+def test_a_removal_before_a_crash_is_durable_before_the_next_one_after_it() -> None:
+    world = _filled(4)
+    for message in list(world.live):
+        world.consume(message)
+    world.journal.drop(1)
+    disk = world.disk.after_kill()
+    journal, _ = _open(disk)
+    journal.drop(2)
+    for seed in range(200):
+        _open(disk.after_power_loss(seed))
+
+
+@pytest.mark.parametrize("file", [2, 5, 99])
+def test_only_the_oldest_full_file_can_be_dropped(file: int) -> None:
+    world = _filled(4)
+    with pytest.raises(ValueError, match="not the oldest full file"):
+        world.journal.drop(file)
+
+
+def test_a_file_that_cannot_be_removed_is_tried_again() -> None:
+    world = _filled(2)
+    for message in list(world.live):
+        world.consume(message)
+    world.disk.fail = {len(world.disk.calls): errno.EIO}
+    world.journal.drop(1)
+    assert _names(world.disk)[0] == 1
+    assert world.journal.files == len(_names(world.disk))
+    world.append(10)
+    world.commit()
+    assert _names(world.disk)[0] == 2
+
+
+# --- what does not fit --------------------------------------------------------------------------
+
+
+def test_a_missing_file_in_the_middle_is_damage() -> None:
+    world = _filled(3)
+    world.disk.unlink(f"{FOLDER}/{file_name(2)}")
+    with pytest.raises(DamagedFile, match=r"0002\.log: the file is missing, and .*0003\.log is there"):
+        _open(world.disk.after_kill())
+
+
+def test_a_foreign_file_in_the_folder_is_told_unless_it_is_hidden() -> None:
+    disk = new_disk()
+    disk.overwrite(f"{FOLDER}/.nfs0001", b"")
+    _open(disk)
+    disk.overwrite(f"{FOLDER}/1.log", b"")
+    with pytest.raises(StorageError, match=r"1\.log: does not belong here; move it"):
+        _open(disk)
+
+
+def test_two_files_exchanged_are_damage() -> None:
+    world = _filled(3)
+    paths = [f"{FOLDER}/{file_name(number)}" for number in (1, 2)]
+    first, second = map(world.disk.contents, paths)
+    world.disk.overwrite(paths[0], second)
+    world.disk.overwrite(paths[1], first)
+    with pytest.raises(DamagedFile, match="number 2 by its header, and 1 by its name"):
+        _open(world.disk.after_kill())
+
+
+def test_a_torn_tail_is_cut_off_and_reported() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _append(journal, 1)
+    _commit(disk, journal)
+    path = f"{FOLDER}/{file_name(1)}"
+    whole = disk.contents(path)
+    disk.overwrite(path, whole + b"\0\0\0\x50half a record")
+    disk = disk.after_kill()
+    journal, records = _open(disk)
+    assert [record.index for record in records] == [1]
+    assert journal.found is not None
+    assert journal.found.torn is not None
+    assert (journal.found.torn.offset, journal.found.torn_path) == (len(whole), path)
+    assert disk.contents(path) == whole
+
+
+def test_a_marker_before_a_quiet_time_tells_damage_in_the_last_commit() -> None:
+    disk = new_disk()
+    journal, _ = _open(disk)
+    _append(journal, 1, 3000)
+    _commit(disk, journal)
+    path = f"{FOLDER}/{file_name(1)}"
+    lost = bytearray(disk.contents(path))
+    # All zeros, like sectors that were never written: without a marker this is a torn tail.
+    lost[100] ^= 1
+    disk.overwrite(path, bytes(lost))
+    assert _open(disk.after_kill())[1] == []
+    journal.mark()
+    _commit(disk, journal)
+    with pytest.raises(DamagedFile, match="synced up to"):
+        _open(disk.after_kill())
+    journal.mark()
+    journal.mark()
+
+
+# --- disks that fail ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_a_write_that_fails_keeps_everything_and_works_the_next_time(code: int) -> None:
+    world = World(new_disk())
+    world.recover()
+    world.append(100)
+    world.commit()
+    before = len(world.disk.contents(f"{FOLDER}/{file_name(1)}"))
+    for _ in range(3):
+        world.append(300)
+    collected = world.journal.collected_bytes
+    for _ in range(5):
+        world.disk.fail = {len(world.disk.calls): code}
+        with pytest.raises(DiskFull if code == errno.ENOSPC else StorageError, match="cannot be written"):
+            world.write()
+        assert world.journal.collected_bytes == collected
+        assert len(world.disk.contents(f"{FOLDER}/{file_name(1)}")) == before
+        world.read_all()
+    world.append(10)
+    world.commit()
+    world.disk = world.disk.after_kill()
+    assert len(world.recover()) == 5
+
+
+def test_a_next_file_that_cannot_be_made_does_not_hold_up_the_last_one() -> None:
+    world = World(new_disk(), 100)
+    world.recover()
+    world.append(200)
+    world.append(200)
+    calls = len(world.disk.calls)
+    # The write, then the creation.
+    world.disk.fail = {calls + 1: errno.ENOSPC}
+    ticket = world.write()
+    assert ticket == 1
+    world.sync(ticket)
+    assert world.journal.durable == 1
+    # Now there is nothing else to do: it is told.
+    world.disk.fail = {len(world.disk.calls): errno.ENOSPC}
+    with pytest.raises(DiskFull, match="cannot be made"):
+        world.write()
+    # Its header is written half.
+    world.disk.fail = {len(world.disk.calls) + 1: errno.ENOSPC}
+    with pytest.raises(DiskFull, match="cannot be made"):
+        world.write()
+    world.commit()
+    world.disk = world.disk.after_kill()
+    assert len(world.recover()) == 2
+
+
+def _failing(seed: int, at: int, code: int) -> tuple[World, bool]:
+    """Walk with the call of that number failing; whether it was a sync, after which nothing goes on."""
+    world = World(new_disk(seed))
+    world.disk.fail = {at: code}
+    rng = random.Random(seed)
+    while True:
+        try:
+            if not world.journal.found:
+                world.recover()
+            walk(world, rng, 40)
+        except StorageError:
+            if world.journal.found is None:
+                world.journal.close()
+                continue
+        except OSError:
+            return world, True
+        return world, False
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("seed", range(20 if LONG else 1))
+def test_whichever_call_fails_it_is_told_and_nothing_durable_is_lost(seed: int, code: int) -> None:
+    calls = len(_failing(seed, -1, code)[0].disk.calls)
+    for at in range(calls):
+        world, stopped = _failing(seed, at, code)
+        if not stopped:
+            # Whatever failed, it goes on.
+            world.read_all()
+            world.append(100)
+            world.commit()
+            world.read_all()
+        world.disk = world.disk.after_power_loss(at) if at % 2 else world.disk.after_kill()
+        world.recover()
+        world.read_all()
+
+
+def test_what_was_removed_does_not_come_back_alone_and_what_is_there_has_no_hole() -> None:
+    # Many files, few live: removals and creations of names in any order of durability.
+    for seed in range(150 if LONG else 30):
+        world = World(new_disk(seed), 150)
+        rng = random.Random(seed)
+        world.recover()
+        world.disk.lose_power_at = len(world.disk.calls) + rng.randrange(200)
+        _until_power_loss(world, rng)
+        world.disk = world.disk.after_power_loss(seed)
+        world.recover()
+
+
+def _until_power_loss(world: World, rng: random.Random) -> None:
+    try:
+        while True:
+            for _ in range(3):
+                world.append(60)
+            for message in sorted(world.live)[: -rng.randrange(1, 4)]:
+                world.consume(message)
+            while world.clean():
+                pass
+            ticket = world.write()
+            if ticket is not None:
+                world.sync(ticket)
+    except PowerLoss:
+        pass
+
+
+def test_the_same_disk_seed_gives_the_same_walk() -> None:
+    def calls() -> Sequence[tuple[str, str]]:
+        world = World(new_disk(5))
+        world.recover()
+        walk(world, random.Random(5), 30)
+        return world.disk.calls
+
+    assert calls() == calls()
