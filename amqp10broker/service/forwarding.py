@@ -200,7 +200,7 @@ class Forwarding:
         to: dict[DeclaredQueue, tuple[list[int], list[Message]]] = {}
         self.unrouted = 0
         for each in outstanding:
-            _, message, reason = each.letter
+            message, reason = each.letter.message, each.letter.reason
             judge = judges.get((reason, each.died_ms))
             if judge is None:
                 cause = Cause(self._queue, reason, each.died_ms, *self.destination)

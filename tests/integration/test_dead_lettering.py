@@ -544,6 +544,26 @@ def test_a_time_to_live_of_amqp10(scene: Scene, client: ProtonClient) -> None:
     assert (record["reason"], record["ttl"], dead.ttl) == ("expired", 5, 0)
 
 
+def test_dead_letter_headers_exchange_of_amqp10(scene: Scene, client: ProtonClient) -> None:
+    """Dead letters are routed by application-properties and by the publisher's annotations."""
+    by_headers = f"{scene.source}-headers"
+    scene.channel.exchange_declare(by_headers, "headers", auto_delete=True)
+    for name, match in (
+        ("property", {"x-match": "any", "kind": "invoice"}),
+        ("annotation", {"x-match": "any-with-x", "x-kind": "order"}),
+    ):
+        scene.declare(f"{scene.source}-{name}")
+        scene.channel.queue_bind(f"{scene.source}-{name}", by_headers, arguments=match)
+    scene.declare_source(dead_letter_exchange=by_headers, message_ttl=1)
+    client.sender(scene.source).send(
+        Message(body=b"1", inferred=True, properties={"kind": "invoice"}),
+        Message(body=b"2", inferred=True, annotations={symbol("x-kind"): "order"}),
+        Message(body=b"3", inferred=True),
+    )
+    scene.await_dead("1", queue=f"{scene.source}-property")
+    scene.await_dead("2", queue=f"{scene.source}-annotation")
+
+
 def test_history_reads_the_same_in_both_protocols(scene: Scene, client: ProtonClient) -> None:
     """Published with pika, died twice, received with proton; and the other way round."""
     scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=scene.source)
