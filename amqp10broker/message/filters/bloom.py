@@ -1,0 +1,127 @@
+"""The first stage of filtering a stream: whether a chunk may hold messages with a wanted filter value.
+
+A publisher gives a message a filter value (annotation or header ``x-stream-filter-value``). The writer of a
+chunk keeps the different values of its messages as a Bloom filter in the chunk's head, and a consumer that
+names values reads only chunks that may hold one of them. It is given whole chunks, and looks at the values
+of the messages itself.
+
+The filter lies on disk, so its form is fixed:
+
+* nothing at all: no message of the chunk has a filter value;
+* otherwise `size_bytes` (16 to 255, argument ``x-stream-filter-size-bytes``) bytes. The highest bit of the
+  first says that there are messages without a filter value beside those that have one; its other bits are
+  the number of hashes k, 1 to 16. The rest is m bits, bit i being bit i % 8, counted from the lowest, of
+  byte 1 + i // 8. A value sets the bits (a + j * b) % m for j from 0 to k - 1, where a and b are the two
+  halves, little-endian, of the 16-byte BLAKE2b hash (RFC 7693, no key) of its UTF-8; b is made odd.
+
+k is chosen by how many values there are, so that a chunk with few values is seldom read in vain.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from amqp10broker.message.amqp10 import decode_head
+from amqp10broker.message.convert import to_amqp10
+from amqp10broker.message.message import Message
+
+SIZE_BYTES_MIN: Final = 16
+SIZE_BYTES_MAX: Final = 255
+SIZE_BYTES_DEFAULT: Final = 16
+"""RabbitMQ's."""
+
+X_STREAM_FILTER_VALUE: Final = "x-stream-filter-value"
+
+_HASHES_MAX: Final = 16
+_UNFILTERED: Final = 0x80
+_CACHE_ENTRIES: Final = 4096
+_HEAD_BYTES_MAX: Final = 1024
+_NAME: Final = X_STREAM_FILTER_VALUE.encode()
+
+
+def filter_value(message: Message) -> str | None:
+    """The filter value that the publisher gave a message; None if it gave none, or one that is no string."""
+    head = message[0]
+    # Most messages have no such annotation, and looking for its name in the bytes says so at once.
+    if _NAME not in head:
+        return None
+    if head[0]:
+        head = to_amqp10((head, b""))[0]
+    return _filter_value(head) if len(head) <= _HEAD_BYTES_MAX else _filter_value.__wrapped__(head)
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _filter_value(head: bytes) -> str | None:
+    value = decode_head(head)[1].get(X_STREAM_FILTER_VALUE)
+    return value if type(value) is str else None
+
+
+def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
+    """The filter of a chunk.
+
+    Args:
+        values: the filter values of its messages, None for a message without one; repetitions do not matter.
+        size_bytes: 16 to 255.
+
+    Returns:
+        As described above: empty, or `size_bytes` bytes.
+    """
+    assert SIZE_BYTES_MIN <= size_bytes <= SIZE_BYTES_MAX
+    distinct = set(values)
+    unfiltered = None in distinct
+    named = [value for value in distinct if value is not None]
+    if not named:
+        return b""
+    bits = (size_bytes - 1) * 8
+    # The least false positives are with m / n * ln 2 hashes.
+    hashes = min(max(round(bits / len(named) * math.log(2)), 1), _HASHES_MAX)
+    filled = 0
+    for value in named:
+        start, step = _hash(value)
+        for index in range(hashes):
+            filled |= 1 << (start + index * step) % bits
+    first = hashes | (_UNFILTERED if unfiltered else 0)
+    return bytes((first,)) + filled.to_bytes(size_bytes - 1, "little")
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _hash(value: str) -> tuple[int, int]:
+    # A filter value may come from AMQP 0-9-1, of which the codec keeps bytes that are no UTF-8 as surrogates.
+    content = value.encode("utf-8", "surrogateescape")
+    digest = hashlib.blake2b(content, digest_size=16, usedforsecurity=False).digest()
+    return int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little") | 1
+
+
+@dataclass(frozen=True, slots=True)
+class BloomFilter:
+    """What a consumer wants of the first stage."""
+
+    values: tuple[str, ...]
+    """Chunks that may hold a message with one of these are read."""
+    match_unfiltered: bool = False
+    """So are those that hold a message without a filter value."""
+
+    def may_match(self, chunk: bytes) -> bool:
+        """Whether to read a chunk. Never False for one that holds a wanted message.
+
+        Args:
+            chunk: its filter, as `chunk_filter` made it.
+        """
+        if not chunk:
+            return self.match_unfiltered
+        first = chunk[0]
+        if first & _UNFILTERED and self.match_unfiltered:
+            return True
+        bits = (len(chunk) - 1) * 8
+        filled = int.from_bytes(chunk[1:], "little")
+        hashes = first & ~_UNFILTERED
+        for value in self.values:
+            start, step = _hash(value)
+            if all(filled >> (start + index * step) % bits & 1 for index in range(hashes)):
+                return True
+        return False

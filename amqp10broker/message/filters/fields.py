@@ -1,0 +1,249 @@
+"""The values of a message that a filter looks at: which there are, and how they are read.
+
+A filter looks at few values of very many messages. So they are found by walking over the encoded sections
+and building nothing but what is wanted: a message has been checked when it was published, and its
+properties begin with the bytes that nearly everybody writes. One that is spelled otherwise is decoded as a
+whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final
+from uuid import UUID
+
+from amqp10broker.amqp10.codec import skip
+from amqp10broker.amqp10.decoder import READERS, WIDTHS_MIN
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import header_of
+from amqp10broker.message.bare import body_start, read_properties
+from amqp10broker.message.convert import to_amqp10
+from amqp10broker.message.message import Message
+
+PRIORITY: Final = "priority"
+PRIORITY_DEFAULT: Final = 4
+"""Of a message that says none (part 3, section 3.2.1)."""
+
+PROPERTIES: Final = (
+    "message-id",
+    "user-id",
+    "to",
+    "subject",
+    "reply-to",
+    "correlation-id",
+    "content-type",
+    "content-encoding",
+    "absolute-expiry-time",
+    "creation-time",
+    "group-id",
+    "group-sequence",
+    "reply-to-group-id",
+)
+"""The fields of the properties section in their order (part 3, section 3.2.4)."""
+
+
+class Section(Enum):
+    """A part of the message."""
+
+    HEADER = "header"
+    PROPERTIES = "properties"
+    APPLICATION_PROPERTIES = "application-properties"
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A place in a message."""
+
+    section: Section
+    name: str
+    """In the header ``priority``, in properties one of `PROPERTIES`, in application-properties any key."""
+
+
+class Absent:
+    """The class of `ABSENT`."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Final = Absent()
+"""Stands for a value that is not there, where that is something else than null."""
+
+_PROPERTIES_SECTION: Final = b"\x00\x53\x73"
+_APPLICATION_SECTION: Final = b"\x00\x53\x74"
+_BODY_SECTION: Final = b"\x00\x53"
+_BODY_CODES: Final = frozenset((0x75, 0x76, 0x77))
+_STRING8: Final = 0xA1
+_STRING32: Final = 0xB1
+_NULL: Final = 0x40
+_UUID: Final = 0x98
+
+# How to walk over a value: the width of its content, or the width of its size field below zero. Only a
+# described value has neither.
+_SIZE8: Final = -1
+_SIZE32: Final = -4
+_DESCRIBED: Final = -9
+_STEPS: Final = [
+    _DESCRIBED
+    if code == 0 or width < 0
+    else width
+    if code < 0xA0
+    else _SIZE8
+    if code & 0x10 == 0
+    else _SIZE32
+    for code, width in enumerate(WIDTHS_MIN)
+]
+
+_number = int.from_bytes
+
+
+def _uuid_bytes(data: bytes, pos: int, end: int, depth: int) -> tuple[bytes, int]:
+    return data[pos : pos + 16], pos + 16
+
+
+_READERS_UUID_AS_BINARY: Final = [*READERS[:_UUID], _uuid_bytes, *READERS[_UUID + 1 :]]
+
+
+class FieldReader:
+    """Reads certain fields of messages.
+
+    Args:
+        fields: which ones.
+        absent: stands for an application property that the message does not have. A field of the properties
+            section that is not there is None, as one that is null.
+        uuid_as_binary: give a UUID as its sixteen bytes.
+    """
+
+    __slots__ = (
+        "_application",
+        "_blank",
+        "_fields",
+        "_priority",
+        "_properties",
+        "_readers",
+        "_uuid_as_binary",
+        "_wanted",
+    )
+
+    def __init__(self, fields: Sequence[Field], *, absent: Any = None, uuid_as_binary: bool = False) -> None:
+        self._fields = tuple(fields)
+        self._blank: list[Any] = []
+        self._priority: int | None = None
+        self._application: dict[bytes, int] = {}
+        slots: dict[int, int] = {}
+        for slot, field in enumerate(self._fields):
+            self._blank.append(absent if field.section is Section.APPLICATION_PROPERTIES else None)
+            if field.section is Section.HEADER:
+                self._priority = slot
+            elif field.section is Section.PROPERTIES:
+                slots[PROPERTIES.index(field.name)] = slot
+            else:
+                self._application[field.name.encode()] = slot
+        assert len(set(self._fields)) == len(self._fields)
+        self._wanted = len(self._application)
+        # The slot for each field up to the last wanted one, -1 to walk over it.
+        self._properties = [slots.get(index, -1) for index in range(max(slots) + 1)] if slots else []
+        self._readers = _READERS_UUID_AS_BINARY if uuid_as_binary else READERS
+        self._uuid_as_binary = uuid_as_binary
+
+    def read(self, message: Message) -> list[Any]:
+        """The values, in the order of the fields.
+
+        Args:
+            message: of either protocol; one of AMQP 0-9-1 is read as what it becomes in AMQP 1.0.
+        """
+        head, bare = message
+        if head[0] == amqp091.MARK:
+            head, bare = to_amqp10(message)
+        values = self._blank[:]
+        if self._priority is not None:
+            priority = header_of(head).priority
+            values[self._priority] = PRIORITY_DEFAULT if priority is None else priority
+        pos = 0
+        if bare.startswith(_PROPERTIES_SECTION):
+            code = bare[3]
+            if code == 0xC0:
+                pos = 5 + bare[4]
+                if self._properties:
+                    self._read_properties(bare, 6, bare[5], values)
+            elif code == 0xD0:
+                pos = 8 + _number(bare[4:8], "big")
+                if self._properties:
+                    self._read_properties(bare, 12, _number(bare[8:12], "big"), values)
+            else:
+                pos = 4
+        if bare.startswith(_APPLICATION_SECTION, pos):
+            if self._wanted:
+                self._read_application(bare, pos + 3, values)
+        elif not (bare.startswith(_BODY_SECTION, pos) and bare[pos + 2] in _BODY_CODES):
+            self._read_all(bare, values)
+        return values
+
+    def _read_properties(self, bare: bytes, pos: int, count: int, values: list[Any]) -> None:
+        for slot in self._properties[:count]:
+            code = bare[pos]
+            if slot >= 0:
+                values[slot], pos = self._readers[code](bare, pos + 1, len(bare), 1)
+            elif (step := _STEPS[code]) >= 0:
+                pos += 1 + step
+            elif step == _SIZE8:
+                pos += 2 + bare[pos + 1]
+            elif step == _SIZE32:
+                pos += 5 + _number(bare[pos + 1 : pos + 5], "big")
+            else:
+                pos = skip(bare, pos)
+
+    def _read_application(self, bare: bytes, pos: int, values: list[Any]) -> None:
+        if bare[pos] == 0xC1:
+            left = bare[pos + 2] >> 1
+            pos += 3
+        else:
+            left = _number(bare[pos + 5 : pos + 9], "big") >> 1
+            pos += 9
+        application = self._application
+        wanted = self._wanted
+        for _ in range(left):
+            slot: int | None = None
+            code = bare[pos]
+            if code == _STRING8:
+                start = pos + 2
+                pos = start + bare[pos + 1]
+                slot = application.get(bare[start:pos])
+            elif code == _STRING32:
+                start = pos + 5
+                pos = start + _number(bare[pos + 1 : start], "big")
+                slot = application.get(bare[start:pos])
+            else:
+                # The specification allows strings only; a symbol is another key.
+                pos = skip(bare, pos)
+            code = bare[pos]
+            if slot is not None:
+                values[slot], pos = self._readers[code](bare, pos + 1, len(bare), 1)
+                wanted -= 1
+                if not wanted:
+                    return
+            elif (step := _STEPS[code]) >= 0:
+                pos += 1 + step
+            elif step == _SIZE8:
+                pos += 2 + bare[pos + 1]
+            elif step == _SIZE32:
+                pos += 5 + _number(bare[pos + 1 : pos + 5], "big")
+            else:
+                pos = skip(bare, pos)
+
+    def _read_all(self, bare: bytes, values: list[Any]) -> None:
+        """Read a message that spells the descriptor of a section in an unusual way."""
+        properties, application = read_properties(bare[: body_start(bare)])
+        found = {key: value for key, value in application.items() if type(key) is str}
+        for slot, field in enumerate(self._fields):
+            if field.section is Section.PROPERTIES:
+                value = getattr(properties, field.name.replace("-", "_"), None)
+            elif field.section is Section.APPLICATION_PROPERTIES:
+                value = found.get(field.name, self._blank[slot])
+            else:
+                continue
+            values[slot] = value.bytes if self._uuid_as_binary and isinstance(value, UUID) else value

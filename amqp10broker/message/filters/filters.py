@@ -1,0 +1,261 @@
+"""All that a consumer asks of a stream, and whether a message is for it.
+
+Three things that do not know of each other: where to begin (`offset_spec`), which chunks to read (`bloom`),
+and which messages of those to be given: an SQL filter or property filters, never both. In AMQP 1.0 they
+come as the source's filter-set, of which the reply says what is in place; what is invalid, unknown, or would
+be a second one of its sort, is left out. In AMQP 0-9-1 they are arguments of basic.consume
+(`consumer_arguments`), and there are no filters for messages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
+from amqp10broker.message.filters import offset_spec
+from amqp10broker.message.filters.bloom import BloomFilter
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.fields import ABSENT, Field, FieldReader
+from amqp10broker.message.filters.offset_spec import OffsetSpec
+from amqp10broker.message.filters.properties import FieldTest, parse_application_properties, parse_properties
+from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
+from amqp10broker.message.message import Message
+
+OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
+STREAM_FILTER: Final = "rabbitmq:stream-filter"
+MATCH_UNFILTERED: Final = "rabbitmq:stream-match-unfiltered"
+PROPERTIES: Final = "amqp:properties-filter"
+APPLICATION_PROPERTIES: Final = "amqp:application-properties-filter"
+SQL: Final = "amqp:sql-filter"
+SQL_NAME: Final = "sql-filter"
+"""The name that the SQL filter must have in the filter-set; others may have any."""
+
+_CODES: Final = {0x173: PROPERTIES, 0x174: APPLICATION_PROPERTIES, 0x120: SQL}
+_DESCRIPTORS: Final = frozenset(
+    {OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, PROPERTIES, APPLICATION_PROPERTIES, SQL}
+)
+
+
+SEARCHED_BYTES_MAX: Final = 2048
+"""Messages with more bytes after the annotations are not searched for required bytes: it would be the body
+that is searched."""
+
+
+class MessageFilter:
+    """Which messages pass."""
+
+    __slots__ = ("_read", "_required", "_run", "_uses_time")
+
+    def __init__(
+        self,
+        reader: FieldReader,
+        run: Callable[[list[Any]], Any],
+        *,
+        uses_time: bool = False,
+        required: bytes = b"",
+    ) -> None:
+        """Build from parts; see `of_sql` and `of_properties`.
+
+        Args:
+            reader: of the values that are looked at.
+            run: given these, returns True for a message that passes.
+            uses_time: `run` wants the time in milliseconds behind the values.
+            required: what a message that passes has in its properties; may be empty.
+        """
+        self._read = reader.read
+        self._run = run
+        self._uses_time = uses_time
+        self._required = required
+
+    @classmethod
+    def of_sql(cls, sql: SqlFilter) -> MessageFilter:
+        """The filter that an SQL expression makes."""
+        reader = FieldReader(sql.fields, uuid_as_binary=True)
+        return cls(reader, sql.run, uses_time=sql.uses_time, required=sql.required)
+
+    @classmethod
+    def of_properties(cls, tests: Mapping[Field, FieldTest]) -> MessageFilter:
+        """The filter that property filters make: all tests must be passed."""
+        reader = FieldReader(tuple(tests), absent=ABSENT)
+        numbered = tuple((slot, test.passes) for slot, test in enumerate(tests.values()))
+
+        def run(values: list[Any]) -> bool:
+            for slot, passes in numbered:  # noqa: SIM110, a generator costs 0.3 us a message
+                if not passes(values[slot]):
+                    return False
+            return True
+
+        return cls(reader, run, required=max((test.required for test in tests.values()), key=len))
+
+    def matches(self, message: Message, now_ms: int) -> bool:
+        """Whether a message passes.
+
+        Args:
+            message: of either protocol.
+            now_ms: the time since 1970, for UTC().
+        """
+        return bool(self.matching((message,), now_ms))
+
+    def matching(self, messages: Sequence[Message], now_ms: int) -> list[int]:
+        """The positions of those messages that pass, counted from 0."""
+        read, run, required = self._read, self._run, self._required
+        time = (now_ms,) if self._uses_time else ()
+        return [
+            place
+            for place, message in enumerate(messages)
+            if (required in message[1] or len(message[1]) > SEARCHED_BYTES_MAX or message[0][0])
+            and run([*read(message), *time]) is True
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """What a consumer asks of a stream. None where it asks nothing."""
+
+    offset: OffsetSpec | None = None
+    """None means `offset_spec.Next`."""
+    bloom: BloomFilter | None = None
+    messages: MessageFilter | None = None
+
+    def matches(self, message: Message, now_ms: int) -> bool:
+        """Whether a message of a chunk that was read is for the consumer.
+
+        Args:
+            message: of either protocol.
+            now_ms: the time since 1970, for UTC().
+        """
+        return self.messages is None or self.messages.matches(message, now_ms)
+
+    def matching(self, messages: Sequence[Message], now_ms: int) -> Sequence[int]:
+        """The positions of those messages that are for the consumer, in order, counted from 0."""
+        if self.messages is None:
+            return range(len(messages))
+        return self.messages.matching(messages, now_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """A filter that is not in place."""
+
+    name: str
+    """Its name in the filter-set."""
+    reason: str
+    """For the log."""
+
+
+@dataclass(frozen=True, slots=True)
+class FilterSet:
+    """What became of a filter-set."""
+
+    filters: Filters
+    in_place: dict[Symbol, Described]
+    """The entries of the filter-set that are in place, as they were sent: for the reply."""
+    refused: tuple[Refusal, ...]
+
+
+def from_amqp10(filter_set: Mapping[Any, Any] | Map | None) -> FilterSet:
+    """Read the filter field of a source.
+
+    Never raises, whatever was sent: what cannot be used is refused, and everything else is in place.
+
+    Args:
+        filter_set: names with described values (part 3, section 3.5.8).
+    """
+    builder = _Builder()
+    in_place: dict[Symbol, Described] = {}
+    refused: list[Refusal] = []
+    for name, value in () if filter_set is None else filter_set.items():
+        try:
+            builder.add(name, value)
+            in_place[name] = value
+        except FilterError as error:
+            refused.append(Refusal(str(name)[:_NAME_CHARACTERS_MAX], str(error)))
+    return FilterSet(builder.build(), in_place, tuple(refused))
+
+
+_NAME_CHARACTERS_MAX: Final = 100
+
+
+class _Builder:
+    """What is in place so far."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+        self._offset: OffsetSpec | None = None
+        self._values: tuple[str, ...] | None = None
+        self._match_unfiltered = False
+        self._sql: SqlFilter | None = None
+        self._tests: dict[Field, FieldTest] = {}
+
+    def add(self, name: Any, value: Any) -> None:
+        """Put one entry of the filter-set in place.
+
+        Raises:
+            FilterError: it cannot be; nothing has changed.
+        """
+        if not isinstance(name, Symbol):
+            raise FilterError("the name of a filter is a symbol")
+        if not isinstance(value, Described):
+            raise FilterError("the value is not described; give it a descriptor that says which filter it is")
+        sort = _sort(value.descriptor)
+        if sort in self._seen:
+            raise FilterError(f"there is another {sort} before it")
+        content = value.value
+        if sort == OFFSET_SPEC:
+            self._offset = offset_spec.from_amqp10(content)
+        elif sort == STREAM_FILTER:
+            self._values = _filter_values(content)
+        elif sort == MATCH_UNFILTERED:
+            if type(content) is not bool:
+                raise FilterError("the value must be a boolean")
+            self._match_unfiltered = content
+        elif sort == SQL:
+            self._add_sql(name, content)
+        else:
+            self._add_properties(sort, content)
+        self._seen.add(sort)
+
+    def _add_sql(self, name: Symbol, content: Any) -> None:
+        if name != SQL_NAME:
+            raise FilterError(f"an SQL filter must have the name {SQL_NAME}")
+        if self._seen & {PROPERTIES, APPLICATION_PROPERTIES}:
+            raise FilterError("SQL and property filters exclude each other, and one of these is before it")
+        if type(content) is not str:
+            raise FilterError("the value must be a string")
+        self._sql = compile_sql(content)
+
+    def _add_properties(self, sort: str, content: Any) -> None:
+        if self._sql is not None:
+            raise FilterError("SQL and property filters exclude each other, and an SQL filter is before it")
+        parse = parse_properties if sort == PROPERTIES else parse_application_properties
+        self._tests |= parse(content)
+
+    def build(self) -> Filters:
+        messages: MessageFilter | None = None
+        if self._sql is not None:
+            messages = MessageFilter.of_sql(self._sql)
+        elif self._tests:
+            messages = MessageFilter.of_properties(self._tests)
+        bloom = None if self._values is None else BloomFilter(self._values, self._match_unfiltered)
+        return Filters(self._offset, bloom, messages)
+
+
+def _sort(descriptor: Any) -> str:
+    """Which filter a descriptor stands for."""
+    if isinstance(descriptor, ULong):
+        name = _CODES.get(descriptor)
+        if name is not None:
+            return name
+    elif isinstance(descriptor, Symbol) and descriptor in _DESCRIPTORS:
+        return str(descriptor)
+    raise FilterError(f"no filter has the descriptor {repr(descriptor)[:_NAME_CHARACTERS_MAX]}")
+
+
+def _filter_values(content: Any) -> tuple[str, ...]:
+    values = content if isinstance(content, list | Array) else (content,)
+    # One that is left out would be missed by the consumer, so a wrong one refuses all.
+    if not len(values) or not all(type(value) is str for value in values):
+        raise FilterError("the value must be a string or a list of strings")
+    return tuple(dict.fromkeys(values))

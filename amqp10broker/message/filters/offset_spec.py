@@ -1,0 +1,150 @@
+"""Where in a stream a consumer begins: the filter ``rabbitmq:stream-offset-spec`` of AMQP 1.0 and the
+argument ``x-stream-offset`` of AMQP 0-9-1.
+
+==========================  =============================  ==========================
+meaning                     AMQP 1.0                       AMQP 0-9-1
+==========================  =============================  ==========================
+first, last, next           string or symbol               long string
+an offset                   any integer from 0             any integer from 0
+a point in time             timestamp (milliseconds)       timestamp (seconds)
+so long ago                 string or symbol: ``10m``      long string: ``10m``
+==========================  =============================  ==========================
+
+A point in time is as exact as chunks are: the stream begins with the chunk that holds it, which may hold
+messages from before. Nothing here knows what time it is; an interval is counted back by who opens the stream.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any, Final, TypeAlias
+
+from amqp10broker.amqp091 import types as t091
+from amqp10broker.amqp10 import types as t10
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.terms import term
+
+
+@dataclass(frozen=True, slots=True)
+class First:
+    """The first message that the stream still has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Last:
+    """The first message of the last chunk."""
+
+
+@dataclass(frozen=True, slots=True)
+class Next:
+    """The first message that is published from now on; what a consumer gets that does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """The message with this offset, or the nearest one that is there."""
+
+    offset: int
+    """From 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timestamp:
+    """The chunk that holds a point in time."""
+
+    time_ms: int
+    """Since 1970-01-01T00:00:00Z."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The chunk that was written so long ago."""
+
+    duration_ms: int
+
+
+OffsetSpec: TypeAlias = First | Last | Next | Offset | Timestamp | Interval
+
+_WORDS: Final[dict[str, OffsetSpec]] = {"first": First(), "last": Last(), "next": Next()}
+
+# Eighteen digits are more than the age of the universe in seconds; without a bound, a text of megabytes
+# would be read as a number.
+_INTERVAL: Final = re.compile("([0-9]{1,18})([YMDhms])")
+_SECOND_MS: Final = 1000
+_DAY_MS: Final = 24 * 3600 * _SECOND_MS
+# RabbitMQ's years and months, as in x-max-age.
+_UNITS_MS: Final = {
+    "Y": 365 * _DAY_MS,
+    "M": 30 * _DAY_MS,
+    "D": _DAY_MS,
+    "h": 3600 * _SECOND_MS,
+    "m": 60 * _SECOND_MS,
+    "s": _SECOND_MS,
+}
+
+_INTEGERS_10: Final = frozenset(
+    (int, t10.UByte, t10.UShort, t10.UInt, t10.ULong, t10.Byte, t10.Short, t10.Int, t10.Long)
+)
+_INTEGERS_091: Final = frozenset(
+    (int, t091.Int8, t091.UInt8, t091.Int16, t091.UInt16, t091.Int32, t091.UInt32, t091.Int64)
+)
+
+
+def from_amqp10(value: Any) -> OffsetSpec:
+    """The value of a filter ``rabbitmq:stream-offset-spec``.
+
+    Raises:
+        FilterError: it is none of those in the table above.
+    """
+    kind = type(value)
+    if kind is t10.Timestamp:
+        return Timestamp(int(value))
+    if kind is str or kind is t10.Symbol:
+        spec = _from_text(value)
+        if spec is None:
+            raise FilterError(
+                f"offset {_shown(value)} is neither 'first', 'last', 'next' nor an interval such as '10m' "
+                "(Y, M, D, h, m, s)"
+            )
+        return spec
+    if kind in _INTEGERS_10 and value >= 0:
+        return Offset(int(value))
+    raise FilterError(
+        f"offset {_shown(value)} must be a string, a symbol, a timestamp or an integer that is not negative"
+    )
+
+
+def from_amqp091(value: Any) -> OffsetSpec:
+    """The value of a consumer argument ``x-stream-offset``.
+
+    Raises:
+        FilterError: it is none of those in the table above; the reason is RabbitMQ's term:
+            ``{invalid_offset_arg,{longstr,<<"five">>}}``.
+    """
+    kind = type(value)
+    spec: OffsetSpec | None = None
+    if kind is t091.Timestamp:
+        spec = Timestamp(int(value) * _SECOND_MS)
+    elif kind is str:
+        spec = _from_text(value)
+    elif kind in _INTEGERS_091 and value >= 0:
+        spec = Offset(int(value))
+    if spec is None:
+        raise FilterError(f"{{invalid_offset_arg,{term(value)}}}")
+    return spec
+
+
+def _from_text(text: str) -> OffsetSpec | None:
+    word = _WORDS.get(text)
+    if word is not None:
+        return word
+    found = _INTERVAL.fullmatch(text)
+    return None if found is None else Interval(int(found[1]) * _UNITS_MS[found[2]])
+
+
+_SHOWN_CHARACTERS_MAX: Final = 100
+
+
+def _shown(value: Any) -> str:
+    return repr(value)[:_SHOWN_CHARACTERS_MAX]

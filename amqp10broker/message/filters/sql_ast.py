@@ -1,0 +1,118 @@
+"""What an SQL filter says, as a tree: the parser builds it, `sql_eval` compiles it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from amqp10broker.message.filters.fields import Field
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """A value that stands in the text."""
+
+    value: bool | int | float | str | bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Identifier:
+    """A value of the message."""
+
+    field: Field
+
+
+@dataclass(frozen=True, slots=True)
+class Utc:
+    """The time at which the message is looked at, in milliseconds since 1970."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """``+`` or ``-`` before a number."""
+
+    operator: str
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Arithmetic:
+    """``+ - * / %``."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """``= <> < <= > >=``."""
+
+    operator: str
+    left: Expression
+    right: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """LIKE; NOT LIKE is `Not` of it."""
+
+    operand: Expression
+    pattern: str
+    escape: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """IN; NOT IN is `Not` of it."""
+
+    operand: Expression
+    options: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IsNull:
+    """IS NULL; IS NOT NULL is `Not` of it."""
+
+    operand: Identifier
+
+
+@dataclass(frozen=True, slots=True)
+class Not:
+    """NOT."""
+
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class And:
+    """AND between two or more: a chain of them is one node, so that it is no deep tree."""
+
+    operands: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Or:
+    """OR between two or more."""
+
+    operands: tuple[Expression, ...]
+
+
+Expression: TypeAlias = (
+    Literal | Identifier | Utc | Unary | Arithmetic | Comparison | Like | In | IsNull | Not | And | Or
+)
+
+
+def children(node: Expression) -> tuple[Expression, ...]:
+    """The expressions directly inside of one."""
+    match node:
+        case Literal() | Identifier() | Utc():
+            return ()
+        case Unary() | Like() | IsNull() | Not():
+            return (node.operand,)
+        case Arithmetic() | Comparison():
+            return (node.left, node.right)
+        case In():
+            return (node.operand, *node.options)
+        case And() | Or():
+            return node.operands

@@ -1,0 +1,146 @@
+"""The words of an SQL filter (AMQP Filter Expressions, section 6): text to tokens.
+
+What is accepted is RabbitMQ's dialect, see `docs/filters.md`. All is found by one regular expression that
+never looks back further than one token, so the time is linear in the text, whatever the text.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from amqp10broker.message.filters.errors import FilterError
+
+CHARACTERS_MAX: Final = 4096
+TOKENS_MAX: Final = 200
+
+
+class Kind(Enum):
+    """What a token is."""
+
+    KEYWORD = "keyword"
+    SYMBOL = "symbol"
+    LITERAL = "literal"
+    IDENTIFIER = "identifier"
+    END = "end"
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """One word of the text."""
+
+    kind: Kind
+    value: str | int | float | bytes | bool | tuple[str | None, str]
+    """Of a keyword or symbol, its text; of a literal, what it stands for; of an identifier, what is before
+    the dot, None if nothing is, and the name."""
+    position: int
+    """Of its first character in the text, from 0."""
+
+
+KEYWORDS: Final = frozenset(
+    {"AND", "OR", "NOT", "LIKE", "ESCAPE", "IN", "IS", "NULL", "TRUE", "FALSE", "UTC"}
+)
+"""In capitals only."""
+
+RESERVED: Final = KEYWORDS | {"EXISTS", "LOWER", "UPPER", "LEFT", "RIGHT", "SUBSTRING", "DATE", "NAN", "INF"}
+"""Words of the specification that are no names, in whatever case: a property that is called so is written
+in brackets. It also tells who writes ``and`` that it is no keyword."""
+
+_WORD: Final = "[A-Za-z_][A-Za-z0-9_]*"
+_TOKEN: Final = re.compile(
+    rf"""
+      (?P<space>[ \t\f\n\r]+)
+    | (?P<binary>0x(?P<digits>[0-9A-F]*))
+    | (?P<number>[0-9]+(?P<fraction>\.[0-9]+(?:E[+-]?[0-9]+)?)?)
+    | (?P<string>'(?:[^']|'')*'|"(?:[^"]|"")*")
+    | \[(?P<delimited>(?:[^\[\]]|\[\[|\]\])*)\]
+    | (?P<hyphened>(?:application|message|delivery)-(?:properties|annotations)\.)
+    | (?:(?P<section>{_WORD})\.)?(?P<word>{_WORD})
+    | (?P<symbol><>|!=|<=|>=|[=<>+\-*/%(),])
+    """,
+    re.VERBOSE,
+)
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f]")
+
+
+def has_control_character(text: str) -> bool:
+    """Whether there is one of the characters 0 to 31 and 127 in a text."""
+    return _CONTROL.search(text) is not None
+
+
+def tokenize(text: str) -> list[Token]:
+    """The tokens of an expression, and one of kind END behind them.
+
+    Raises:
+        FilterError: the text is too long, has too many tokens, or something in it is no token.
+    """
+    if len(text) > CHARACTERS_MAX:
+        raise FilterError(f"the expression is {len(text)} characters long; {CHARACTERS_MAX} are allowed")
+    if (surrogate := _SURROGATE.search(text)) is not None:
+        raise FilterError("the expression is not valid Unicode", surrogate.start())
+    tokens: list[Token] = []
+    position = 0
+    while position < len(text):
+        found = _TOKEN.match(text, position)
+        if found is None:
+            raise FilterError(_no_token(text, position), position)
+        if found["space"] is None:
+            tokens.append(_token(found, text, position))
+        position = found.end()
+    if len(tokens) > TOKENS_MAX:
+        raise FilterError(f"the expression has {len(tokens)} tokens; {TOKENS_MAX} are allowed")
+    tokens.append(Token(Kind.END, "the end", len(text)))
+    return tokens
+
+
+def _token(found: re.Match[str], text: str, position: int) -> Token:
+    if found["word"] is not None:
+        return _word(found["section"], found["word"], position)
+    if (symbol := found["symbol"]) is not None:
+        return Token(Kind.SYMBOL, "<>" if symbol == "!=" else symbol, position)
+    if (string := found["string"]) is not None:
+        quote = string[0]
+        return Token(Kind.LITERAL, string[1:-1].replace(quote * 2, quote), position)
+    if (delimited := found["delimited"]) is not None:
+        if has_control_character(delimited):
+            raise FilterError("a control character in a name", position)
+        return Token(Kind.IDENTIFIER, (None, delimited.replace("[[", "[").replace("]]", "]")), position)
+    if found["hyphened"] is not None:
+        # Without this, it would be a subtraction that never matches anything.
+        raise FilterError(f"write '{found['hyphened'].replace('-', '_')}' with an underscore", position)
+    if (digits := found["digits"]) is not None:
+        if not digits or len(digits) % 2:
+            raise FilterError("a binary is written 0x with pairs of the digits 0-9A-F", position)
+        return Token(Kind.LITERAL, bytes.fromhex(digits), position)
+    if found["fraction"] is None:
+        return Token(Kind.LITERAL, int(found["number"]), position)
+    number = float(found["number"])
+    if number == math.inf:
+        raise FilterError("the number is larger than any floating-point number", position)
+    return Token(Kind.LITERAL, number, position)
+
+
+def _word(section: str | None, word: str, position: int) -> Token:
+    if section is None and word in KEYWORDS:
+        if word in ("TRUE", "FALSE"):
+            return Token(Kind.LITERAL, word == "TRUE", position)
+        return Token(Kind.KEYWORD, word, position)
+    if section is None and word.upper() in RESERVED:
+        hint = f"write {word.upper()}, or" if word.upper() in KEYWORDS else "write"
+        raise FilterError(
+            f"'{word}' is a reserved word; {hint} [{word}] for a property of that name", position
+        )
+    return Token(Kind.IDENTIFIER, (section, word), position)
+
+
+def _no_token(text: str, position: int) -> str:
+    character = text[position]
+    if character in "'\"":
+        return "a string has no end"
+    if character == "[":
+        return "a name in brackets has no end, or a bracket in it is not doubled"
+    return f"{character!r} cannot be here"

@@ -1,0 +1,346 @@
+"""The grammar of an SQL filter (AMQP Filter Expressions, section 6): tokens to a tree.
+
+An operator-precedence parser with stacks of its own: however deep an expression is nested, the interpreter's
+stack is not used up. From the weakest to the strongest::
+
+    OR
+    AND
+    NOT x
+    x = y  <>  <  <=  >  >=    x [NOT] LIKE 's' [ESCAPE 'c']    x [NOT] IN (y, ...)    name IS [NOT] NULL
+    + -
+    * / %
+    +x -x
+    literal, name, UTC(), (x)
+
+Comparisons do not chain (``a = b = c``), and what stands on either side of an operator binds at least as
+strongly as the operator itself, so that NOT is only found where a condition can begin. A sign stands
+before something of the last line only: ``--1`` is written ``-(-1)``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.fields import PRIORITY, PROPERTIES, Field, Section
+from amqp10broker.message.filters.sql_ast import (
+    And,
+    Arithmetic,
+    Comparison,
+    Expression,
+    Identifier,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    Unary,
+    Utc,
+)
+from amqp10broker.message.filters.sql_lexer import Kind, Token, tokenize
+
+_OR: Final = 1
+_AND: Final = 2
+_NOT: Final = 3
+_COMPARISON: Final = 4
+_ADDITIVE: Final = 5
+_MULTIPLICATIVE: Final = 6
+_SIGN: Final = 7
+_PRIMARY: Final = 8
+_OPEN: Final = 0
+"""Of a parenthesis: weaker than all, so that nothing is taken from before it."""
+
+_BINARY: Final = {
+    "OR": _OR,
+    "AND": _AND,
+    **dict.fromkeys(("=", "<>", "<", "<=", ">", ">="), _COMPARISON),
+    **dict.fromkeys("+-", _ADDITIVE),
+    **dict.fromkeys("*/%", _MULTIPLICATIVE),
+}
+
+_SECTIONS: Final = {
+    "header": Section.HEADER,
+    "h": Section.HEADER,
+    "properties": Section.PROPERTIES,
+    "p": Section.PROPERTIES,
+    "application_properties": Section.APPLICATION_PROPERTIES,
+    "a": Section.APPLICATION_PROPERTIES,
+    None: Section.APPLICATION_PROPERTIES,
+}
+_PROPERTIES: Final = {name.replace("-", "_"): name for name in PROPERTIES}
+
+
+@dataclass(frozen=True, slots=True)
+class _Operand:
+    node: Expression
+    level: int
+    """How strongly its outermost operator binds."""
+    bare: bool = False
+    """It is one word, not something in parentheses."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Operator:
+    text: str
+    """``(`` for a parenthesis, ``IN`` for that of a list; a sign and NOT take one operand."""
+    level: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class _List:
+    """An IN list that is being read."""
+
+    operand: Expression
+    negated: bool
+    options: list[Expression]
+
+
+def parse(text: str) -> Expression:
+    """The tree of an expression.
+
+    Raises:
+        FilterError: it is none; the error says where.
+    """
+    return _Parser(tokenize(text)).parse()
+
+
+class _Parser:
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = tokens
+        self._next = 0
+        self._operands: list[_Operand] = []
+        self._operators: list[_Operator] = []
+        self._lists: list[_List] = []
+
+    def parse(self) -> Expression:
+        while True:
+            self._operand()
+            if self._rest():
+                break
+        (operand,) = self._operands
+        return operand.node
+
+    # One operand, with what stands before it.
+
+    def _operand(self) -> None:
+        while True:
+            token = self._take()
+            if token.kind is Kind.LITERAL:
+                assert not isinstance(token.value, tuple)
+                self._push(Literal(token.value), _PRIMARY, bare=True)
+                return
+            if token.kind is Kind.IDENTIFIER:
+                assert isinstance(token.value, tuple)
+                self._push(Identifier(_field(*token.value, token.position)), _PRIMARY, bare=True)
+                return
+            signed = bool(self._operators) and self._operators[-1].level == _SIGN
+            if token.value == "UTC" and token.kind is Kind.KEYWORD:
+                self._expect("(")
+                self._expect(")")
+                self._push(Utc(), _PRIMARY)
+                return
+            if token.value == "(":
+                self._operators.append(_Operator("(", _OPEN, token.position))
+            elif token.value in ("+", "-") and not signed:
+                self._operators.append(_Operator(str(token.value), _SIGN, token.position))
+            elif token.value == "NOT" and (not self._operators or self._operators[-1].level <= _NOT):
+                if self._operators and self._operators[-1].text == "IN":
+                    raise _unexpected(token)
+                self._operators.append(_Operator("NOT", _NOT, token.position))
+            else:
+                raise _unexpected(token)
+
+    # What follows an operand, up to an operator that wants another one.
+
+    def _rest(self) -> bool:
+        """Read on until the next operand; True if the expression has ended."""
+        while True:
+            token = self._take()
+            if token.kind is Kind.END:
+                self._reduce(_OPEN + 1)
+                if self._operators:
+                    raise FilterError("a parenthesis is not closed", self._operators[-1].position)
+                return True
+            if token.kind not in (Kind.SYMBOL, Kind.KEYWORD):
+                raise _unexpected(token)
+            text = str(token.value)
+            level = _BINARY.get(text)
+            if level is not None:
+                self._binary(token, text, level)
+                return False
+            if text == ")":
+                self._close(token)
+            elif text == ",":
+                self._option(token)
+                return False
+            elif self._condition(token, text):
+                return False
+
+    def _binary(self, token: Token, text: str, level: int) -> None:
+        self._reduce(level)
+        self._check_left(token, level)
+        self._operators.append(_Operator(text, level, token.position))
+
+    def _check_left(self, token: Token, level: int) -> None:
+        left = self._operands[-1].level
+        if left < level or left == level == _COMPARISON:
+            raise _unexpected(token)
+
+    def _condition(self, token: Token, text: str) -> bool:
+        """LIKE, IN and IS NULL; True if the first option of a list is to be read now."""
+        self._reduce(_COMPARISON)
+        self._check_left(token, _COMPARISON)
+        negated = text == "NOT"
+        if negated:
+            token = self._take()
+            text = str(token.value) if token.kind is Kind.KEYWORD else ""
+        operand = self._operands.pop()
+        if text == "LIKE":
+            self._push_condition(self._like(operand.node), negated)
+            return False
+        if text == "IN":
+            position = self._expect("(").position
+            self._operators.append(_Operator("IN", _OPEN, position))
+            self._lists.append(_List(operand.node, negated, []))
+            return True
+        if text == "IS" and not negated:
+            if not operand.bare or not isinstance(operand.node, Identifier):
+                raise FilterError("only a name can be tested with IS NULL", token.position)
+            negated = self._skip("NOT")
+            self._expect("NULL")
+            self._push_condition(IsNull(operand.node), negated)
+            return False
+        raise _unexpected(token)
+
+    def _like(self, operand: Expression) -> Like:
+        pattern = self._string("the pattern of LIKE")
+        if not self._skip("ESCAPE"):
+            return Like(operand, pattern, None)
+        position = self._tokens[self._next].position
+        escape = self._string("what follows ESCAPE")
+        if len(escape) != 1:
+            raise FilterError("what follows ESCAPE must be one character", position)
+        return Like(operand, pattern, escape)
+
+    def _string(self, what: str) -> str:
+        token = self._take()
+        if token.kind is not Kind.LITERAL or not isinstance(token.value, str):
+            raise FilterError(f"{what} must be a string in quotes", token.position)
+        return token.value
+
+    def _option(self, token: Token) -> None:
+        """Put the operand into the list of IN that it is in."""
+        self._reduce(_OPEN + 1)
+        if not self._operators or self._operators[-1].text != "IN":
+            raise _unexpected(token)
+        self._check_left(token, _ADDITIVE)
+        self._lists[-1].options.append(self._operands.pop().node)
+
+    def _close(self, token: Token) -> None:
+        self._reduce(_OPEN + 1)
+        if not self._operators:
+            raise _unexpected(token)
+        if self._operators[-1].text == "IN":
+            self._option(token)
+            self._operators.pop()
+            found = self._lists.pop()
+            self._push_condition(In(found.operand, tuple(found.options)), found.negated)
+        else:
+            self._operators.pop()
+            self._push(self._operands.pop().node, _PRIMARY)
+            self._sign()
+
+    # Stacks.
+
+    def _push(self, node: Expression, level: int, *, bare: bool = False) -> None:
+        self._operands.append(_Operand(node, level, bare))
+        if bare or isinstance(node, Utc):
+            self._sign()
+
+    def _sign(self) -> None:
+        """Apply the sign before a finished primary."""
+        if self._operators and self._operators[-1].level == _SIGN:
+            text = self._operators.pop().text
+            self._operands.append(_Operand(Unary(text, self._operands.pop().node), _SIGN))
+
+    def _push_condition(self, node: Expression, negated: bool) -> None:
+        self._operands.append(_Operand(Not(node) if negated else node, _COMPARISON))
+
+    def _reduce(self, level: int) -> None:
+        """Apply the operators on the stack that bind at least so strongly."""
+        while self._operators and self._operators[-1].level >= level:
+            operator = self._operators.pop()
+            right = self._operands.pop().node
+            if operator.level == _NOT:
+                node: Expression = Not(right)
+            else:
+                node = _combine(operator, self._operands.pop(), right)
+            self._operands.append(_Operand(node, operator.level))
+
+    # Tokens.
+
+    def _take(self) -> Token:
+        token = self._tokens[self._next]
+        if token.kind is not Kind.END:
+            self._next += 1
+        return token
+
+    def _skip(self, text: str) -> bool:
+        """Take the next token if it is this keyword."""
+        token = self._tokens[self._next]
+        if token.kind is Kind.KEYWORD and token.value == text:
+            self._next += 1
+            return True
+        return False
+
+    def _expect(self, text: str) -> Token:
+        token = self._take()
+        if token.kind not in (Kind.SYMBOL, Kind.KEYWORD) or token.value != text:
+            raise FilterError(f"{text} is expected", token.position)
+        return token
+
+
+def _combine(operator: _Operator, left: _Operand, right: Expression) -> Expression:
+    # The level tells a chain from one in parentheses, which stays a tree of its own.
+    if operator.level == _OR:
+        chain = left.node.operands if isinstance(left.node, Or) and left.level == _OR else (left.node,)
+        return Or((*chain, right))
+    if operator.level == _AND:
+        chain = left.node.operands if isinstance(left.node, And) and left.level == _AND else (left.node,)
+        return And((*chain, right))
+    if operator.level == _COMPARISON:
+        return Comparison(operator.text, left.node, right)
+    return Arithmetic(operator.text, left.node, right)
+
+
+def _field(section: str | None, name: str, position: int) -> Field:
+    part = _SECTIONS.get(section)
+    if part is None:
+        raise FilterError(
+            f"section '{section}' is none of header, h, properties, p, application_properties, a", position
+        )
+    if part is Section.HEADER and name != PRIORITY:
+        raise FilterError(f"of the header only priority can be asked for, not '{name}'", position)
+    if part is Section.PROPERTIES:
+        known = _PROPERTIES.get(name)
+        if known is None:
+            raise FilterError(
+                f"'{name}' is no field of properties; there are {', '.join(_PROPERTIES)}", position
+            )
+        return Field(part, known)
+    return Field(part, name)
+
+
+def _unexpected(token: Token) -> FilterError:
+    match token.kind:
+        case Kind.END:
+            shown = "the end of the expression"
+        case Kind.IDENTIFIER:
+            assert isinstance(token.value, tuple)
+            shown = f"'{token.value[1]}'"
+        case _:
+            shown = f"'{token.value!s}'"
+    return FilterError(f"{shown} cannot be here", token.position)

@@ -1,0 +1,51 @@
+"""Values of AMQP 0-9-1 as RabbitMQ prints them in an error: ``{longstr,<<"five">>}``."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from amqp10broker.amqp091 import types as t091
+
+_CHARACTERS_MAX: Final = 100
+
+_NAMES: Final[dict[type, str]] = {
+    bool: "bool",
+    str: "longstr",
+    bytes: "longstr",  # one that is not UTF-8
+    t091.ByteArray: "binary",
+    t091.Int8: "byte",
+    t091.UInt8: "unsignedbyte",
+    t091.Int16: "short",
+    t091.UInt16: "unsignedshort",
+    t091.Int32: "signedint",
+    t091.UInt32: "unsignedint",
+    t091.Int64: "long",
+    int: "long",
+    t091.Float32: "float",
+    float: "double",
+    t091.Timestamp: "timestamp",
+    list: "array",
+    dict: "table",
+    type(None): "void",
+}
+
+
+def type_name(value: Any) -> str:
+    """The name of the field type of a value."""
+    return _NAMES.get(type(value), type(value).__name__.lower())
+
+
+def term(value: Any) -> str:
+    """A field value with its type. Of a table or an array only the type."""
+    name = type_name(value)
+    match value:
+        case None | list() | dict():
+            return name
+        case bool():
+            return f"{{{name},{str(value).lower()}}}"
+        case str() | bytes():
+            text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+            shown = text[:_CHARACTERS_MAX].replace("\\", "\\\\").replace('"', '\\"')
+            return f'{{{name},<<"{shown}">>}}'
+        case _:
+            return f"{{{name},{value}}}"

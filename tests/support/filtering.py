@@ -1,0 +1,57 @@
+"""Messages for tests of filters, and what an SQL expression says of one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.performatives import Header, Properties
+from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.message.filters.fields import FieldReader
+from amqp10broker.message.filters.sql_eval import compile_sql
+from amqp10broker.message.message import Message, MessageReader
+
+NOW_MS = 1_700_000_000_000
+
+
+def message(
+    application: dict[Any, Any] | None = None,
+    *,
+    priority: int | None = None,
+    annotations: dict[str, Any] | None = None,
+    body: bytes = b"body",
+    **properties: Any,
+) -> Message:
+    """A message of AMQP 1.0 as a queue keeps it.
+
+    Args:
+        application: application-properties; None for no such section.
+        priority: of the header.
+        annotations: message-annotations.
+        body: one data section.
+        properties: fields of the properties section; without any, there is no such section.
+    """
+    payload = Header(priority=priority).encode()
+    if annotations is not None:
+        named = {Symbol(key): value for key, value in annotations.items()}
+        payload += encode(Described(ULong(0x72), named))
+    if properties:
+        payload += Properties(**properties).encode()
+    if application is not None:
+        payload += encode(Described(ULong(0x74), application))
+    payload += encode(Described(ULong(0x75), body))
+    return MessageReader("", "q", "guest", impersonator=True).read(payload)
+
+
+def evaluate(text: str, on: Message, now_ms: int = NOW_MS) -> Any:
+    """The value of an expression: True, False, None for unknown, or any other."""
+    sql = compile_sql(text)
+    values = FieldReader(sql.fields, uuid_as_binary=True).read(on)
+    if sql.uses_time:
+        values.append(now_ms)
+    return sql.run(values)
+
+
+def described(descriptor: str | int, value: Any) -> Described:
+    """A filter's value."""
+    return Described(Symbol(descriptor) if isinstance(descriptor, str) else ULong(descriptor), value)

@@ -1,0 +1,266 @@
+"""Filter-sets of AMQP 1.0: what is in place, what is refused and why, and batches of messages."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqp10broker.amqp10.codec import array_of, decode, encode
+from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
+from amqp10broker.message.filters.bloom import BloomFilter
+from amqp10broker.message.filters.filters import (
+    APPLICATION_PROPERTIES,
+    MATCH_UNFILTERED,
+    OFFSET_SPEC,
+    PROPERTIES,
+    SEARCHED_BYTES_MAX,
+    SQL,
+    STREAM_FILTER,
+    Filters,
+    FilterSet,
+    from_amqp10,
+)
+from amqp10broker.message.filters.offset_spec import First, Offset
+from amqp10broker.message.filters.offset_spec import Timestamp as At
+from tests.support.filtering import NOW_MS, described, message
+from tests.support.strategies import values
+
+
+def read(**filters: Any) -> FilterSet:
+    """A filter-set by names, with hyphens for underscores, as it comes off the wire."""
+    named = {Symbol(name.replace("_", "-")): value for name, value in filters.items()}
+    return from_amqp10(decode(encode(named))[0])
+
+
+def in_place(**filters: Any) -> set[str]:
+    return {str(name).replace("-", "_") for name in read(**filters).in_place}
+
+
+SUBJECT = {Symbol("subject"): "s"}
+TRUE = described(SQL, "TRUE")
+
+
+@pytest.mark.parametrize("given", [None, {}, Map()])
+def test_without_filters_all_messages_pass(given: Any) -> None:
+    """From the default offset."""
+    assert from_amqp10(given) == FilterSet(Filters(), {}, ())
+    assert Filters().matches(message(), NOW_MS)
+    assert list(Filters().matching([message(), message()], NOW_MS)) == [0, 1]
+
+
+def test_filters_of_all_sorts_are_in_place_together() -> None:
+    """Under any name; they are echoed as they were sent."""
+    given = {
+        Symbol("a"): described(OFFSET_SPEC, "first"),
+        Symbol("b"): described(STREAM_FILTER, ["x", "y", "x"]),
+        Symbol("c"): described(MATCH_UNFILTERED, True),
+        Symbol("d"): described(PROPERTIES, SUBJECT),
+        Symbol("e"): described(APPLICATION_PROPERTIES, {"k": 1}),
+    }
+    found = from_amqp10(given)
+    assert found.in_place == given
+    assert found.refused == ()
+    assert found.filters.offset == First()
+    assert found.filters.bloom == BloomFilter(("x", "y"), match_unfiltered=True)
+    assert found.filters.matches(message({"k": 1}, subject="s"), NOW_MS)
+    assert not found.filters.matches(message({"k": 1}, subject="t"), NOW_MS)
+    assert not found.filters.matches(message({"k": 2}, subject="s"), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("code", "name", "value"),
+    [(0x173, "x", SUBJECT), (0x174, "x", {"k": 1}), (0x120, "sql-filter", "k = 1")],
+)
+def test_filters_of_the_specification_may_have_a_numeric_descriptor(code: int, name: str, value: Any) -> None:
+    """It means the same."""
+    found = from_amqp10({Symbol(name): described(code, value)})
+    assert found.in_place == {Symbol(name): Described(ULong(code), value)}
+    assert found.filters.messages is not None
+
+
+@pytest.mark.parametrize("value", [["x"], array_of(["x"]), "x"])
+def test_filter_values_are_a_string_or_a_list_of_them(value: Any) -> None:
+    """An array is as good as a list."""
+    assert read(f=described(STREAM_FILTER, value)).filters.bloom == BloomFilter(("x",))
+
+
+def test_match_unfiltered_alone_means_nothing() -> None:
+    """It is in place, and without values no chunk is left out."""
+    found = read(f=described(MATCH_UNFILTERED, True))
+    assert set(found.in_place) == {"f"}
+    assert found.filters == Filters()
+
+
+def test_an_offset_is_of_any_form() -> None:
+    """A timestamp is in milliseconds."""
+    assert read(f=described(OFFSET_SPEC, ULong(7))).filters.offset == Offset(7)
+    assert read(f=described(OFFSET_SPEC, Timestamp(7))).filters.offset == At(7)
+
+
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    [
+        ("first", "not described"),
+        (None, "not described"),
+        (described("unknown:filter", "x"), "no filter has the descriptor"),
+        (described("apache.org:selector-filter:string", "TRUE"), "no filter has the descriptor"),
+        (described(0x999, "x"), "no filter has the descriptor"),
+        (Described("amqp:sql-filter", "TRUE"), "no filter has the descriptor"),
+        (Described([1], "TRUE"), "no filter has the descriptor"),
+        (described(OFFSET_SPEC, "never"), "neither 'first'"),
+        (described(OFFSET_SPEC, -1), "not negative"),
+        (described(STREAM_FILTER, []), "a string or a list of strings"),
+        (described(STREAM_FILTER, ["x", 1]), "a string or a list of strings"),
+        (described(STREAM_FILTER, [Symbol("x")]), "a string or a list of strings"),
+        (described(STREAM_FILTER, None), "a string or a list of strings"),
+        (described(MATCH_UNFILTERED, 1), "must be a boolean"),
+        (described(PROPERTIES, {}), "0 entries"),
+        (described(PROPERTIES, {Symbol("group-id"): ULong(3)}), "group-id is of type str"),
+        (described(APPLICATION_PROPERTIES, {Symbol("k"): 1}), "keys of application-properties are strings"),
+        (described(SQL, "TRUE"), "must have the name sql-filter"),
+    ],
+)
+def test_what_is_invalid_is_not_in_place(value: Any, reason: str) -> None:
+    """And does no harm to the others; the reason is for the log."""
+    found = read(bad=value, good=described(OFFSET_SPEC, "first"))
+    assert set(found.in_place) == {"good"}
+    assert found.filters == Filters(First())
+    (refusal,) = found.refused
+    assert refusal.name == "bad"
+    assert reason in refusal.reason
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        described(SQL, "@#$%^&"),
+        described(SQL, "FALSE FALSE"),
+        described(SQL, "city LIKE '!' ESCAPE '!'"),
+        described(SQL, "x" * 5000),
+        described(SQL, Symbol("TRUE")),
+        described(SQL, b"TRUE"),
+        described(SQL, None),
+        described("apache.org:invalid:string", "TRUE"),
+        "TRUE",
+    ],
+    ids=["lexer", "parser", "pattern", "length", "symbol", "binary", "null", "descriptor", "undescribed"],
+)
+def test_an_invalid_sql_filter_is_not_in_place(value: Any) -> None:
+    """All messages pass then: the client must look at the reply."""
+    found = read(sql_filter=value)
+    assert found.in_place == {}
+    assert found.filters == Filters()
+    assert len(found.refused) == 1
+
+
+def test_sql_and_property_filters_exclude_each_other() -> None:
+    """The first one that is valid stays."""
+    properties = described(PROPERTIES, SUBJECT)
+    assert in_place(sql_filter=TRUE, p=properties, a=described(APPLICATION_PROPERTIES, {"k": 1})) == {
+        "sql_filter"
+    }
+    assert in_place(p=properties, sql_filter=TRUE) == {"p"}
+    assert in_place(sql_filter=described(SQL, "?"), p=properties) == {"p"}
+    assert in_place(p=described(PROPERTIES, {}), sql_filter=TRUE) == {"sql_filter"}
+
+
+def test_sql_and_bloom_filter_go_together() -> None:
+    """The one for messages, the other for chunks."""
+    found = read(sql_filter=described(SQL, "h.priority > 4"), b=described(STREAM_FILTER, "v1"))
+    assert set(found.in_place) == {"sql-filter", "b"}
+    assert found.filters.bloom == BloomFilter(("v1",))
+    assert found.filters.matches(message(priority=5), NOW_MS)
+    assert not found.filters.matches(message(), NOW_MS)
+
+
+@pytest.mark.parametrize(
+    ("sort", "first", "second"),
+    [
+        (OFFSET_SPEC, "first", "last"),
+        (STREAM_FILTER, "x", "y"),
+        (MATCH_UNFILTERED, True, False),
+        (PROPERTIES, SUBJECT, {Symbol("subject"): "t"}),
+        (APPLICATION_PROPERTIES, {"k": 1}, {"k": 2}),
+    ],
+)
+def test_there_is_one_filter_of_each_sort(sort: str, first: Any, second: Any) -> None:
+    """The first valid one."""
+    found = read(a=described(sort, first), b=described(sort, second))
+    assert set(found.in_place) == {"a"}
+    assert [refusal.reason for refusal in found.refused] == [f"there is another {sort} before it"]
+    assert in_place(a=described(sort, None), b=described(sort, second)) == {"b"}
+
+
+@settings(max_examples=60)
+@given(
+    st.dictionaries(
+        st.sampled_from(["a", "b", "sql-filter"]).map(Symbol),
+        st.builds(
+            Described,
+            st.one_of(
+                st.sampled_from([OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, SQL]).map(Symbol),
+                st.sampled_from([PROPERTIES, APPLICATION_PROPERTIES]).map(Symbol),
+                values,
+            ),
+            st.one_of(
+                values,
+                st.dictionaries(st.sampled_from(["subject", "to", "k"]).map(Symbol), values, max_size=3),
+                st.dictionaries(st.text(max_size=3), values, max_size=3),
+            ),
+        )
+        | values,
+        max_size=3,
+    )
+)
+def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
+    """Whatever it holds, an entry is in place or refused, and messages can be filtered."""
+    found = from_amqp10(filter_set)
+    assert len(found.in_place) + len(found.refused) == len(filter_set)
+    assert all(filter_set[name] is value for name, value in found.in_place.items())
+    for on in (message(), message({"k": 1}, subject="x", to="y")):
+        assert isinstance(found.filters.matches(on, NOW_MS), bool)
+
+
+def test_names_are_symbols() -> None:
+    """A filter under another key is refused."""
+    found = from_amqp10({"f": described(OFFSET_SPEC, "first"), 1: described(STREAM_FILTER, "x")})
+    assert found.in_place == {}
+    assert [refusal.reason for refusal in found.refused] == ["the name of a filter is a symbol"] * 2
+
+
+def test_a_batch_gives_the_positions_of_what_passes() -> None:
+    """The same as each message by itself."""
+    messages = [message({"n": index, "odd": index % 2 == 1}) for index in range(10)]
+    for text in ("odd", "n > 6", "UTC() = 5 AND n < 2", "missing IS NULL", "FALSE"):
+        filters = read(sql_filter=described(SQL, text)).filters
+        found = list(filters.matching(messages, 5))
+        assert found == [place for place, one in enumerate(messages) if filters.matches(one, 5)]
+    assert list(read(sql_filter=described(SQL, "odd")).filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
+    properties = read(f=described(APPLICATION_PROPERTIES, {"odd": True}))
+    assert list(properties.filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
+
+
+def test_few_messages_are_found_among_many() -> None:
+    """The first and the last of 1002, by each way of filtering."""
+    rare = message({"k": "rare"}, group_id="my group ID")
+    messages = [rare, *[message({"k": "common"}, group_id="another group")] * 1000, rare]
+    for filters in (
+        read(sql_filter=described(SQL, "p.group_id = 'my group ID'")),
+        read(sql_filter=described(SQL, "k LIKE 'ra%'")),
+        read(f=described(PROPERTIES, {Symbol("group-id"): "my group ID"})),
+        read(f=described(APPLICATION_PROPERTIES, {"k": "&s:rare"})),
+    ):
+        assert list(filters.filters.matching(messages, NOW_MS)) == [0, 1001]
+
+
+def test_a_long_message_is_read_even_if_the_beginning_does_not_have_the_wanted_text() -> None:
+    """Bytes are looked for in short messages only; in long ones, the fields are read."""
+    filters = read(sql_filter=described(SQL, "z = 'wanted'")).filters
+    padding = {f"k{index}": "x" * 100 for index in range(SEARCHED_BYTES_MAX // 100)}
+    assert filters.matches(message(padding | {"z": "wanted"}), NOW_MS)
+    assert not filters.matches(message(padding | {"z": "wante"}), NOW_MS)
+    assert filters.matches(message({"z": "wanted"}, body=b"x" * 5000), NOW_MS)
+    assert not filters.matches(message({"z": "other"}, body=b"wanted"), NOW_MS)

@@ -1,0 +1,288 @@
+"""Property filters: which are valid, and which messages they let through."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from amqp10broker.amqp10.codec import array_of
+from amqp10broker.amqp10.types import (
+    Byte,
+    Char,
+    Decimal32,
+    Described,
+    Float,
+    Int,
+    Long,
+    Map,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from amqp10broker.message.filters.errors import FilterError
+from amqp10broker.message.filters.fields import PROPERTIES
+from amqp10broker.message.filters.filters import MessageFilter
+from amqp10broker.message.filters.properties import parse_application_properties, parse_properties
+from amqp10broker.message.message import Message
+from tests.support.filtering import NOW_MS, message
+
+
+def by_properties(on: Message, **references: Any) -> bool:
+    named = {Symbol(name.replace("_", "-")): value for name, value in references.items()}
+    return MessageFilter.of_properties(parse_properties(named)).matches(on, NOW_MS)
+
+
+def by_application(on: Message, references: dict[str, Any]) -> bool:
+    return MessageFilter.of_properties(parse_application_properties(references)).matches(on, NOW_MS)
+
+
+VALUES: dict[str, Any] = {
+    "message_id": ULong(999),
+    "user_id": b"guest",
+    "to": "/exchanges/x/k",
+    "subject": "\u2603",
+    "reply_to": "/queues/q",
+    "correlation_id": "corr",
+    "content_type": Symbol("text/plain"),
+    "content_encoding": Symbol("gzip"),
+    "absolute_expiry_time": Timestamp(NOW_MS + 1),
+    "creation_time": Timestamp(NOW_MS),
+    "group_id": "group",
+    "group_sequence": UInt(2**32 - 1),
+    "reply_to_group_id": "other",
+}
+OTHERS: dict[str, Any] = {
+    "message_id": ULong(998),
+    "user_id": b"other",
+    "to": "/exchanges/x",
+    "subject": "",
+    "reply_to": "/queues/",
+    "correlation_id": b"corr",
+    "content_type": Symbol("text/html"),
+    "content_encoding": Symbol("br"),
+    "absolute_expiry_time": Timestamp(NOW_MS),
+    "creation_time": Timestamp(0),
+    "group_id": "Group",
+    "group_sequence": UInt(0),
+    "reply_to_group_id": "group",
+}
+
+
+def test_every_field_of_properties_can_be_asked_for() -> None:
+    """All together, and each with another value."""
+    assert {name.replace("_", "-") for name in VALUES} == set(PROPERTIES)
+    full = message(**VALUES)
+    assert by_properties(full, **VALUES)
+    for name, other in OTHERS.items():
+        assert by_properties(full, **{name: VALUES[name]})
+        assert not by_properties(full, **{name: other})
+        assert not by_properties(full, **(VALUES | {name: other}))
+
+
+def test_a_field_that_is_not_there_matches_no_value() -> None:
+    """Nor the empty one."""
+    for name, value in VALUES.items():
+        assert not by_properties(message(), **{name: value})
+        assert not by_properties(message({}), **{name: value})
+    assert not by_properties(message(subject="x"), group_id="")
+
+
+@pytest.mark.parametrize("value", [ULong(5), UUID(int=5), b"\5", "five"], ids=repr)
+@pytest.mark.parametrize("name", ["message_id", "correlation_id"])
+def test_a_message_id_has_one_of_four_types(name: str, value: Any) -> None:
+    """And equals the same value of the same type."""
+    assert by_properties(message(**{name: value}), **{name: value})
+    others = [other for other in (ULong(5), UUID(int=5), b"\5", "five") if type(other) is not type(value)]
+    for other in others:
+        assert not by_properties(message(**{name: other}), **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("message-id", UInt(1)),
+        ("message-id", 1),
+        ("message-id", Symbol("x")),
+        ("correlation-id", True),
+        ("user-id", "guest"),
+        ("to", Symbol("x")),
+        ("to", b"x"),
+        ("subject", 1),
+        ("subject", Symbol("x")),
+        ("reply-to", ["x"]),
+        ("content-type", "text/plain"),
+        ("content-encoding", "gzip"),
+        ("absolute-expiry-time", Long(1)),
+        ("creation-time", 1),
+        ("group-id", UInt(3)),
+        ("group-sequence", ULong(3)),
+        ("group-sequence", 3),
+        ("reply-to-group-id", b"x"),
+    ],
+)
+def test_a_value_that_the_field_cannot_have_is_an_error(name: str, value: Any) -> None:
+    """However much it looks like one that it can."""
+    with pytest.raises(FilterError, match=f"^{name} is of type .* not {type(value).__name__}$"):
+        parse_properties({Symbol("subject"): "x", Symbol(name): value})
+
+
+@pytest.mark.parametrize(
+    "key", ["subject", Symbol("Subject"), Symbol("message_id"), Symbol("x"), b"subject", 1]
+)
+def test_a_field_that_there_is_not_is_an_error(key: Any) -> None:
+    """Names are symbols, with hyphens."""
+    with pytest.raises(FilterError, match="is no field of properties"):
+        parse_properties({key: "x"})
+
+
+@pytest.mark.parametrize("parse", [parse_properties, parse_application_properties])
+@pytest.mark.parametrize(
+    "value", [None, "x", [], [("k", 1)], Map((("k", 1), (Symbol("k"), 2))), b"", 1], ids=repr
+)
+def test_the_value_is_a_map(parse: Any, value: Any) -> None:
+    """With keys of one type, which a dict can hold."""
+    with pytest.raises(FilterError, match="must be a map"):
+        parse(value)
+
+
+def test_a_filter_has_1_to_16_entries() -> None:
+    """More is too complex."""
+    assert len(parse_application_properties({str(index): 1 for index in range(16)})) == 16
+    for count in (0, 17):
+        with pytest.raises(FilterError, match=f"has {count} entries; 1 to 16"):
+            parse_application_properties({str(index): 1 for index in range(count)})
+    with pytest.raises(FilterError, match="has 0 entries"):
+        parse_properties({})
+
+
+def test_all_entries_must_match() -> None:
+    """Of one section."""
+    on = message({"a": 1, "b": 2})
+    assert by_application(on, {"a": 1, "b": 2})
+    assert not by_application(on, {"a": 1, "b": 3})
+    assert not by_application(on, {"a": 1, "c": 3})
+
+
+def test_null_matches_any_value_of_a_key_that_is_there() -> None:
+    """In application-properties; the value may be null itself."""
+    for value in (1, "", False, None):
+        assert by_application(message({"k": value}), {"k": None})
+    assert not by_application(message({"other": 1}), {"k": None})
+    assert not by_application(message({}), {"k": None})
+    assert not by_application(message(), {"k": None})
+
+
+def test_null_matches_any_message_in_properties() -> None:
+    """Whether the field is there or not."""
+    for on in (message(), message(subject="x"), message(group_id="g")):
+        assert by_properties(on, subject=None)
+    assert not by_properties(message(), subject=None, group_id="g")
+
+
+@pytest.mark.parametrize(
+    "value", [10, 10.0, UByte(10), UShort(10), Byte(10), Float(10), ULong(10), Timestamp(10)]
+)
+def test_numbers_match_by_value(value: Any) -> None:
+    """Integers of any width, and floating point."""
+    for reference in (UInt(10), Int(10), 10.0, Float(10.0)):
+        assert by_application(message({"n": value}), {"n": reference})
+    for reference in (UInt(11), 10.1, "10", True, b"\n"):
+        assert not by_application(message({"n": value}), {"n": reference})
+
+
+def test_a_boolean_is_no_number() -> None:
+    """True is not 1."""
+    assert by_application(message({"k": True}), {"k": True})
+    assert not by_application(message({"k": True}), {"k": False})
+    assert not by_application(message({"k": True}), {"k": 1})
+    assert not by_application(message({"k": 1}), {"k": True})
+    assert not by_application(message({"k": 0.0}), {"k": False})
+
+
+def test_large_integers_are_compared_exactly() -> None:
+    """Not as floating-point numbers, which could not tell these."""
+    assert not by_application(message({"k": Long(2**53 + 1)}), {"k": float(2**53)})
+    assert by_application(message({"k": Long(2**53)}), {"k": float(2**53)})
+    assert not by_application(message({"k": math.nan}), {"k": math.nan})
+
+
+def test_strings_and_symbols_match_by_content() -> None:
+    """Case counts; a binary is no text."""
+    for value in ("hey", Symbol("hey")):
+        for reference in ("hey", Symbol("hey")):
+            assert by_application(message({"k": value}), {"k": reference})
+        for reference in ("Hey", "he", b"hey"):
+            assert not by_application(message({"k": value}), {"k": reference})
+    assert by_application(message({"k": b"hey"}), {"k": b"hey"})
+    assert by_application(message({"k": Char("h")}), {"k": "h"})
+
+
+def test_other_types_match_the_same_value() -> None:
+    """UUIDs and decimals."""
+    assert by_application(message({"k": UUID(int=7)}), {"k": UUID(int=7)})
+    assert not by_application(message({"k": UUID(int=7)}), {"k": UUID(int=8)})
+    assert not by_application(message({"k": UUID(int=7).bytes}), {"k": UUID(int=7)})
+    assert by_application(message({"k": Decimal32(b"1234")}), {"k": Decimal32(b"1234")})
+    assert not by_application(message({"k": Decimal32(b"1234")}), {"k": Decimal32(b"1235")})
+
+
+def test_a_prefix_and_a_suffix() -> None:
+    """&p: and &s:, of texts only, the empty one too."""
+    on = message({"k": "abc 8", "s": Symbol("abc"), "n": 8, "b": b"abc"})
+    for reference in ("&p:abc", "&p:abc 8", "&p:", "&s:8", "&s:abc 8", "&s:"):
+        assert by_application(on, {"k": reference})
+    for reference in ("&p:b", "&p:abc 8 ", "&s:abc", "&s:xxxxxxxxxxxxx", "&p:&p:abc"):
+        assert not by_application(on, {"k": reference})
+    assert by_application(on, {"s": "&p:ab"})
+    for key in ("n", "b", "absent"):
+        assert not by_application(on, {key: "&p:"})
+
+
+def test_modifiers_are_for_strings_in_properties_too() -> None:
+    """All fields that are strings, message-ids among them."""
+    names = ["to", "reply_to", "subject", "group_id", "reply_to_group_id", "message_id", "correlation_id"]
+    on = message(**{name: f"abc {index}" for index, name in enumerate(names)})
+    assert by_properties(on, **dict.fromkeys(names, "&p:abc"))
+    assert by_properties(on, **{name: f"&s: {index}" for index, name in enumerate(names)})
+    for name in names:
+        assert not by_properties(on, **{name: "&p:bc"})
+    assert not by_properties(message(message_id=b"abc"), message_id="&p:abc")
+
+
+def test_a_doubled_ampersand_is_a_single_one() -> None:
+    """At the beginning; anywhere else it means nothing."""
+    assert by_application(message({"k": "&Hello"}), {"k": "&&Hello"})
+    assert by_application(message({"k": "&p:a"}), {"k": "&&p:a"})
+    assert by_application(message({"k": "&&"}), {"k": "&&&"})
+    assert by_application(message({"k": "a&p:"}), {"k": "a&p:"})
+    assert by_application(message({"k": "&p:a"}), {"k": Symbol("&p:a")})
+    assert not by_application(message({"k": "a"}), {"k": Symbol("&p:a")})
+
+
+@pytest.mark.parametrize("reference", ["&", "&Hello", "&p", "&P:x", "&x:y", "& p:x"])
+def test_any_other_modifier_is_an_error(reference: str) -> None:
+    """In both sections."""
+    with pytest.raises(FilterError, match="begins with neither"):
+        parse_application_properties({"k": reference})
+    with pytest.raises(FilterError, match="begins with neither"):
+        parse_properties({Symbol("subject"): reference})
+
+
+@pytest.mark.parametrize("key", [Symbol("k"), b"k", 1, None, UUID(int=1)], ids=repr)
+def test_keys_of_application_properties_are_strings(key: Any) -> None:
+    """A symbol is another key."""
+    with pytest.raises(FilterError, match="keys of application-properties are strings"):
+        parse_application_properties({key: 1})
+
+
+@pytest.mark.parametrize("value", [[1], {}, Map(), array_of([1]), Described(Symbol("x"), 1)], ids=repr)
+def test_a_value_with_values_inside_is_an_error(value: Any) -> None:
+    """Simple types only."""
+    with pytest.raises(FilterError, match="cannot be compared with"):
+        parse_application_properties({"k": value})
