@@ -68,6 +68,8 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "route_us": ("route µs", ".2f"),
     "bind_us": ("bind µs", ".2f"),
     "unbind_us": ("unbind µs", ".2f"),
+    "message_us": ("message µs", ".2f"),
+    "passed_percent": ("passed %", ".0f"),
     "messages": ("messages", ",.0f"),
     "rss_bytes_message": ("RSS B/queued msg", ",.0f"),
 }
