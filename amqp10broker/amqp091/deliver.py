@@ -21,11 +21,16 @@ _GET_OK: Final = b"\x00\x3c\x00\x47"
 _RETURN: Final = b"\x00\x3c\x00\x32"
 _TAG_BYTES: Final = 8
 
-_REDELIVERED_AT: Final = 1
+_FLAGS_AT: Final = 1
 _NAMES_AT: Final = 6
 """Where flags, and exchange and routing key, stand in a head."""
-_DEAD_LETTERED: Final = 2
-"""A flag: behind the properties stand 16 bytes for each of so many records as the last two bytes say."""
+
+REDELIVERED: Final = 1
+"""Flag of a head: somebody has had the message before."""
+DEAD_LETTERED: Final = 2
+"""Flag: at the end stand 16 bytes for each of so many records as the last two bytes say."""
+HIDDEN_KEYS: Final = 4
+"""Flag: before that stand routing keys that no client sees, and their length in four bytes."""
 
 _WHOLE_BODY_BYTES_MAX: Final = 1024
 """A longer body is handed on beside its frame header and end octet: copying it costs more than two pieces."""
@@ -43,11 +48,19 @@ def split(head: bytes) -> tuple[bytes, bytes, bytes]:
     """The parts of a head: bit octet for redelivered; exchange and routing key; properties."""
     end = _NAMES_AT + 1 + head[_NAMES_AT]
     end += 1 + head[end]
-    flags = head[_REDELIVERED_AT]
-    stop = len(head)
-    if flags & _DEAD_LETTERED:
-        stop -= 2 + 16 * int.from_bytes(head[-2:], "big")
-    return b"\x01" if flags & 1 else b"\x00", head[_NAMES_AT:end], head[end:stop]
+    bit = b"\x01" if head[_FLAGS_AT] & REDELIVERED else b"\x00"
+    return bit, head[_NAMES_AT:end], head[end : properties_end(head)]
+
+
+def properties_end(head: bytes) -> int:
+    """Where the properties in a head end: what may stand behind them is no client's business."""
+    flags = head[_FLAGS_AT]
+    end = len(head)
+    if flags & DEAD_LETTERED:
+        end -= 2 + 16 * int.from_bytes(head[-2:], "big")
+    if flags & HIDDEN_KEYS:
+        end -= 4 + int.from_bytes(head[end - 4 : end], "big")
+    return end
 
 
 class DeliverEncoder:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from amqp10broker.amqp091.codec import decode_table, encode_shortstr, encode_table
+from amqp10broker.amqp091.deliver import DEAD_LETTERED, HIDDEN_KEYS, REDELIVERED, properties_end
 from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.amqp091.properties import (
     APP_ID,
@@ -39,18 +40,15 @@ MARK: Final = 0x91
 EXPIRATION_MS_MAX: Final = 315_360_000_000
 """Ten years of 365 days, RabbitMQ's limit."""
 
-REDELIVERED: Final = 1
-"""Flag of a head: somebody has had the message before."""
-DEAD_LETTERED: Final = 2
-"""Flag of a head: the records in its x-death are the broker's; their times stand behind the properties."""
-
 _NAMES_AT: Final = 6
 _FRESH: Final = bytes((MARK, 0, 0, 0, 0, 0))
 _TIMES_BYTES: Final = 16
 _COUNT_BYTES: Final = 2
+_LENGTH_BYTES: Final = 4
 _CACHE_ENTRIES: Final = 4096
 _INTEGER: Final = re.compile("[+-]?[0-9]+")
 _NO_KEYS: Final[tuple[str, ...]] = ()
+_BCC: Final = "BCC"
 
 
 @lru_cache(maxsize=_CACHE_ENTRIES)
@@ -95,6 +93,7 @@ def join_head(
     *,
     redelivered: bool = False,
     delivery_count: int = 0,
+    hidden_keys: bytes = b"",
     death_times: bytes = b"",
 ) -> bytes:
     """As `make_head`.
@@ -104,14 +103,21 @@ def join_head(
         properties: see `make_head`, as the others.
         redelivered: see there.
         delivery_count: see there.
+        hidden_keys: as `hidden_keys_of` reads them.
         death_times: see there.
     """
-    flags = (REDELIVERED if redelivered else 0) | (DEAD_LETTERED if death_times else 0)
-    start = bytes((MARK, flags)) + delivery_count.to_bytes(4, "big")
-    if not death_times:
-        return start + names + properties
-    count = len(death_times) // _TIMES_BYTES
-    return b"".join((start, names, properties, death_times, count.to_bytes(_COUNT_BYTES, "big")))
+    flags = (
+        (REDELIVERED if redelivered else 0)
+        | (HIDDEN_KEYS if hidden_keys else 0)
+        | (DEAD_LETTERED if death_times else 0)
+    )
+    parts = [bytes((MARK, flags)), delivery_count.to_bytes(4, "big"), names, properties]
+    if hidden_keys:
+        parts += hidden_keys, len(hidden_keys).to_bytes(_LENGTH_BYTES, "big")
+    if death_times:
+        count = len(death_times) // _TIMES_BYTES
+        parts += death_times, count.to_bytes(_COUNT_BYTES, "big")
+    return b"".join(parts)
 
 
 def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
@@ -121,20 +127,31 @@ def split_head(head: bytes) -> tuple[bytes, bytes, bool]:
     return head[6:end], head[end : properties_end(head)], bool(head[1] & REDELIVERED)
 
 
-def properties_end(head: bytes) -> int:
-    """Where the properties in a head end."""
-    size = len(head)
-    if not head[1] & DEAD_LETTERED:
-        return size
-    return size - _COUNT_BYTES - _TIMES_BYTES * int.from_bytes(head[-_COUNT_BYTES:], "big")
-
-
 def death_times(head: bytes) -> bytes:
     """The first and last time in ms, 8 bytes each, of every record in x-death; empty if it is a client's.
 
     The header says the first one only, in seconds.
     """
-    return head[properties_end(head) : -_COUNT_BYTES] if head[1] & DEAD_LETTERED else b""
+    if not head[1] & DEAD_LETTERED:
+        return b""
+    count = int.from_bytes(head[-_COUNT_BYTES:], "big")
+    return head[-_COUNT_BYTES - count * _TIMES_BYTES : -_COUNT_BYTES]
+
+
+def hidden_keys_of(head: bytes) -> bytes:
+    """The routing keys of BCC, as an encoded table of that header alone; empty if there are none."""
+    if not head[1] & HIDDEN_KEYS:
+        return b""
+    start = properties_end(head)
+    end = len(head)
+    if head[1] & DEAD_LETTERED:
+        end -= _COUNT_BYTES + len(death_times(head))
+    return head[start : end - _LENGTH_BYTES]
+
+
+def decode_hidden_keys(encoded: bytes) -> tuple[str, ...]:
+    """The routing keys that `hidden_keys_of` gave."""
+    return tuple(decode_table(encoded, 0)[0][_BCC]) if encoded else _NO_KEYS
 
 
 def replace_properties(head: bytes, properties: bytes) -> bytes:
@@ -180,13 +197,14 @@ def read_content(
         impersonator: the user may publish under any user-id.
 
     Returns:
-        The head, and the routing keys that the headers CC and BCC add. BCC is not in the head any more.
+        The head, and the routing keys that the headers CC and BCC add. BCC is no header any more.
 
     Raises:
         DecodeError: the properties are malformed (a syntax error, which ends the connection).
         PreconditionFailed: a property has a value that is refused (which ends the channel).
     """
     keys = _NO_KEYS
+    hidden = b""
     expiration: bytes | None = None
     user_id: bytes | None = None
     # One walk over the values, which are skipped where nothing is to be checked. Only in the few messages
@@ -203,9 +221,12 @@ def read_content(
             headers, pos = decode_table(properties, pos)
             if "CC" in headers:
                 keys = _routing_keys("CC", headers["CC"])
-            if "BCC" in headers:
-                keys += _routing_keys("BCC", headers.pop("BCC"))
+            if _BCC in headers:
+                bcc = _routing_keys(_BCC, headers.pop(_BCC))
                 kept = properties[:start] + encode_table(headers) + properties[pos:]
+                if bcc:
+                    keys += bcc
+                    hidden = encode_table({_BCC: list(bcc)})
         if flags & DELIVERY_MODE:
             pos += 1
         if flags & PRIORITY:
@@ -242,7 +263,11 @@ def read_content(
         _check_expiration(expiration)
     if user_id is not None and not impersonator and user_id != user.encode():
         raise _refused(f"user_id property set to '{_shown(user_id)}' but authenticated user was '{user}'")
-    return _prefix(exchange, routing_key) + kept, keys
+    prefix = _prefix(exchange, routing_key)
+    if hidden:
+        # Dead letters are routed by these too, as in RabbitMQ, although nobody sees them any more.
+        return join_head(prefix[_NAMES_AT:], kept, hidden_keys=hidden), keys
+    return prefix + kept, keys
 
 
 def _routing_keys(header: str, value: Any) -> tuple[str, ...]:

@@ -102,6 +102,7 @@ class _History(NamedTuple):
 
     names: bytes
     headers: bytes
+    hidden_keys: bytes
     times: bytes
     routing_keys: tuple[str, ...]
     deaths: tuple[Death, ...]
@@ -146,7 +147,8 @@ class Dying:
     def _of_091(self, head: bytes) -> DeadLettered:
         names, given, _ = amqp091.split_head(head)
         flags, values, headers_at, expiration_at = locate(given)
-        of = (names, given[headers_at], given[expiration_at], amqp091.death_times(head))
+        hidden, times = amqp091.hidden_keys_of(head), amqp091.death_times(head)
+        of = (names, given[headers_at], given[expiration_at], hidden, times)
         history = self._histories.get(of)
         if history is None:
             if len(self._histories) >= REMEMBERED_MAX:
@@ -162,10 +164,18 @@ class Dying:
             )
         )
         count = amqp091.delivery_count(head)
-        dead = amqp091.join_head(history.names, properties, delivery_count=count, death_times=history.times)
+        dead = amqp091.join_head(
+            history.names,
+            properties,
+            delivery_count=count,
+            hidden_keys=history.hidden_keys,
+            death_times=history.times,
+        )
         return DeadLettered(dead, history.routing_keys, history.deaths)
 
-    def _history(self, names: bytes, headers_given: bytes, expiration: bytes, times: bytes) -> _History:
+    def _history(
+        self, names: bytes, headers_given: bytes, expiration: bytes, hidden: bytes, times: bytes
+    ) -> _History:
         cause = self._cause
         exchange, pos = decode_shortstr(names, 0)
         routing_key, _ = decode_shortstr(names, pos)
@@ -176,13 +186,18 @@ class Dying:
         deaths = recorded(before, _text(cause.queue), cause.reason, cause.now_ms, exchange, keys, ttl_ms)
         headers.update(_summary(deaths[0], exchange, first=not before))
         headers[X_DEATH] = [death.to_table() for death in deaths]
-        if cause.routing_key is not None:
+        if cause.routing_key is None:
+            # Of these the record says nothing: the client that reads it was not to know.
+            keys += amqp091.decode_hidden_keys(hidden)
+        else:
             keys = (cause.routing_key,)
             routing_key = cause.routing_key
             headers.pop(_CC, None)
+            hidden = b""
         return _History(
             encode_shortstr(_short(cause.exchange)) + encode_shortstr(_short(routing_key)),
             encode_table(headers),
+            hidden,
             times_of(deaths),
             keys,
             deaths,

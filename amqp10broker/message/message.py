@@ -7,10 +7,11 @@ protocol        head                                                     second 
 ==============  =======================================================  ===============================
 AMQP 1.0        0x00: encoded header and message-annotations as they     bare message and footer, byte
                 will be delivered                                        for byte as published
-AMQP 0-9-1      0x91, flags (bit 0: redelivered, bit 1: dead-lettered),  the body
-                delivery-count in 4 bytes, exchange and routing key as
-                short strings, the properties of the content header as
-                published; if dead-lettered, the times of its records
+AMQP 0-9-1      0x91, flags (bit 0: redelivered, 1: dead-lettered, 2:    the body
+                hidden keys), delivery-count in 4 bytes, exchange and
+                routing key as short strings, the properties of the
+                content header as published; if there are, the keys of
+                BCC; if dead-lettered, the times of its records
 ==============  =======================================================  ===============================
 
 A head of AMQP 1.0 depends on few things (the publisher's header and annotations, exchange, routing

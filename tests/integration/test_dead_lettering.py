@@ -275,7 +275,7 @@ def test_dead_letter_routing_key_header_cc(scene: Scene) -> None:
 
 
 def test_dead_letter_routing_key_header_bcc(scene: Scene) -> None:
-    """BCC is gone when the message is in a queue: it plays no part in dead-lettering."""
+    """And those of BCC, which nobody sees any more."""
     copy = f"{scene.source}-copy"
     scene.declare(copy)
     scene.channel.queue_bind(copy, scene.exchange, copy)
@@ -284,7 +284,9 @@ def test_dead_letter_routing_key_header_bcc(scene: Scene) -> None:
     assert get_all(scene.channel, copy) == ["1"]
     scene.channel.basic_reject(scene.take(1)[0], requeue=False)
     scene.await_dead("1")
-    scene.await_dead(queue=copy)
+    headers = scene.dead_headers("1", copy)
+    assert "BCC" not in headers
+    assert headers["x-death"][0]["routing-keys"] == [scene.source]
 
 
 def test_dead_letter_routing_key_cycle_max_length(scene: Scene) -> None:

@@ -298,6 +298,47 @@ def test_messages_that_die_together_have_histories_of_their_own() -> None:
         assert dying.of(head) == dead_lettered(head, EXPIRED)
 
 
+def published(**properties: Any) -> bytes:
+    """As a channel makes the head of a message."""
+    given = encode_properties(BasicProperties(**properties))
+    return amqp091.read_content("ex", "k", given, user="guest", impersonator=False)[0]
+
+
+def test_bcc_is_routed_by_and_shown_to_nobody() -> None:
+    """Without a dead-letter routing key, at the first death and at later ones."""
+    head = published(headers={"CC": ["cc"], "BCC": ["b1", "b2"]}, priority=3)
+    assert decode_properties(split(head)[2]) == BasicProperties(headers={"CC": ["cc"]}, priority=3)
+    for cause in (EXPIRED, REJECTED):
+        dead = dead_lettered(acquired((head, BODY), failed=True)[0], cause)
+        assert dead.routing_keys == ("k", "cc", "b1", "b2")
+        assert dead.deaths[0].routing_keys == ("k", "cc")
+        assert deaths_of(dead.head) == dead.deaths
+        assert b"b1" not in split(dead.head)[2]
+        head = dead.head
+    assert len(dead.deaths) == 2
+
+
+def test_bcc_goes_with_a_dead_letter_routing_key() -> None:
+    """For good."""
+    dead = dead_lettered(published(headers={"BCC": ["b1"]}), WITH_KEY)
+    assert dead.routing_keys == ("key",)
+    assert dead_lettered(dead.head, REJECTED).routing_keys == ("key",)
+
+
+def test_an_empty_bcc_is_none() -> None:
+    """The head is that of a message without."""
+    assert published(headers={"BCC": []}) == published(headers={})
+
+
+def test_replaced_properties_keep_the_keys_of_bcc() -> None:
+    """Whether the message died before or not."""
+    head = published(headers={"BCC": ["b1"]})
+    for each in (head, dead_lettered(head, EXPIRED).head):
+        changed = amqp091.replace_properties(each, encode_properties(BasicProperties(priority=3)))
+        assert decode_properties(split(changed)[2]) == BasicProperties(priority=3)
+        assert dead_lettered(changed, REJECTED).routing_keys == ("k", "b1")
+
+
 def test_a_clients_x_death_is_not_interpreted() -> None:
     """It is neither counted on nor a cycle, and the broker's own takes its place."""
     republished = headers_of(dead_lettered(head091(), EXPIRED).head)
