@@ -17,6 +17,8 @@ from typing import Final, Protocol
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 
+# Not every system has it; fsync does more.
+_fdatasync: Final = getattr(os, "fdatasync", os.fsync)
 # The most buffers that Linux takes in one call (IOV_MAX).
 _PIECES_MAX: Final = 1024
 # Up to this average size, copying pieces together costs less than handing each to the system.
@@ -157,7 +159,7 @@ class OsDisk:
             # Not fdatasync: a new name changes no size, and ext4 may then leave it for later.
             os.fsync(fd)
         else:
-            os.fdatasync(fd)
+            _fdatasync(fd)
 
     def size(self, fd: int) -> int:
         """Bytes in the file."""

@@ -1,0 +1,203 @@
+"""Group commit: one task writes what the journal has collected, has it synced, and tells who waits.
+
+While a sync is under way the next batch collects, so the slower the disk, the larger the batches. A disk
+that is full is not an end: nothing is lost, nothing is confirmed, and it is tried again each second. A
+sync that fails is one: the broker stops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final
+
+import trio
+
+from amqp10broker.errors import DiskFull, StorageError, StorageFailed
+from amqp10broker.storage.journal import Journal
+from amqp10broker.tasks.log import Log
+
+_log = Log("amqp10broker.storage")
+
+FULL_RETRY_S: Final = 1.0
+MARK_AFTER_S: Final = 1.0
+"""After so long without a commit a marker is written, which guards the last one (`storage.tail`)."""
+
+
+class Committer:
+    """Commits one journal.
+
+    Attributes:
+        journal: the journal; append to it and then call `wake`.
+        commits: how many syncs there were.
+        sync_ms: how long the last one took.
+        full: the disk does not take more at present.
+        failure: why nothing is committed any more.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        sync: Callable[[Sequence[int]], Awaitable[None]],
+        *,
+        on_full: Callable[[bool], None] = lambda full: None,
+        on_failed: Callable[[StorageFailed], None] = lambda error: None,
+    ) -> None:
+        """Commit a journal, once `run` runs.
+
+        Args:
+            journal: one that has been recovered.
+            sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
+            on_full: called with True when the disk is full, and with False when it takes writes again.
+            on_failed: called once before `run` raises, so that publishers can be told.
+        """
+        self.journal = journal
+        self.commits = 0
+        self.sync_ms = 0.0
+        self.full = False
+        self.failure: StorageFailed | None = None
+        self._sync = sync
+        self._on_full = on_full
+        self._on_failed = on_failed
+        self._lot = trio.lowlevel.ParkingLot()
+        self._wanted = False
+        self._stopping = False
+        # A commit since the last marker.
+        self._unmarked = False
+        self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._events: set[trio.Event] = set()
+
+    # --- for those who append -----------------------------------------------------------------------
+
+    @property
+    def durable(self) -> int:
+        """Everything with this ticket or a lower one is durable."""
+        return self.journal.durable
+
+    def wake(self) -> None:
+        """There is something to write; after appending, once a batch."""
+        if not self._wanted:
+            self._wanted = True
+            self._lot.unpark()
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        """Have a function called when a ticket is durable; also wakes the committer.
+
+        Ask for the newest ticket once, and for the next when that was called: a queue waits in one place
+        at most. It is called in the committer's task, or before this returns if it is durable already;
+        never, if storage fails.
+        """
+        if ticket <= self.journal.durable:
+            callback()
+        else:
+            self._waiting.append((ticket, callback))
+            self.wake()
+
+    async def wait_durable(self, ticket: int) -> None:
+        """Wait until a ticket is durable.
+
+        Raises:
+            StorageFailed: it never will be, as far as anybody can tell.
+        """
+        await trio.lowlevel.checkpoint()
+        if ticket > self.journal.durable and self.failure is None:
+            event = trio.Event()
+            self._events.add(event)
+            self.when_durable(ticket, event.set)
+            try:
+                await event.wait()
+            finally:
+                self._events.discard(event)
+        if ticket > self.journal.durable:
+            assert self.failure is not None
+            raise self.failure
+
+    def stop(self) -> None:
+        """Commit what there is, and end `run`."""
+        self._stopping = True
+        self.wake()
+
+    # --- the task -----------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Commit, until `stop`.
+
+        Raises:
+            StorageFailed: a write or a sync failed otherwise than for want of room. What was told to be
+                durable is; nothing more will be.
+        """
+        try:
+            while True:
+                if not await self._commit():
+                    if self._stopping and not self._unmarked:
+                        return
+                    await self._rest()
+        except StorageError as error:
+            failure = error
+            if not isinstance(failure, StorageFailed):
+                failure = StorageFailed(error.path, error.problem, error.remedy, offset=error.offset)
+            self.failure = failure
+            _log.error("storage has failed, the broker stops", reason=str(failure))
+            self._on_failed(failure)
+            for event in self._events:
+                event.set()
+            raise failure from error
+
+    async def _commit(self) -> bool:
+        """One write and one sync; whether there was anything to do."""
+        self._wanted = False
+        try:
+            ticket = self.journal.write()
+        except DiskFull as error:
+            await self._wait_for_room(error)
+            return not self._stopping
+        if ticket is None:
+            return False
+        began = trio.current_time()
+        await self._sync(self.journal.fds_to_sync())
+        self.sync_ms = (trio.current_time() - began) * 1000
+        self.commits += 1
+        self.journal.synced(ticket)
+        self._unmarked = True
+        if self.full:
+            self.full = False
+            _log.info("the disk takes writes again")
+            self._on_full(False)
+        self._tell()
+        return True
+
+    def _tell(self) -> None:
+        durable = self.journal.durable
+        ready = [callback for ticket, callback in self._waiting if ticket <= durable]
+        if ready:
+            # First the list: a callback may ask for the next ticket.
+            self._waiting = [each for each in self._waiting if each[0] > durable]
+            for callback in ready:
+                callback()
+
+    async def _rest(self) -> None:
+        """Until `wake`, or until it is time for a marker."""
+        if self._stopping or (self._unmarked and not await self._parked_for(MARK_AFTER_S)):
+            self.journal.mark()
+            # Syncing the marker itself needs no marker after it.
+            await self._commit()
+            self._unmarked = False
+        elif not self._wanted:
+            await self._lot.park()
+
+    async def _parked_for(self, seconds: float) -> bool:
+        """Whether there was a `wake` within this time."""
+        if not self._wanted:
+            with trio.move_on_after(seconds):
+                await self._lot.park()
+        return self._wanted
+
+    async def _wait_for_room(self, error: DiskFull) -> None:
+        if not self.full:
+            self.full = True
+            _log.error("the disk is full, nothing is confirmed until there is room", reason=str(error))
+            self._on_full(True)
+        if self._stopping:
+            _log.warning("stopping with a full disk, what was not confirmed is lost")
+            self._unmarked = False
+        else:
+            await trio.sleep(FULL_RETRY_S)

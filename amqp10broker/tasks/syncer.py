@@ -1,0 +1,128 @@
+"""Syncing files without holding up the event loop: a small helper process does it.
+
+Not a thread: a thread that comes back from the system asks a busy loop for the interpreter's lock, and
+waits 5 ms and more for it, each time (`docs/adr/0010`). The helper gets descriptors over a Unix socket,
+and answers when they are synced. There is no second try after an error, and no second helper after one
+that died: nobody could tell what the system has done with the pages that were to be written.
+"""
+
+from __future__ import annotations
+
+import array
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Final
+
+import trio
+
+from amqp10broker.errors import StorageFailed
+from amqp10broker.tasks import syncer_child
+
+_CHILD: Final = Path(syncer_child.__file__)
+# How long the helper may take to end when its socket is closed, before it is killed.
+_END_S: Final = 5.0
+
+
+class Syncer:
+    """The way to the helper; one sync at a time. See `open_syncer`."""
+
+    def __init__(self, channel: trio.socket.SocketType, *, delay_ms: int = 0) -> None:
+        """Use a channel to a helper.
+
+        Args:
+            channel: the broker's end.
+            delay_ms: added to each sync, for benchmarks of slow disks.
+        """
+        self._channel = channel
+        self._delay_s = delay_ms / 1000
+        # Answers to syncs that nobody waits for any more: they were cancelled.
+        self._unread = 0
+
+    async def sync(self, fds: Sequence[int]) -> None:
+        """Make durable what has been written to these files and folders.
+
+        Args:
+            fds: their descriptors, `syncer_child.FDS_MAX` at most.
+
+        Raises:
+            StorageFailed: it may not be durable, and no later sync will tell. Stop.
+        """
+        assert len(fds) <= syncer_child.FDS_MAX
+        try:
+            while self._unread:
+                _check(await self._answer())
+                self._unread -= 1
+            attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+            await self._channel.sendmsg([b"s"], attached)
+            self._unread += 1
+            answer = await self._answer()
+            self._unread -= 1
+        except OSError as error:
+            raise _failed(f"cannot be reached: {error.strerror}") from error
+        _check(answer)
+        if self._delay_s:
+            await trio.sleep(self._delay_s)
+
+    async def _answer(self) -> int:
+        # Four bytes that one call has sent come in one piece.
+        data = await self._channel.recv(syncer_child.ANSWER.size)
+        if len(data) < syncer_child.ANSWER.size:
+            raise _failed("has ended")
+        number: int = syncer_child.ANSWER.unpack(data)[0]
+        return number
+
+
+@asynccontextmanager
+async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer]:
+    """Start the helper; it ends with the block.
+
+    Args:
+        delay_ms: added to each sync, for benchmarks of slow disks.
+
+    Raises:
+        StorageFailed: it cannot be started.
+    """
+    ours, theirs = socket.socketpair()
+    with trio.socket.from_stdlib_socket(ours) as channel:
+        with theirs:
+            try:
+                process = await trio.lowlevel.open_process(
+                    [sys.executable, "-I", "-S", str(_CHILD), str(theirs.fileno())],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    # Ctrl-C at a terminal goes to a whole session; this one has to outlive it.
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise _failed(f"cannot be started: {error.strerror}") from error
+        try:
+            yield Syncer(channel, delay_ms=delay_ms)
+        finally:
+            channel.close()
+            with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_S) as ending:
+                await process.wait()
+            if ending.cancelled_caught:
+                # It hangs in a sync that the disk does not end; even this may take until it does.
+                process.kill()
+
+
+def _check(answer: int) -> None:
+    if answer:
+        raise StorageFailed(
+            "the data folder",
+            f"what was written cannot be synced: {os.strerror(answer)}",
+            "look at the disk; the broker stops, and recovers what was confirmed when it is started again",
+        )
+
+
+def _failed(problem: str) -> StorageFailed:
+    return StorageFailed(
+        "the helper process that syncs files",
+        problem,
+        "start the broker again; what was confirmed is recovered",
+    )

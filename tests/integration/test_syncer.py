@@ -1,0 +1,152 @@
+"""The helper process that syncs: real files, a real process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+
+from amqp10broker.errors import StorageFailed
+from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.folder import open_data_folder
+from amqp10broker.storage.journal import Journal
+from amqp10broker.tasks import syncer as syncer_module
+from amqp10broker.tasks import syncer_child
+from amqp10broker.tasks.committer import Committer
+from amqp10broker.tasks.syncer import Syncer, open_syncer
+
+pytestmark = pytest.mark.integration
+
+
+def _helper() -> int:
+    """The process number of this process's helper, whichever thread has started it."""
+    children = [
+        int(child)
+        for file in Path("/proc/self/task").glob("*/children")
+        for child in file.read_text().split()
+        if b"syncer_child" in Path(f"/proc/{child}/cmdline").read_bytes()
+    ]
+    (child,) = children
+    return child
+
+
+async def test_files_and_folders_are_synced_and_a_bad_descriptor_is_told(tmp_path: Path) -> None:
+    disk = OsDisk()
+    file = disk.create(str(tmp_path / "file"))
+    folder = disk.open_folder(str(tmp_path))
+    disk.write(file, 0, [b"x"])
+    reading, writing = os.pipe()
+    with trio.fail_after(20):
+        async with open_syncer() as syncer:
+            for _ in range(3):
+                await syncer.sync([file, folder])
+            # The system cannot sync a pipe.
+            with pytest.raises(StorageFailed, match="cannot be synced: Invalid argument"):
+                await syncer.sync([writing])
+    for fd in (file, folder, reading, writing):
+        os.close(fd)
+
+
+async def test_a_helper_that_dies_is_told_and_not_replaced(tmp_path: Path) -> None:
+    fd = OsDisk().create(str(tmp_path / "file"))
+    with trio.fail_after(20):
+        async with open_syncer() as syncer:
+            await syncer.sync([fd])
+            os.kill(_helper(), signal.SIGKILL)
+            with pytest.raises(StorageFailed, match="the helper process that syncs files"):
+                await syncer.sync([fd])
+            with pytest.raises(StorageFailed, match="start the broker again"):
+                await syncer.sync([fd])
+    os.close(fd)
+
+
+async def test_a_cancelled_sync_does_not_answer_for_the_next(tmp_path: Path) -> None:
+    fd = OsDisk().create(str(tmp_path / "file"))
+    with trio.fail_after(20):
+        async with open_syncer() as syncer:
+            for _ in range(5):
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    await syncer.sync([fd])
+                await syncer.sync([fd])
+            # An error of a cancelled one is told by the next.
+            reading, writing = os.pipe()
+            os.kill(_helper(), signal.SIGSTOP)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(syncer.sync, [writing])
+                await trio.testing.wait_all_tasks_blocked()
+                nursery.cancel_scope.cancel()
+            os.kill(_helper(), signal.SIGCONT)
+            with pytest.raises(StorageFailed, match="Invalid argument"):
+                await syncer.sync([fd])
+    for each in (fd, reading, writing):
+        os.close(each)
+
+
+async def test_the_helper_is_deaf_to_signals_that_stop_a_service_and_ends_with_the_socket() -> None:
+    ours, theirs = socket.socketpair()
+    process = await trio.lowlevel.open_process(
+        [sys.executable, "-I", "-S", syncer_child.__file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+    )
+    theirs.close()
+    with trio.socket.from_stdlib_socket(ours) as channel, trio.fail_after(20):
+        syncer = Syncer(channel)
+        reading, writing = os.pipe()
+        with pytest.raises(StorageFailed):
+            await syncer.sync([writing])  # it is up
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            process.send_signal(number)
+        with pytest.raises(StorageFailed, match="Invalid argument"):
+            await syncer.sync([writing])
+    with trio.fail_after(20):
+        assert await process.wait() == 0
+    os.close(reading)
+    os.close(writing)
+
+
+async def test_a_helper_that_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(syncer_module.sys, "executable", "/nonexistent/python")
+    with pytest.raises(StorageFailed, match="cannot be started: No such file"):
+        async with open_syncer():
+            raise AssertionError("it was started")
+
+
+async def test_a_delay_is_added_for_benchmarks(tmp_path: Path) -> None:
+    fd = OsDisk().create(str(tmp_path / "file"))
+    with trio.fail_after(20):
+        async with open_syncer(delay_ms=30) as syncer:
+            began = trio.current_time()
+            await syncer.sync([fd])
+            assert trio.current_time() - began >= 0.03
+    os.close(fd)
+
+
+async def test_a_journal_on_a_real_disk_is_committed_and_comes_back(tmp_path: Path) -> None:
+    disk = OsDisk()
+    folder = open_data_folder(disk, str(tmp_path / "data"), "a test")
+    journal = Journal(disk, folder.journal, file_bytes_max=20_000)
+    assert list(journal.recover()) == []
+    with trio.fail_after(60):
+        async with open_syncer() as syncer, trio.open_nursery() as nursery:
+            committer = Committer(journal, syncer.sync)
+            nursery.start_soon(committer.run)
+            for batch in range(20):
+                for number in range(50):
+                    ticket, _, _ = journal.append(1, 1, 50 * batch + number, [b"head", bytes(100)])
+                await committer.wait_durable(ticket)
+            committer.stop()
+    journal.close()
+    folder.close()
+    folder = open_data_folder(disk, str(tmp_path / "data"), "a test")
+    journal = Journal(disk, folder.journal, file_bytes_max=20_000)
+    found = [record.index for batch in journal.recover() for record in batch]
+    assert found == list(range(1000))
+    assert journal.files > 5
+    journal.close()
+    folder.close()

@@ -1,0 +1,241 @@
+"""Group commit on a disk in memory and a clock that jumps."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+
+import pytest
+import trio
+import trio.testing
+
+from amqp10broker.errors import StorageFailed
+from amqp10broker.storage.journal import Journal
+from amqp10broker.storage.record import MARKER, RECORD_BYTES
+from amqp10broker.storage.sequence import file_name
+from amqp10broker.tasks.committer import Committer
+from tests.support.disks import SimDisk
+from tests.support.journals import FOLDER, new_disk
+
+
+class Scene:
+    """A committer, the sync of whose disk takes a time that can be set."""
+
+    def __init__(self, sync_s: float = 0.01) -> None:
+        self.disk = new_disk()
+        self.journal = Journal(self.disk, FOLDER)
+        assert list(self.journal.recover()) == []
+        self.sync_s = sync_s
+        self.sync_fails = False
+        self.syncs = 0
+        self.told: list[str] = []
+        self.committer = Committer(
+            self.journal, self.sync, on_full=lambda full: self.told.append(f"full {full}"),
+            on_failed=lambda error: self.told.append(f"failed: {error.problem}"),
+        )  # fmt: skip
+
+    async def sync(self, fds: Sequence[int]) -> None:
+        await trio.sleep(self.sync_s)
+        self.syncs += 1
+        if self.sync_fails:
+            raise StorageFailed("the disk", "is gone", "buy another")
+        for fd in fds:
+            self.disk.sync(fd)
+
+    def append(self, payload: bytes = b"x") -> int:
+        ticket, _, _ = self.journal.append(1, 1, self.journal.ticket + 1, [payload])
+        self.committer.wake()
+        return ticket
+
+    def recovered(self) -> list[int]:
+        journal = Journal(self.disk.after_power_loss(0), FOLDER)
+        return [record.index for batch in journal.recover() for record in batch]
+
+
+async def _settled() -> None:
+    await trio.testing.wait_all_tasks_blocked()
+
+
+async def test_nobody_is_told_before_the_sync_is_over(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    scene = Scene(sync_s=0.01)
+    nursery.start_soon(scene.committer.run)
+    ticket = scene.append()
+    scene.committer.when_durable(ticket, lambda: scene.told.append("durable"))
+    await trio.sleep(0.009)
+    assert (scene.told, scene.committer.durable) == ([], 0)
+    await trio.sleep(0.002)
+    assert (scene.told, scene.committer.durable) == (["durable"], 1)
+    assert scene.recovered() == [1]
+    nursery.cancel_scope.cancel()
+
+
+async def test_what_comes_during_a_sync_makes_one_batch(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    scene = Scene(sync_s=0.01)
+    nursery.start_soon(scene.committer.run)
+    scene.append()
+    for _ in range(100):
+        await trio.sleep(0.00005)
+        scene.append()
+    await scene.committer.wait_durable(101)
+    assert scene.syncs == 2
+    assert scene.committer.commits == 2
+    assert scene.committer.sync_ms == pytest.approx(10)
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_at_once(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    scene = Scene()
+    committer = scene.committer
+    nursery.start_soon(committer.run)
+    first = scene.append()
+
+    def again() -> None:
+        scene.told.append(f"first at {committer.durable}")
+        committer.when_durable(scene.append(), lambda: scene.told.append(f"second at {committer.durable}"))
+
+    committer.when_durable(first, again)
+    await committer.wait_durable(first)
+    await trio.sleep(1)
+    assert scene.told == ["first at 1", "second at 2"]
+    committer.when_durable(first, lambda: scene.told.append("late"))
+    assert scene.told[-1] == "late"
+    await committer.wait_durable(first)
+    nursery.cancel_scope.cancel()
+
+
+async def test_after_a_quiet_second_one_marker_is_written(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    scene = Scene()
+    nursery.start_soon(scene.committer.run)
+    await scene.committer.wait_durable(scene.append())
+    path = f"{FOLDER}/{file_name(1)}"
+    size = len(scene.disk.contents(path))
+    await trio.sleep(0.9)
+    assert len(scene.disk.contents(path)) == size
+    await trio.sleep(100)
+    marker = scene.disk.contents(path)[size:]
+    assert len(marker) == RECORD_BYTES + 8
+    assert marker[12] == MARKER
+    assert scene.syncs == 2
+    await scene.committer.wait_durable(scene.append())
+    assert scene.recovered() == [1, 2]
+    nursery.cancel_scope.cancel()
+
+
+async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_lost(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    scene = Scene()
+    nursery.start_soon(scene.committer.run)
+    await scene.committer.wait_durable(scene.append())
+    calls = len(scene.disk.calls)
+    # Three tries, each a write and the cut after it.
+    scene.disk.fail = {calls: errno.ENOSPC, calls + 2: errno.ENOSPC, calls + 4: errno.EDQUOT}
+    ticket = scene.append()
+    await trio.sleep(0.5)
+    assert scene.told == ["full True"]
+    assert scene.committer.full
+    scene.append()
+    await trio.sleep(2)
+    assert scene.committer.durable == 1
+    await scene.committer.wait_durable(ticket + 1)
+    assert trio.current_time() > 3
+    assert scene.told == ["full True", "full False"]
+    assert not scene.committer.full
+    assert scene.recovered() == [1, 2, 3]
+    nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("where", ["sync", "write"])
+async def test_a_failed_sync_or_write_is_final(autojump_clock: trio.testing.MockClock, where: str) -> None:
+    scene = Scene()
+    raised: list[StorageFailed] = []
+
+    async def wait(ticket: int) -> None:
+        try:
+            await scene.committer.wait_durable(ticket)
+        except StorageFailed as error:
+            raised.append(error)
+
+    async def run() -> None:
+        with pytest.raises(StorageFailed):
+            await scene.committer.run()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await scene.committer.wait_durable(scene.append())
+        scene.sync_fails = where == "sync"
+        if where == "write":
+            scene.disk.fail = {len(scene.disk.calls): errno.EIO}
+        ticket = scene.append()
+        scene.committer.when_durable(ticket, lambda: scene.told.append("durable"))
+        nursery.start_soon(wait, ticket)
+    await wait(ticket)
+    assert len(raised) == 2
+    assert raised[0] is scene.committer.failure
+    assert len(scene.told) == 1
+    assert scene.told[0].startswith("failed: ")
+    assert scene.committer.durable == 1
+
+
+async def test_stopping_commits_what_there_is_and_leaves_a_marker(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    scene = Scene()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.committer.run)
+        await _settled()
+        scene.append()
+        await _settled()
+        scene.append()
+        scene.committer.stop()
+    assert scene.committer.durable == 2
+    assert scene.recovered() == [1, 2]
+    path = f"{FOLDER}/{file_name(1)}"
+    assert scene.disk.contents(path)[-8:] == int.to_bytes(_file_id(scene.disk), 8, "big")
+
+
+def _file_id(disk: SimDisk) -> int:
+    return int.from_bytes(disk.contents(f"{FOLDER}/{file_name(1)}")[20:28], "big")
+
+
+async def test_stopping_with_nothing_to_do_writes_nothing(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    scene = Scene()
+    scene.committer.stop()
+    await scene.committer.run()
+    assert scene.syncs == 0
+
+
+async def test_stopping_with_a_full_disk_ends(autojump_clock: trio.testing.MockClock) -> None:
+    scene = Scene()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.committer.run)
+        calls = len(scene.disk.calls)
+        scene.disk.fail = {calls + number: errno.ENOSPC for number in range(1000)}
+        scene.append()
+        await trio.sleep(10)
+        scene.committer.stop()
+    assert scene.committer.durable == 0
+    assert scene.recovered() == []
+
+
+async def test_a_cancelled_wait_leaves_nothing_behind(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    scene = Scene()
+    nursery.start_soon(scene.committer.run)
+    ticket = scene.append()
+    with trio.move_on_after(0.001) as scope:
+        await scene.committer.wait_durable(ticket)
+    assert scope.cancelled_caught
+    await scene.committer.wait_durable(ticket)
+    nursery.cancel_scope.cancel()
