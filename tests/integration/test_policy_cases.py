@@ -1,0 +1,201 @@
+"""RabbitMQ's policy_SUITE and its neighbours, by real clients: each test names the case it is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from pika.exceptions import NackError
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.command_line import CommandLine
+from tests.support.pika_client import get_all, put, settle_down, until
+
+pytestmark = pytest.mark.integration
+
+SetPolicy = Callable[..., str]
+KINDS = ("classic", "quorum")
+
+
+@pytest.fixture
+def run(broker: BrokerProcess) -> CommandLine:
+    return CommandLine(broker)
+
+
+@pytest.fixture
+def set_policy(run: CommandLine, queue: str) -> Iterator[SetPolicy]:
+    """Sets a policy, or an operator policy, for names that begin as the test's queue; both go after it."""
+
+    def put(definition: dict[str, Any], *options: str, command: str = "set-policy") -> str:
+        return run(command, queue, f"^{queue}", json.dumps(definition), *options)
+
+    yield put
+    for command in ("clear-policy", "clear-operator-policy"):
+        run.done(command, queue)
+
+
+def declare(channel: BlockingChannel, queue: str, kind: str = "classic", **arguments: Any) -> None:
+    """A durable queue of a kind."""
+    given = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind} | given)
+
+
+def ready(channel: BlockingChannel, queue: str) -> int:
+    """Messages that wait in a queue."""
+    count = channel.queue_declare(queue, passive=True).method.message_count
+    assert count is not None
+    return int(count)
+
+
+def effective(run: CommandLine, queue: str) -> dict[str, Any]:
+    """What its policies set."""
+    rows = run.json("list-queues", "name", "effective_policy_definition")
+    found: dict[str, Any] = next(row for row in rows if row["name"] == queue)["effective_policy_definition"]
+    return found
+
+
+def texts(first: int, last: int) -> list[str]:
+    """Bodies."""
+    return [str(number) for number in range(first, last + 1)]
+
+
+@pytest.mark.parametrize("command", ["set-policy", "set-operator-policy"])
+def test_a_ttl_of_a_policy(command: str, set_policy: SetPolicy, channel: BlockingChannel, queue: str) -> None:
+    """policy_ttl, operator_policy_ttl: messages published behind it expire."""
+    declare(channel, queue)
+    set_policy({"message-ttl": 20}, command=command)
+    put(channel, queue, *texts(1, 50))
+    until(channel, lambda: ready(channel, queue) == 0, "all messages to expire")
+
+
+def test_a_smaller_ttl_of_the_operator_counts(
+    set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """operator_policy_ttl: the policy's own would let them live for hours."""
+    declare(channel, queue)
+    set_policy({"message-ttl": 3_600_000})
+    set_policy({"message-ttl": 1}, command="set-operator-policy")
+    put(channel, queue, "1")
+    until(channel, lambda: ready(channel, queue) == 0, "the message to expire")
+
+
+def test_a_ttl_is_for_messages_published_behind_it(
+    set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """operator_retroactive_policy_ttl, operator_retroactive_policy_publish_ttl: those that were there stay,
+    and as long as they are there, those behind them stay in the queue, too, and are not delivered."""
+    declare(channel, queue)
+    put(channel, queue, *texts(1, 5))
+    settle_down(channel)
+    set_policy({"message-ttl": 1}, command="set-operator-policy")
+    put(channel, queue, *texts(6, 9))
+    declare(channel, f"{queue}-after")
+    put(channel, f"{queue}-after", "x")
+    until(channel, lambda: ready(channel, f"{queue}-after") == 0, "the other queue's message to expire")
+    channel.queue_delete(f"{queue}-after")
+    assert get_all(channel, queue) == texts(1, 5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_expires_of_a_policy_deletes_the_queue(
+    kind: str, run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """is_supported_operator_policy_expires: a queue that nobody uses goes."""
+    declare(channel, queue, kind)
+    set_policy({"expires": 50}, command="set-operator-policy")
+
+    def gone() -> bool:
+        channel.connection.process_data_events(0)
+        return queue not in [row["name"] for row in run.json("list-queues")]
+
+    until(channel, gone, "the queue to go")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_operators_may_set(kind: str, run: CommandLine, channel: BlockingChannel, queue: str) -> None:
+    """is_supported_operator_policy_*: what the kind of queue knows is in its effective definition."""
+    of_both: dict[str, Any] = {
+        "message-ttl": 100_000,
+        "expires": 100_000,
+        "max-length": 100,
+        "max-length-bytes": 100,
+        "overflow": "reject-publish",
+    }
+    of_quorum = {
+        "delivery-limit": 3,
+        "max-in-memory-length": 100,
+        "max-in-memory-bytes": 100,
+        "target-group-size": 3,
+    }
+    declare(channel, queue, kind)
+    done = run.done("set-operator-policy", queue, f"^{queue}", json.dumps(of_both | of_quorum))
+    try:
+        assert done.returncode == 0
+        assert effective(run, queue) == (of_both | of_quorum if kind == "quorum" else of_both)
+        complaint = "" if kind == "quorum" else f"warning: {', '.join(sorted(of_quorum))}: without effect"
+        assert done.stderr.decode().startswith(complaint)
+        assert bool(done.stderr) is bool(complaint)
+    finally:
+        run("clear-operator-policy", queue)
+
+
+@pytest.mark.parametrize("overflow", ["drop-head", "reject-publish", "reject-publish-dlx"])
+def test_overflow_of_a_policy(
+    overflow: str, run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """overflow_policies, length_limit_overflow_mode: each word acts."""
+    declare(channel, queue)
+    set_policy({"overflow": overflow, "max-length": 1})
+    assert effective(run, queue) == {"overflow": overflow, "max-length": 1}
+    put(channel, queue, "1", "2")
+    assert get_all(channel, queue) == (["2"] if overflow == "drop-head" else ["1"])
+
+
+def test_policies_for_one_kind_of_queue(run: CommandLine, channel: BlockingChannel, queue: str) -> None:
+    """queue_type_specific_policies: of three policies the one for the kind counts, by its priority."""
+    names = {kind: f"{queue}-{kind}" for kind in KINDS}
+    for kind, name in names.items():
+        declare(channel, name, kind)
+    policies = (("all", "all", 1, 0), ("c", "classic_queues", 2, 1), ("q", "quorum_queues", 3, 1))
+    try:
+        for suffix, apply_to, length, priority in policies:
+            definition = json.dumps({"max-length": length})
+            options = ("--apply-to", apply_to, "--priority", str(priority))
+            run("set-policy", f"{queue}-{suffix}", f"^{queue}", definition, *options)
+        assert effective(run, names["classic"]) == {"max-length": 2}
+        assert effective(run, names["quorum"]) == {"max-length": 3}
+        run("clear-policy", f"{queue}-q")
+        assert effective(run, names["quorum"]) == {"max-length": 1}
+    finally:
+        for suffix, *_ in policies:
+            run.done("clear-policy", f"{queue}-{suffix}")
+        for name in names.values():
+            channel.queue_delete(name)
+
+
+def test_the_version_of_classic_queues(
+    run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """classic_queue_version_policies: the operator's counts; there is one way to store messages here."""
+    declare(channel, queue)
+    set_policy({"queue-version": 1})
+    set_policy({"queue-version": 2}, command="set-operator-policy")
+    assert effective(run, queue) == {"queue-version": 2}
+
+
+def test_a_policy_that_goes_resets_to_the_default(
+    run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """confirms_rejects_SUITE policy_resets_to_default: rejected under the policy, drop-head without it."""
+    declare(channel, queue, max_length=1)
+    channel.confirm_delivery()
+    set_policy({"overflow": "reject-publish"})
+    put(channel, queue, "1")
+    with pytest.raises(NackError):
+        put(channel, queue, "2")
+    run("clear-policy", queue)
+    put(channel, queue, "3")
+    assert get_all(channel, queue) == ["3"]
