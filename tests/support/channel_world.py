@@ -76,7 +76,9 @@ class QueueBox:
 
     def __init__(self, spec: QueueSpec, forget: Callable[[QueueBox], None]) -> None:
         self.spec = spec
-        self.queue = ClassicQueue(spec.name, durable=spec.durable, auto_delete=spec.auto_delete)
+        self.queue = ClassicQueue(
+            spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
+        )
         self.letters: deque[Command] = deque()
         self.stalled = False
         self._forget = forget

@@ -43,7 +43,9 @@ class Box:
 
     def __init__(self, spec: QueueSpec) -> None:
         self.spec = spec
-        self.queue = ClassicQueue(spec.name, durable=spec.durable, auto_delete=spec.auto_delete)
+        self.queue = ClassicQueue(
+            spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
+        )
         self.letters: list[Command] = []
 
     def post(self, command: Command) -> None:

@@ -564,7 +564,9 @@ class World:
     def start_queue(self, queue: QueueSpec) -> WorldQueue:
         """As the broker: begin to run an empty queue."""
         name = queue.name
-        running = self.queues[name] = WorldQueue(self, ClassicQueue(name, durable=queue.durable))
+        running = self.queues[name] = WorldQueue(
+            self, ClassicQueue(name, durable=queue.durable, settings=queue.settings)
+        )
         return running
 
     @property

@@ -19,6 +19,7 @@ class Wait(Enum):
     PEER_WINDOW_CLOSED = "peer's window closed"
     WINDOW_CLOSED_BY_ALARM = "our window closed by an alarm"
     QUEUE_EMPTY = "queue empty"
+    NOT_ACTIVE = "another consumer is the active one"
     QUEUE_CREDIT_IN_FLIGHT = "queue credit in flight"
     WRITER_BLOCKED = "writer blocked by TCP"
     DRAINING = "draining"
@@ -122,6 +123,11 @@ def why_consumer_waits(
         )
     if not unsent and consumer.queue.handle.counts()["messages_ready"] == 0:
         return Wait.QUEUE_EMPTY, f"queue '{consumer.queue.name}' has no ready message"
+    if not unsent and consumer.queue.effective.settings.single_active_consumer:
+        # The active one would have got what is ready.
+        return Wait.NOT_ACTIVE, (
+            f"queue '{consumer.queue.name}' has a single active consumer: this one waits for it to go"
+        )
     return None, ""
 
 

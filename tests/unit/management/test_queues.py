@@ -315,3 +315,11 @@ def with_replies(broker: Broker) -> None:
     """The broker's connection consumes direct replies."""
     spec = QueueSpec("/", REPLIES, "volatile", False, True, True, {})
     broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))
+
+
+def test_arguments_of_a_declaration_are_what_the_queue_does(broker: Broker) -> None:
+    """Whatever the door: over AMQP 1.0 integers come with their width."""
+    broker.do("declare-queue", name="q", arguments={"x-max-length": UInt(5), "x-message-ttl": 9})
+    settings = broker.host.boxes["q"].spec.settings
+    assert (settings.max_length, settings.message_ttl_ms) == (5, 9)
+    assert type(settings.max_length) is int

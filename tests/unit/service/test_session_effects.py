@@ -428,6 +428,22 @@ def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
     assert happen(scene, ActiveChanged(queue.ref, True), queue.reply(credit)) == []
 
 
+def test_a_consumer_that_waits_to_become_active_says_so_in_the_status() -> None:
+    """There are messages, and it has credit: without a word nobody would know why nothing moves."""
+    scene = Scene()
+    scene.world.vhost.declare("q", arguments=SAC)
+    scene.receiver("/queues/q", 1)
+    scene.receiver("/queues/q", 2)
+    scene.do("C> FLOW h=1 dc=0 cr=1", "C> FLOW h=2 dc=0 cr=1")
+
+    def waits() -> list[str]:
+        return [link["waits"] for link in scene.world.status()["links"]]
+
+    assert waits() == ["queue empty", "queue empty"]
+    scene.world.publish("q", 2)
+    assert waits() == ["no credit from the peer", "another consumer is the active one"]
+
+
 # --- held for too long ----------------------------------------------------------------------------
 
 
