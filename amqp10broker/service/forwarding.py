@@ -10,7 +10,7 @@ was not settled.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
@@ -27,13 +27,20 @@ RabbitMQ's `dead_letter_worker_publisher_confirm_timeout`."""
 Post = tuple[DeclaredQueue, Publish]
 
 
-class DeadLetter(NamedTuple):
+class DeadLetter(Protocol):
     """A dead message that its queue still holds."""
 
-    key: int
-    """The queue's number for it."""
-    message: Message
-    reason: Reason
+    @property
+    def key(self) -> int:
+        """The queue's number for it."""
+
+    @property
+    def message(self) -> Message:
+        """As it lay there."""
+
+    @property
+    def reason(self) -> Reason:
+        """Why it died."""
 
 
 class Destination(NamedTuple):

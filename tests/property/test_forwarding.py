@@ -9,15 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.message import amqp091
 from amqp10broker.queues.commands import Publish, ReplyTo
-from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.service.forwarding import DeadLetter, Forwarding
 from amqp10broker.service.forwarding import Destination as To
+from amqp10broker.service.forwarding import Forwarding
+from tests.support.dead_letters import held
 from tests.unit.catalog.conftest import Host
 
-HEAD = amqp091.make_head("ex", "k", b"\x00\x00")
 QUEUES = ("a", "b", "c")
 RETRY_MS = 100
 
@@ -65,8 +64,7 @@ class World(RuleBasedStateMachine):
         keys = range(self.key, self.key + count)
         self.key += count
         self.held.update(keys)
-        letters = [DeadLetter(key, (HEAD, b"%d" % key), Reason.EXPIRED) for key in keys]
-        self.post(self.forwarding.send(letters, self.vhost, self.now_ms))
+        self.post(self.forwarding.send(held(*keys), self.vhost, self.now_ms))
 
     @precondition(lambda self: self.letters)
     @rule(data=st.data(), answer=st.sampled_from([Confirmed, Rejected, Unconfirmed]))

@@ -25,12 +25,11 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.catalog.policies import Policy
-from amqp10broker.message import amqp091
 from amqp10broker.queues.commands import Delete
-from amqp10broker.queues.effects import Reason
-from amqp10broker.service.forwarding import RETRY_MS, DeadLetter, Destination
+from amqp10broker.service.forwarding import RETRY_MS, Destination
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
+from tests.support.dead_letters import held
 from tests.support.trioclient import running_broker
 from tests.support.trioclient091 import Client091, connect091, message
 from tests.tasks.conftest import LogRecorder
@@ -242,8 +241,7 @@ class Source:
 
     def offer(self, *keys: int) -> None:
         """Hand out messages."""
-        head = amqp091.make_head("ex", "k", b"\x00\x00")
-        self.worker.offer([DeadLetter(key, (head, b"%d" % key), Reason.EXPIRED) for key in keys])
+        self.worker.offer(held(*keys))
 
 
 @asynccontextmanager
@@ -313,7 +311,7 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: M
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)
-            worker.offer([DeadLetter(1, (amqp091.make_head("", "k", b"\x00\x00"), b""), Reason.MAXLEN)])
+            worker.offer(held(1))
             await trio.testing.wait_all_tasks_blocked()
             assert worker.outstanding == 1
             broker.catalog.delete_vhost("other")

@@ -8,17 +8,16 @@ import pytest
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.message import amqp091
 from amqp10broker.message.dying import deaths_of
 from amqp10broker.queues.commands import Publish, ReplyTo
-from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.service.forwarding import RETRY_MS, DeadLetter, Forwarding, Post
+from amqp10broker.service.forwarding import RETRY_MS, Forwarding, Post
 from amqp10broker.service.forwarding import Destination as To
+from tests.support.dead_letters import held
 from tests.unit.catalog.conftest import Host
 
 NOW = 1_700_000_000_000
-HEAD = amqp091.make_head("ex", "k", b"\x00\x00")
 
 
 @pytest.fixture
@@ -45,10 +44,6 @@ def unbind(vhost: VirtualHost, queue: str) -> None:
     vhost.topology.unbind(Binding("dlx", Destination("queue", queue)))
 
 
-def letters(*keys: int) -> list[DeadLetter]:
-    return [DeadLetter(key, (HEAD, b"%d" % key), Reason.EXPIRED) for key in keys]
-
-
 def sent(posts: Sequence[Post]) -> dict[str, str]:
     """The bodies that each queue gets, joined."""
     return {queue.name: b"".join(body for _, body in each.messages).decode() for queue, each in posts}
@@ -73,7 +68,7 @@ def test_a_message_is_published_with_its_history_and_wants_a_confirm(
 ) -> None:
     """The record says when the queue handed it out."""
     bind(vhost, "a")
-    publish = publish_to(forwarding.send(letters(1), vhost, NOW), "a")
+    publish = publish_to(forwarding.send(held(1), vhost, NOW), "a")
     assert not publish.settled
     (death,) = deaths_of(publish.messages[0][0])
     assert (death.queue, death.reason, death.last_time_ms) == ("q", "expired", NOW)
@@ -84,7 +79,7 @@ def test_a_message_is_done_with_when_all_target_queues_have_taken_it(
 ) -> None:
     """Not before the last of them."""
     bind(vhost, "a", "b")
-    posts = forwarding.send(letters(1, 2), vhost, NOW)
+    posts = forwarding.send(held(1, 2), vhost, NOW)
     assert sent(posts) == {"a": "12", "b": "12"}
     assert confirm(forwarding, publish_to(posts, "b")) == []
     assert len(forwarding) == 2
@@ -98,8 +93,8 @@ def test_what_is_on_its_way_is_not_sent_twice_by_the_queue(
 ) -> None:
     """A queue may hand out a key again."""
     bind(vhost, "a")
-    forwarding.send(letters(1), vhost, NOW)
-    assert sent(forwarding.send(letters(1, 2), vhost, NOW)) == {"a": "2"}
+    forwarding.send(held(1), vhost, NOW)
+    assert sent(forwarding.send(held(1, 2), vhost, NOW)) == {"a": "2"}
 
 
 def test_what_is_not_confirmed_in_time_is_sent_again_to_who_did_not_confirm(
@@ -107,7 +102,7 @@ def test_what_is_not_confirmed_in_time_is_sent_again_to_who_did_not_confirm(
 ) -> None:
     """After three minutes, with the same history; to the queues that confirmed not."""
     bind(vhost, "a", "b")
-    posts = forwarding.send(letters(1), vhost, NOW)
+    posts = forwarding.send(held(1), vhost, NOW)
     confirm(forwarding, publish_to(posts, "a"))
     assert forwarding.deadline() == NOW + RETRY_MS
     assert forwarding.due(vhost, NOW + RETRY_MS - 1) == ([], [])
@@ -120,7 +115,7 @@ def test_what_is_not_confirmed_in_time_is_sent_again_to_who_did_not_confirm(
 def test_a_confirm_that_comes_late_counts(vhost: VirtualHost, forwarding: Forwarding) -> None:
     """Although the message was sent again meanwhile; the second confirm changes nothing."""
     bind(vhost, "a")
-    posts = forwarding.send(letters(1), vhost, NOW)
+    posts = forwarding.send(held(1), vhost, NOW)
     again, _ = forwarding.due(vhost, NOW + RETRY_MS)
     assert confirm(forwarding, publish_to(posts, "a")) == [1]
     assert confirm(forwarding, publish_to(again, "a")) == []
@@ -129,7 +124,7 @@ def test_a_confirm_that_comes_late_counts(vhost: VirtualHost, forwarding: Forwar
 def test_a_message_that_a_queue_refused_is_sent_again(vhost: VirtualHost, forwarding: Forwarding) -> None:
     """When it is time; that another queue took it does not make it done with."""
     bind(vhost, "a", "b")
-    posts = forwarding.send(letters(1), vhost, NOW)
+    posts = forwarding.send(held(1), vhost, NOW)
     reject(forwarding, publish_to(posts, "a"))
     assert confirm(forwarding, publish_to(posts, "b")) == []
     again, _ = forwarding.due(vhost, NOW + RETRY_MS)
@@ -142,7 +137,7 @@ def test_a_target_queue_that_was_deleted_is_left_out_later(
 ) -> None:
     """It answers that it is gone; when it is time there is no route to it any more."""
     bind(vhost, "a", "b")
-    posts = forwarding.send(letters(1), vhost, NOW)
+    posts = forwarding.send(held(1), vhost, NOW)
     vhost.remove("a")
     gone = publish_to(posts, "a")
     forwarding.refused(Unconfirmed(gone.publisher, gone.ids, False, queue="a"))
@@ -155,7 +150,7 @@ def test_a_message_without_a_route_is_kept_and_tried_again(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
     """Until somebody binds a queue."""
-    assert forwarding.send(letters(1), vhost, NOW) == []
+    assert forwarding.send(held(1), vhost, NOW) == []
     assert forwarding.unrouted == 1
     assert forwarding.due(vhost, NOW + RETRY_MS) == ([], [])
     bind(vhost, "a")
@@ -167,7 +162,7 @@ def test_a_message_without_a_route_is_kept_and_tried_again(
 def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
     """Until somebody declares it."""
     forwarding = Forwarding("q", To("later", None), ReplyTo("worker"))
-    assert forwarding.send(letters(1), vhost, NOW) == []
+    assert forwarding.send(held(1), vhost, NOW) == []
     assert forwarding.unrouted == 1
     vhost.topology.declare_exchange("later", "fanout", durable=True)
     bind(vhost, "b", exchange="later")
@@ -178,7 +173,7 @@ def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
 def test_an_automatic_cycle_keeps_messages(vhost: VirtualHost) -> None:
     """As one without a route: nothing is lost by a fault in the topology."""
     forwarding = Forwarding("a", To("", "a"), ReplyTo("worker"))
-    assert forwarding.send(letters(1), vhost, NOW) == []
+    assert forwarding.send(held(1), vhost, NOW) == []
     assert (forwarding.unrouted, len(forwarding)) == (1, 1)
 
 
@@ -187,7 +182,7 @@ def test_queues_that_are_bound_later_get_what_is_sent_again(
 ) -> None:
     """Routes are looked up each time; who is not bound any more is not waited for."""
     bind(vhost, "a")
-    forwarding.send(letters(1), vhost, NOW)
+    forwarding.send(held(1), vhost, NOW)
     bind(vhost, "b")
     unbind(vhost, "a")
     again, _ = forwarding.due(vhost, NOW + RETRY_MS)
@@ -200,7 +195,7 @@ def test_a_queue_that_took_a_message_does_not_get_it_again(
 ) -> None:
     """Not even if it was unbound when it said so, and is bound again."""
     bind(vhost, "a", "b")
-    posts = forwarding.send(letters(1), vhost, NOW)
+    posts = forwarding.send(held(1), vhost, NOW)
     unbind(vhost, "a")
     forwarding.due(vhost, NOW + RETRY_MS)
     assert confirm(forwarding, publish_to(posts, "a")) == []
@@ -212,7 +207,7 @@ def test_a_queue_that_took_a_message_does_not_get_it_again(
 def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost: VirtualHost) -> None:
     """What a queue has and has not answered waits for its answer."""
     forwarding = Forwarding("q", To("none", None), ReplyTo("worker"))
-    forwarding.send(letters(1), vhost, NOW)
+    forwarding.send(held(1), vhost, NOW)
     forwarding.redirect(To("", "a"), NOW + 5)
     assert forwarding.deadline() == NOW + 5
     posts, _ = forwarding.due(vhost, NOW + 5)
@@ -223,7 +218,7 @@ def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost: Virtual
 
 def test_the_same_destination_changes_nothing(vhost: VirtualHost, forwarding: Forwarding) -> None:
     """A policy may change other settings."""
-    forwarding.send(letters(1), vhost, NOW)
+    forwarding.send(held(1), vhost, NOW)
     forwarding.redirect(To("dlx", None), NOW + 5)
     assert forwarding.deadline() == NOW + RETRY_MS
 
@@ -231,7 +226,7 @@ def test_the_same_destination_changes_nothing(vhost: VirtualHost, forwarding: Fo
 def test_messages_that_the_queue_dropped_are_forgotten(vhost: VirtualHost, forwarding: Forwarding) -> None:
     """By a purge, or a change of strategy; confirms of them come to nothing."""
     bind(vhost, "a")
-    posts = forwarding.send(letters(1), vhost, NOW)
+    posts = forwarding.send(held(1), vhost, NOW)
     forwarding.forget()
     assert (len(forwarding), forwarding.deadline()) == (0, None)
     assert confirm(forwarding, publish_to(posts, "a")) == []
@@ -240,7 +235,7 @@ def test_messages_that_the_queue_dropped_are_forgotten(vhost: VirtualHost, forwa
 def test_each_queue_keeps_the_order_of_a_batch(vhost: VirtualHost, forwarding: Forwarding) -> None:
     """And of what is sent again together."""
     bind(vhost, "a")
-    posts = forwarding.send(letters(3, 1, 2), vhost, NOW)
+    posts = forwarding.send(held(3, 1, 2), vhost, NOW)
     assert sent(posts) == {"a": "312"}
     reject(forwarding, publish_to(posts, "a"))
     again, _ = forwarding.due(vhost, NOW + RETRY_MS)

@@ -1,0 +1,24 @@
+"""Dead messages as a queue hands them out to be forwarded at least once."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from amqp10broker.message import amqp091
+from amqp10broker.message.message import Message
+from amqp10broker.queues.effects import Reason
+
+HEAD = amqp091.make_head("ex", "k", b"\x00\x00")
+
+
+class Held(NamedTuple):
+    """One of them (see `service.forwarding.DeadLetter`)."""
+
+    key: int
+    message: Message
+    reason: Reason
+
+
+def held(*keys: int) -> list[Held]:
+    """Expired ones whose bodies say their keys."""
+    return [Held(key, (HEAD, b"%d" % key), Reason.EXPIRED) for key in keys]
