@@ -152,7 +152,8 @@ def binding_entry(vhost: str, binding: Binding, as_json: AsJson) -> Entry:
         "destination": binding.destination.name,
         "destination_type": binding.destination.kind,
         "routing_key": binding.routing_key,
-        "arguments": as_json(binding.arguments),
+        # Most have none, and there may be a hundred thousand bindings.
+        "arguments": as_json(binding.arguments) if binding.arguments else {},
     }
 
 

@@ -1,0 +1,544 @@
+"""The catalog's log: entries by key that survive the process at once, and a loss of power when synced."""
+
+from __future__ import annotations
+
+import errno
+import random
+from typing import Any
+
+import pytest
+
+from amqp10broker.errors import DamagedFile, LimitExceeded, StorageError, StorageFailed
+from amqp10broker.storage import catalog_log
+from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
+from amqp10broker.storage.disk import Disk, OsDisk
+from amqp10broker.storage.folder import DataFolder, open_data_folder
+from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, Header, Purpose, encode_head
+from tests.support.disks import PowerLoss, SimDisk
+
+FILE = "/data/catalog/catalog.log"
+Entries = dict[tuple[str, ...], Any]
+
+
+def opened(disk: Disk) -> CatalogLog:
+    """The log of the folder on a disk."""
+    return open_catalog_log(disk, open_data_folder(disk, "/data", "test"))
+
+
+def entries(log: CatalogLog) -> Entries:
+    return dict(log.entries())
+
+
+def sync(disk: SimDisk, log: CatalogLog) -> None:
+    """As the group commit does it."""
+    fds = log.fds_to_sync()
+    for fd in fds:
+        disk.sync(fd)
+    if fds:
+        log.synced()
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    return SimDisk()
+
+
+@pytest.fixture
+def log(disk: SimDisk) -> CatalogLog:
+    return opened(disk)
+
+
+@pytest.fixture
+def small_spare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The file is written anew every few changes."""
+    monkeypatch.setattr(catalog_log, "SPARE_BYTES", 100)
+
+
+# --- entries --------------------------------------------------------------------------------------
+
+
+def test_a_new_folder_has_no_entries(log: CatalogLog, disk: SimDisk) -> None:
+    """And a file with a header."""
+    assert len(log) == 0
+    assert entries(log) == {}
+    assert log.found.entries == 0
+    assert disk.names("/data/catalog") == ["catalog.log"]
+
+
+def test_the_present_entries_are_there_after_a_restart(log: CatalogLog, disk: SimDisk) -> None:
+    """The last one of each key, in the order in which the keys came; what was forgotten is not."""
+    log.put([(("a",), 1), (("b", "x"), {"deep": [None, "é"]})])
+    log.put([(("c",), 1)])
+    log.put([(("a",), 2)])
+    log.forget([("c",), ("d",)])
+    log.put([(("c",), 3)])
+    expected = {("a",): 2, ("b", "x"): {"deep": [None, "é"]}, ("c",): 3}
+    assert entries(log) == expected
+    again = opened(disk.after_kill())
+    assert list(again.entries()) == list(expected.items())
+    assert (again.found.entries, again.found.records, again.found.torn_bytes) == (3, 5, 0)
+    assert ("a",) in again
+    assert ("d",) not in again
+
+
+def test_what_changes_nothing_is_not_written(log: CatalogLog) -> None:
+    """An entry that is there as it is, and a key that is not there."""
+    log.put([(("a",), {"k": 1})])
+    size = log.size_bytes
+    log.put([(("a",), {"k": 1})])
+    log.put([])
+    log.forget([("b",)])
+    log.forget([])
+    assert log.size_bytes == size
+
+
+def test_a_change_survives_the_process_without_a_sync(log: CatalogLog, disk: SimDisk) -> None:
+    """It has been handed to the system before `put` returns."""
+    log.put([(("a",), 1)])
+    assert entries(opened(disk.after_kill())) == {("a",): 1}
+
+
+def test_a_change_is_one_record(log: CatalogLog, disk: SimDisk) -> None:
+    """Wherever the file is cut, all of it is there or nothing."""
+    log.put([(("a",), 1)])
+    sync(disk, log)
+    before = log.size_bytes
+    log.put([(("b",), 1), (("c",), 1)])
+    data = disk.contents(FILE)
+    for size in range(before, len(data) + 1):
+        cut = disk.after_kill()
+        cut.overwrite(FILE, data[:size])
+        expected: Entries = {("a",): 1}
+        if size == len(data):
+            expected |= {("b",): 1, ("c",): 1}
+        assert entries(opened(cut)) == expected
+
+
+def test_whoever_syncs_is_told_of_each_change(disk: SimDisk) -> None:
+    """Once it is written."""
+    told: list[int] = []
+    folder = open_data_folder(disk, "/data", "test")
+    log = open_catalog_log(disk, folder, lambda: told.append(log.size_bytes))
+    log.put([(("a",), 1)])
+    log.put([(("a",), 1)])
+    log.forget([("a",)])
+    assert len(told) == 2
+    assert told == sorted(set(told))
+
+
+def test_there_is_something_to_sync_after_a_change_only(log: CatalogLog, disk: SimDisk) -> None:
+    """What comes while it is synced is for the next time."""
+    assert log.fds_to_sync() == []
+    log.put([(("a",), 1)])
+    assert len(log.fds_to_sync()) == 1
+    log.put([(("b",), 1)])
+    log.synced()
+    assert len(log.fds_to_sync()) == 1
+    log.synced()
+    assert log.fds_to_sync() == []
+
+
+def test_closing_syncs(log: CatalogLog, disk: SimDisk) -> None:
+    """An orderly end leaves nothing to chance."""
+    log.put([(("a",), 1)])
+    log.close()
+    for seed in range(30):
+        assert entries(opened(disk.after_power_loss(seed))) == {("a",): 1}
+
+
+def test_a_key_that_is_named_twice_in_one_change_counts_once(log: CatalogLog, disk: SimDisk) -> None:
+    """The last value holds, also if it is the one from before."""
+    log.put([(("a",), 1), (("a",), 2)])
+    log.put([(("a",), 3), (("a",), 2), (("b",), 1)])
+    assert entries(log) == {("a",): 2, ("b",): 1}
+    log.forget([("b",), ("b",)])
+    assert entries(opened(disk.after_kill())) == {("a",): 2}
+
+
+# --- writing anew -----------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("small_spare")
+def test_the_file_does_not_grow_with_changes_that_are_undone(disk: SimDisk) -> None:
+    """It is written anew when it is much longer than its entries."""
+    log = opened(disk)
+    log.put([(("kept",), "x" * 50)])
+    for number in range(200):
+        log.put([(("a",), number)])
+        log.forget([("a",)])
+        log.tidy()
+        assert log.size_bytes < 1000
+    assert entries(opened(disk.after_kill())) == {("kept",): "x" * 50}
+    assert disk.names("/data/catalog") == ["catalog.log"]
+    assert disk.open_count == 2  # the lock and the log
+
+
+@pytest.mark.usefixtures("small_spare")
+def test_a_file_that_is_too_long_at_the_start_is_written_anew(disk: SimDisk) -> None:
+    """As it is after many changes between two chances to do it."""
+    log = opened(disk)
+    for number in range(100):
+        log.put([(("a",), number)])
+    size = log.size_bytes
+    again = opened(disk.after_kill())
+    assert again.found.bytes == size
+    assert again.size_bytes < 300
+    assert entries(again) == {("a",): 99}
+
+
+@pytest.mark.usefixtures("small_spare")
+def test_many_entries_are_written_anew_in_several_records(
+    disk: SimDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of which is very long."""
+    monkeypatch.setattr(catalog_log, "_RECORD_BYTES_MAX", 64)
+    log = opened(disk)
+    expected: Entries = {}
+    for _ in range(20):
+        for number in range(20):
+            expected[str(number),] = "v" * random.Random(number).randrange(40)
+            log.put([((str(number),), "-"), ((str(number),), expected[str(number),])])
+            log.put([((str(number),), "-")])
+            log.put([((str(number),), expected[str(number),])])
+        log.tidy()
+    again = opened(disk.after_kill())
+    assert entries(again) == expected
+    assert again.found.records > 3
+
+
+def test_a_file_that_was_left_aside_does_not_count(log: CatalogLog, disk: SimDisk) -> None:
+    """The broker died while it wrote the file anew."""
+    log.put([(("a",), 1)])
+    left = disk.after_kill()
+    left.overwrite("/data/catalog/catalog.log.new", b"half of it")
+    assert entries(opened(left)) == {("a",): 1}
+    assert left.names("/data/catalog") == ["catalog.log"]
+
+
+@pytest.mark.usefixtures("small_spare")
+def test_without_room_to_write_it_anew_the_old_file_goes_on(disk: SimDisk) -> None:
+    """It is tried again when the file has grown."""
+    log = opened(disk)
+    while log.size_bytes < 400:
+        log.put([(("a",), log.size_bytes)])
+    disk.fail[len(disk.calls)] = errno.ENOSPC
+    log.tidy()
+    assert log.size_bytes >= 400
+    assert disk.names("/data/catalog") == ["catalog.log"]
+    log.put([(("b",), 1)])
+    while log.size_bytes > 400:
+        log.put([(("a",), log.size_bytes)])
+        log.tidy()
+    assert entries(opened(disk.after_kill())) == entries(log)
+    assert ("b",) in log
+
+
+# --- when it cannot be written -----------------------------------------------------------------------
+
+
+class FullDisk(SimDisk):
+    """A disk on which there is room or not."""
+
+    full = False
+
+    def write(self, fd: int, offset: int, pieces: Any) -> None:
+        if self.full:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        super().write(fd, offset, pieces)
+
+
+def test_what_cannot_be_written_is_refused_and_not_kept() -> None:
+    """Also later, when there is room again; the text names the file and what to do."""
+    disk = FullDisk()
+    log = opened(disk)
+    log.put([(("a",), 1)])
+    disk.full = True
+    for _ in range(3):
+        with pytest.raises(LimitExceeded, match=r"catalog.log: cannot be written: No space left .*make room"):
+            log.put([(("a",), 2), (("b",), 2)])
+        assert entries(log) == {("a",): 1}
+    assert log.trouble is not None
+    disk.full = False
+    log.put([(("c",), 1)])
+    assert log.trouble is None
+    assert entries(log) == {("a",): 1, ("c",): 1}
+    assert entries(opened(disk.after_kill())) == {("a",): 1, ("c",): 1}
+
+
+def test_forgetting_needs_no_room() -> None:
+    """It is written when there is some; deleting is how room is made."""
+    disk = FullDisk()
+    log = opened(disk)
+    log.put([(("a",), 1), (("b",), 1)])
+    disk.full = True
+    log.forget([("a",)])
+    assert entries(log) == {("b",): 1}
+    assert entries(opened(disk.after_kill())) == {("a",): 1, ("b",): 1}
+    with pytest.raises(StorageError):
+        log.flush()
+    disk.full = False
+    log.flush()
+    assert entries(opened(disk.after_kill())) == {("b",): 1}
+
+
+def test_requests_while_the_disk_is_full_take_no_memory() -> None:
+    """Refused ones leave nothing behind, however many there are."""
+    disk = FullDisk()
+    log = opened(disk)
+    disk.full = True
+    for number in range(50):
+        with pytest.raises(LimitExceeded):
+            log.put([((str(number),), "x" * 1000)])
+    disk.full = False
+    log.flush()
+    assert log.size_bytes < 3000
+
+
+def test_a_failed_sync_is_final(disk: SimDisk) -> None:
+    """Nobody knows what is on the disk: nothing is written any more, whatever is asked."""
+    log = opened(disk)
+    log.put([(("a",), 1)])
+    disk.fail[len(disk.calls)] = errno.EIO
+    with pytest.raises(StorageFailed, match="catalog.log: cannot be synced: Input/output error; look at"):
+        log.sync()
+    with pytest.raises(LimitExceeded, match="cannot be synced"):
+        log.put([(("b",), 1)])
+    with pytest.raises(StorageFailed):
+        log.sync()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+def test_whichever_call_fails_nothing_is_lost(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The n-th call fails, for every n: a clean error, and what counts in memory is what is on disk then."""
+    monkeypatch.setattr(catalog_log, "SPARE_BYTES", 100)
+
+    def scenario(disk: SimDisk) -> Entries | None:
+        """What is to be found later; None if the broker could not go on."""
+        try:
+            log = opened(disk)
+        except StorageError:
+            return None
+        for number in range(12):
+            try:
+                log.put([((str(number % 3),), number), (("n",), number)])
+            except LimitExceeded:
+                assert dict(log.entries()).get(("n",)) != number
+            if number % 4 == 3:
+                log.forget([("n",)])
+            try:
+                log.sync()
+                log.tidy()
+            except StorageFailed:
+                return None
+            except StorageError:
+                continue
+        log.flush()
+        return entries(log)
+
+    whole = SimDisk()
+    assert scenario(whole) is not None
+    outcomes = []
+    for at in range(len(whole.calls)):
+        disk = SimDisk()
+        disk.fail[at] = code
+        expected = scenario(disk)
+        outcomes.append(expected is not None)
+        found = entries(opened(disk.after_kill()))
+        if expected is not None:
+            assert found == expected
+    assert any(outcomes)
+    assert not all(outcomes)
+
+
+# --- loss of power ----------------------------------------------------------------------------------
+
+
+class World:
+    """A log that is changed at random, and what may be found of it after the power went."""
+
+    def __init__(self, disk: SimDisk) -> None:
+        self.disk = disk
+        self.possible: list[Entries] = [{}]
+        """How the entries have been since the last sync."""
+
+    def walk(self, rng: random.Random, steps: int) -> None:
+        log = opened(self.disk)
+        now = entries(log)
+        assert now in self.possible, "what was found is none of the states since the last sync"
+        # What recovery found is durable from then on.
+        self.possible = [now]
+        for _ in range(steps):
+            kind = rng.randrange(4)
+            names = [(rng.choice("abcdef"),) for _ in range(rng.randrange(1, 4))]
+            if kind < 2:
+                some = [(name, "x" * rng.randrange(1, 400)) for name in names]
+                self.possible.append({**now, **dict(some)})
+                log.put(some)
+            elif kind == 2:
+                self.possible.append({key: value for key, value in now.items() if key not in names})
+                log.forget(names)
+            else:
+                sync(self.disk, log)
+                self.possible = [now]
+                log.tidy()
+            now = entries(log)
+
+
+def walked(seed: int, lose_power_at: int | None) -> World:
+    world = World(SimDisk(seed))
+    world.disk._folder("/").sync()
+    world.disk.lose_power_at = lose_power_at
+    try:
+        world.walk(random.Random(seed), 40)
+    except PowerLoss:
+        pass
+    return world
+
+
+@pytest.mark.usefixtures("small_spare")
+@pytest.mark.parametrize("seed", range(8))
+def test_after_a_loss_of_power_what_was_synced_is_there_and_nothing_that_never_was(seed: int) -> None:
+    """At any call, in several of the states that the disk may then be in; and again a few changes later."""
+    for at in range(len(walked(seed, None).disk.calls)):
+        for state in range(3):
+            world = walked(seed, at)
+            world.disk = world.disk.after_power_loss(1000 * at + state)
+            world.walk(random.Random(at), 5)
+            world.disk = world.disk.after_power_loss(state)
+            world.walk(random.Random(at), 0)
+
+
+# --- damage -----------------------------------------------------------------------------------------
+
+
+def test_any_flipped_bit_in_what_was_synced_is_found() -> None:
+    """Nothing that was not written is ever served; the error names file and offset."""
+    disk = SimDisk()
+    log = opened(disk)
+    for number in range(4):
+        log.put([((str(number),), "value")])
+    sync(disk, log)
+    good = entries(log)
+    synced = log.size_bytes
+    log.put([(("later",), 1)])
+    sync(disk, log)
+    found = 0
+    for bit in range(synced * 8):
+        flipped = disk.after_kill()
+        flipped.flip(FILE, bit)
+        with pytest.raises(StorageError) as caught:
+            opened(flipped)
+        assert FILE in str(caught.value)
+        found += isinstance(caught.value, DamagedFile)
+    assert found > synced * 8 - 40  # a version that is none of ours is told as such
+    assert len(good) == 4
+
+
+def test_a_flipped_bit_in_a_file_that_was_written_anew_is_found(disk: SimDisk, small_spare: None) -> None:
+    """Also when nothing was changed afterwards: a marker stands behind its entries."""
+    log = opened(disk)
+    while ("done",) not in log:
+        log.put([(("a",), "x" * 2000), (("b",), 1)])
+        log.put([(("a",), "y" * 2000)])
+        log.tidy()
+        if log.size_bytes < 2300:
+            break
+    size = log.size_bytes - RECORD_BYTES - 8
+    for bit in range(HEADER_BYTES * 8, size * 8, 7):
+        flipped = disk.after_kill()
+        flipped.flip(FILE, bit)
+        with pytest.raises(DamagedFile):
+            opened(flipped)
+
+
+def test_an_empty_file_is_damage(log: CatalogLog, disk: SimDisk) -> None:
+    """It had a header before it had its name. Taken for a new folder, all would be lost silently."""
+    empty = disk.after_kill()
+    empty.overwrite(FILE, b"")
+    with pytest.raises(DamagedFile, match="the file is empty, and it never was; nothing was changed"):
+        opened(empty)
+
+
+def test_a_missing_file_beside_a_journal_is_damage(log: CatalogLog, disk: SimDisk) -> None:
+    """The journal's messages belong to queues that nobody knows any more."""
+    missing = disk.after_kill()
+    missing.overwrite("/data/journal/0000000000000001.log", b"")
+    missing.unlink(FILE)
+    with pytest.raises(DamagedFile, match="catalog.log: the file is missing, and there are messages"):
+        opened(missing)
+
+
+@pytest.mark.parametrize(
+    ("kind", "payload", "problem"),
+    [
+        (1, b"{", "cannot be understood"),
+        (1, b"[1]", "cannot be understood: '.1.' has no key"),
+        (1, b"[[1],5]", "cannot be understood"),
+        (1, b"", "cannot be understood"),
+        (1, b'[["\xff"],5]', "cannot be understood"),
+        (2, b"5", "cannot be understood"),
+        (2, b"[]", "cannot be understood"),
+        (7, b"[]", "is of kind 7, which nobody here knows"),
+    ],
+)
+def test_a_whole_record_that_is_none_of_ours_stops_the_start(
+    disk: SimDisk, kind: int, payload: bytes, problem: str
+) -> None:
+    """A newer version has written it: it must not be passed over."""
+    open_data_folder(disk, "/data", "test").close()
+    header = Header(Purpose.CATALOG, 0, 5)
+    record = encode_head(header.seed, HEADER_BYTES, 0, kind, 1, (payload,)) + payload
+    disk.overwrite(FILE, header.encode() + record)
+    with pytest.raises(DamagedFile, match=f"at offset {HEADER_BYTES}: the record is whole, but {problem}"):
+        opened(disk)
+
+
+def test_a_value_that_is_none_of_ours_is_told(disk: SimDisk) -> None:
+    """When it is asked for."""
+    open_data_folder(disk, "/data", "test").close()
+    header = Header(Purpose.CATALOG, 0, 5)
+    payload = b'[["a"],{{]'
+    record = encode_head(header.seed, HEADER_BYTES, 0, 1, 1, (payload,)) + payload
+    disk.overwrite(FILE, header.encode() + record)
+    with pytest.raises(StorageError, match="the entry .'a',. cannot be understood: .*; nothing was changed"):
+        entries(opened(disk))
+
+
+def test_a_folder_that_cannot_be_read_is_told(disk: SimDisk) -> None:
+    """With what to look at."""
+    folder = open_data_folder(disk, "/data", "test")
+    disk.fail[len(disk.calls)] = errno.EACCES
+    with pytest.raises(StorageError, match="/data/catalog: cannot be used: Permission denied; check whose"):
+        open_catalog_log(disk, folder)
+
+
+def test_a_file_that_cannot_be_cut_is_told(log: CatalogLog, disk: SimDisk) -> None:
+    """A torn end is cut off before anything is appended."""
+    log.put([(("a",), 1)])
+    torn = disk.after_kill()
+    torn.overwrite(FILE, disk.contents(FILE)[:-1])
+    calls = len(torn.calls)
+    assert entries(opened(torn)) == {}
+    at = torn.calls.index(("truncate", FILE))
+    again = disk.after_kill()
+    again.overwrite(FILE, disk.contents(FILE)[:-1])
+    again.fail[at - calls] = errno.EROFS
+    with pytest.raises(StorageError, match="cannot be cut: Read-only file system"):
+        opened(again)
+
+
+# --- on the system's disk ---------------------------------------------------------------------------
+
+
+def test_on_a_real_disk(tmp_path: Any) -> None:
+    """The same with the system's files."""
+    path = str(tmp_path / "data")
+    for number in range(3):
+        folder: DataFolder = open_data_folder(OsDisk(), path, "test")
+        log = open_catalog_log(OsDisk(), folder)
+        assert len(log) == number
+        log.put([((str(number),), number)])
+        log.close()
+        folder.close()
+    text = (tmp_path / "data" / "catalog" / "catalog.log").read_bytes()
+    assert b'[["2"],2]' in text
