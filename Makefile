@@ -18,6 +18,7 @@ PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-ch
 
 help:
 	@echo 'make run-broker   start the broker on port 5672     ARGS="--port 5673 --log-level debug"'
+	@echo '                  what is durable is kept in data/; delete that folder to begin anew'
 	@echo 'make test         run the tests (a C compiler is needed once)   ARGS="-k flow -x"'
 	@echo 'make lint         ruff, mypy, import rules'
 	@echo 'make format       let ruff rewrite the sources'
@@ -27,7 +28,7 @@ help:
 	@echo 'Each makes $(VENV) when it is missing. PYTHON=python3.12 chooses the Python for it.'
 
 run-broker: $(VENV)/.runtime
-	@exec $(IN_VENV)/amqp10broker serve $(ARGS)
+	@exec $(IN_VENV)/amqp10broker serve --data-dir data $(ARGS)
 
 test: $(VENV)/.test
 	$(IN_VENV)/python -m pytest $(ARGS)

@@ -11,12 +11,22 @@ from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.config.records import FLOW_SETTINGS, SETTINGS, Config
 from amqp10broker.config.settings import Setting
 
-_FIRST: Final = ("host", "port", "log_level", "log_format", "trace_frames", "admin_socket", "container_id")
+_FIRST: Final = (
+    "host",
+    "port",
+    "data_dir",
+    "log_level",
+    "log_format",
+    "trace_frames",
+    "admin_socket",
+    "container_id",
+)
 _TESTING: Final = ("test_mode",)
-# The two settings whose default reads badly: an empty or missing value that stands for something.
+# The settings whose default reads badly: an empty or missing value that stands for something.
 _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
     "admin_socket": "PORT.sock in a private directory",
+    "data_dir": "none",
 }
 
 

@@ -96,6 +96,7 @@ def _broker(broker: Document, width: int) -> list[str]:
         f"up {duration(broker.get('uptime_s'))}",
         f"on {listeners or 'no port'}",
         f"memory {size(broker.get('rss_bytes'))}",
+        *([_where(broker["data_dir"])] if "data_dir" in broker else []),
     ]
     lines = _wrapped(facts, width, "")
     flow = broker.get("flow", {})
@@ -104,6 +105,10 @@ def _broker(broker: Document, width: int) -> list[str]:
     if alarms:
         lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
     return lines
+
+
+def _where(data_dir: object) -> str:
+    return "in memory only" if data_dir is None else f"data in {clean(data_dir)}"
 
 
 def _connection(connection: Document, width: int) -> list[str]:

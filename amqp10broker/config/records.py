@@ -249,6 +249,10 @@ class Config:
         65_536, 1, 1024 * _MIB, "transfer bytes of one session that may wait in the connection's writer"
     )
 
+    data_dir: str | None = text(
+        None, "folder for everything that is durable, made if it is not there; without it all is in memory"
+    )
+
     users: tuple[User, ...] = DEFAULT_USERS
     loopback_users: tuple[str, ...] = ("guest",)
     """Names that may log in from this machine only."""

@@ -42,8 +42,9 @@ from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
-from amqp10broker.tasks.furnish import furnish, read_field_table, tls_context
+from amqp10broker.tasks.furnish import default_records, furnish, read_field_table, tls_context
 from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged
@@ -68,6 +69,7 @@ class Broker:
         addresses: ``(host, port)`` of each listening socket.
         tls_addresses: of those that speak TLS.
         catalog: what is declared: virtual hosts with queues and exchanges, users.
+        data: the data folder; None in memory only, and before the broker runs.
         passwords: makes and verifies password records.
         authenticator: the rules of logging in.
         connections: by number, of both protocols.
@@ -93,6 +95,7 @@ class Broker:
         self.tls_addresses: list[tuple[str, int]] = []
         config = self.config
         self.catalog = Catalog(self, default_queue_type=config.default_queue_type, choose=random.randrange)
+        self.data: Data | None = None
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
         self.authenticator = Authenticator(
             self.catalog.users,
@@ -132,6 +135,12 @@ class Broker:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
+        with opened_data(self.config.data_dir) as self.data:
+            async with self._serving():
+                yield
+
+    @asynccontextmanager
+    async def _serving(self) -> AsyncIterator[None]:
         tls = tls_context(self.config)
         sockets = await open_sockets(self.config.host, self.config.port)
         encrypted: list[socket.socket] = []
@@ -146,10 +155,7 @@ class Broker:
             self.dead_letters = DeadLetterOffice(self.catalog, self.clock)
             async with trio.open_nursery() as queues:
                 self._queues = queues
-                users = furnish(self.catalog, self.config, self.passwords.make)
-                if self.config.anonymous_login_user not in users:
-                    # Nobody said that guest of a definitions file is for everybody.
-                    self.authenticator.anonymous_user = ""
+                self._furnish()
                 try:
                     async with (
                         trio.open_nursery() as connections,
@@ -179,6 +185,20 @@ class Broker:
                 sock.close()
         if failure is not None:
             raise failure
+
+    def _furnish(self) -> None:
+        """Declare what was declared before, and what the configuration says."""
+        if self.data is None:
+            users = furnish(self.catalog, self.config, self.passwords)
+        else:
+            given = self.data.load(self.catalog, self.passwords.exportable)
+            users = furnish(self.catalog, self.config, self.passwords, given)
+            if given is None:
+                self.data.furnished(default_records(self.catalog, self.config, users))
+            self.data.catalog_log.sync()
+        if self.config.anonymous_login_user not in users:
+            # Nobody said that guest of a definitions file is for everybody.
+            self.authenticator.anonymous_user = ""
 
     async def _open_tls_sockets(self) -> list[socket.socket]:
         host, port = self.config.host, self.config.tls_port
@@ -315,6 +335,7 @@ class Broker:
                     "max_incoming_window": flow.max_incoming_window,
                     "max_queue_credit": flow.max_queue_credit,
                 },
+                "data_dir": None if self.data is None else self.data.folder.path,
                 "alarms": sorted(self.alarms),
                 "rss_bytes": rss_bytes(),
             },

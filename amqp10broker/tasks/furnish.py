@@ -4,60 +4,154 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from amqp10broker.amqp091.codec import decode_table
 from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.catalog import definitions
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.users import PasswordRecord, Permission
+from amqp10broker.catalog.catalog import VHOST, Catalog
+from amqp10broker.catalog.users import PasswordRecord, Permission, User
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
+from amqp10broker.config.records import User as ConfiguredUser
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.security.passwords import plain_record
+from amqp10broker.security.passwords import Passwords, plain_record
 from amqp10broker.security.tls import TlsSettings, Verify, server_context
+from amqp10broker.tasks.log import Log
+
+_log = Log("amqp10broker.broker")
 
 ADMINISTRATOR: Final = "administrator"
 
 
 def furnish(
-    catalog: Catalog, config: Config, make_password: Callable[[str], PasswordRecord]
+    catalog: Catalog, config: Config, passwords: Passwords, given: Mapping[str, str] | None = None
 ) -> frozenset[str]:
-    """Put what the configuration names into an empty catalog.
+    """Put what the configuration names into a catalog.
 
     Configured users may do everything in every virtual host that is there at start. The default ones are
     not for a broker that gets its users from a definitions file, whose administrator may have deleted
     guest, or given it another password.
 
+    A broker that comes up again with a data folder has what it had. The definitions file is applied again;
+    of the rest only what is not there: a user keeps password and permissions, and neither the default
+    users nor the virtual host ``/`` come back after they were deleted.
+
     Args:
-        catalog: empty so far.
+        catalog: empty so far, or what was restored.
         config: what to put in.
-        make_password: makes the record of a password that the definitions file holds in plain.
+        passwords: of the catalog's users.
+        given: None at the first start; later what `default_records` said then.
 
     Returns:
-        Names of the configuration's users that are now there.
+        Names of the configuration's users that are now there, with the password that it gives.
 
     Raises:
         ConfigError: the definitions file cannot be read or holds something that cannot be.
     """
-    if catalog.find_vhost(config.default_vhost) is None:
+    again = given is not None
+    before = _Known(None, {}) if given is None else _Known(catalog, given)
+    wanted = not again or config.default_vhost != VHOST or bool(config.queues)
+    if wanted and catalog.find_vhost(config.default_vhost) is None:
         catalog.add_vhost(config.default_vhost)
     if config.definitions is not None:
-        _import(catalog, config.definitions, make_password)
-    users = () if len(catalog.users) and config.users == DEFAULT_USERS else config.users
-    for user in users:
-        record = plain_record(user.password)
-        if catalog.users.find(user.name) is None:
-            catalog.users.add(user.name, record, tags={ADMINISTRATOR})
-        else:
-            catalog.users.set_password(user.name, record)
-        for name in catalog.vhosts:
-            catalog.set_permission(user.name, name, Permission())
-    vhost = catalog.lookup_vhost(config.default_vhost)
+        _import(catalog, config.definitions, passwords.make)
+    names = _furnish_users(catalog, config, passwords, before, again=again)
     for queue in config.queues:
-        vhost.declare(queue.name, durable=queue.durable, arguments=queue.arguments)
-    return frozenset(user.name for user in users)
+        vhost = catalog.lookup_vhost(config.default_vhost)
+        if not (again and queue.name in vhost.queues):
+            vhost.declare(queue.name, durable=queue.durable, arguments=queue.arguments)
+    return names
+
+
+def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> dict[str, str]:
+    """The records that hold the default users' default passwords, by name.
+
+    As long as such a record is the same, so is the password, and need not be verified at later starts,
+    which is slow on purpose.
+
+    Args:
+        catalog: after `furnish`.
+        config: what that has put in.
+        names: what it returned.
+    """
+    if config.users != DEFAULT_USERS:
+        return {}
+    found = (catalog.users.find(name) for name in names)
+    return {
+        user.name: user.password.value for user in found if user is not None and user.password is not None
+    }
+
+
+class _Known:
+    """What a catalog held before the configuration was applied."""
+
+    def __init__(self, catalog: Catalog | None, given: Mapping[str, str]) -> None:
+        self.given = given
+        self.vhosts: frozenset[str] = frozenset()
+        self.passwords: dict[str, PasswordRecord | None] = {}
+        self.permissions: dict[tuple[str, str], Permission] = {}
+        if catalog is not None:
+            self.vhosts = frozenset(catalog.vhosts)
+            self.passwords = {user.name: user.password for user in catalog.users}
+            self.permissions = {(user, vhost): each for user, vhost, each in catalog.users.permissions()}
+
+    def keeps_password(self, user: User | None) -> bool:
+        """Whether a user was there with the password that it has."""
+        return user is not None and user.name in self.passwords and self.passwords[user.name] == user.password
+
+    def has_default_password(self, user: User | None) -> bool:
+        """Whether a default user has the very record that a first start gave it."""
+        return (
+            user is not None
+            and user.password is not None
+            and user.password.value == self.given.get(user.name)
+        )
+
+    def keeps_permission(self, user: str, vhost: str, permission: Permission | None) -> bool:
+        """Whether a user and a virtual host were there, with the permission or without one."""
+        there = user in self.passwords and vhost in self.vhosts
+        return there and self.permissions.get((user, vhost)) == permission
+
+
+def _furnish_users(
+    catalog: Catalog, config: Config, passwords: Passwords, before: _Known, *, again: bool
+) -> frozenset[str]:
+    default = config.users == DEFAULT_USERS
+    if default and not again and len(catalog.users):
+        return frozenset()
+    names: set[str] = set()
+    for user in config.users:
+        present = catalog.users.find(user.name)
+        if present is None and default and again:
+            continue
+        if before.keeps_password(present):
+            if (default and before.has_default_password(present)) or _is_password(passwords, user):
+                names.add(user.name)
+            elif not default:
+                _log.warning(
+                    "user keeps the password of the data folder, which is not that of the configuration; "
+                    "change it with: amqp10broker change-password",
+                    user=user.name,
+                )
+        else:
+            # What goes into a data folder is a hash.
+            make = passwords.make if catalog.changes.told else plain_record
+            if present is None:
+                catalog.users.add(user.name, make(user.password), tags={ADMINISTRATOR})
+            else:
+                catalog.users.set_password(user.name, make(user.password))
+            names.add(user.name)
+        for name in catalog.vhosts:
+            if not before.keeps_permission(user.name, name, catalog.users.permission(user.name, name)):
+                catalog.set_permission(user.name, name, Permission())
+    return frozenset(names)
+
+
+def _is_password(passwords: Passwords, user: ConfiguredUser) -> bool:
+    password = user.password.encode()
+    return passwords.quick(user.name, password) or passwords.slow(user.name, password)()
 
 
 def _import(catalog: Catalog, path: str, make_password: Callable[[str], PasswordRecord]) -> None:

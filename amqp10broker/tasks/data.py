@@ -1,0 +1,162 @@
+"""The data folder of a running broker: taken and read at start, told of every change, left at the end.
+
+Syncing is not done here: whoever commits asks `CatalogLog.fds_to_sync` before anything is confirmed.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from time import perf_counter
+from typing import Final
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.changes import Conceal, Key
+from amqp10broker.catalog.restore import all_entries, restore
+from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
+from amqp10broker.storage.disk import Disk, OsDisk
+from amqp10broker.storage.folder import DataFolder, open_data_folder
+from amqp10broker.tasks.log import Log
+
+_log = Log("amqp10broker.data")
+
+FURNISHED: Final[Key] = ("furnished",)
+"""Key of the entry that says that a first start came to its end, and what it gave. No part of the catalog."""
+
+
+class Data:
+    """A data folder that this broker holds.
+
+    Attributes:
+        disk: where it is.
+        folder: its parts.
+        catalog_log: what is declared.
+        when_written: called after each change of the catalog that has been written and is to be synced.
+    """
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        """Take a folder, and read what is declared in it.
+
+        Args:
+            disk: where it is.
+            path: the folder; it is made if it is not there.
+
+        Raises:
+            FolderInUse: another broker has it.
+            StorageError: it cannot be used, or is damaged; says what to do.
+        """
+        self.disk = disk
+        self.when_written: Callable[[], None] = lambda: None
+        self.folder: DataFolder = open_data_folder(disk, path, f"process {os.getpid()}")
+        try:
+            started = perf_counter()
+            self.catalog_log: CatalogLog = open_catalog_log(disk, self.folder, lambda: self.when_written())
+        except BaseException:
+            self.folder.close()
+            raise
+        self._read_s = perf_counter() - started
+
+    def load(self, catalog: Catalog, conceal: Conceal) -> Mapping[str, str] | None:
+        """Bring what was declared into a new catalog, and keep every change of it from now on.
+
+        Args:
+            catalog: new; its queues begin to run.
+            conceal: turns a password record into one that may be written.
+
+        Returns:
+            What `furnished` was told; None if no broker has ever come up with this folder.
+
+        Raises:
+            ConfigError: something needs what is not installed.
+        """
+        log = self.catalog_log
+        started = perf_counter()
+        furnished = log.get(FURNISHED)
+        if furnished is None:
+            # What a first start left that did not come to its end: nobody has ever been served from it.
+            log.forget([key for key, _ in log.entries()])
+            log.put(all_entries(catalog, conceal))
+            _log.info("data folder is new", path=self.folder.path)
+        else:
+            with _no_collector():
+                counts = restore(catalog, (entry for entry in log.entries() if entry[0] != FURNISHED))
+            _log.info(
+                "catalog recovered",
+                path=self.folder.path,
+                bytes=log.found.bytes,
+                changes=log.found.records,
+                seconds=round(self._read_s + perf_counter() - started, 3),
+                vhosts=counts.get("vhost", 0),
+                users=counts.get("user", 0),
+                exchanges=counts.get("exchange", 0),
+                queues=counts.get("queue", 0),
+                bindings=counts.get("binding", 0),
+                policies=counts.get("policy", 0) + counts.get("operator_policy", 0),
+            )
+        if log.found.torn_bytes:
+            _log.warning(
+                "the last changes before the end were not written whole and never durable; they are cut off",
+                path=log.path,
+                bytes=log.found.torn_bytes,
+            )
+        catalog.changes.tell(log, conceal)
+        return None if furnished is None else dict(furnished["default_records"])
+
+    def furnished(self, default_records: Mapping[str, str]) -> None:
+        """The configuration is taken over: the next start is not the first.
+
+        Args:
+            default_records: what `furnish.default_records` says now.
+
+        Raises:
+            RefusedError: this cannot be written.
+        """
+        self.catalog_log.put([(FURNISHED, {"default_records": dict(default_records)})])
+
+    def close(self) -> None:
+        """Make everything durable, and let another broker have the folder.
+
+        Raises:
+            StorageError: it may not be durable.
+        """
+        try:
+            self.catalog_log.close()
+        finally:
+            self.folder.close()
+
+
+@contextmanager
+def _no_collector() -> Iterator[None]:
+    """What is restored stays: looking for garbage in it takes as long as restoring it."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+@contextmanager
+def opened_data(path: str | None) -> Iterator[Data | None]:
+    """A data folder while a broker runs; None without one.
+
+    Raises:
+        StorageError: it cannot be used, or in the end not be made durable.
+    """
+    if path is None:
+        yield None
+        return
+    data = Data(OsDisk(), os.path.abspath(path))
+    try:
+        yield data
+    except BaseException:
+        try:
+            data.close()
+        except Exception as error:
+            # The first failure is the one to tell.
+            _log.error("data folder not closed in order", path=path, exc_info=error)
+        raise
+    data.close()
