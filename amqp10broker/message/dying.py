@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 from amqp10broker.amqp091.codec import decode_shortstr, decode_table, encode_shortstr, encode_table
 from amqp10broker.amqp091.properties import EXPIRATION, HEADERS, locate, read_headers
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.amqp10.types import Array, Symbol
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     X_CC,
@@ -27,7 +27,6 @@ from amqp10broker.message.amqp10 import (
     X_ROUTING_KEY,
     decode_head,
     encode_head,
-    extra_keys,
     has_own_deaths,
     with_deaths_placed,
 )
@@ -129,8 +128,11 @@ class Dying:
         cause = self._cause
         header, annotations = decode_head(head)
         before = from_annotation(annotations[X_OPT_DEATHS]) if has_own_deaths(annotations) else ()
-        exchange = annotations[X_EXCHANGE]
-        keys = (annotations[X_ROUTING_KEY], *extra_keys(head))
+        # Consumers may add annotations by the outcome modified: what they write need not be of any shape.
+        exchange, routing_key = annotations[X_EXCHANGE], annotations[X_ROUTING_KEY]
+        exchange = exchange if isinstance(exchange, str) else ""
+        routing_key = routing_key if isinstance(routing_key, str) else ""
+        keys = (routing_key, *_keys_in(annotations.get(X_CC)))
         deaths = recorded(before, _text(cause.queue), cause.reason, cause.now_ms, exchange, keys, header.ttl)
         for name, value in _summary(deaths[0], exchange, first=not before).items():
             annotations[Symbol(name)] = value
@@ -181,7 +183,7 @@ class Dying:
         routing_key, _ = decode_shortstr(names, pos)
         headers = decode_table(headers_given, 0)[0] if headers_given else {}
         before = with_times(from_header(headers.get(X_DEATH)), times) if times else ()
-        keys: tuple[str, ...] = (routing_key, *headers.get(_CC, ()))
+        keys: tuple[str, ...] = (routing_key, *_keys_in(headers.get(_CC)))
         ttl_ms = int(expiration[1:]) if expiration else None
         deaths = recorded(before, _text(cause.queue), cause.reason, cause.now_ms, exchange, keys, ttl_ms)
         headers.update(_summary(deaths[0], exchange, first=not before))
@@ -202,6 +204,13 @@ class Dying:
             keys,
             deaths,
         )
+
+
+def _keys_in(value: object) -> tuple[str, ...]:
+    """Routing keys in CC or x-cc."""
+    if isinstance(value, list | tuple | Array) and all(isinstance(key, str) for key in value):
+        return tuple(map(str, value))
+    return ()
 
 
 def _summary(death: Death, exchange: str, *, first: bool) -> dict[str, str]:

@@ -15,7 +15,7 @@ from amqp10broker.amqp10.codec import array_of, encode
 from amqp10broker.amqp10.performatives import Header
 from amqp10broker.amqp10.types import Array, Described, Symbol, ULong
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import MessageReader, acquired_head, decode_head, header_of
+from amqp10broker.message.amqp10 import MessageReader, acquired_head, decode_head, encode_head, header_of
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.deaths import Death
 from amqp10broker.message.dying import Cause, Dying, dead_lettered, deaths_of
@@ -452,6 +452,21 @@ def test_conversion_does_not_make_a_clients_records_the_brokers(head: bytes) -> 
         assert deaths_of(other[0]) == ()
         assert deaths_of(to_amqp10(other)[0]) == deaths_of(to_amqp091(other)[0]) == ()
     assert header_of(to_amqp10(message)[0]).first_acquirer is True
+
+
+@pytest.mark.parametrize(
+    "written",
+    [{"x-cc": 5}, {"x-cc": ["k", 5]}, {"x-exchange": 5, "x-routing-key": [1]}, {"x-opt-deaths": "d"}],
+)
+def test_annotations_that_a_consumer_wrote_do_no_harm(written: dict[str, Any]) -> None:
+    """By the outcome modified, which may say anything under any name that begins with x-."""
+    for head in (head10(), dead_lettered(head10(), EXPIRED).head):
+        header, annotations = decode_head(head)
+        changed = encode_head(header, {**annotations, **{Symbol(key): written[key] for key in written}})
+        dead = dead_lettered(changed, replace(REJECTED, routing_key="dead"))
+        assert dead.deaths[0].queue == "q2"
+        assert deaths_of(dead.head) == dead.deaths
+        assert deaths_of(to_amqp091((dead.head, BODY))[0]) == dead.deaths
 
 
 def test_first_acquirer_says_what_happened_in_the_new_queue() -> None:
