@@ -199,3 +199,22 @@ def test_a_policy_that_goes_resets_to_the_default(
     run("clear-policy", queue)
     put(channel, queue, "3")
     assert get_all(channel, queue) == ["3"]
+
+
+def test_one_full_queue_of_two_rejects(channel: BlockingChannel, queue: str) -> None:
+    """confirms_rejects_SUITE confirms_rejects_conflict: one takes the message, one is full: nack."""
+    full, other = f"{queue}-full", f"{queue}-other"
+    declare(channel, full, max_length=1, overflow="reject-publish")
+    declare(channel, other)
+    channel.exchange_declare(queue, "fanout")
+    try:
+        for name in (full, other):
+            channel.queue_bind(name, queue)
+        channel.confirm_delivery()
+        channel.basic_publish(queue, "", b"1")
+        with pytest.raises(NackError):
+            channel.basic_publish(queue, "", b"2")
+        assert get_all(channel, full) == ["1"]
+        assert get_all(channel, other) == ["1", "2"]
+    finally:
+        channel.exchange_delete(queue)
