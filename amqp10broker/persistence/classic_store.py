@@ -34,15 +34,35 @@ RECORD_MESSAGES_MAX: Final = 8192
 
 
 class Entry(Protocol):
-    """A record of the journal, as `storage.record.Record`."""
+    """A record of the journal (`storage.record.Record`)."""
 
-    kind: int
-    index: int
-    payload: bytes
-    file: int
-    offset: int
-    length: int
-    group: int
+    @property
+    def group(self) -> int:
+        """The queue's number."""
+
+    @property
+    def kind(self) -> int:
+        """See `records`."""
+
+    @property
+    def index(self) -> int:
+        """See `records`."""
+
+    @property
+    def payload(self) -> bytes:
+        """See `records`."""
+
+    @property
+    def file(self) -> int:
+        """The number of the journal's file."""
+
+    @property
+    def offset(self) -> int:
+        """Where in it."""
+
+    @property
+    def length(self) -> int:
+        """How many bytes of it."""
 
 
 class Log(Accounts, Protocol):

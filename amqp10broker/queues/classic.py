@@ -114,9 +114,10 @@ class ClassicQueue:
         self._intake = Intake(self.waiting, self._store, self._outbox, keeps=self._keeps)
         self._now = now_ms
         self._unused_since = now_ms
-        self._configure(settings)
+        self.configure(settings)
 
-    def _configure(self, settings: QueueSettings) -> None:
+    def configure(self, settings: QueueSettings) -> None:
+        """Take other settings; nothing is done about what is there already."""
         self.settings = self._disposal.settings = settings
         self._limited = is_limited(settings)
         if settings.max_length_bytes is not None:
@@ -197,7 +198,7 @@ class ClassicQueue:
             case Delete():
                 self._delete(command)
             case Configure():
-                self._configure(command.settings)
+                self.configure(command.settings)
                 self._disposal.make_room()
             case Touch():
                 self._unused_since = self._now
@@ -241,6 +242,8 @@ class ClassicQueue:
         """
         self.take_effects()
         self.failed = self.deleted = True
+        # What the store has is not this state's to decide on any more.
+        self._keeps = self._intake.keeps = self._disposal.keeps = False
         self._intake.refuse_unsafe(failed=self.failed, queue=self.name)
         for command in at_work:
             self.apply(command)

@@ -34,7 +34,6 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import ConfigError
-from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
 from amqp10broker.security.passwords import Passwords
@@ -49,6 +48,7 @@ from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sock
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged
 from amqp10broker.tasks.queue import InlineQueue, RunningQueue
+from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.trace import TracingStream
 
@@ -112,7 +112,7 @@ class Broker:
         self.stopping = False
         self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
         self._numbers = 0
-        self._queues: trio.Nursery | None = None
+        self._queues: Queues | None = None
         self._connections_nursery: trio.Nursery | None = None
         self._context: Any = None
         self._started_at = 0.0
@@ -154,7 +154,7 @@ class Broker:
             self.clock = WallClock()
             self.dead_letters = DeadLetterOffice(self.catalog, self.clock)
             async with trio.open_nursery() as queues:
-                self._queues = queues
+                self._queues = Queues(self, queues, None)
                 self._furnish()
                 try:
                     async with (
@@ -222,50 +222,13 @@ class Broker:
     # --- what others ask --------------------------------------------------------------------------
 
     def start_queue(self, queue: QueueSpec) -> RunningQueue:
-        """Begin to run an empty queue (see `catalog.QueueHost`)."""
+        """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
-        for warning in queue.warnings:
-            _log.warning(warning, vhost=queue.vhost)
-        running = RunningQueue(
-            ClassicQueue(
-                queue.name,
-                durable=queue.durable,
-                auto_delete=queue.auto_delete,
-                settings=queue.settings,
-                now_ms=self.clock.now_ms(),
-            ),
-            self.clock,
-            lambda gone: self._forget(queue, gone),
-            lambda given_up: self.dead_letters.post(queue.vhost, queue.name, given_up),
-            confirm_delay_ms=self.config.fault_injection.confirm_delay_ms_for(queue.name),
-        )
-        self._queues.start_soon(self._run_queue, queue, running, name=f"queue {queue.name}")
-        return running
+        return self._queues.start(queue)
 
     def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
         """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
         return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name)))
-
-    def _forget(self, queue: QueueSpec, running: RunningQueue) -> None:
-        """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
-        vhost = self.catalog.find_vhost(queue.vhost)
-        declared = None if vhost is None else vhost.find(queue.name)
-        if vhost is not None and declared is not None and declared.handle is running:
-            vhost.remove(queue.name)
-
-    async def _run_queue(self, queue: QueueSpec, running: RunningQueue) -> None:
-        """Run a queue; a fault in it ends it, and nobody else."""
-        try:
-            await running.run()
-        except Exception as error:
-            _log.error(
-                "queue failed by a fault in the broker and is gone",
-                queue=queue.name,
-                vhost=queue.vhost,
-                exc_info=error,
-            )
-            self._forget(queue, running)
-            running.fail()
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted."""

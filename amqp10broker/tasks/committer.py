@@ -8,7 +8,7 @@ sync that fails is one: the broker stops.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 
@@ -23,8 +23,18 @@ MARK_AFTER_S: Final = 1.0
 """After so long without a commit a marker is written, which guards the last one (`storage.tail`)."""
 
 
+class AlsoSynced(Protocol):
+    """Another file that must be durable before anything is confirmed that was written after it."""
+
+    def fds_to_sync(self) -> Sequence[int]:
+        """Descriptors to sync; none if everything is durable."""
+
+    def synced(self) -> None:
+        """What `fds_to_sync` named last has been synced."""
+
+
 class Committer:
-    """Commits one journal.
+    """Commits one journal, and other files with it.
 
     Attributes:
         journal: the journal; append to it and then call `wake`.
@@ -39,6 +49,7 @@ class Committer:
         journal: Journal,
         sync: Callable[[Sequence[int]], Awaitable[None]],
         *,
+        also: Sequence[AlsoSynced] = (),
         on_full: Callable[[bool], None] = lambda full: None,
         on_failed: Callable[[StorageFailed], None] = lambda error: None,
     ) -> None:
@@ -47,6 +58,7 @@ class Committer:
         Args:
             journal: one that has been recovered.
             sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
+            also: other files; they are written by their owners, who then call `wake`.
             on_full: called with True when the disk is full, and with False when it takes writes again.
             on_failed: called once before `run` raises, so that publishers can be told.
         """
@@ -56,6 +68,7 @@ class Committer:
         self.full = False
         self.failure: StorageFailed | None = None
         self._sync = sync
+        self._also = also
         self._on_full = on_full
         self._on_failed = on_failed
         self._lot = trio.lowlevel.ParkingLot()
@@ -150,14 +163,21 @@ class Committer:
         except DiskFull as error:
             await self._wait_for_room(error)
             return not self._stopping
-        if ticket is None:
+        also = [(each, fds) for each in self._also if (fds := each.fds_to_sync())]
+        if ticket is None and not also:
             return False
+        fds = [fd for _, part in also for fd in part]
+        if ticket is not None:
+            fds += self.journal.fds_to_sync()
         began = trio.current_time()
-        await self._sync(self.journal.fds_to_sync())
+        await self._sync(fds)
         self.sync_ms = (trio.current_time() - began) * 1000
         self.commits += 1
-        self.journal.synced(ticket)
-        self._unmarked = True
+        for each, _ in also:
+            each.synced()
+        if ticket is not None:
+            self.journal.synced(ticket)
+            self._unmarked = True
         if self.full:
             self.full = False
             _log.info("the disk takes writes again")

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, ReplyTo
 from amqp10broker.queues.effects import DeadLetters, Effect
@@ -22,6 +23,10 @@ class EffectBox(Protocol):
 
     def put(self, letter: list[Effect]) -> bool:
         """Put a letter, never waiting; False when it was not taken."""
+
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.keeping import Keeping
 
 
 class SessionAddress(ReplyTo):
@@ -43,13 +48,16 @@ class RunningQueue:
     """
 
     __slots__ = (
+        "_asked_for",
         "_at_work",
         "_clock",
         "_delay_s",
         "_due_ms",
+        "_keeping",
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
+        "_store",
         "dead_lettered",
         "queue",
     )
@@ -62,6 +70,8 @@ class RunningQueue:
         on_dead_letters: Callable[[list[DeadLetters]], None],
         *,
         confirm_delay_ms: int = 0,
+        keeping: Keeping | None = None,
+        store: ClassicStore | None = None,
     ) -> None:
         """Make a queue ready to run.
 
@@ -72,6 +82,8 @@ class RunningQueue:
             on_dead_letters: called with what the queue gave up, after each wake in which it did.
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each
                 waited for a disk.
+            keeping: where messages are kept; None: nowhere.
+            store: the queue's part of it.
         """
         self.queue = queue
         self.dead_lettered: dict[str, int] = {}
@@ -82,6 +94,9 @@ class RunningQueue:
         self._at_work: list[QueueLetter] = []
         self._due_ms: int | None = None
         self._delay_s = confirm_delay_ms / 1000
+        self._keeping = keeping
+        self._store = store
+        self._asked_for = 0  # the ticket whose being durable we are told of
 
     def post(self, command: Command) -> None:
         """Put one letter."""
@@ -111,6 +126,7 @@ class RunningQueue:
         """Work until the queue is deleted, or cancelled."""
         queue = self.queue
         mailbox = self._mailbox
+        await self._recover()
         while not queue.deleted:
             letters = self._at_work = await self._next_letters()
             now_ms = self._clock.now_ms()
@@ -122,12 +138,40 @@ class RunningQueue:
             if self._due_ms is not None and self._due_ms <= now_ms:
                 queue.tick(now_ms)
             self._forget_if_deleted()
+            self._keep()
             if published and self._delay_s:
                 await trio.sleep(self._delay_s)
             self._send_effects()
             self._at_work = []
         for commands in mailbox.close():
             self.post_all(commands)
+
+    async def _recover(self) -> None:
+        """Begin with what was there before a restart."""
+        keeping, store = self._keeping, self._store
+        if keeping is not None and store is not None:
+            await keeping.recovered.wait()
+            self.queue.recover(store.backlogs())
+
+    def _keep(self) -> None:
+        """Have written what this wake has decided, and confirm what is safe by now."""
+        keeping, store = self._keeping, self._store
+        if keeping is None or store is None:
+            return
+        if self.queue.deleted:
+            store.delete()
+            keeping.forget(store.group)
+        if store.flush():
+            keeping.committer.wake()
+        self.queue.safe_up_to(keeping.committer.durable)
+        ticket = self.queue.unsafe_ticket
+        if ticket is not None and ticket > self._asked_for:
+            self._asked_for = ticket
+            keeping.committer.when_durable(ticket, self._wake)
+
+    def _wake(self) -> None:
+        """Something is durable: an empty letter makes the queue look."""
+        self._mailbox.put([])
 
     async def _next_letters(self) -> list[QueueLetter]:
         """Wait for letters; none if something else is due first."""
@@ -142,6 +186,13 @@ class RunningQueue:
         """Nobody may find the queue any more when the first hears that it is gone."""
         if self.queue.deleted:
             self._on_deleted(self)
+
+    def restart(self, queue: ClassicQueue) -> None:
+        """Nobody can trust the state any more: begin again with another, and what the store has."""
+        self.queue.break_down(command for commands in self._at_work for command in commands)
+        self._send_effects()
+        self._at_work = []
+        self.queue = queue
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""

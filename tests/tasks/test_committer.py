@@ -239,3 +239,46 @@ async def test_a_cancelled_wait_leaves_nothing_behind(
     assert scope.cancelled_caught
     await scene.committer.wait_durable(ticket)
     nursery.cancel_scope.cancel()
+
+
+class Other:
+    """A file that is synced with the journal."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.dirty = False
+        self.log = log
+
+    def fds_to_sync(self) -> Sequence[int]:
+        return [99] if self.dirty else []
+
+    def synced(self) -> None:
+        self.dirty = False
+        self.log.append("other durable")
+
+
+async def test_another_file_is_durable_before_anything_is_told(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    log: list[str] = []
+    asked: list[Sequence[int]] = []
+
+    async def sync(fds: Sequence[int]) -> None:
+        await trio.sleep(0.01)
+        asked.append(fds)
+
+    journal = Journal(new_disk(), FOLDER)
+    assert list(journal.recover()) == []
+    other = Other(log)
+    committer = Committer(journal, sync, also=[other])
+    nursery.start_soon(committer.run)
+    other.dirty = True
+    ticket, _, _ = journal.append(1, 1, 1, [b"x"])
+    committer.when_durable(ticket, lambda: log.append("told"))
+    await committer.wait_durable(ticket)
+    assert log == ["other durable", "told"]
+    assert asked[0][0] == 99
+    other.dirty = True
+    committer.wake()
+    await trio.sleep(0.5)
+    assert asked[-1] == [99], "also when the journal has nothing to say"
+    nursery.cancel_scope.cancel()

@@ -1,0 +1,109 @@
+"""All queues of a broker: made when they are declared, run in one nursery, seen to when one fails.
+
+A fault of ours in a queue ends that state of it, and nobody else. A durable queue with a data folder begins
+again with what is on the disk; any other is gone, as if it had been deleted.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+import trio
+
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.queue import RunningQueue
+
+if TYPE_CHECKING:
+    from amqp10broker.persistence.classic_store import ClassicStore
+    from amqp10broker.tasks.broker import Broker
+    from amqp10broker.tasks.keeping import Keeping
+
+_log = Log("amqp10broker.queues")
+
+RESTARTS_MAX: Final = 5
+"""Faults of one queue within `RESTARTS_S`; then it stays down until the broker is started again."""
+RESTARTS_S: Final = 60.0
+
+
+class Queues:
+    """See the module.
+
+    Attributes:
+        keeping: where durable queues keep messages; None: in memory only.
+    """
+
+    def __init__(self, broker: Broker, nursery: trio.Nursery, keeping: Keeping | None) -> None:
+        self.keeping = keeping
+        self._broker = broker
+        self._nursery = nursery
+
+    @property
+    def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
+        """Of the queues that run."""
+        return self._nursery.child_tasks
+
+    def start(self, spec: QueueSpec) -> RunningQueue:
+        """Begin to run a queue (see `catalog.QueueHost`)."""
+        for warning in spec.warnings:
+            _log.warning(warning, vhost=spec.vhost)
+        broker = self._broker
+        store = None
+        if self.keeping is not None and spec.durable and spec.number:
+            store = self.keeping.classic(spec.number)
+        running = RunningQueue(
+            self._make(spec, store),
+            broker.clock,
+            lambda gone: self._forget(spec, gone),
+            lambda given_up: broker.dead_letters.post(spec.vhost, spec.name, given_up),
+            confirm_delay_ms=broker.config.fault_injection.confirm_delay_ms_for(spec.name),
+            keeping=self.keeping,
+            store=store,
+        )
+        self._nursery.start_soon(self._run, spec, running, store, name=f"queue {spec.name}")
+        return running
+
+    def _make(self, spec: QueueSpec, store: ClassicStore | None) -> ClassicQueue:
+        return ClassicQueue(
+            spec.name,
+            durable=spec.durable,
+            auto_delete=spec.auto_delete,
+            settings=spec.settings,
+            store=store,
+            now_ms=self._broker.clock.now_ms(),
+        )
+
+    def _forget(self, spec: QueueSpec, running: RunningQueue) -> None:
+        """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
+        vhost = self._broker.catalog.find_vhost(spec.vhost)
+        declared = None if vhost is None else vhost.find(spec.name)
+        if vhost is not None and declared is not None and declared.handle is running:
+            vhost.remove(spec.name)
+
+    async def _run(self, spec: QueueSpec, running: RunningQueue, store: ClassicStore | None) -> None:
+        faults: deque[float] = deque(maxlen=RESTARTS_MAX)
+        while True:
+            try:
+                await running.run()
+                return
+            except Exception as error:
+                now = trio.current_time()
+                often = len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S
+                faults.append(now)
+                what = "is gone" if store is None else "stays down" if often else "begins again"
+                _log.error(
+                    f"queue failed by a fault in the broker and {what}",
+                    queue=spec.name,
+                    vhost=spec.vhost,
+                    exc_info=error,
+                )
+                if store is None:
+                    self._forget(spec, running)
+                if store is None or often:
+                    running.fail()
+                    return
+                settings = running.queue.settings
+                running.restart(self._make(spec, store))
+                running.queue.configure(settings)
