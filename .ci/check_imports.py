@@ -45,6 +45,7 @@ def _room(*may_import: str, why: str, pure: bool = True, may_use: Iterable[str] 
 ROOMS: Final[Mapping[str, Room]] = {
     "errors": _room(why="protocol-neutral; everybody raises them, so they know nobody"),
     "config": _room("errors", why="limits and their parsing; given the environment, does not read it"),
+    "alarms": _room(why="measurements in, alarms out; who measures and who is told is the living room's"),
     "greeting": _room(why="eight bytes that say which protocol speaks"),
     "amqp10": _room("errors", why="the engine serves broker and client: no broker, queue or role in it"),
     "amqp091": _room("errors", why="AMQP 0-9-1's wire format and engine: no broker, no queue"),
@@ -79,7 +80,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
-        "persistence", "storage", "greeting", "adminpath", "config", "errors", "__init__",
+        "persistence", "storage", "greeting", "adminpath", "alarms", "config", "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),

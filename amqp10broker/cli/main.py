@@ -34,9 +34,13 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "operating": {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
         "set": "change a flow control setting of a running broker",
-        "alarm": "raise or clear an alarm of a running broker by hand",
         "close-connection": "close a client's connection",
         "ping": "log in to a broker as a client does, and say how long it took to answer",
+    },
+    "alarms": {
+        "alarm": "raise or clear an alarm of a running broker by hand",
+        "set-vm-memory-high-watermark": "change how much memory a running broker may use",
+        "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
     "listing": {
         "list-queues": "list queues of a virtual host",

@@ -1,4 +1,4 @@
-"""Commands for whoever runs a broker: status, settings and alarms, connections to close, a health check."""
+"""Commands for whoever runs a broker: status, flow settings, connections to close, a health check."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _status(arguments: argparse.Namespace) -> int:
     return status.run(where, watch_s=arguments.watch, as_json=arguments.format == "json")
 
 
-# --- set, alarm -----------------------------------------------------------------------------------
+# --- set ------------------------------------------------------------------------------------------
 
 
 def _set_arguments(parser: Parser) -> None:
@@ -55,18 +55,6 @@ def _set(arguments: argparse.Namespace) -> int:
     value = FLOW_SETTINGS[arguments.name].parse(arguments.value, f"set {arguments.name}")
     request_to(arguments, {"op": "set", "name": arguments.name, "value": value})
     print(f"{arguments.name} is now {value}")
-    return EXIT_OK
-
-
-def _alarm_arguments(parser: Parser) -> None:
-    parser.add_argument("name", choices=("memory", "disk"))
-    parser.add_argument("state", choices=("on", "off"))
-    add_where(parser)
-
-
-def _alarm(arguments: argparse.Namespace) -> int:
-    request_to(arguments, {"op": "alarm", "name": arguments.name, "on": arguments.state == "on"})
-    print(f"the {arguments.name} alarm is {arguments.state}")
     return EXIT_OK
 
 
@@ -138,12 +126,6 @@ COMMANDS: Final = (
         _set,
         "Change a flow control setting of a running broker. What it grants from then on follows "
         "the new value; overrides of the configuration file still apply.",
-    ),
-    Command(
-        "alarm",
-        _alarm_arguments,
-        _alarm,
-        "Raise or clear a resource alarm by hand. While one is on, publishers' windows are shut.",
     ),
     Command(
         "close-connection",

@@ -27,6 +27,7 @@ _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
     "admin_socket": "PORT.sock in a private directory",
     "data_dir": "none",
+    "disk_free_limit": "50MB, and without a data folder none",
 }
 
 

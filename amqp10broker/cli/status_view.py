@@ -101,14 +101,58 @@ def _broker(broker: Document, width: int) -> list[str]:
     lines = _wrapped(facts, width, "")
     flow = broker.get("flow", {})
     lines += _wrapped([f"{name} {clean(value)}" for name, value in flow.items()], width, "")
+    resources = broker.get("resources", {})
+    lines += _wrapped(_limits(resources), width, "")
     alarms = broker.get("alarms", [])
     if alarms:
         lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
+        for name in alarms:
+            if name in resources:
+                lines += textwrap.wrap(
+                    _alarm(clean(name), resources[name]),
+                    max(width, _TEXT_WIDTH_MIN + 4),
+                    initial_indent="  ",
+                    subsequent_indent="    ",
+                    break_on_hyphens=False,
+                )
     return lines
 
 
 def _where(data_dir: object) -> str:
     return "in memory only" if data_dir is None else f"data in {clean(data_dir)}"
+
+
+def _limits(resources: Document) -> list[str]:
+    """What is measured, and where the alarms begin."""
+    facts = []
+    memory = resources.get("memory", {})
+    if memory.get("limit_bytes") is not None:
+        facts.append(f"memory alarm above {size(memory['limit_bytes'])} ({clean(memory.get('setting'))})")
+    disk = resources.get("disk", {})
+    if disk.get("limit_bytes") is not None:
+        facts.append(
+            f"disk alarm below {size(disk['limit_bytes'])} ({clean(disk.get('setting'))}), "
+            f"free {size(disk.get('free_bytes'))}"
+        )
+    return facts
+
+
+def _alarm(name: str, resource: Document) -> str:
+    """Since when an alarm is on, why, and what ends it."""
+    reasons = []
+    ends = f"ends at {size(resource.get('alarm_ends_at_bytes'))}"
+    for cause in resource.get("causes", []):
+        if cause == "measured" and name == "memory":
+            used = size(resource.get("used_bytes"))
+            reasons.append(f"{used} used, {ends}: consume, or 'amqp10broker set-vm-memory-high-watermark'")
+        elif cause == "measured":
+            free = size(resource.get("free_bytes"))
+            reasons.append(f"{free} free, {ends}: make room, or 'amqp10broker set-disk-free-limit'")
+        elif cause == "by hand":
+            reasons.append(f"raised by hand, 'amqp10broker alarm {name} off' ends it")
+        else:
+            reasons.append(clean(cause))
+    return f"{name} for {duration(resource.get('on_for_s'))}: {'; '.join(reasons)}"
 
 
 def _connection(connection: Document, width: int) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
+from amqp10broker.config.amounts import from_file
 from amqp10broker.config.records import (
     CONFIRM_DELAY,
     FLOW_SETTINGS,
@@ -149,6 +150,8 @@ def parse_file(document: Mapping[str, Any], path: str) -> dict[str, Given]:
     for key, value in document.items():
         source = f"{path}: {key}"
         if key in SETTINGS:
+            if SETTINGS[key].reads is not None:
+                value = from_file(value)
             SETTINGS[key].check(value, source)
             given[key] = Given(value, source)
         elif key == "loopback_users":

@@ -11,7 +11,17 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.config.settings import UINT_MAX, Setting, describe, number, settings_of, switch, text
+from amqp10broker.config.amounts import DISK_FORM, MEMORY_FORM, disk_limit, memory_watermark
+from amqp10broker.config.settings import (
+    UINT_MAX,
+    Setting,
+    describe,
+    grammar,
+    number,
+    settings_of,
+    switch,
+    text,
+)
 from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -251,6 +261,20 @@ class Config:
 
     data_dir: str | None = text(
         None, "folder for everything that is durable, made if it is not there; without it all is in memory"
+    )
+    vm_memory_high_watermark: str = grammar(
+        "0.6",
+        "memory of this process above which publishers are held back: a share of what it may use (0.6), or "
+        "an amount (512MB, 1GiB)",
+        reads=memory_watermark,
+        form=MEMORY_FORM,
+    )
+    disk_free_limit: str | None = grammar(
+        None,
+        "free space on the data folder's disk below which publishers are held back: an amount, or a multiple "
+        "of memory ('mem_relative 1.5')",
+        reads=disk_limit,
+        form=DISK_FORM,
     )
 
     users: tuple[User, ...] = DEFAULT_USERS

@@ -8,6 +8,7 @@ environment and the command line alike.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -36,6 +37,10 @@ class Setting:
     choices: tuple[str, ...] = ()
     may_be_empty: bool = False
     may_be_none: bool = False
+    reads: Callable[[str], object] | None = None
+    """Set for text with a grammar: raises ValueError if it cannot be read."""
+    form: str = ""
+    """What text with a grammar must be, as a clause."""
 
     @property
     def variable(self) -> str:
@@ -57,6 +62,8 @@ class Setting:
             return f"must be an integer from {self.minimum} to {self.maximum}{zero}"
         if self.choices:
             return f"must be one of {', '.join(self.choices)}"
+        if self.reads is not None:
+            return self.form
         return "must be a string" if self.may_be_empty else "must be a string that is not empty"
 
     def check(self, value: object, source: str) -> None:
@@ -76,10 +83,20 @@ class Setting:
             good = self.minimum <= value <= self.maximum or (value == 0 and self.zero_means is not None)
         elif isinstance(value, str) and self.choices:
             good = value in self.choices
+        elif isinstance(value, str) and self.reads is not None:
+            good = self._readable(value)
         else:
             good = self.may_be_empty or bool(value)
         if not good:
             raise ConfigError(source, f"is {describe(value)}", self.allowed)
+
+    def _readable(self, value: str) -> bool:
+        assert self.reads is not None
+        try:
+            self.reads(value)
+        except ValueError:
+            return False
+        return True
 
     def parse(self, written: str, source: str) -> int | str | bool:
         """Read a value from text, as environment and command line give it.
@@ -141,6 +158,11 @@ def text(
         may_be_empty=may_be_empty,
         may_be_none=default is None,
     )
+
+
+def grammar(default: str | None, meaning: str, *, reads: Callable[[str], object], form: str) -> Any:
+    """A string field that `reads` must be able to read. A default of None makes the field optional."""
+    return _field(default, kind=str, help=meaning, reads=reads, form=form, may_be_none=default is None)
 
 
 def switch(default: bool, meaning: str) -> Any:

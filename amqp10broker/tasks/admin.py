@@ -8,6 +8,7 @@ client are answered in their order; clients do not wait for each other.
 
     {"op": "status"}                                          see `LOCAL`
     {"op": "set", "name": "max_link_credit", "value": 50}
+    {"op": "set-limit", "name": "disk_free_limit", "value": "1GB"}
     {"op": "close-connection", "id": 3, "reason": "..."}
     {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}      see `management.operations`
 
@@ -206,6 +207,12 @@ def _alarm(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
     return {"alarms": sorted(broker.alarms)}
 
 
+def _set_limit(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
+    name = str(request.get("name"))
+    limit = broker.set_limit(name, request.get("value"), source=f"set {name}")
+    return {"limit_bytes": limit, "alarms": sorted(broker.alarms)}
+
+
 def _close_connection(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
     number = request.get("id")
     reason = request.get("reason") or CLOSED_BY_OPERATOR
@@ -219,6 +226,7 @@ LOCAL: Final[dict[str, Callable[[Broker, dict[str, Any]], dict[str, Any]]]] = {
     "alarm": _alarm,
     "close-connection": _close_connection,
     "set": _set,
+    "set-limit": _set_limit,
     "status": _status,
 }
 """What is asked of the broker itself; everything else is an operation of the management room."""

@@ -23,11 +23,12 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Self
 
 import trio
 
 from amqp10broker import __version__
+from amqp10broker.alarms import Cause
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
@@ -46,15 +47,15 @@ from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.furnish import default_records, furnish, read_field_table, tls_context
 from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged
+from amqp10broker.tasks.mail import ConfigChanged
+from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue import InlineQueue, RunningQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.trace import TracingStream
+from amqp10broker.tasks.watch import Watch
 
 _log = Log("amqp10broker.broker")
-
-ALARMS: Final = ("memory", "disk")
 
 
 class Broker:
@@ -74,7 +75,8 @@ class Broker:
         authenticator: the rules of logging in.
         connections: by number, of both protocols.
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
-        alarms: names of the alarms that are on.
+        alarms: names of the alarms that are on; publishers are held back while there is any.
+        watch: measures memory and disk, and raises and clears the alarms.
         stopping: no new connection is served.
         clock: the time of day, while it runs.
         dead_letters: hands on what queues give up, while it runs.
@@ -83,11 +85,12 @@ class Broker:
     clock: WallClock
     dead_letters: DeadLetterOffice
 
-    def __init__(self, config: Config | None = None) -> None:
+    def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
         """Make a broker that does nothing yet.
 
         Args:
             config: None for the defaults.
+            meter: measures memory and disk for the alarms; None for this machine's.
         """
         self.config = config or Config()
         self.container_id = self.config.container_id_on(socket.gethostname())
@@ -108,7 +111,8 @@ class Broker:
         )
         self.connections: dict[int, Connection10 | Connection091] = {}
         self.greetings: set[trio.CancelScope] = set()
-        self.alarms: set[str] = set()
+        self.alarms: frozenset[str] = frozenset()
+        self.watch = Watch(self, meter or SystemMeter())
         self.stopping = False
         self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
         self._numbers = 0
@@ -162,10 +166,12 @@ class Broker:
                         trio.open_nursery() as listeners,
                     ):
                         self._connections_nursery = connections
+                        self.watch.start()
                         for sock in sockets:
                             listeners.start_soon(accept_forever, self, sock, connections)
                         for sock in encrypted:
                             listeners.start_soon(accept_forever, self, sock, connections, tls)
+                        listeners.start_soon(self.watch.run)
                         await listeners.start(serve_admin, self)
                         try:
                             yield
@@ -266,21 +272,23 @@ class Broker:
             connection.tell(letter)
         _log.info("setting changed", name=name, value=value)
 
-    def set_alarm(self, name: str, *, on: bool) -> None:
-        """Raise or clear an alarm; publishers are held back while any is on.
+    def set_alarm(self, name: str, *, on: bool, cause: Cause = Cause.BY_HAND) -> None:
+        """Give an alarm a cause, or take it away; publishers are held back while any alarm has any.
+
+        What was measured is a cause of its own, which only a measurement, or another limit, takes away.
 
         Raises:
             ValueError: no alarm of this name.
         """
-        if name not in ALARMS:
-            raise ValueError(f"no alarm '{name}': there are {' and '.join(ALARMS)}")
-        before = bool(self.alarms)
-        (self.alarms.add if on else self.alarms.discard)(name)
-        _log.warning("alarm" if on else "alarm cleared", name=name)
-        if before != bool(self.alarms):
-            letter = AlarmChanged(bool(self.alarms))
-            for connection in self.connections.values():
-                connection.tell(letter)
+        self.watch.put(name, on=on, cause=cause)
+
+    def set_limit(self, name: str, value: object, *, source: str) -> int | None:
+        """Change a limit of the alarms while running: see `Watch.set_limit`.
+
+        Raises:
+            ConfigError: it cannot be read; nothing was changed.
+        """
+        return self.watch.set_limit(name, value, source=source)
 
     def status(self) -> dict[str, Any]:
         """Everything `amqp10broker status` shows, as one JSON-ready document."""
@@ -301,6 +309,7 @@ class Broker:
                 "data_dir": None if self.data is None else self.data.folder.path,
                 "alarms": sorted(self.alarms),
                 "rss_bytes": rss_bytes(),
+                "resources": self.watch.status(),
             },
             "connections": [connection.status() for connection in self.connections.values()],
             "queues": [
@@ -314,15 +323,6 @@ class Broker:
                 for queue in self.catalog
             ],
         }
-
-
-def rss_bytes() -> int:
-    """Memory of this process that is in RAM; 0 where the system does not say."""
-    try:
-        with open("/proc/self/statm", encoding="ascii") as statm:
-            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError):
-        return 0
 
 
 async def run_broker(

@@ -164,6 +164,7 @@ async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) 
         kind = Connection10 if protocol is Protocol.AMQP_10 else Connection091
         connection = kind(broker, stream, number, peer, origin=origin, first_bytes=first_bytes)
         broker.connections[number] = connection
+        broker.watch.wake()
         if broker.stopping:  # accepted a moment before the end
             connection.close(SHUTTING_DOWN)
         try:

@@ -147,7 +147,7 @@ def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher) -> 
     incoming = broker_session.session.incoming
     if incoming.closed:
         return Wait.WINDOW_CLOSED_BY_ALARM, (
-            "an alarm is on (status names it): consume, or clear it with 'amqp10broker alarm NAME off'"
+            "an alarm is on (status says which, and what ends it): consume, or raise its limit"
         )
     credit = publisher.link.credit
     if credit.withheld and credit.link_credit == 0:

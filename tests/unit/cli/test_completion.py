@@ -99,6 +99,8 @@ def complete(tmp_path: Path, *words: str) -> list[str]:
         (["declare", "queue", "--type", ""], ["classic", "quorum"]),
         (["delete", "v"], ["vhost"]),
         (["alarm", ""], ["memory", "disk", "on", "off"]),
+        (["set-vm-memory-high-watermark", "a"], ["absolute"]),
+        (["set-disk-free-limit", "m"], ["mem_relative"]),
         (["set", "max_l"], ["max_link_credit"]),
         (["completion", ""], ["bash", "zsh", "fish"]),
         (["publish", "--property", "message"], ["message-id="]),

@@ -145,6 +145,87 @@ class TestTalkingToTheBroker:
         ]
         assert capsys.readouterr().out == "the memory alarm is on\nthe disk alarm is off\n"
 
+    def test_an_alarm_that_stays_on_is_said_so(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(admin, "ask", lambda place, request: {"alarms": ["memory"]})
+        assert main.main(["alarm", "memory", "off"]) == 0
+        shown = capsys.readouterr().out
+        assert shown.startswith("the memory alarm stays on, for another reason")
+        assert "'amqp10broker set-vm-memory-high-watermark'" in shown
+
+    @pytest.mark.parametrize(
+        ("argv", "name", "value", "meaning"),
+        [
+            (
+                ["set-vm-memory-high-watermark", "0.6"],
+                *("vm_memory_high_watermark", "0.6"),
+                "publishers are held back above 7 bytes of memory",
+            ),
+            (
+                ["set-vm-memory-high-watermark", "absolute", "512MB"],
+                *("vm_memory_high_watermark", "absolute 512MB"),
+                "publishers are held back above 7 bytes of memory",
+            ),
+            (
+                ["set-disk-free-limit", "1GB"],
+                *("disk_free_limit", "1GB"),
+                "publishers are held back below 7 bytes of free disk",
+            ),
+            (
+                ["set-disk-free-limit", "mem_relative", "1.5"],
+                *("disk_free_limit", "mem_relative 1.5"),
+                "publishers are held back below 7 bytes of free disk",
+            ),
+        ],
+        ids=str,
+    )
+    def test_limits_of_alarms(
+        self,
+        argv: list[str],
+        name: str,
+        value: str,
+        meaning: str,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        """As rabbitmqctl takes them."""
+        asked: list[Any] = []
+
+        def ask(place: admin.Place, request: Any) -> dict[str, Any]:
+            asked.append(request)
+            return {"limit_bytes": 7, "alarms": []}
+
+        monkeypatch.setattr(admin, "ask", ask)
+        assert main.main([*argv, "--port", "1"]) == 0
+        assert asked == [{"op": "set-limit", "name": name, "value": value}]
+        assert capsys.readouterr().out == f"{name} is now {value}: {meaning}\n"
+
+    def test_a_share_of_an_unknown_memory_is_said_to_be_no_use(
+        self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        monkeypatch.setattr(admin, "ask", lambda place, request: {"limit_bytes": None})
+        assert main.main(["set-vm-memory-high-watermark", "0.5"]) == 0
+        assert "give an amount" in capsys.readouterr().out
+
+    @pytest.mark.parametrize(
+        "argv",
+        [
+            ["set-vm-memory-high-watermark", "1.5"],
+            ["set-vm-memory-high-watermark", "absolute", "0.5"],
+            ["set-vm-memory-high-watermark", "512", "MB"],
+            ["set-disk-free-limit", "lots"],
+            ["set-disk-free-limit", "mem_relative", "1GB"],
+        ],
+        ids=" ".join,
+    )
+    def test_a_limit_that_cannot_be_read_is_not_sent(
+        self, asked: list[Any], argv: list[str], capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main.main(argv) == 2
+        assert asked == []
+        assert f"{argv[0]} is '{' '.join(argv[1:])}'; must be " in capsys.readouterr().err
+
     def test_status_as_json(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
         assert main.main(["status", "--format", "json"]) == 0
         assert json.loads(capsys.readouterr().out) == {}

@@ -185,6 +185,53 @@ def test_the_whole_picture() -> None:
     assert "\n".join(status_view.render(DOCUMENT)) + "\n" == EXPECTED
 
 
+RESOURCES: dict[str, Any] = {
+    "memory": {
+        "used_bytes": 700_000_000,
+        "total_bytes": 1_000_000_000,
+        "setting": "0.6",
+        "limit_bytes": 600_000_000,
+        "alarm_ends_at_bytes": 570_000_000,
+        "causes": ["measured"],
+        "on_for_s": 75.5,
+    },
+    "disk": {
+        "free_bytes": 30_000_000,
+        "setting": "50MB",
+        "limit_bytes": 50_000_000,
+        "alarm_ends_at_bytes": 52_500_000,
+        "causes": ["by hand", "measured", "storage cannot write"],
+        "on_for_s": 3.0,
+    },
+}
+
+
+def shown_of(alarms: list[str], width: int = 100, **changes: dict[str, Any]) -> list[str]:
+    """The lines between the flow settings and the connections."""
+    document = deepcopy(DOCUMENT)
+    resources = {name: {**each, **changes.get(name, {})} for name, each in RESOURCES.items()}
+    document["broker"] |= {"alarms": alarms, "resources": resources}
+    lines = status_view.render(document, width=width)
+    return lines[2 : lines.index("")]
+
+
+def test_alarms_say_since_when_why_and_what_ends_them() -> None:
+    assert shown_of(["disk", "memory"]) == [
+        "memory alarm above 572.2 MiB (0.6)  disk alarm below 47.7 MiB (50MB), free 28.6 MiB",
+        "ALARM: disk, memory (publishers are held)",
+        "  disk for 3 s: raised by hand, 'amqp10broker alarm disk off' ends it; 28.6 MiB free, ends at 50.1",
+        "    MiB: make room, or 'amqp10broker set-disk-free-limit'; storage cannot write",
+        "  memory for 1 min 15 s: 667.6 MiB used, ends at 543.6 MiB: consume, or 'amqp10broker",
+        "    set-vm-memory-high-watermark'",
+    ]
+    assert max(map(len, shown_of(["disk", "memory"], width=60))) <= 60
+
+
+def test_without_an_alarm_only_the_limits_are_shown_and_none_where_there_is_none() -> None:
+    assert shown_of([], disk={"limit_bytes": None}) == ["memory alarm above 572.2 MiB (0.6)"]
+    assert shown_of([], disk={"limit_bytes": None}, memory={"limit_bytes": None}) == []
+
+
 def test_an_empty_broker() -> None:
     lines = status_view.render({"broker": {}, "connections": [], "queues": []})
     assert lines[-3:] == ["No connections.", "", "No queues."]

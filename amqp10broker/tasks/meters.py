@@ -1,0 +1,132 @@
+"""Measuring what can run low: this process's memory, and free space on a disk.
+
+Memory is the resident set, as RabbitMQ takes it. Freed memory stays in the resident set as long as the C
+library keeps it for later, so where that library can (glibc), it is asked to give back what it holds free
+before anybody is held back for it: see ADR 0016. Every meter answers None where the system does not say.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import PurePosixPath
+from typing import Final, Protocol
+
+_CGROUPS: Final = "/sys/fs/cgroup"
+
+
+class Meter(Protocol):
+    """What the broker measures with. Tests give it other figures."""
+
+    def memory_used(self) -> int | None:
+        """Bytes of this process that are in RAM."""
+
+    def memory_total(self) -> int | None:
+        """Bytes that this process may use: the machine's memory, or less if a control group says so."""
+
+    def disk_free(self, path: str) -> int | None:
+        """Bytes that this user may still write on the file system of `path`."""
+
+    def give_back(self) -> None:
+        """Hand memory that is held free back to the system, as far as that is possible."""
+
+
+class SystemMeter:
+    """The real one."""
+
+    def __init__(self) -> None:
+        self._trim: Callable[[int], object] | None = None
+        self._asked = False
+
+    def memory_used(self) -> int | None:
+        """The resident set."""
+        return rss_bytes() or None
+
+    def memory_total(self) -> int | None:
+        """The smallest of the machine's memory and the limits of the control groups."""
+        return memory_total(_read)
+
+    def disk_free(self, path: str) -> int | None:
+        """What statvfs says is free for this user."""
+        try:
+            found = os.statvfs(path)
+        except OSError:
+            return None
+        return found.f_bavail * found.f_frsize
+
+    def give_back(self) -> None:
+        """``malloc_trim(0)`` where there is one."""
+        if not self._asked:
+            self._trim = _malloc_trim()
+            self._asked = True
+        if self._trim is not None:
+            self._trim(0)
+
+
+def rss_bytes() -> int:
+    """Memory of this process that is in RAM; 0 where the system does not say."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as statm:
+            return int(statm.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return 0
+
+
+def memory_total(read: Callable[[str], str]) -> int | None:
+    """What a process may use: the machine's memory, or less if one of its control groups says so.
+
+    Args:
+        read: the text of a file; empty if it cannot be read.
+    """
+    known = [limit for limit in (_machine_memory(), *_control_group_limits(read)) if limit is not None]
+    return min(known, default=None)
+
+
+def _machine_memory() -> int | None:
+    try:
+        pages = os.sysconf("SC_PHYS_PAGES")
+        size = os.sysconf("SC_PAGE_SIZE")
+    except (OSError, ValueError):
+        return None
+    return pages * size if pages > 0 and size > 0 else None
+
+
+def _control_group_limits(read: Callable[[str], str]) -> Iterator[int | None]:
+    """Limits of the groups this process is in, of both versions of cgroups, and of those above them.
+
+    Inside a container the paths may be the host's and lead nowhere; its own group is then at the root.
+    """
+    for line in read("/proc/self/cgroup").splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if not controllers:
+            root, file = _CGROUPS, "memory.max"
+        elif "memory" in controllers.split(","):
+            root, file = f"{_CGROUPS}/memory", "memory.limit_in_bytes"
+        else:
+            continue
+        relative = PurePosixPath(path.lstrip("/"))
+        for group in (relative, *relative.parents):
+            written = read(str(PurePosixPath(root) / group / file)).strip()
+            # "max" in version 2; version 1 says it with a number near 2**63.
+            if written.isascii() and written.isdigit():
+                yield int(written)
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _malloc_trim() -> Callable[[int], object] | None:
+    """The C library's function that gives freed pages back; None where it has none."""
+    import ctypes  # milliseconds of the start, and most brokers never need it
+
+    try:
+        trim: Callable[[int], object] = ctypes.CDLL(None).malloc_trim
+    except (OSError, AttributeError, TypeError):
+        return None
+    return trim

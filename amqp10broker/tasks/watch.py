@@ -1,0 +1,282 @@
+"""The watch over memory and disk: measures, lets `alarms` decide, and tells the connections.
+
+One task of the service nursery. While anything is connected, or an alarm is on, it measures every second
+and up to ten times as often near a limit; otherwise it sleeps until somebody connects. Limits that are
+shares of memory are worked out when the broker starts and when they are set, as in RabbitMQ.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from amqp10broker.alarms import CHECK_MS_MAX, Alarms, Cause, Change, Reading, Resource, end_bytes
+from amqp10broker.config import Config
+from amqp10broker.config.amounts import disk_limit, memory_watermark
+from amqp10broker.config.records import CONFIG_SETTINGS
+from amqp10broker.errors import ConfigError
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.mail import AlarmChanged
+from amqp10broker.tasks.meters import Meter
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.broker import Broker
+
+_log = Log("amqp10broker.alarms")
+
+DISK_FREE_LIMIT: Final = "50MB"
+"""The limit of a broker with a data folder that was given none; RabbitMQ's."""
+GIVING_BACK_SHARE: Final = 20
+"""Giving memory back holds up everybody, 40 to 80 ms for a gigabyte: after it, 20 times as long passes."""
+
+LIMITS: Final[Mapping[str, Resource]] = {
+    "vm_memory_high_watermark": Resource.MEMORY,
+    "disk_free_limit": Resource.DISK,
+}
+"""The settings that say when an alarm begins; both may be changed while running."""
+
+
+class Watch:
+    """Measures memory and disk of one broker, and holds its publishers back while either is low.
+
+    Attributes:
+        alarms: which are on.
+    """
+
+    def __init__(self, broker: Broker, meter: Meter) -> None:
+        """Measure nothing yet.
+
+        Args:
+            broker: whose connections are told; its configuration has the limits.
+            meter: measures.
+        """
+        self.alarms = Alarms()
+        self._broker = broker
+        self._meter = meter
+        self._total_bytes: int | None = None
+        self._limits: dict[Resource, int | None] = dict.fromkeys(Resource)
+        self._give_back_after = 0.0
+        self._unknown: set[Resource] = set()
+        self._woken = trio.Event()
+        self._asleep = False
+
+    # --- life -------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Work out the limits and measure for the first time; before anybody may connect."""
+        for resource in Resource:
+            self._learn_limit(resource)
+        self.check()
+
+    async def run(self) -> None:
+        """Measure again and again, until cancelled."""
+        while True:
+            self._woken = trio.Event()
+            if self._broker.connections or self.alarms:
+                with trio.move_on_after(self._checked() / 1000):
+                    await self._woken.wait()
+            else:
+                self._asleep = True
+                await self._woken.wait()
+                self._asleep = False
+
+    def wake(self) -> None:
+        """Somebody has connected: nobody may have been there before."""
+        if self._asleep:
+            self._woken.set()
+
+    def check(self) -> int:
+        """Measure once, and raise or clear what follows from it.
+
+        Returns:
+            Milliseconds until it has to be done again.
+        """
+        now_ms = self._broker.clock.now_ms()
+        pauses = []
+        for resource in Resource:
+            reading = self._read(resource)
+            change = self.alarms.judge(resource, reading, now_ms)
+            if change is not None:
+                self._tell(change)
+            pauses.append(self.alarms.pause_ms(resource, reading))
+        return min(pauses)
+
+    def _checked(self) -> int:
+        """As `check`; a fault in it must not end the broker, and alarms then stay as they are."""
+        try:
+            return self.check()
+        except Exception as error:
+            _log.error("memory and disk could not be watched by a fault in the broker", exc_info=error)
+            return CHECK_MS_MAX
+
+    # --- changes from outside ---------------------------------------------------------------------
+
+    def put(self, name: str, *, on: bool, cause: Cause) -> None:
+        """Add a cause to an alarm, or take it away; an alarm is on while it has any.
+
+        Raises:
+            ValueError: no alarm of this name.
+        """
+        if name not in set(Resource):
+            raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
+        resource = Resource(name)
+        if self.alarms.put(resource, cause, on=on, now_ms=self._broker.clock.now_ms()):
+            self._tell(Change(resource, cause, on, None))
+        self.wake()
+
+    def set_limit(self, name: str, written: object, *, source: str) -> int | None:
+        """Change a limit while running, and judge by it at once.
+
+        Args:
+            name: `vm_memory_high_watermark` or `disk_free_limit`.
+            written: as in the configuration: ``0.6``, ``512MB``, ``mem_relative 1.5``.
+            source: who asked, for the error.
+
+        Returns:
+            The limit in bytes; None if it is a share of a memory whose size is not known.
+
+        Raises:
+            ConfigError: it cannot be read, or there is no such setting; nothing was changed.
+        """
+        resource = LIMITS.get(name)
+        if resource is None:
+            raise ConfigError(source, f"names '{name}'", f"must name one of {', '.join(LIMITS)}")
+        setting = CONFIG_SETTINGS[name]
+        if not isinstance(written, str):
+            raise ConfigError(source, "is no text", setting.allowed)
+        setting.check(written, source)
+        changes: dict[str, Any] = {name: written}
+        self._broker.config = replace(self._broker.config, **changes)
+        self._learn_limit(resource)
+        _log.info("setting changed", name=name, value=written, limit_bytes=self._limits[resource])
+        self.check()
+        self._woken.set()  # the next measurement may be due earlier
+        return self._limits[resource]
+
+    # --- what is shown ----------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """The part of the status document on memory and disk, measured now."""
+        config = self._broker.config
+        return {
+            "memory": {
+                "used_bytes": self._meter.memory_used(),
+                "total_bytes": self._total_bytes,
+                **self._status_of(Resource.MEMORY, config.vm_memory_high_watermark),
+            },
+            "disk": {
+                "free_bytes": self._disk_free(),
+                "path": _disk_path(config),
+                **self._status_of(Resource.DISK, _disk_setting(config)),
+            },
+        }
+
+    def _status_of(self, resource: Resource, setting: str | None) -> dict[str, Any]:
+        limit = self._limits[resource]
+        since_ms = self.alarms.since_ms(resource)
+        return {
+            "setting": setting,
+            "limit_bytes": limit,
+            "alarm_ends_at_bytes": None if limit is None else end_bytes(resource, limit),
+            "alarm": since_ms is not None,
+            "causes": [cause.value for cause in self.alarms.causes(resource)],
+            "since": None
+            if since_ms is None
+            else datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds"),
+            "on_for_s": None if since_ms is None else max(0, self._broker.clock.now_ms() - since_ms) / 1000,
+        }
+
+    # --- measuring --------------------------------------------------------------------------------
+
+    def _learn_limit(self, resource: Resource) -> None:
+        config = self._broker.config
+        self._total_bytes = total = self._meter.memory_total()
+        if resource is Resource.MEMORY:
+            limit = memory_watermark(config.vm_memory_high_watermark).bytes_of(total)
+            setting: str | None = config.vm_memory_high_watermark
+        else:
+            setting = _disk_setting(config)
+            limit = None if setting is None else disk_limit(setting).bytes_of(total)
+        self._limits[resource] = limit
+        if limit is not None:
+            _log.debug("alarm limit", name=resource.value, limit_bytes=limit, memory_total_bytes=total)
+        elif setting is not None:
+            _log.warning(
+                "no alarm can be raised: the system does not say how much memory there is; give the limit as "
+                "an amount",
+                name=resource.value,
+                setting=setting,
+            )
+
+    def _read(self, resource: Resource) -> Reading:
+        limit = self._limits[resource]
+        if limit is None:
+            return Reading(None, None)
+        value = self._memory_used(limit) if resource is Resource.MEMORY else self._disk_free()
+        self._complain(resource, unknown=value is None)
+        return Reading(value, limit)
+
+    def _memory_used(self, limit: int) -> int | None:
+        """Memory in use; what is only held free is given back first if it makes the difference."""
+        used = self._meter.memory_used()
+        if used is None or not (used > limit or self.alarms.measured(Resource.MEMORY)):
+            return used
+        began = time.perf_counter()
+        if began < self._give_back_after:
+            return used
+        self._meter.give_back()
+        ended = time.perf_counter()
+        self._give_back_after = ended + GIVING_BACK_SHARE * (ended - began)
+        return self._meter.memory_used()
+
+    def _disk_free(self) -> int | None:
+        return self._meter.disk_free(_disk_path(self._broker.config))
+
+    def _complain(self, resource: Resource, *, unknown: bool) -> None:
+        """Say once that something cannot be measured, and again when it can."""
+        if unknown and resource not in self._unknown:
+            self._unknown.add(resource)
+            _log.warning("cannot be measured: its alarm stays as it is", name=resource.value)
+        elif not unknown and resource in self._unknown:
+            self._unknown.discard(resource)
+            _log.info("can be measured again", name=resource.value)
+
+    def _tell(self, change: Change) -> None:
+        """Log a change, and tell the connections if publishers are now to be held back, or let go."""
+        broker = self._broker
+        figures: dict[str, Any] = {}
+        if change.reading is not None:
+            measured = "used_bytes" if change.resource is Resource.MEMORY else "free_bytes"
+            figures = {measured: change.reading.value_bytes, "limit_bytes": change.reading.limit_bytes}
+        still = self.alarms.causes(change.resource)
+        if still and not change.on:
+            figures["still_on_because"] = ", ".join(still)
+        _log.warning(
+            "alarm" if change.on else "alarm cleared",
+            name=change.resource.value,
+            cause=change.cause.value,
+            **figures,
+        )
+        before = bool(broker.alarms)
+        broker.alarms = self.alarms.names()
+        if before != bool(broker.alarms):
+            letter = AlarmChanged(bool(broker.alarms))
+            for connection in list(broker.connections.values()):
+                connection.tell(letter)
+
+
+def _disk_path(config: Config) -> str:
+    """Whose file system is measured: the data folder's, else that of the folder the broker runs in."""
+    return config.data_dir or "."
+
+
+def _disk_setting(config: Config) -> str | None:
+    """The limit that holds; None without a data folder unless one was given."""
+    if config.disk_free_limit is not None:
+        return config.disk_free_limit
+    return DISK_FREE_LIMIT if config.data_dir else None

@@ -1,0 +1,175 @@
+"""Alarms that were measured: memory is really filled until publishers are held, and really emptied again.
+
+The broker of each test is its own and in memory, with a watermark that lies 32 MB above
+what it needs without messages.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import pika
+from proton import Delivery
+from proton import Message as ProtonMessage
+
+from tests.support.broker_process import BrokerProcess, StartBroker
+from tests.support.pika_client import Connect, Inbox, until
+from tests.support.proton_client import ReceivingEnd
+
+ROOM_BYTES: Final = 32_000_000
+BODY: Final = bytes(60_000)
+MESSAGES_MAX: Final = 3 * ROOM_BYTES // len(BODY)
+"""Nobody gets as many in: the alarm is on long before."""
+BATCH: Final = 25
+TRANSIENT: Final = pika.BasicProperties(delivery_mode=1)
+
+
+def start(start_broker: StartBroker) -> BrokerProcess:
+    """A broker that may use `ROOM_BYTES` more than it uses now."""
+    broker = start_broker()
+    limit = memory(broker)["used_bytes"] + ROOM_BYTES
+    done = broker.run_command("set-vm-memory-high-watermark", "absolute", str(limit))
+    assert (done.returncode, done.stderr) == (0, "")
+    assert f"above {limit} bytes of memory" in done.stdout
+    return broker
+
+
+def memory(broker: BrokerProcess) -> dict[str, Any]:
+    """What `status` shows of it."""
+    shown: dict[str, Any] = broker.status()["broker"]["resources"]["memory"]
+    return shown
+
+
+def consume(receiver: ReceivingEnd, count: int) -> None:
+    """Take and accept so many messages."""
+    while count:
+        batch = min(count, BATCH)
+        receiver.grant(batch)
+        receiver.settle(receiver.take(batch))
+        count -= batch
+
+
+def test_memory_is_filled_by_amqp_10_and_emptied_by_consuming_on_a_session_that_publishes_too(
+    start_broker: StartBroker, clients: Any, queue: str
+) -> None:
+    """The window shuts at the watermark; deliveries go on; what was not sent is sent when it opens.
+
+    What is held back is published on a session that was begun during the alarm: Proton takes a shut window
+    for a wide open one if it arrives while transfers are on their way (it reckons without a sign), and may
+    then send as many as the broker tolerates.
+    """
+    broker = start(start_broker)
+    client = clients(broker)
+    sender = client.sender(queue)
+    payload = ProtonMessage(body=BODY, durable=False).encode()
+    sent: list[str] = []
+
+    def is_confirmed() -> bool:
+        return len(sender.outcomes) == len(sent)
+
+    while not (shown := memory(broker))["alarm"]:
+        assert len(sent) < MESSAGES_MAX, f"memory was filled, and nobody held back: {shown}"
+        sent += [sender.transfer(payload) for _ in range(BATCH)]
+        client.wait(is_confirmed, "outcomes")
+    assert len(sent) * len(BODY) > ROOM_BYTES / 2
+    assert shown["causes"] == ["measured"]
+    entry = broker.wait_for_log("alarm", name="memory", cause="measured")
+    assert entry["used_bytes"] > entry["limit_bytes"] == shown["limit_bytes"]
+    text = broker.run_command("status").stdout
+    assert "ALARM: memory (publishers are held)" in text
+    assert "waits: our window closed by an alarm" in text
+
+    session = client.session()
+    late_sender = client.sender(queue, session=session)
+    receiver = client.receiver(queue, session=session)
+    held = [late_sender.transfer_now(payload) for _ in range(10)]
+    client.flush()
+    assert not late_sender.outcomes
+    consume(receiver, len(sent))
+    broker.wait_until(lambda: not memory(broker)["alarm"], "end of the alarm")
+    cleared = broker.wait_for_log("alarm cleared", name="memory")
+    assert cleared["used_bytes"] <= shown["alarm_ends_at_bytes"]
+    assert [late_sender.outcome(tag).state for tag in held] == [Delivery.ACCEPTED] * len(held)
+    consume(receiver, len(held))
+    broker.wait_for_counts(queue, ready=0)
+    sender.send("and on")
+
+
+def test_memory_is_filled_by_amqp_091_and_emptied_by_another_connection(
+    start_broker: StartBroker, connect: Connect, queue: str
+) -> None:
+    """connection.blocked with its reason comes by itself; the consumer goes on; then unblocked."""
+    broker = start(start_broker)
+    publisher = connect(broker)
+    told: list[str] = []
+    publisher.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+    publisher.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+    channel = publisher.channel()
+    channel.queue_declare(queue)
+    consumer = connect(broker).channel()
+    consumer.basic_qos(prefetch_count=BATCH)
+
+    sent = 0
+
+    def is_taken() -> bool:
+        """What was sent is in the queue, or the broker no longer reads it."""
+        document = broker.status()
+        ready = document["queues"][0]["messages_ready"]
+        return ready == sent or document["connections"][0]["state"] == "blocked"
+
+    # Never much at a time: what the sockets do not hold would keep the client waiting in basic_publish.
+    while broker.status()["connections"][0]["state"] != "blocked":
+        assert sent < MESSAGES_MAX, f"memory was filled, and nobody blocked: {memory(broker)}"
+        for _ in range(3):
+            channel.basic_publish("", queue, BODY, TRANSIENT)
+        sent += 3
+        broker.wait_until(is_taken, "messages in the queue")
+    until(channel, lambda: told, "connection.blocked")
+    assert told == ["low on memory"]
+    assert sent * len(BODY) > ROOM_BYTES / 2
+    channel.basic_publish("", queue, b"last", TRANSIENT)  # waits in the socket: nobody reads it
+    shown = broker.status()
+    assert shown["broker"]["alarms"] == ["memory"]
+    assert [each["state"] for each in shown["connections"]] == ["blocked", "blocking"]
+
+    inbox = Inbox(consumer, queue)
+    taken = 0
+    while len(told) == 1:
+        consumer.basic_ack(inbox.take()[0].tag)
+        taken += 1
+        publisher.process_data_events(0)
+    assert told == ["low on memory", "unblocked"]
+    for _ in range(sent + 1 - taken):
+        consumer.basic_ack(inbox.take()[0].tag)
+    assert inbox.texts[-1] == "last"
+    assert channel.queue_declare(queue, passive=True).method.message_count == 0
+    assert publisher.is_open
+
+
+def test_a_disk_that_is_too_full_blocks_and_another_limit_lets_go(
+    start_broker: StartBroker, connect: Connect, queue: str
+) -> None:
+    """The limit of the command line is in force from the start; a new one is judged by at once."""
+    broker = start_broker("--disk-free-limit", "900PB")
+    entry = broker.wait_for_log("alarm", name="disk", cause="measured")
+    assert 0 < entry["free_bytes"] < entry["limit_bytes"] == 900 * 10**15
+    publisher = connect(broker)
+    told: list[str] = []
+    publisher.add_on_connection_blocked_callback(lambda _, frame: told.append(frame.method.reason))
+    publisher.add_on_connection_unblocked_callback(lambda _, frame: told.append("unblocked"))
+    channel = publisher.channel()
+    channel.queue_declare(queue)
+    channel.basic_publish("", queue, b"1", TRANSIENT)
+    until(channel, lambda: told, "connection.blocked")
+    done = broker.run_command("alarm", "disk", "off")
+    assert done.stdout.startswith("the disk alarm stays on, for another reason")
+    refused = broker.run_command("set-disk-free-limit", "little")
+    assert refused.returncode == 2
+    assert "must be an amount such as 50MB" in refused.stderr
+    done = broker.run_command("set-disk-free-limit", "1kB")
+    assert (
+        done.stdout == "disk_free_limit is now 1kB: publishers are held back below 1000 bytes of free disk\n"
+    )
+    until(channel, lambda: len(told) > 1, "connection.unblocked")
+    assert told == ["low on disk", "unblocked"]
+    assert broker.wait_for_log("alarm cleared", name="disk")["limit_bytes"] == 1000

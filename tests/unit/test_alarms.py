@@ -1,0 +1,153 @@
+"""The rules of resource alarms: when one begins and ends, its causes, when to measure again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.alarms import (
+    CHECK_MS_MAX,
+    CHECK_MS_MIN,
+    Alarms,
+    Cause,
+    Change,
+    Reading,
+    Resource,
+    end_bytes,
+)
+
+MEMORY, DISK = Resource.MEMORY, Resource.DISK
+
+
+def judged(alarms: Alarms, resource: Resource, value: int | None, limit: int | None = 1000) -> bool:
+    """Judge, and say whether the alarm is on."""
+    alarms.judge(resource, Reading(value, limit), 0)
+    return resource.value in alarms.names()
+
+
+def test_memory_is_low_above_its_limit_and_disk_below() -> None:
+    """At the limit itself neither is, as in RabbitMQ."""
+    alarms = Alarms()
+    assert not judged(alarms, MEMORY, 1000)
+    assert judged(alarms, MEMORY, 1001)
+    assert not judged(alarms, DISK, 1000)
+    assert judged(alarms, DISK, 999)
+
+
+def test_an_alarm_ends_a_twentieth_of_the_limit_further_on() -> None:
+    """Between the limit and that it stays as it is."""
+    alarms = Alarms()
+    assert [judged(alarms, MEMORY, each) for each in (960, 1001, 1000, 951, 950, 999)] == [
+        *(False, True, True, True),
+        *(False, False),
+    ]
+    assert [judged(alarms, DISK, each) for each in (1049, 999, 1000, 1049, 1050, 1000)] == [
+        *(False, True, True, True),
+        *(False, False),
+    ]
+    assert (end_bytes(MEMORY, 1000), end_bytes(DISK, 1000)) == (950, 1050)
+
+
+def test_another_limit_is_judged_by_without_slack() -> None:
+    """Who raises a limit above what is used wants publishers to go on."""
+    alarms = Alarms()
+    assert judged(alarms, MEMORY, 1001)
+    assert not judged(alarms, MEMORY, 1001, limit=1001)
+    assert judged(alarms, MEMORY, 1001, limit=900)
+
+
+def test_a_watermark_of_0_holds_publishers_back_and_a_disk_limit_of_0_never_does() -> None:
+    """RabbitMQ's ways to stop publishing, and to do without the disk alarm."""
+    alarms = Alarms()
+    assert judged(alarms, MEMORY, 1, limit=0)
+    assert not judged(alarms, DISK, 0, limit=0)
+
+
+def test_without_a_limit_there_is_no_alarm_and_without_a_measurement_no_change() -> None:
+    """Not to know is no reason to raise an alarm, nor to clear one."""
+    alarms = Alarms()
+    assert not judged(alarms, MEMORY, None)
+    assert judged(alarms, MEMORY, 2000)
+    assert judged(alarms, MEMORY, None)
+    assert not judged(alarms, MEMORY, 2000, limit=None)
+
+
+def test_a_change_is_reported_once_with_its_figures() -> None:
+    """For the log."""
+    alarms = Alarms()
+    reading = Reading(1001, 1000)
+    assert alarms.judge(MEMORY, reading, 5) == Change(MEMORY, Cause.MEASURED, True, reading)
+    assert alarms.judge(MEMORY, reading, 6) is None
+    reading = Reading(1, 1000)
+    assert alarms.judge(MEMORY, reading, 7) == Change(MEMORY, Cause.MEASURED, False, reading)
+    assert alarms.judge(MEMORY, reading, 8) is None
+
+
+def test_an_alarm_is_on_while_it_has_any_cause_and_since_the_first() -> None:
+    """Hand, measurement and storage come and go on their own."""
+    alarms = Alarms()
+    assert alarms.put(DISK, Cause.STORAGE, on=True, now_ms=10)
+    assert alarms.put(DISK, Cause.BY_HAND, on=True, now_ms=20)
+    assert not alarms.put(DISK, Cause.BY_HAND, on=True, now_ms=30)
+    assert alarms.causes(DISK) == (Cause.BY_HAND, Cause.STORAGE)
+    assert alarms.put(DISK, Cause.STORAGE, on=False, now_ms=40)
+    assert alarms.names() == {"disk"}
+    assert (alarms.since_ms(DISK), alarms.since_ms(MEMORY)) == (10, None)
+    assert judged(alarms, DISK, 5000)
+    assert alarms.put(DISK, Cause.BY_HAND, on=False, now_ms=50)
+    assert not alarms
+    assert alarms.since_ms(DISK) is None
+    alarms.put(DISK, Cause.BY_HAND, on=True, now_ms=60)
+    assert alarms.since_ms(DISK) == 60
+
+
+@pytest.mark.parametrize(
+    ("value", "pause_ms"),
+    [
+        (0, CHECK_MS_MAX),
+        (750_000_000, CHECK_MS_MAX),
+        (900_000_000, 400),
+        (975_000_000, CHECK_MS_MIN),
+        (1_000_000_000, CHECK_MS_MIN),
+        (None, CHECK_MS_MAX),
+    ],
+)
+def test_near_a_limit_it_is_measured_more_often(value: int | None, pause_ms: int) -> None:
+    """No later than the limit could be reached at 250 MB/s."""
+    assert Alarms().pause_ms(MEMORY, Reading(value, 1_000_000_000)) == pause_ms
+    assert Alarms().pause_ms(MEMORY, Reading(value, None)) == CHECK_MS_MAX
+
+
+def test_during_an_alarm_the_nearness_to_its_end_counts() -> None:
+    """So publishers are let go soon after there is room."""
+    alarms = Alarms()
+    reading = Reading(1_001_000_000, 1_000_000_000)
+    alarms.judge(MEMORY, reading, 0)
+    assert alarms.pause_ms(MEMORY, reading) == 51_000_000 // 250_000
+    assert alarms.pause_ms(MEMORY, Reading(960_000_000, 1_000_000_000)) == CHECK_MS_MIN
+
+
+@given(
+    st.sampled_from([MEMORY, DISK]),
+    st.integers(0, 10_000),
+    st.lists(st.integers(0, 12_000), max_size=30),
+)
+def test_no_sequence_of_measurements_makes_an_alarm_flap(
+    resource: Resource, limit: int, values: list[int]
+) -> None:
+    """It turns on only beyond the limit and off only beyond its end."""
+    alarms = Alarms()
+    was = False
+    for value in values:
+        change = alarms.judge(resource, Reading(value, limit), 0)
+        beyond = value > limit if resource is MEMORY else value < limit
+        end = end_bytes(resource, limit)
+        over = value <= end if resource is MEMORY else value >= end
+        if change is not None:
+            assert change.on is not was
+            assert beyond if change.on else over
+            was = change.on
+        else:
+            assert (not beyond) or was
+            assert not (was and over)
