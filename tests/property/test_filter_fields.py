@@ -44,7 +44,7 @@ properties = st.builds(
     reply_to_group_id=maybe(texts),
 )
 pairs = st.lists(
-    st.tuples(keys | keys.map(lambda key: Symbol("s")) | scalars, scalars | values),
+    st.tuples(keys | st.sampled_from(["a", "key"]).map(Symbol) | scalars, scalars | values),
     max_size=5,
     unique_by=lambda pair: encode(pair[0]),
 )

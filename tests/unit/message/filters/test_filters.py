@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.amqp10.codec import array_of, decode, encode
 from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
+from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import (
     APPLICATION_PROPERTIES,
@@ -241,6 +243,17 @@ def test_a_batch_gives_the_positions_of_what_passes() -> None:
     assert list(read(sql_filter=described(SQL, "odd")).filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
     properties = read(f=described(APPLICATION_PROPERTIES, {"odd": True}))
     assert list(properties.filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
+
+
+def test_a_message_of_amqp091_passes_as_what_it_becomes_in_amqp10() -> None:
+    """Its headers are application-properties, its message-id is one of the properties."""
+    properties = BasicProperties(message_id="m1", headers={"city": "Riga"})
+    old = (amqp091.make_head("x", "k", encode_properties(properties)), b"body")
+    for text in ("city = 'Riga'", "p.message_id = 'm1'", "city LIKE 'Ri%' AND UTC() > 0"):
+        filters = read(sql_filter=described(SQL, text)).filters
+        assert list(filters.matching([old, message()], NOW_MS)) == [0]
+    filters = read(f=described(APPLICATION_PROPERTIES, {"city": "&p:Ri"})).filters
+    assert list(filters.matching([message(), old], NOW_MS)) == [1]
 
 
 def test_few_messages_are_found_among_many() -> None:
