@@ -153,6 +153,22 @@ class RunningQueue:
             await keeping.recovered.wait()
             self.queue.recover(store.backlogs())
 
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more: who waits for it hears so."""
+        if self._store is not None:
+            self.queue.refuse_unsafe()
+            self._send_effects()
+
+    def finish(self) -> None:
+        """The task is over because the broker stops: what was put before is still decided and kept."""
+        keeping = self._keeping
+        if keeping is not None and self._store is not None and not keeping.recovered.is_set():
+            return  # what is in the mailbox is about messages that have not been read
+        for commands in self._mailbox.close():
+            for command in commands:
+                self.queue.apply(command)
+        self._keep()
+
     def _keep(self) -> None:
         """Have written what this wake has decided, and confirm what is safe by now."""
         keeping, store = self._keeping, self._store
@@ -161,10 +177,11 @@ class RunningQueue:
         if self.queue.deleted:
             store.delete()
             keeping.forget(store.group)
-        if store.flush():
-            keeping.committer.wake()
+        wrote = store.flush()
         self.queue.safe_up_to(keeping.committer.durable)
         ticket = self.queue.unsafe_ticket
+        if wrote and ticket is None:
+            keeping.write_soon()
         if ticket is not None and ticket > self._asked_for:
             self._asked_for = ticket
             keeping.committer.when_durable(ticket, self._wake)

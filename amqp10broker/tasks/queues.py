@@ -39,6 +39,7 @@ class Queues:
         self.keeping = keeping
         self._broker = broker
         self._nursery = nursery
+        self._running: set[RunningQueue] = set()
 
     @property
     def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
@@ -62,8 +63,19 @@ class Queues:
             keeping=self.keeping,
             store=store,
         )
+        self._running.add(running)
         self._nursery.start_soon(self._run, spec, running, store, name=f"queue {spec.name}")
         return running
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more."""
+        for running in list(self._running):
+            running.storage_failed()
+
+    def finish(self) -> None:
+        """The tasks are over because the broker stops: what was put before is still decided and kept."""
+        for running in self._running:
+            running.finish()
 
     def _make(self, spec: QueueSpec, store: ClassicStore | None) -> ClassicQueue:
         return ClassicQueue(
@@ -83,6 +95,11 @@ class Queues:
             vhost.remove(spec.name)
 
     async def _run(self, spec: QueueSpec, running: RunningQueue, store: ClassicStore | None) -> None:
+        await self._work(spec, running, store)
+        # Not when it was cancelled: `finish` wants it then.
+        self._running.discard(running)
+
+    async def _work(self, spec: QueueSpec, running: RunningQueue, store: ClassicStore | None) -> None:
         faults: deque[float] = deque(maxlen=RESTARTS_MAX)
         while True:
             try:
