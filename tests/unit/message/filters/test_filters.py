@@ -28,7 +28,7 @@ from amqp10broker.message.filters.filters import (
 from amqp10broker.message.filters.offset_spec import First, Offset
 from amqp10broker.message.filters.offset_spec import Timestamp as At
 from tests.support.filtering import NOW_MS, described, message
-from tests.support.strategies import values
+from tests.support.strategies import scalars
 
 
 def read(**filters: Any) -> FilterSet:
@@ -196,27 +196,18 @@ def test_there_is_one_filter_of_each_sort(sort: str, first: Any, second: Any) ->
     assert in_place(a=described(sort, None), b=described(sort, second)) == {"b"}
 
 
-@settings(max_examples=60)
-@given(
-    st.dictionaries(
-        st.sampled_from(["a", "b", "sql-filter"]).map(Symbol),
-        st.builds(
-            Described,
-            st.one_of(
-                st.sampled_from([OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, SQL]).map(Symbol),
-                st.sampled_from([PROPERTIES, APPLICATION_PROPERTIES]).map(Symbol),
-                values,
-            ),
-            st.one_of(
-                values,
-                st.dictionaries(st.sampled_from(["subject", "to", "k"]).map(Symbol), values, max_size=3),
-                st.dictionaries(st.text(max_size=3), values, max_size=3),
-            ),
-        )
-        | values,
-        max_size=3,
-    )
+contents = st.one_of(
+    scalars,
+    st.lists(scalars, max_size=2),
+    st.dictionaries(st.sampled_from(["subject", "to", "k"]).map(Symbol), scalars, max_size=2),
+    st.dictionaries(st.sampled_from(["a", "b"]), scalars | st.lists(scalars, max_size=1), max_size=2),
 )
+sorts = [OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, SQL, PROPERTIES, APPLICATION_PROPERTIES]
+entries = contents | st.builds(Described, st.sampled_from(sorts).map(Symbol) | scalars, contents)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["a", "b", "sql-filter"]).map(Symbol), entries, max_size=3))
 def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
     """Whatever it holds, an entry is in place or refused, and messages can be filtered."""
     found = from_amqp10(filter_set)
