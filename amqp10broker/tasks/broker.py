@@ -53,6 +53,7 @@ from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue import InlineQueue, RunningQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.stream_queue import RunningStream
 from amqp10broker.tasks.trace import TracingStream
 from amqp10broker.tasks.watch import Watch
 
@@ -254,7 +255,7 @@ class Broker:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def start_queue(self, queue: QueueSpec) -> RunningQueue:
+    def start_queue(self, queue: QueueSpec) -> RunningQueue | RunningStream:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
         return self._queues.start(queue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,7 +40,17 @@ class SessionAddress(ReplyTo):
         self.mailbox = mailbox
 
 
-class RunningQueue:
+class LetterBox(ABC):
+    """What every `QueueHandle` of this room can do beside."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def post_all(self, commands: QueueLetter) -> None:
+        """Put several commands of one sender as one letter."""
+
+
+class RunningQueue(LetterBox):
     """A queue and its task; also the `QueueHandle` by which sessions reach it.
 
     Attributes:
@@ -232,7 +243,7 @@ class RunningQueue:
             reply_to.mailbox.put(batch)
 
 
-class InlineQueue:
+class InlineQueue(LetterBox):
     """A queue without a task: letters are worked off as they are put, and answered at once.
 
     For queues that hold nothing (direct reply-to), so that they need no turn of their own.
@@ -271,9 +282,9 @@ def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
         handle, command = mail[0]
         handle.post(command)
         return
-    by_queue: dict[RunningQueue | InlineQueue, list[Command]] = {}
+    by_queue: dict[LetterBox, list[Command]] = {}
     for handle, command in mail:
-        assert isinstance(handle, RunningQueue | InlineQueue)
+        assert isinstance(handle, LetterBox)
         commands = by_queue.get(handle)
         if commands is None:
             by_queue[handle] = [command]
