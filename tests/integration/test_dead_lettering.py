@@ -330,6 +330,18 @@ def test_dead_letter_headers_first_death_route(scene: Scene) -> None:
     scene.await_dead("2", queue=f"{scene.source}-expired")
 
 
+def test_dead_letters_go_from_one_kind_of_queue_to_the_other(scene: Scene) -> None:
+    """dead_letter_from_classic_to_quorum_queue and dead_letter_to_classic_queue of the quorum suite."""
+    other = f"{scene.source}-other"
+    kind = "classic" if scene.kind == "quorum" else "quorum"
+    scene.channel.queue_declare(other, durable=True, arguments={"x-queue-type": kind})
+    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=other)
+    scene.publish("1", "2", "3")
+    scene.channel.basic_nack(scene.take(3)[-1], multiple=True, requeue=False)
+    for each in scene.await_dead("1", "2", "3", queue=other):
+        assert events(headers_of(each)) == [(scene.source, "rejected", 1)]
+
+
 # --- headers ----------------------------------------------------------------------------------------
 
 
