@@ -22,6 +22,7 @@ from amqp10broker.errors import (
     InvalidArgument,
     LimitExceeded,
     NotFound,
+    NotSupported,
     PreconditionFailed,
     ResourceLocked,
 )
@@ -35,10 +36,6 @@ VOLATILE: Final = "volatile"
 """Type of the queues of direct reply-to."""
 RESERVED_PREFIX: Final = "amq."
 NAME_BYTES_MAX: Final = 255
-
-
-class UnknownQueueType(InvalidArgument):
-    """There is no such kind of queue: another broker, or a plugin of it, has it."""
 
 
 class VirtualHost:
@@ -80,6 +77,7 @@ class VirtualHost:
 
         Raises:
             InvalidArgument: a default type is no kind of queue.
+            NotSupported: a default type is a kind that this broker does not have.
         """
         self.name = name
         self.queues: dict[str, DeclaredQueue] = {}
@@ -122,6 +120,7 @@ class VirtualHost:
 
         Raises:
             InvalidArgument: there is no such kind.
+            NotSupported: this broker does not have it.
         """
         checked = None if kind is None else queue_type_of(kind, f"vhost '{self.name}'").value
         if checked != self.default_queue_type:
@@ -234,6 +233,7 @@ class VirtualHost:
             AccessRefused: the name is reserved.
             InvalidArgument: the name or an argument is not allowed.
             PreconditionFailed: a kind of queue cannot be exclusive, auto-delete or transient.
+            NotSupported: the kind of queue is not served.
             LimitExceeded: the virtual host has as many queues as it may.
         """
         name = stripped(name)
@@ -416,21 +416,29 @@ class VirtualHost:
 
 
 def queue_type_of(name: str, resource: str) -> QueueType:
-    """The kind of queue of this name.
+    """The kind of queue of this name, one that this broker has.
 
     Args:
         name: as ``x-queue-type`` gives it.
         resource: for the error: ``queue 'q' in vhost '/'``.
 
     Raises:
-        UnknownQueueType: there is no such kind.
+        InvalidArgument: there is no such kind.
+        NotSupported: there is, but not here.
     """
     try:
-        return QueueType(name)
+        kind = QueueType(name)
     except ValueError:
-        raise UnknownQueueType(
+        raise InvalidArgument(
             resource, f"invalid arg '{QUEUE_TYPE}' for {resource}: \"unsupported queue type '{name}'\""
         ) from None
+    if kind is QueueType.STREAM:
+        raise NotSupported(
+            resource,
+            f"invalid arg '{QUEUE_TYPE}' for {resource}: this broker has no streams; "
+            "declare a classic or a quorum queue",
+        )
+    return kind
 
 
 def _check_properties(

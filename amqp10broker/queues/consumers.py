@@ -7,8 +7,8 @@ what settlement gives back: only `Credit` moves it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Sized
+from typing import Final, Protocol
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef
@@ -23,6 +23,13 @@ one in rotation with the others, who asks for hundreds gets them in batches."""
 
 _SHARED_OUT_MAX: Final = 8
 """With so few consumers, a backlog shorter than their turns is shared out evenly."""
+
+
+class Taker(Protocol):
+    """A consumer of whatever kind of queue: what it may have now, and how much of it in one turn."""
+
+    credit: int
+    turn: int
 
 
 class Consumer:
@@ -79,7 +86,7 @@ class Consumer:
 
     def grant(self, credit: int) -> None:
         """Credit was asked for: as long as it lasts, a turn is a part of it."""
-        self.turn = min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
+        self.turn = turn_within(credit)
 
 
 class Consumers:
@@ -193,7 +200,12 @@ class Consumers:
                 del self._rings[consumer.priority]
 
 
-def turn_of(consumer: Consumer, ring: deque[Consumer], ready: int, waiting: int) -> int:
+def turn_within(credit: int) -> int:
+    """How many deliveries make a turn of a consumer that was granted so many."""
+    return min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
+
+
+def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
     """How many messages the first consumer of a ring gets now.
 
     Args:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ReplyTo
-from amqp10broker.queues.consumers import Consumer
+from amqp10broker.queues.commands import ConsumerRef, ReplyTo
 from amqp10broker.queues.effects import Deliver, Effect
+
+
+class Receiver(Protocol):
+    """A consumer of whatever kind of queue: to whom deliveries go, and which epoch stands on them."""
+
+    ref: ConsumerRef
+    epoch: int
 
 
 class Outbox:
@@ -17,7 +24,7 @@ class Outbox:
 
     def __init__(self) -> None:
         self._effects: dict[ReplyTo, list[Effect]] = {}
-        self._delivering: dict[Consumer, tuple[list[int], list[Message]]] = {}
+        self._delivering: dict[Receiver, tuple[list[int], list[Message]]] = {}
 
     def tell(self, reply_to: ReplyTo, effect: Effect) -> None:
         """Tell somebody something."""
@@ -27,7 +34,7 @@ class Outbox:
         else:
             effects.append(effect)
 
-    def deliver(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
+    def deliver(self, consumer: Receiver, keys: Sequence[int], messages: Sequence[Message]) -> None:
         """Deliver to a consumer."""
         delivering = self._delivering.get(consumer)
         if delivering is None:
@@ -35,13 +42,13 @@ class Outbox:
         delivering[0].extend(keys)
         delivering[1].extend(messages)
 
-    def flush(self, consumer: Consumer) -> None:
+    def flush(self, consumer: Receiver) -> None:
         """What is told to this consumer from now on comes behind its deliveries."""
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
             self.tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.epoch))
 
-    def withdraw(self, consumer: Consumer) -> None:
+    def withdraw(self, consumer: Receiver) -> None:
         """Forget deliveries that were not taken; the queue has them back."""
         self._delivering.pop(consumer, None)
 

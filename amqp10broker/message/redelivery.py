@@ -1,0 +1,110 @@
+"""A message as a quorum queue delivers it again: what happened to it so far, written into its head.
+
+The queue keeps a message as published, and beside it how often consumers had it, how many of those
+deliveries failed, and what `modified` outcomes added. All that is put into the head when the message is
+delivered again: `x-acquired-count` and `x-delivery-count` as annotations of AMQP 1.0 or headers of
+AMQP 0-9-1, the delivery-count and first-acquirer of the header, the redelivered flag.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, Final
+
+from amqp10broker.amqp091.properties import decode_properties, encode_properties
+from amqp10broker.amqp091.types import EncodeError, Int64
+from amqp10broker.amqp10.codec import decode, encode
+from amqp10broker.amqp10.types import Map, Symbol, Timestamp, ULong
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, decode_head, encode_head
+from amqp10broker.message.message import Message
+from amqp10broker.message.values import DROPPED, name_of, to_amqp091
+
+X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
+X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")
+X_OPT_DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
+
+_CACHE_ENTRIES: Final = 4096
+
+
+def redelivered(message: Message, acquired: int, failures: int, annotations: bytes = b"") -> Message:
+    """The message as the next consumer sees it.
+
+    Args:
+        message: as it was published.
+        acquired: how often consumers of this queue had it.
+        failures: how many of those deliveries failed.
+        annotations: an encoded map that `modified` outcomes merged into its annotations; empty: none.
+    """
+    head, content = message
+    if len(head) + len(annotations) <= HEAD_BYTES_MAX:
+        return _remembered(head, acquired, failures, annotations), content
+    return _redelivered_head(head, acquired, failures, annotations), content
+
+
+def merged(annotations: bytes, more: bytes) -> bytes:
+    """Two encoded maps of annotations as one; the second goes before the first.
+
+    Args:
+        annotations: what was merged so far; empty: nothing.
+        more: the annotations of one `modified` outcome; empty: none.
+    """
+    if not annotations or not more:
+        return annotations or more
+    return encode({**_items(annotations), **_items(more)})
+
+
+def delivery_time_ms(annotations: bytes) -> int | None:
+    """When the message may be delivered again at the earliest, as its `modified` outcome asks for.
+
+    Args:
+        annotations: an encoded map.
+
+    Returns:
+        Milliseconds since 1970, None if `x-opt-delivery-time` is not there, or is no timestamp.
+    """
+    value = _items(annotations).get(X_OPT_DELIVERY_TIME)
+    return int(value) if type(value) is Timestamp else None
+
+
+def _items(annotations: bytes) -> dict[Any, Any]:
+    value, _ = decode(annotations)
+    # A map with a key that Python cannot hash merges nothing: such a key is no symbol, and refused before.
+    return {} if isinstance(value, Map) else value
+
+
+def _redelivered_head(head: bytes, acquired: int, failures: int, annotations: bytes) -> bytes:
+    more = _items(annotations) if annotations else {}
+    if head[0] == amqp091.MARK:
+        return _head091(head, acquired, failures, more)
+    header, merged_annotations = decode_head(head)
+    header.first_acquirer = False
+    header.delivery_count = (header.delivery_count or 0) + failures
+    merged_annotations.update(more)
+    merged_annotations[X_ACQUIRED_COUNT] = ULong(acquired)
+    merged_annotations[X_DELIVERY_COUNT] = ULong(failures)
+    return encode_head(header, merged_annotations)
+
+
+def _head091(head: bytes, acquired: int, failures: int, more: dict[Any, Any]) -> bytes:
+    names, given, _ = amqp091.split_head(head)
+    properties = decode_properties(given)
+    headers = dict(properties.headers or {})
+    for key, value in more.items():
+        name, converted = name_of(key), to_amqp091(value)
+        if name is not None and converted is not DROPPED:
+            headers[name] = converted
+    headers[str(X_ACQUIRED_COUNT)] = Int64(acquired)
+    headers[str(X_DELIVERY_COUNT)] = Int64(failures)
+    count = (amqp091.delivery_count(head) + failures).to_bytes(4, "big")
+    prefix = bytes((amqp091.MARK, head[1] | 1)) + count + names
+    properties.headers = headers
+    try:
+        return prefix + encode_properties(properties)
+    except EncodeError:
+        # What a client of AMQP 1.0 added has no encoding here: better without it than not at all.
+        properties.headers = {name: value for name, value in headers.items() if name not in map(str, more)}
+        return prefix + encode_properties(properties)
+
+
+_remembered = lru_cache(maxsize=_CACHE_ENTRIES)(_redelivered_head)

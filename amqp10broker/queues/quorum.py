@@ -1,0 +1,357 @@
+"""The quorum queue: a deterministic machine for a log of commands.
+
+The same commands with the same times in the same order make the same state, whatever becomes of the
+effects: consumers, their credit and what they hold are part of it, and so is everything that time does
+(`Tick`). So the log can be one journal on one node now and a replicated one later.
+
+The state knows messages by index: each message that was ever published has one, growing. Where they wait
+is in `quorum_ready`, what they contain in a `BodyStore`, all else about them in `quorum_messages`, and
+who consumes them in `quorum_service`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import Final, assert_never
+
+from amqp10broker.queues.commands import (
+    DELETE,
+    AttachPublisher,
+    Cancel,
+    Configure,
+    Credit,
+    Delete,
+    DetachPublisher,
+    GiveBack,
+    Inspect,
+    Publish,
+    PublisherRef,
+    Purge,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Touch,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    DeadLetters,
+    Effect,
+    QueueDeleted,
+    Refusal,
+    Rejected,
+    Settled,
+    Unconfirmed,
+)
+from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.quorum_bodies import BodyStore, MemoryBodies
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
+from amqp10broker.queues.quorum_dead import DeadMessage, at_least_once
+from amqp10broker.queues.quorum_messages import Messages
+from amqp10broker.queues.quorum_service import Service
+from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
+
+_CONTENT: Final = itemgetter(1)
+
+
+class QuorumQueue:
+    """A quorum queue's state. `apply` is the only way to change it.
+
+    Attributes:
+        name: the queue's name.
+        deleted: it is gone; nothing is accepted any more.
+        failed: it is gone because of a fault; publishers hear the difference.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        settings: QueueSettings = DEFAULTS,
+        now_ms: int,
+        bodies: BodyStore | None = None,
+    ) -> None:
+        """Make an empty queue.
+
+        Args:
+            name: its name.
+            settings: how it behaves.
+            now_ms: when it was declared.
+            bodies: where messages are kept; None: in memory.
+        """
+        self.name = name
+        self.deleted = False
+        self.failed = False
+        self._outbox = Outbox()
+        self._messages = Messages(settings, MemoryBodies() if bodies is None else bodies, now_ms)
+        self._service = Service(name, self._messages, self._outbox, now_ms)
+        self._publishers: dict[PublisherRef, None] = {}
+
+    # --- what others see --------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> QueueSettings:
+        """How it behaves, replaced by `Configure`."""
+        return self._messages.settings
+
+    @property
+    def replaying(self) -> bool:
+        """Commands of the past are applied: nobody is told anything, and no message is read."""
+        return self._messages.replaying
+
+    @replaying.setter
+    def replaying(self, replaying: bool) -> None:
+        self._messages.replaying = replaying
+
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer, and ready for it."""
+        return self._messages.ready.length
+
+    @property
+    def delayed(self) -> int:
+        """Messages that came back and wait for their time."""
+        return self._messages.ready.delayed
+
+    @property
+    def dlx(self) -> int:
+        """Dead messages that have not arrived yet."""
+        return len(self._messages.pending)
+
+    @property
+    def unsettled(self) -> int:
+        """Messages handed out and not settled."""
+        return sum(len(each.unsettled) for each in self._service.by_ref.values() if not each.settled)
+
+    @property
+    def consumers(self) -> int:
+        """Links and AMQP 0-9-1 consumers that may get messages."""
+        return self._service.count
+
+    @property
+    def publishers(self) -> int:
+        """Links whose fixed target this queue is."""
+        return len(self._publishers)
+
+    @property
+    def next_index(self) -> int:
+        """The index of the next message."""
+        return self._messages.next_index
+
+    def deadline(self) -> int | None:
+        """When the next `Tick` is due in ms, None if nothing is."""
+        times = [self._messages.ready.deadline(), self._service.timeout_at]
+        if self.settings.expires_ms is not None and not self._service.count and not self.deleted:
+            times.append(self._service.unused_since + self.settings.expires_ms)
+        return min((when for when in times if when is not None), default=None)
+
+    def take_effects(self) -> dict[ReplyTo, list[Effect]]:
+        """Effects since the last call, in order for each who asked."""
+        return self._outbox.take()
+
+    def take_dead_letters(self) -> list[DeadLetters]:
+        """Messages to be handed on at most once, since the last call."""
+        letters, self._messages.dead_letters = self._messages.dead_letters, []
+        return letters
+
+    def take_dlx(self) -> list[DeadMessage]:
+        """Dead messages for the internal consumer, as many as it may hold beside what it has."""
+        found = self._messages.pending.next()
+        messages = self._messages.read([index for index, _ in found]) if found else []
+        return [
+            DeadMessage(index, message, reason)
+            for (index, reason), message in zip(found, messages, strict=True)
+        ]
+
+    def parts(self) -> tuple[Messages, Service, dict[PublisherRef, None]]:
+        """All of the state, for snapshots."""
+        return self._messages, self._service, self._publishers
+
+    def break_down(self, at_work: Iterable[QuorumCommand]) -> None:
+        """End because of a fault: nobody can trust the state any more.
+
+        Args:
+            at_work: commands of which nobody has heard what became: now they are answered as too late,
+                before anybody hears that the queue is gone.
+        """
+        self.take_effects()
+        self.failed = self.deleted = True
+        for command in at_work:
+            self.apply(command, self._messages.now_ms)
+        self.deleted = False
+        self._delete(DELETE)
+
+    # --- commands ---------------------------------------------------------------------------------
+
+    def tick(self, now_ms: int) -> None:
+        """Let time pass; the same as the command `Tick`."""
+        self.apply(_TICK, now_ms)
+
+    def apply(self, command: QuorumCommand, now_ms: int) -> None:
+        """Change the state; effects wait in `take_effects`.
+
+        Args:
+            command: the next one of the log.
+            now_ms: when it was given, wall clock.
+        """
+        self._messages.now_ms = self._messages.expired_at = now_ms
+        if not self.deleted:
+            self._pass_time()
+        self._execute(command)
+        if self._messages.ready.expiring:
+            self._messages.expired_at = now_ms
+            self._messages.expire()
+        if self._messages.full:
+            self._messages.leave_full()
+        if self._messages.replaying:
+            self._outbox.take()
+
+    def _execute(self, command: QuorumCommand) -> None:
+        match command:
+            case Publish():
+                self._publish(command)
+            case Settle():
+                self._service.settle(command)
+                if command.answer:
+                    consumer = command.consumer
+                    self._outbox.tell(consumer.reply_to, Settled(consumer, command.keys))
+            case Credit():
+                self._service.credit(command)
+            case GiveBack():
+                self._service.give_back(command)
+            case Subscribe():
+                if self.deleted:
+                    ref = command.consumer
+                    self._outbox.tell(ref.reply_to, QueueDeleted(ref, self.name))
+                else:
+                    self._service.subscribe(command)
+            case Cancel():
+                self._service.cancel(command)
+            case Unsubscribe():
+                self._service.unsubscribe(command)
+            case AttachPublisher():
+                if self.deleted:
+                    self._outbox.tell(command.publisher.reply_to, QueueDeleted(command.publisher, self.name))
+                else:
+                    self._publishers[command.publisher] = None
+            case DetachPublisher():
+                self._publishers.pop(command.publisher, None)
+            case Inspect():
+                self._answer(command.request, self.ready)
+            case Purge():
+                self._purge(command)
+            case Delete():
+                self._delete(command)
+            case Configure():
+                self._configure(command.settings)
+            case DlxSettle():
+                self._messages.gone([key for key in command.keys if self._messages.pending.settle(key)])
+            case NodeRestarted():
+                self._publishers.clear()
+                self._messages.pending.consumer_lost()
+                self._service.lose_all()
+            case Touch() | Tick():
+                return  # declaring it again does not renew a quorum queue's lease (seed 004)
+            case _:
+                assert_never(command)
+
+    def _publish(self, command: Publish) -> None:
+        publisher, messages, ids = command.publisher, command.messages, command.ids
+        if self.deleted:
+            self._outbox.tell(
+                publisher.reply_to, Unconfirmed(publisher, ids, command.settled, self.failed, self.name)
+            )
+            return
+        first = self._messages.next_index
+        self._messages.next_index = first + len(messages)
+        sizes = list(map(len, map(_CONTENT, messages)))
+        if self.settings.overflow is Overflow.REJECT_PUBLISH:
+            taken = self._messages.room_for(sizes, self._service.turns.credit())
+            if taken < len(messages):
+                self._messages.full = True
+                rejected = Rejected(publisher, ids[taken:], command.settled, self.name)
+                self._outbox.tell(publisher.reply_to, rejected)
+                messages, sizes, ids = messages[:taken], sizes[:taken], ids[:taken]
+                if not taken:
+                    return
+        self._messages.add(first, messages, sizes)
+        self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
+        # What is published to live for 0 ms may still be delivered in this very millisecond.
+        self._messages.expired_at = self._messages.now_ms - 1
+        self._service.serve()
+        if self.settings.overflow is not Overflow.REJECT_PUBLISH:
+            self._messages.drop_heads()
+
+    def _purge(self, command: Purge) -> None:
+        waiting = self._messages.ready.clear()
+        self._answer(command.request, len(waiting) + len(self._messages.pending))
+        self._messages.gone(waiting + self._messages.pending.clear())
+
+    def _delete(self, command: Delete) -> None:
+        request = command.request
+        refused = None
+        if self.deleted:
+            refused = Refusal.GONE
+        elif command.if_unused and self.consumers:
+            refused = Refusal.IN_USE
+        elif command.if_empty and self.ready:
+            refused = Refusal.NOT_EMPTY
+        if request is not None:
+            self._outbox.tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
+        if refused is not None:
+            return
+        self.deleted = True
+        self._service.delete()
+        for publisher in self._publishers:
+            self._outbox.tell(publisher.reply_to, QueueDeleted(publisher, self.name))
+        self._publishers.clear()
+        self._messages.clear()
+
+    def _configure(self, settings: QueueSettings) -> None:
+        before, self._messages.settings = self.settings, settings
+        if self.deleted:
+            return
+        messages, service = self._messages, self._service
+        if not at_least_once(settings):
+            messages.gone(messages.pending.clear())
+        if settings.expires_ms != before.expires_ms:
+            service.unused_since = messages.now_ms
+        if settings.single_active_consumer != before.single_active_consumer:
+            service.single_active_changed()
+        service.time_out()
+        service.serve()
+        if settings.overflow is not Overflow.REJECT_PUBLISH:
+            messages.drop_heads()
+
+    def _answer(self, request: RequestRef, count: int) -> None:
+        refused = Refusal.GONE if self.deleted else None
+        self._outbox.tell(request.reply_to, Answer(request, count, self.consumers, refused))
+
+    # --- time -------------------------------------------------------------------------------------
+
+    def _pass_time(self) -> None:
+        now = self._messages.now_ms
+        expires_ms = self.settings.expires_ms
+        if (
+            expires_ms is not None
+            and not self._service.count
+            and now >= self._service.unused_since + expires_ms
+        ):
+            self._delete(DELETE)
+            return
+        if self._messages.ready.expiring:
+            self._messages.expire()
+        if self._messages.ready.delayed:
+            due = self._messages.ready.take_due(now)
+            if due:
+                self._messages.line_up_again([(index, size, expiry) for _, _, index, size, expiry in due])
+                self._service.serve()
+        if self._service.timeout_at is not None and now >= self._service.timeout_at:
+            self._service.time_out()
+            self._service.serve()
+
+
+_TICK: Final = Tick()

@@ -1,0 +1,225 @@
+"""Where a quorum queue's messages are while its state holds only their indexes.
+
+`BodyStore` is what the queue asks for. `MemoryBodies` keeps the messages of a queue without a data
+folder: in pages of 4096 consecutive indexes, of which a few are lists of messages and all others packed
+bytes, so that a long backlog costs little more than its bytes.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from itertools import compress
+from typing import Final, Protocol
+
+from amqp10broker.message.batch import decode_batch, encode_batch
+from amqp10broker.message.message import Message
+
+_PAGE_BITS: Final = 12
+_PAGE: Final = 1 << _PAGE_BITS
+_MASK: Final = _PAGE - 1
+
+OPEN_PAGES_MAX: Final = 6
+"""Pages that are lists of messages: where publishers write, where consumers read, where they settle."""
+
+
+class BodyStore(Protocol):
+    """Messages by index. An index has at most one message; indexes of new messages only grow."""
+
+    def put(self, first: int, messages: Sequence[Message]) -> None:
+        """Keep new messages under consecutive indexes."""
+
+    def put_again(self, index: int, message: Message) -> None:
+        """Keep a message under an index that was dropped before."""
+
+    def fetch(self, indexes: Sequence[int]) -> list[Message]:
+        """The messages of these indexes, which are all there."""
+
+    def drop(self, indexes: Sequence[int]) -> None:
+        """Nobody will ask for these any more. All of them are there."""
+
+    def renumber(self, indexes: Sequence[int], first: int) -> None:
+        """The messages of these indexes have new, consecutive ones from now on."""
+
+    def clear(self) -> None:
+        """Drop everything."""
+
+
+class _Page:
+    """Messages of 4096 consecutive indexes: packed, or a list with holes, or both.
+
+    Attributes:
+        live: messages that are there.
+        messages: the list, None while the page is closed.
+        packed: all messages of `slots`, empty if it would not say the same as the list.
+        slots: which places the packed messages have.
+        dropped: places dropped since it was packed.
+    """
+
+    __slots__ = ("dropped", "live", "messages", "packed", "slots")
+
+    def __init__(self) -> None:
+        self.live = 0
+        self.messages: list[Message | None] | None = []
+        self.packed = b""
+        self.slots: array[int] = array("H")
+        self.dropped: set[int] = set()
+
+    def open(self) -> list[Message | None]:
+        """The list of messages."""
+        messages = self.messages
+        if messages is None:
+            messages = self.messages = [None] * _PAGE
+            for slot, message in zip(self.slots, decode_batch(self.packed), strict=True):
+                messages[slot] = message
+            if self.dropped:
+                for slot in self.dropped:
+                    messages[slot] = None
+                self.dropped.clear()
+                self.packed = b""
+        return messages
+
+    def close(self) -> None:
+        """Have it packed only."""
+        messages = self.messages
+        assert messages is not None
+        if not self.packed:
+            there = [message is not None for message in messages]
+            self.slots = array("H", compress(range(len(messages)), there))
+            self.packed = b"".join(encode_batch([message for message in messages if message is not None]))
+        self.messages = None
+
+    def drop(self, slots: Sequence[int]) -> None:
+        """Forget messages; at least one other stays."""
+        self.live -= len(slots)
+        messages = self.messages
+        if messages is not None:
+            self.packed = b""
+            for slot in slots:
+                messages[slot] = None
+            return
+        self.dropped.update(slots)
+        if self.live * 2 < len(self.slots):
+            self.open()
+            self.close()
+
+
+class MemoryBodies:
+    """Messages in memory, packed while nobody is near them."""
+
+    def __init__(self) -> None:
+        self._pages: dict[int, _Page] = {}
+        self._open: dict[int, None] = {}
+        """Pages that are lists, the one longest untouched first."""
+        self._latest = -1
+
+    def __len__(self) -> int:
+        return sum(page.live for page in self._pages.values())
+
+    def put(self, first: int, messages: Sequence[Message]) -> None:
+        """See `BodyStore`."""
+        at, left = 0, len(messages)
+        while left:
+            number, slot = first >> _PAGE_BITS, first & _MASK
+            count = min(left, _PAGE - slot)
+            page, held = self._opened(number)
+            if len(held) < slot:
+                held.extend([None] * (slot - len(held)))
+            held[slot : slot + count] = messages if count == left and not at else messages[at : at + count]
+            page.live += count
+            page.packed = b""
+            first, at, left = first + count, at + count, left - count
+
+    def put_again(self, index: int, message: Message) -> None:
+        """See `BodyStore`."""
+        page, held = self._opened(index >> _PAGE_BITS)
+        slot = index & _MASK
+        if len(held) <= slot:
+            held.extend([None] * (slot + 1 - len(held)))
+        assert held[slot] is None
+        held[slot] = message
+        page.live += 1
+        page.packed = b""
+
+    def fetch(self, indexes: Sequence[int]) -> list[Message]:
+        """See `BodyStore`."""
+        first, last = indexes[0], indexes[-1]
+        number = first >> _PAGE_BITS
+        found: list[Message | None]
+        if last - first == len(indexes) - 1 and last >> _PAGE_BITS == number and _grows(indexes):
+            held = self._opened(number)[1]
+            found = held[first & _MASK : (last & _MASK) + 1]
+        else:
+            found = [self._opened(index >> _PAGE_BITS)[1][index & _MASK] for index in indexes]
+        messages = [message for message in found if message is not None]
+        assert len(messages) == len(indexes), "a message that is not there was asked for"
+        return messages
+
+    def drop(self, indexes: Sequence[int]) -> None:
+        """See `BodyStore`."""
+        if not indexes:
+            return
+        number = min(indexes) >> _PAGE_BITS
+        if max(indexes) >> _PAGE_BITS == number:
+            self._drop_in(number, [index & _MASK for index in indexes])
+            return
+        by_page: dict[int, list[int]] = {}
+        for index in indexes:
+            by_page.setdefault(index >> _PAGE_BITS, []).append(index & _MASK)
+        for number, slots in by_page.items():
+            self._drop_in(number, slots)
+
+    def _drop_in(self, number: int, slots: list[int]) -> None:
+        page = self._pages[number]
+        if page.live > len(slots):
+            page.drop(slots)
+            return
+        # The page that publishers fill may be emptied too, and made anew by the next of them.
+        del self._pages[number]
+        self._open.pop(number, None)
+
+    def renumber(self, indexes: Sequence[int], first: int) -> None:
+        """See `BodyStore`."""
+        messages = self.fetch(indexes)
+        self.drop(indexes)
+        self.put(first, messages)
+
+    def clear(self) -> None:
+        """See `BodyStore`."""
+        self._pages.clear()
+        self._open.clear()
+        self._latest = -1
+
+    def _opened(self, number: int) -> tuple[_Page, list[Message | None]]:
+        page = self._pages.get(number)
+        if page is None:
+            page = self._pages[number] = _Page()
+        if self._latest != number or page.messages is None:
+            self._latest = number
+            self._open.pop(number, None)
+            self._open[number] = None
+            if len(self._open) > OPEN_PAGES_MAX:
+                oldest = next(iter(self._open))
+                del self._open[oldest]
+                self._pages[oldest].close()
+        return page, page.open()
+
+
+def _grows(indexes: Sequence[int]) -> bool:
+    """Whether each index is one more than the one before, given that the ends say so."""
+    return isinstance(indexes, range) or all(map(int.__eq__, indexes, range(indexes[0], indexes[-1] + 1)))
+
+
+def ranges_of(indexes: Iterable[int]) -> list[tuple[int, int]]:
+    """Sorted indexes as ranges (first, last + 1)."""
+    ranges: list[tuple[int, int]] = []
+    start = stop = -1
+    for index in indexes:
+        if index != stop:
+            if stop > start:
+                ranges.append((start, stop))
+            start = index
+        stop = index + 1
+    if stop > start:
+        ranges.append((start, stop))
+    return ranges

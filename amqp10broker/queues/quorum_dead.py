@@ -1,0 +1,102 @@
+"""Dead messages of a quorum queue: those to be handed on at most once, and those kept until they arrived.
+
+At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
+against its limits, and an internal consumer takes them, `PREFETCH` at a time, until all target queues
+have confirmed them (queues.md, 6.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.message.message import Message
+from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
+
+PREFETCH: Final = 32
+"""Dead messages that the internal consumer holds at a time (seed 004)."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadMessage:
+    """A message for the internal consumer.
+
+    Attributes:
+        key: for `DlxSettle`.
+        message: as the target queues get it.
+        reason: why it died.
+    """
+
+    key: int
+    message: Message
+    reason: Reason
+
+
+def at_least_once(settings: QueueSettings) -> bool:
+    """Whether dead messages stay until they arrived. With drop-head they do not (seed 004)."""
+    return (
+        settings.dead_letter_strategy is DeadLetterStrategy.AT_LEAST_ONCE
+        and settings.overflow is Overflow.REJECT_PUBLISH
+        and settings.dead_letter_exchange is not None
+    )
+
+
+class Pending:
+    """Dead messages that stay, the oldest first.
+
+    Attributes:
+        entries: index -> why, and size.
+        size_bytes: of all their bodies.
+    """
+
+    __slots__ = ("_handed_out", "entries", "size_bytes")
+
+    def __init__(self) -> None:
+        self.entries: dict[int, tuple[Reason, int]] = {}
+        self.size_bytes = 0
+        # No part of the state: another member's internal consumer begins anew.
+        self._handed_out: set[int] = set()
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def add(self, index: int, reason: Reason, size: int) -> None:
+        """One more."""
+        self.entries[index] = reason, size
+        self.size_bytes += size
+
+    def next(self) -> list[tuple[int, Reason]]:
+        """Those the internal consumer gets now, as far as its prefetch allows."""
+        room = PREFETCH - len(self._handed_out)
+        if room <= 0 or len(self.entries) == len(self._handed_out):
+            return []
+        found: list[tuple[int, Reason]] = []
+        for index, (reason, _) in self.entries.items():
+            if index not in self._handed_out:
+                found.append((index, reason))
+                if len(found) == room:
+                    break
+        self._handed_out.update(index for index, _ in found)
+        return found
+
+    def settle(self, index: int) -> bool:
+        """It has arrived, or is given up; False if it is not here."""
+        entry = self.entries.pop(index, None)
+        if entry is None:
+            return False
+        self.size_bytes -= entry[1]
+        self._handed_out.discard(index)
+        return True
+
+    def consumer_lost(self) -> None:
+        """The internal consumer begins anew."""
+        self._handed_out.clear()
+
+    def clear(self) -> list[int]:
+        """Give all up. Returns the indexes."""
+        indexes = list(self.entries)
+        self.entries.clear()
+        self._handed_out.clear()
+        self.size_bytes = 0
+        return indexes

@@ -1,0 +1,193 @@
+"""One line of waiting messages of a quorum queue, as packed numbers.
+
+A message that waits is an entry of three numbers: its key, which only grows along the line, the size of
+its body, and when it expires. They lie in blocks of arrays, 12 bytes an entry, or 20 in a block that has
+messages with a time to live, so that a million of them are some megabytes and not a million objects.
+Everything is taken and put in batches.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+BLOCK_MAX: Final = 4096
+"""Entries after which a new block begins."""
+
+NEVER: Final = 0
+"""The expiry of an entry that does not expire."""
+
+
+class Block:
+    """Some entries, and how many of them have been taken from the front."""
+
+    __slots__ = ("expiries", "keys", "sizes", "start")
+
+    def __init__(self, keys: array[int], sizes: array[int], expiries: array[int] | None) -> None:
+        self.keys = keys
+        self.sizes = sizes
+        self.expiries = expiries
+        self.start = 0
+
+    def expiries_between(self, start: int, stop: int) -> list[int]:
+        """Of so many entries; all `NEVER` when the block has none."""
+        return [NEVER] * (stop - start) if self.expiries is None else self.expiries[start:stop].tolist()
+
+
+class Lane:
+    """Entries in order of their keys.
+
+    Attributes:
+        length: how many.
+        expiring: how many of them expire at some time.
+    """
+
+    __slots__ = ("_blocks", "expiring", "length")
+
+    def __init__(self) -> None:
+        self._blocks: deque[Block] = deque()
+        self.length = 0
+        self.expiring = 0
+
+    @property
+    def head_key(self) -> int:
+        """The key of the first entry. There must be one."""
+        block = self._blocks[0]
+        return block.keys[block.start]
+
+    @property
+    def head_expiry(self) -> int:
+        """When the first entry expires in ms, `NEVER` if it does not or there is none."""
+        if not self.expiring:
+            return NEVER
+        block = self._blocks[0]
+        return NEVER if block.expiries is None else block.expiries[block.start]
+
+    def append(self, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None) -> None:
+        """Put entries at the end.
+
+        Args:
+            keys: larger than any that is or was in the line.
+            sizes: bytes.
+            expiries: ms, or `NEVER`; None: none of them expires.
+        """
+        count = len(keys)
+        block = self._blocks[-1] if self._blocks else None
+        if block is None or len(block.keys) >= BLOCK_MAX:
+            block = Block(array("Q"), array("I"), None)
+            self._blocks.append(block)
+        if expiries is not None:
+            if block.expiries is None:
+                block.expiries = array("Q", bytes(8 * len(block.keys)))
+            block.expiries.extend(expiries)
+            self.expiring += count - expiries.count(NEVER)
+        elif block.expiries is not None:
+            block.expiries.extend([NEVER] * count)
+        block.keys.extend(keys)
+        block.sizes.extend(sizes)
+        self.length += count
+
+    def take(self, count: int, expired_at: int) -> tuple[list[int], list[int], list[int] | None]:
+        """Take from the front, up to the first entry that has expired.
+
+        Args:
+            count: at most so many, at least 1.
+            expired_at: ms; entries up to here have expired.
+
+        Returns:
+            Keys, sizes, and expiries (None: none of them expires). Fewer than asked for when a block
+            ends: ask again.
+        """
+        if not self.length:
+            return [], [], None
+        blocks = self._blocks
+        block = blocks[0]
+        start = block.start
+        stop = min(start + count, len(block.keys))
+        expiries: list[int] | None = None
+        if self.expiring and block.expiries is not None:
+            expiries = block.expiries[start:stop].tolist()
+            valid = next(
+                (at for at, when in enumerate(expiries) if NEVER < when <= expired_at), len(expiries)
+            )
+            if valid < len(expiries):
+                expiries = expiries[:valid]
+                stop = start + valid
+            self.expiring -= len(expiries) - expiries.count(NEVER)
+        keys = block.keys[start:stop].tolist()
+        sizes = block.sizes[start:stop].tolist()
+        self._taken(block, stop)
+        return keys, sizes, expiries
+
+    def take_expired(self, expired_at: int) -> tuple[list[int], list[int]]:
+        """Take all entries at the front that have expired. Returns keys and sizes."""
+        keys: list[int] = []
+        sizes: list[int] = []
+        while self.expiring:
+            block = self._blocks[0]
+            if block.expiries is None:
+                break
+            start = stop = block.start
+            end = len(block.keys)
+            while stop < end and NEVER < block.expiries[stop] <= expired_at:
+                stop += 1
+            if stop == start:
+                break
+            keys += block.keys[start:stop]
+            sizes += block.sizes[start:stop]
+            self.expiring -= stop - start
+            self._taken(block, stop)
+        return keys, sizes
+
+    def _taken(self, block: Block, stop: int) -> None:
+        self.length -= stop - block.start
+        block.start = stop
+        if stop == len(block.keys):
+            self._blocks.popleft()
+
+    def put_back(self, entries: list[tuple[int, int, int]]) -> None:
+        """Put entries back to where they were, before everything with a larger key.
+
+        Args:
+            entries: key, size, expiry; at least one, in any order.
+        """
+        last = max(entries)[0]
+        self.length += len(entries)
+        self.expiring += sum(1 for entry in entries if entry[2])
+        blocks = self._blocks
+        entries = entries[:]
+        while blocks and blocks[0].keys[blocks[0].start] < last:
+            # Others gave back before: theirs are among ours.
+            block = blocks.popleft()
+            entries += self._entries_of(block)
+        entries.sort()
+        keys, sizes, expiries = zip(*entries, strict=True)
+        blocks.appendleft(
+            Block(array("Q", keys), array("I", sizes), array("Q", expiries) if any(expiries) else None)
+        )
+
+    @staticmethod
+    def _entries_of(block: Block) -> Iterator[tuple[int, int, int]]:
+        start, stop = block.start, len(block.keys)
+        return zip(
+            block.keys[start:stop], block.sizes[start:stop], block.expiries_between(start, stop), strict=True
+        )
+
+    def clear(self) -> list[int]:
+        """Take everything. Returns the keys."""
+        keys = [key for block in self._blocks for key in block.keys[block.start :]]
+        self._blocks.clear()
+        self.length = self.expiring = 0
+        return keys
+
+    def columns(self) -> tuple[array[int], array[int], array[int]]:
+        """All keys, sizes and expiries, for a snapshot."""
+        keys, sizes, expiries = array("Q"), array("I"), array("Q")
+        for block in self._blocks:
+            keys.extend(block.keys[block.start :])
+            sizes.extend(block.sizes[block.start :])
+            if self.expiring:
+                expiries.extend(block.expiries_between(block.start, len(block.keys)))
+        return keys, sizes, expiries

@@ -1,0 +1,288 @@
+"""The messages of a quorum queue: where each is, what happened to it, when it has to go.
+
+What consumers hold is their own business (`quorum_service`); it comes here when they are done with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate, takewhile
+from operator import itemgetter
+from typing import Final
+
+from amqp10broker.message.message import Message
+from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
+from amqp10broker.message.traits import traits_of
+from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.effects import DeadLetters, Reason
+from amqp10broker.queues.quorum_bodies import BodyStore
+from amqp10broker.queues.quorum_consumers import size_of
+from amqp10broker.queues.quorum_dead import Pending, at_least_once
+from amqp10broker.queues.quorum_lane import NEVER
+from amqp10broker.queues.quorum_ready import PRIORITY_NORMAL_MAX, Ready
+from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
+
+Counts = tuple[int, int, bytes]
+"""Of a message that came back: how often consumers had it, how many of these deliveries failed, and the
+annotations that were merged into it."""
+
+_NO_COUNTS: Final[Counts] = (0, 0, b"")
+_SHARED_COUNTS_MAX: Final = 1024
+_HEAD: Final = itemgetter(0)
+
+
+class Messages:
+    """All messages of one queue, by index.
+
+    Attributes:
+        settings: of the queue.
+        bodies: what they contain.
+        replaying: nothing is read, for nobody would hear of it.
+        now_ms: time of the command that is carried out.
+        expired_at: what expires up to here has expired.
+        next_index: of the next message.
+        ready: those that wait.
+        counts: of those that came back.
+        pending: dead ones that stay until they have arrived.
+        full: publishes are rejected.
+        dead_letters: those given up since somebody took them.
+    """
+
+    __slots__ = (
+        "_shared_counts",
+        "bodies",
+        "counts",
+        "dead_letters",
+        "expired_at",
+        "full",
+        "next_index",
+        "now_ms",
+        "pending",
+        "ready",
+        "replaying",
+        "settings",
+    )
+
+    def __init__(self, settings: QueueSettings, bodies: BodyStore, now_ms: int) -> None:
+        self.settings = settings
+        self.bodies = bodies
+        self.replaying = False
+        self.now_ms = now_ms
+        self.expired_at = now_ms
+        self.next_index = 0
+        self.ready = Ready()
+        self.counts: dict[int, Counts] = {}
+        self.pending = Pending()
+        self.full = False
+        self.dead_letters: list[DeadLetters] = []
+        self._shared_counts: dict[Counts, Counts] = {}
+
+    def clear(self) -> None:
+        """The queue is gone."""
+        self.ready = Ready()
+        self.counts.clear()
+        self.pending.clear()
+        self.full = False
+        self.bodies.clear()
+
+    def add(self, first: int, messages: Sequence[Message], sizes: list[int]) -> None:
+        """New messages, under indexes from `first` on, to the end of their lines."""
+        self.bodies.put(first, messages)
+        heads = set(map(_HEAD, messages))
+        queue_ttl = self.settings.message_ttl_ms
+        kinds: dict[bytes, tuple[bool, int]] = {}
+        for head in heads:
+            _, priority, ttl = traits_of(head)
+            ttl = min((each for each in (ttl, queue_ttl) if each is not None), default=None)
+            # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
+            expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
+            kinds[head] = priority is not None and priority > PRIORITY_NORMAL_MAX, expiry
+        different = set(kinds.values())
+        indexes = range(first, first + len(messages))
+        if len(different) == 1:
+            high, expiry = different.pop()
+            self.ready.add(indexes, sizes, [expiry] * len(sizes) if expiry else None, high=high)
+            return
+        for high in (True, False):
+            chosen = [
+                (index, size, kinds[message[0]][1])
+                for index, size, message in zip(indexes, sizes, messages, strict=True)
+                if kinds[message[0]][0] is high
+            ]
+            if chosen:
+                own_indexes, own_sizes, expiries = zip(*chosen, strict=True)
+                self.ready.add(own_indexes, own_sizes, expiries if any(expiries) else None, high=high)
+
+    def read(self, indexes: Sequence[int]) -> list[Message]:
+        """What consumers see: with what happened to each written into it."""
+        messages = self.bodies.fetch(indexes)
+        if self.counts:
+            find = self.counts.get
+            for at, index in enumerate(indexes):
+                counts = find(index)
+                if counts is not None:
+                    messages[at] = redelivered(messages[at], *counts)
+        return messages
+
+    def put_back_unknown(self, index: int, message: Message) -> None:
+        """A message that the queue had let go comes back, to about where it was."""
+        _, priority, ttl = traits_of(message[0])
+        expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
+        self.bodies.put_again(index, message)
+        high = priority is not None and priority > PRIORITY_NORMAL_MAX
+        self.ready.put_back_unknown(index, len(message[1]), expiry, high=high)
+
+    def decide(self, held: Sequence[tuple[int, int]], verdict: Verdict, annotations: bytes = b"") -> None:
+        """What becomes of deliveries that somebody held, in this order.
+
+        Args:
+            held: items of `Consumer.unsettled`, which is out of there already.
+            verdict: of all of them.
+            annotations: to be merged into them.
+        """
+        if not held:
+            return
+        if verdict is Verdict.ACCEPT:
+            self.gone([key for key, _ in held])
+            return
+        failed = verdict in (Verdict.DISCARD_FAILED, Verdict.REQUEUE_FAILED)
+        for key, _ in held:
+            self._count(key, failed=failed, annotations=annotations)
+        if verdict in (Verdict.DISCARD, Verdict.DISCARD_FAILED):
+            self._die(Reason.REJECTED, [key for key, _ in held], [size_of(value) for _, value in held])
+            return
+        limit = self.settings.delivery_limit
+        if limit is not None:
+            over = [(key, value) for key, value in held if self.counts[key][0] > limit]
+            if over:
+                held = [item for item in held if self.counts[item[0]][0] <= limit]
+                sizes = [size_of(value) for _, value in over]
+                self._die(Reason.DELIVERY_LIMIT, [key for key, _ in over], sizes)
+        due = delivery_time_ms(annotations) if annotations else None
+        at_once: list[tuple[int, int, int]] = []
+        for key, value in held:
+            when = self._retry_at(key, failed=failed) if due is None else due
+            entry = key, size_of(value), self.ready.expiry_of(key)
+            if when > self.now_ms:
+                self.ready.give_delayed(*entry, when)
+            else:
+                at_once.append(entry)
+        self.line_up_again(at_once)
+
+    def _count(self, index: int, *, failed: bool, annotations: bytes) -> None:
+        acquired, failures, notes = self.counts.get(index, _NO_COUNTS)
+        counts = acquired + 1, failures + failed, merged(notes, annotations)
+        shared = self._shared_counts.get(counts)
+        if shared is None:
+            # Most messages that come back at the same time have the same counts: one object for all.
+            if len(self._shared_counts) >= _SHARED_COUNTS_MAX:
+                self._shared_counts.clear()
+            shared = self._shared_counts[counts] = counts
+        self.counts[index] = shared
+
+    def _retry_at(self, index: int, *, failed: bool) -> int:
+        settings = self.settings
+        kind = settings.retry_type
+        wanted = RetryType.FAILED if failed else RetryType.RETURNED
+        if settings.retry_min_ms is None or kind not in (RetryType.ALL, wanted):
+            return self.now_ms
+        wait = settings.retry_min_ms * max(1, self.counts[index][1])
+        return self.now_ms + (wait if settings.retry_max_ms is None else min(wait, settings.retry_max_ms))
+
+    def line_up_again(self, entries: list[tuple[int, int, int]]) -> None:
+        """Messages that are to be delivered again now: index, size, expiry."""
+        if self.settings.delivery_limit is not None:
+            for entry in entries:
+                self.ready.give_return(*entry)
+        elif entries:
+            # Without a limit nothing ends a loop of returns, which must not keep others from being served:
+            # the message goes to the tail as a new entry (seed 004).
+            first = self.next_index
+            self.next_index = first + len(entries)
+            fresh = range(first, self.next_index)
+            old, sizes, expiries = zip(*entries, strict=True)
+            for before, after in zip(old, fresh, strict=True):
+                self.counts[after] = self.counts.pop(before)
+            self.bodies.renumber(old, first)
+            self.ready.add(fresh, sizes, expiries if any(expiries) else None, high=False)
+
+    def gone(self, indexes: list[int]) -> None:
+        """These messages are no more."""
+        if indexes:
+            self.ready.forget(indexes)
+            if self.counts:
+                for index in indexes:
+                    self.counts.pop(index, None)
+            self.bodies.drop(indexes)
+
+    def _die(self, reason: Reason, indexes: list[int], sizes: list[int]) -> None:
+        """The queue gives these up: to the dead-letter exchange, if there is one."""
+        settings = self.settings
+        if at_least_once(settings):
+            self.ready.forget(indexes)
+            for index, size in zip(indexes, sizes, strict=True):
+                self.pending.add(index, reason, size)
+            return
+        if settings.dead_letter_exchange is not None and not self.replaying:
+            exchange, key = settings.dead_letter_exchange, settings.dead_letter_routing_key
+            self.dead_letters.append(DeadLetters(reason, self.read(indexes), exchange, key))
+        self.gone(indexes)
+
+    def expire(self) -> None:
+        """Let go what has expired and is the first in its line."""
+        for indexes, sizes in self.ready.take_expired(self.expired_at):
+            self._die(Reason.EXPIRED, indexes, sizes)
+
+    # --- limits -----------------------------------------------------------------------------------
+
+    def counted(self) -> tuple[int, int]:
+        """What counts against the limits: messages and bytes that wait, delayed and dead ones too."""
+        ready, pending = self.ready, self.pending
+        return (
+            ready.length + ready.delayed + len(pending),
+            ready.size_bytes + ready.delayed_bytes + pending.size_bytes,
+        )
+
+    def room_for(self, sizes: list[int], credit: int) -> int:
+        """How many of new messages are taken. What a consumer takes at once needs no room.
+
+        Args:
+            sizes: of the new messages.
+            credit: what consumers can take at once.
+        """
+        settings = self.settings
+        if self.full:
+            return 0
+        if settings.max_length is None and settings.max_length_bytes is None:
+            return len(sizes)
+        messages, size_bytes = self.counted()
+        passing = min(credit, len(sizes))
+        room = len(sizes) - passing
+        if settings.max_length is not None:
+            room = min(room, max(0, settings.max_length - messages))
+        if settings.max_length_bytes is not None:
+            left = settings.max_length_bytes - size_bytes
+            fitting = takewhile(lambda total: total <= left, accumulate(sizes[passing : passing + room]))
+            room = sum(1 for _ in fitting)
+        return passing + room
+
+    def leave_full(self) -> None:
+        """A full queue takes messages again when it is down to 80 % of what it may hold."""
+        settings = self.settings
+        messages, size_bytes = self.counted()
+        if settings.overflow is Overflow.REJECT_PUBLISH:
+            for count, limit in ((messages, settings.max_length), (size_bytes, settings.max_length_bytes)):
+                if limit is not None and count * 5 > limit * 4:
+                    return
+        self.full = False
+
+    def drop_heads(self) -> None:
+        """Drop what is above the limits. What only came back and is above stays until then."""
+        settings = self.settings
+        if settings.max_length is not None:
+            over = min(self.counted()[0] - settings.max_length, self.ready.length)
+            if over > 0:
+                self._die(Reason.MAXLEN, *self.ready.take_heads(over))
+        if settings.max_length_bytes is not None:
+            while self.ready.length and self.counted()[1] > settings.max_length_bytes:
+                self._die(Reason.MAXLEN, *self.ready.take_heads(1))

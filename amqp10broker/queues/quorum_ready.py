@@ -1,0 +1,288 @@
+"""The messages of a quorum queue that wait, and the order in which they are served.
+
+Four places. `returns` holds what consumers gave back, in order of return, and is served before all
+else. `high` and `normal` hold what nobody had yet, by priority; of two levels that wait, high gets two
+turns and normal one, high first, and a high message that was published before the oldest normal one
+goes first even in normal's turn (seed 004). `delayed` holds returned messages that must not be
+delivered yet.
+
+A message that a consumer holds has left its place; the place is remembered, so that one which never
+reached the client goes back to where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from heapq import heapify, heappop, heappush
+from typing import Final
+
+from amqp10broker.queues.quorum_lane import NEVER, Lane
+
+HIGH_TURNS: Final = 2
+"""Turns of the high level for one of the normal level."""
+
+PRIORITY_NORMAL_MAX: Final = 4
+"""Messages above it are of high priority."""
+
+_FROM_HIGH: Final = -1
+
+Delayed = tuple[int, int, int, int, int]
+"""When it is due in ms, number of its return, index, size, expiry."""
+
+
+class Ready:
+    """Waiting messages by index.
+
+    Attributes:
+        size_bytes: of the bodies of ready messages.
+        delayed_bytes: of the bodies of delayed ones.
+    """
+
+    __slots__ = (
+        "_delayed",
+        "_expiries",
+        "_high_turns",
+        "_index_of_return",
+        "_places",
+        "_returns_made",
+        "delayed_bytes",
+        "high",
+        "normal",
+        "returns",
+        "size_bytes",
+    )
+
+    def __init__(self) -> None:
+        self.returns = Lane()
+        self.high = Lane()
+        self.normal = Lane()
+        self.size_bytes = 0
+        self.delayed_bytes = 0
+        self._delayed: list[Delayed] = []
+        self._index_of_return: dict[int, int] = {}
+        self._returns_made = 0
+        self._places: dict[int, int] = {}
+        """Of messages that consumers hold: the number of their return, or `_FROM_HIGH`; absent: normal."""
+        self._expiries: dict[int, int] = {}
+        """Of messages that consumers hold."""
+        self._high_turns = 0
+        """Turns the high level had since the normal one had one."""
+
+    @property
+    def length(self) -> int:
+        """Ready messages."""
+        return self.returns.length + self.high.length + self.normal.length
+
+    @property
+    def delayed(self) -> int:
+        """Messages that will be ready later."""
+        return len(self._delayed)
+
+    @property
+    def expiring(self) -> bool:
+        """Some ready message expires at some time."""
+        return bool(self.normal.expiring or self.high.expiring or self.returns.expiring)
+
+    def deadline(self) -> int | None:
+        """When the first message expires or is delayed no more, in ms."""
+        times = [
+            when
+            for when in (self.returns.head_expiry, self.high.head_expiry, self.normal.head_expiry)
+            if when != NEVER
+        ]
+        if self._delayed:
+            times.append(self._delayed[0][0])
+        return min(times, default=None)
+
+    # --- in ---------------------------------------------------------------------------------------
+
+    def add(
+        self, indexes: Sequence[int], sizes: Sequence[int], expiries: Sequence[int] | None, *, high: bool
+    ) -> None:
+        """New messages."""
+        (self.high if high else self.normal).append(indexes, sizes, expiries)
+        self.size_bytes += sum(sizes)
+
+    def give_return(self, index: int, size: int, expiry: int) -> None:
+        """A message that came back, for another delivery."""
+        number = self._returns_made
+        self._returns_made = number + 1
+        self._index_of_return[number] = index
+        self.returns.append((number,), (size,), (expiry,) if expiry else None)
+        self.size_bytes += size
+
+    def give_delayed(self, index: int, size: int, expiry: int, due_ms: int) -> None:
+        """A message that came back and has to wait."""
+        number = self._returns_made
+        self._returns_made = number + 1
+        heappush(self._delayed, (due_ms, number, index, size, expiry))
+        self.delayed_bytes += size
+
+    def put_back(self, indexes: Sequence[int], sizes: Sequence[int]) -> None:
+        """Messages that consumers held and nobody has seen, each to where it was."""
+        returned: list[tuple[int, int, int]] = []
+        high: list[tuple[int, int, int]] = []
+        normal: list[tuple[int, int, int]] = []
+        for index, size in zip(indexes, sizes, strict=True):
+            expiry = self._expiries.pop(index, NEVER)
+            place = self._places.pop(index, None)
+            if place is None:
+                normal.append((index, size, expiry))
+            elif place == _FROM_HIGH:
+                high.append((index, size, expiry))
+            else:
+                self._index_of_return[place] = index
+                returned.append((place, size, expiry))
+        for lane, entries in ((self.returns, returned), (self.high, high), (self.normal, normal)):
+            if entries:
+                lane.put_back(entries)
+        self.size_bytes += sum(sizes)
+
+    def put_back_unknown(self, index: int, size: int, expiry: int, *, high: bool) -> None:
+        """Likewise one whose place is forgotten."""
+        (self.high if high else self.normal).put_back([(index, size, expiry)])
+        self.size_bytes += size
+
+    # --- out --------------------------------------------------------------------------------------
+
+    def take(self, count: int, expired_at: int) -> tuple[list[int], list[int]]:
+        """Take the next messages for a consumer.
+
+        Args:
+            count: at most so many, at least 1. Fewer may come although there are more: ask again. None
+                come when the next one has expired.
+            expired_at: ms; messages up to here have expired.
+
+        Returns:
+            Indexes and sizes.
+        """
+        returns, high, normal = self.returns, self.high, self.normal
+        if returns.length:
+            numbers, sizes, expiries = returns.take(count, expired_at)
+            indexes = [self._index_of_return.pop(number) for number in numbers]
+            self._places.update(zip(indexes, numbers, strict=True))
+        elif high.length:
+            if normal.length:
+                count = 1
+                if self._high_turns == HIGH_TURNS and high.head_key > normal.head_key:
+                    indexes, sizes, expiries = normal.take(count, expired_at)
+                    if indexes:
+                        self._high_turns = 0
+                    return self._took(indexes, sizes, expiries)
+            indexes, sizes, expiries = high.take(count, expired_at)
+            if indexes:
+                self._high_turns = min(self._high_turns + 1, HIGH_TURNS) if normal.length else 0
+            self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
+        else:
+            self._high_turns = 0
+            indexes, sizes, expiries = normal.take(count, expired_at)
+        return self._took(indexes, sizes, expiries)
+
+    def _took(
+        self, indexes: list[int], sizes: list[int], expiries: list[int] | None
+    ) -> tuple[list[int], list[int]]:
+        self.size_bytes -= sum(sizes)
+        if expiries is not None:
+            self._expiries.update(
+                (index, when) for index, when in zip(indexes, expiries, strict=True) if when
+            )
+        return indexes, sizes
+
+    def expiry_of(self, index: int) -> int:
+        """When a message that a consumer holds expires, `NEVER` if it does not; then it is forgotten."""
+        self._places.pop(index, None)
+        return self._expiries.pop(index, NEVER)
+
+    def forget(self, indexes: Sequence[int]) -> None:
+        """Consumers held these, and they do not come back."""
+        if self._places:
+            for index in indexes:
+                self._places.pop(index, None)
+        if self._expiries:
+            for index in indexes:
+                self._expiries.pop(index, None)
+
+    def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
+        """Take what has expired and is the first in its line: indexes and sizes, line by line."""
+        found: list[tuple[list[int], list[int]]] = []
+        for lane in (self.returns, self.high, self.normal):
+            if lane.expiring and NEVER < lane.head_expiry <= expired_at:
+                keys, sizes = lane.take_expired(expired_at)
+                if lane is self.returns:
+                    keys = [self._index_of_return.pop(number) for number in keys]
+                self.size_bytes -= sum(sizes)
+                found.append((keys, sizes))
+        return found
+
+    def take_heads(self, count: int) -> tuple[list[int], list[int]]:
+        """Take messages that a full queue drops: the oldest returns, then the oldest of low priority.
+
+        There must be so many. Returns indexes and sizes.
+        """
+        indexes: list[int] = []
+        sizes: list[int] = []
+        while len(indexes) < count:
+            lane = next(lane for lane in (self.returns, self.normal, self.high) if lane.length)
+            keys, their_sizes, _ = lane.take(count - len(indexes), NEVER)
+            if lane is self.returns:
+                keys = [self._index_of_return.pop(number) for number in keys]
+            indexes += keys
+            sizes += their_sizes
+        self.size_bytes -= sum(sizes)
+        return indexes, sizes
+
+    def take_due(self, now_ms: int) -> list[Delayed]:
+        """Take the delayed messages whose time has come, in that order."""
+        due: list[Delayed] = []
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            entry = heappop(self._delayed)
+            self.delayed_bytes -= entry[3]
+            due.append(entry)
+        return due
+
+    def clear(self) -> list[int]:
+        """Take everything that waits, delayed messages too. Returns the indexes."""
+        indexes = [self._index_of_return.pop(number) for number in self.returns.clear()]
+        indexes += self.high.clear()
+        indexes += self.normal.clear()
+        indexes += [entry[2] for entry in sorted(self._delayed)]
+        self._delayed.clear()
+        self.size_bytes = self.delayed_bytes = 0
+        return indexes
+
+    # --- for snapshots ----------------------------------------------------------------------------
+
+    def numbers(self) -> tuple[int, int]:
+        """Returns made so far, and turns the high level had in a row."""
+        return self._returns_made, self._high_turns
+
+    def indexes_of_returns(self) -> list[int]:
+        """Indexes of what waits in `returns`, in that order."""
+        return [self._index_of_return[number] for number in self.returns.columns()[0]]
+
+    def delayed_entries(self) -> list[Delayed]:
+        """What is delayed, the first due first."""
+        return sorted(self._delayed)
+
+    def memory_of_held(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Places and expiries of messages that consumers hold, by index."""
+        return sorted(self._places.items()), sorted(self._expiries.items())
+
+    def restore(
+        self,
+        numbers: tuple[int, int],
+        indexes_of_returns: Sequence[int],
+        delayed: Sequence[Delayed],
+        places: Sequence[tuple[int, int]],
+        expiries: Sequence[tuple[int, int]],
+    ) -> None:
+        """Take over what the methods above gave. The lanes have been filled before, of a new object."""
+        self._returns_made, self._high_turns = numbers
+        keys = self.returns.columns()[0]
+        self._index_of_return = dict(zip(keys, indexes_of_returns, strict=True))
+        self._delayed = list(delayed)
+        heapify(self._delayed)
+        self._places = dict(places)
+        self._expiries = dict(expiries)
+        self.size_bytes = sum(sum(lane.columns()[1]) for lane in (self.returns, self.high, self.normal))
+        self.delayed_bytes = sum(entry[3] for entry in self._delayed)

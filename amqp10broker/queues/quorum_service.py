@@ -1,0 +1,376 @@
+"""How a quorum queue serves its consumers: subscriptions, credit, turns, settlement, time-outs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import (
+    Cancel,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.consumers import turn_of, turn_within
+from amqp10broker.queues.effects import ActiveChanged, CreditReply, QueueDeleted, Subscribed, TimedOut
+from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.quorum_consumers import (
+    SIZE_BITS,
+    Activity,
+    Consumer,
+    Turns,
+    delivered_at,
+    size_of,
+)
+from amqp10broker.queues.quorum_messages import Messages
+
+
+class Service:
+    """The consumers of one queue.
+
+    Attributes:
+        by_ref: all, in the order in which they came.
+        count: of those that may get messages, without fetches of one message.
+        turns: those that can take a message now.
+        timeout_at: no delivery is held for too long before, in ms; None: never.
+        unused_since: when the last consumer went or the last message was fetched, in ms.
+        made: consumers that ever were.
+        activity: which one is active, if only one is.
+    """
+
+    __slots__ = (
+        "_messages",
+        "_name",
+        "_outbox",
+        "activity",
+        "by_ref",
+        "count",
+        "made",
+        "timeout_at",
+        "turns",
+        "unused_since",
+    )
+
+    def __init__(self, name: str, messages: Messages, outbox: Outbox, now_ms: int) -> None:
+        self._name = name
+        self._messages = messages
+        self._outbox = outbox
+        self.by_ref: dict[ConsumerRef, Consumer] = {}
+        self.count = 0
+        self.made = 0
+        self.turns = Turns()
+        self.activity = Activity()
+        self.timeout_at: int | None = None
+        self.unused_since = now_ms
+
+    def restore(
+        self, *, made: int, unused_since: int, turns: list[Consumer], holder: Consumer | None
+    ) -> None:
+        """Take over what a snapshot says. The consumers are in `by_ref` already."""
+        self.made = made
+        self.unused_since = unused_since
+        self.count = sum(1 for each in self.by_ref.values() if each.counted and not each.cancelled)
+        for consumer in turns:
+            self.turns.add(consumer)
+        self.activity.holder = holder
+        self._find_timeout()
+
+    def delete(self) -> None:
+        """The queue is gone: tell all of them."""
+        for consumer in self.by_ref.values():
+            self._outbox.flush(consumer)
+            self._outbox.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self._name))
+        self._clear()
+
+    def lose_all(self) -> None:
+        """The node was started again: what they held comes back, as from lost connections."""
+        consumers = list(self.by_ref.values())
+        held = sorted(item for each in consumers if not each.settled for item in each.unsettled.items())
+        # What went out settled may have arrived, and nobody asked for it twice.
+        self._messages.gone([key for each in consumers if each.settled for key in each.unsettled])
+        self._clear()
+        self._messages.decide(held, Verdict.REQUEUE_FAILED)
+        self.unused_since = self._messages.now_ms
+
+    def _clear(self) -> None:
+        self.by_ref.clear()
+        self.count = 0
+        self.turns.clear()
+        self.activity = Activity()
+        self.timeout_at = None
+
+    def single_active_changed(self) -> None:
+        """The queue has a single active consumer from now on, or has none any more."""
+        self.activity = Activity()
+        for consumer in self.by_ref.values():
+            consumer.active = False
+            self._update_turn(consumer)
+        self.choose_active()
+
+    def subscribe(self, command: Subscribe) -> None:
+        """A consumer comes; the queue is there."""
+        ref = command.consumer
+        consumer = Consumer(
+            ref,
+            self.made,
+            settled=command.settled,
+            counted=command.counted,
+            priority=command.priority,
+            timeout_ms=command.timeout_ms,
+        )
+        self.made += 1
+        self.by_ref[ref] = consumer
+        if command.answer:
+            self._outbox.tell(ref.reply_to, Subscribed(ref))
+        if not command.counted:
+            self.unused_since = self._messages.now_ms
+            return
+        self.count += 1
+        if self._messages.settings.single_active_consumer:
+            self.choose_active()
+            if not consumer.active:
+                self._outbox.tell(ref.reply_to, ActiveChanged(ref, active=False))
+            self.serve()
+
+    def cancel(self, command: Cancel) -> None:
+        """A consumer gets no more."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None or consumer.cancelled:
+            return
+        consumer.cancelled = True
+        consumer.credit = 0
+        if consumer.settled or not consumer.unsettled:
+            del self.by_ref[command.consumer]
+            self._messages.gone(list(consumer.unsettled))
+        self._end_of(consumer)
+
+    def unsubscribe(self, command: Unsubscribe) -> None:
+        """A consumer is gone."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None:
+            return
+        self._take_back(consumer, command.unsent, command.unsent_messages, command.seen)
+        del self.by_ref[command.consumer]
+        if consumer.settled:
+            self._messages.gone(list(consumer.unsettled))
+        else:
+            self._messages.decide(list(consumer.unsettled.items()), command.verdict)
+        if not consumer.cancelled:
+            self._end_of(consumer)
+        self.serve()
+
+    def credit(self, command: Credit) -> None:
+        """A consumer may have more, or less."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None or consumer.cancelled:
+            return
+        if consumer.settled:
+            on_its_way = consumer.handed_out - command.seen
+            arrived = list(consumer.unsettled)[: len(consumer.unsettled) - on_its_way]
+            for key in arrived:
+                del consumer.unsettled[key]
+            self._messages.gone(arrived)
+        credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        consumer.turn = turn_within(credit)
+        consumer.credit = credit
+        self._heard_of(consumer)
+        self._update_turn(consumer)
+        self.serve()
+        if command.drain and consumer.credit:
+            consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
+            consumer.credit = 0
+            self.turns.remove(consumer)
+        self._outbox.flush(consumer)
+        reply = CreditReply(
+            consumer.ref,
+            consumer.delivery_count,
+            consumer.credit,
+            self._messages.ready.length,
+            command.drain,
+            consumer.epoch,
+        )
+        self._outbox.tell(consumer.ref.reply_to, reply)
+
+    def settle(self, command: Settle) -> None:
+        """A consumer decided on deliveries."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None:
+            return
+        pop = consumer.unsettled.pop
+        verdict = command.verdict
+        if verdict is Verdict.ACCEPT:
+            self._messages.gone([key for key in command.keys if pop(key, None) is not None])
+        else:
+            held = [(key, value) for key in command.keys if (value := pop(key, None)) is not None]
+            self._messages.decide(held, verdict, command.annotations)
+        self._heard_of(consumer)
+        if consumer.cancelled and not consumer.unsettled:
+            del self.by_ref[command.consumer]
+        self.serve()
+
+    def give_back(self, command: GiveBack) -> None:
+        """A consumer has credit for less than it was given."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None:
+            return
+        self._take_back(consumer, command.keys, command.messages, command.seen)
+        consumer.delivery_count = command.delivery_count
+        consumer.epoch = command.epoch
+        consumer.credit = 0
+        self.turns.remove(consumer)
+        self._heard_of(consumer)
+        self.serve()
+
+    def _take_back(
+        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+    ) -> None:
+        """Put deliveries that never reached the client back to their places, as they are."""
+        self._outbox.withdraw(consumer)
+        unsettled = consumer.unsettled
+        on_its_way = consumer.handed_out - seen
+        back = list(unsettled)[-on_its_way:] if on_its_way else []
+        consumer.handed_out = seen
+        back += [key for key in keys if key in unsettled]
+        if consumer.settled:
+            # What is trimmed is not here any more: the session's copy is all there is.
+            for key, message in zip(keys, messages, strict=True):
+                if key not in unsettled:
+                    self._messages.put_back_unknown(key, message)
+        if back:
+            back = list(dict.fromkeys(back))
+            self._messages.ready.put_back(back, [size_of(unsettled.pop(key)) for key in back])
+
+    def _end_of(self, consumer: Consumer) -> None:
+        """It gets no more: another may be the active one, and the queue may be unused from now on."""
+        self.turns.remove(consumer)
+        if consumer.counted:
+            self.count -= 1
+            self.unused_since = self._messages.now_ms
+            self.choose_active()
+            self.serve()
+
+    def serve(self) -> None:
+        """Hand out ready messages while any consumer can take one."""
+        turns, ready = self.turns, self._messages.ready
+        group = None
+        waiting = 0  # consumers whose turn in this round is still to come
+        while turns and (left := ready.length):
+            if group is not turns.first():
+                group = turns.first()
+                waiting = len(group)
+            consumer = group[0]
+            count = turn_of(consumer, group, left, waiting)
+            self._hand_out(consumer, count)
+            if consumer.credit:
+                group.rotate(-1)
+            else:
+                turns.remove(consumer)
+            waiting = waiting - 1 or len(group)
+
+    def _hand_out(self, consumer: Consumer, count: int) -> None:
+        ready = self._messages.ready
+        indexes: list[int] = []
+        sizes: list[int] = []
+        while len(indexes) < count and ready.length:
+            more, more_sizes = ready.take(count - len(indexes), self._messages.expired_at)
+            if not more:
+                self._messages.expire()
+            elif indexes:
+                indexes += more
+                sizes += more_sizes
+            else:
+                indexes, sizes = more, more_sizes
+        count = len(indexes)
+        if not count:
+            return
+        consumer.credit -= count
+        consumer.handed_out += count
+        consumer.delivery_count = (consumer.delivery_count + count) & MASK
+        stamp = self._messages.now_ms << SIZE_BITS
+        consumer.unsettled.update(zip(indexes, [stamp | size for size in sizes], strict=True))
+        limit = self._timeout_of(consumer)
+        if limit is not None:
+            timeout_at = self._messages.now_ms + limit
+            if self.timeout_at is None or timeout_at < self.timeout_at:
+                self.timeout_at = timeout_at
+        if self._messages.replaying:
+            return
+        self._outbox.deliver(consumer, indexes, self._messages.read(indexes))
+
+    def _update_turn(self, consumer: Consumer) -> None:
+        able = consumer.credit and not consumer.silent and not consumer.cancelled
+        if able and (consumer.active or not self._messages.settings.single_active_consumer):
+            self.turns.add(consumer)
+        else:
+            self.turns.remove(consumer)
+
+    def _heard_of(self, consumer: Consumer) -> None:
+        """The session of a consumer did something, so its client is alive; it may have settled its last."""
+        if consumer.silent:
+            consumer.silent = False
+            self.choose_active()
+            self._update_turn(consumer)
+        elif self.activity.holder is consumer and not consumer.active and not consumer.busy:
+            self.choose_active()
+
+    def choose_active(self) -> None:
+        """Look again who is the single active consumer."""
+        if not self._messages.settings.single_active_consumer:
+            return
+        activity = self.activity
+        activity.choose(self.by_ref.values())
+        for consumer in activity.take_changed():
+            self._update_turn(consumer)
+            if consumer.ref in self.by_ref and not consumer.cancelled:
+                # What it was given while it was active is told before.
+                self._outbox.flush(consumer)
+                self._outbox.tell(consumer.ref.reply_to, ActiveChanged(consumer.ref, consumer.active))
+
+    def time_out(self) -> None:
+        """Take back what consumers hold for too long, and find out when this is due again."""
+        now = self._messages.now_ms
+        for consumer in list(self.by_ref.values()):
+            limit = self._timeout_of(consumer)
+            if limit is None:
+                continue
+            overdue: list[tuple[int, int]] = []
+            for key, value in consumer.unsettled.items():
+                if delivered_at(value) + limit > now:
+                    break
+                overdue.append((key, value))
+            if overdue:
+                self._take_from(consumer, overdue)
+        self._find_timeout()
+
+    def _find_timeout(self) -> None:
+        times = [
+            delivered_at(next(iter(consumer.unsettled.values()))) + limit
+            for consumer in self.by_ref.values()
+            if consumer.unsettled and (limit := self._timeout_of(consumer)) is not None
+        ]
+        self.timeout_at = min(times, default=None)
+
+    def _take_from(self, consumer: Consumer, overdue: list[tuple[int, int]]) -> None:
+        keys = [key for key, _ in overdue]
+        for key in keys:
+            del consumer.unsettled[key]
+        self._outbox.flush(consumer)
+        self._outbox.tell(consumer.ref.reply_to, TimedOut(consumer.ref, keys, self._name))
+        self._messages.decide(overdue, Verdict.REQUEUE)
+        consumer.silent = True
+        if consumer.cancelled and not consumer.unsettled:
+            del self.by_ref[consumer.ref]
+        self._update_turn(consumer)
+        self.choose_active()
+
+    def _timeout_of(self, consumer: Consumer) -> int | None:
+        """How long it may hold a delivery, in ms. A time of 0 is none, and what is settled is not held."""
+        timeout_ms = consumer.timeout_ms
+        if timeout_ms is None:
+            timeout_ms = self._messages.settings.consumer_timeout_ms
+        return timeout_ms if timeout_ms and not consumer.settled else None

@@ -1,0 +1,246 @@
+"""The state of a quorum queue as bytes, without messages, and back.
+
+A snapshot stands for all commands before it: a queue that is restored and gets the commands behind it is
+in the same state as one that got them all. Equal states make equal bytes. What is live is told as ranges
+of indexes::
+
+    length u32 | JSON of that length | arrays, as the JSON says: ranges, sizes, expiries, ...
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Sequence
+from itertools import chain, groupby
+from typing import Any, Final
+
+from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum_bodies import BodyStore, ranges_of
+from amqp10broker.queues.quorum_consumers import SIZE_BITS, Consumer, delivered_at, size_of
+from amqp10broker.queues.quorum_lane import Lane
+from amqp10broker.queues.quorum_log import (
+    decode_settings,
+    encode_settings,
+    from_little_endian,
+    little_endian,
+)
+from amqp10broker.queues.quorum_refs import Refs
+
+_LENGTH: Final = struct.Struct("<I")
+_FORMAT: Final = 1
+
+
+class _Writer:
+    def __init__(self) -> None:
+        self.kinds: list[str] = []
+        self.parts: list[bytes] = []
+
+    def numbers(self, numbers: Iterable[int]) -> None:
+        """One array; numbers that repeat are told once, with how often."""
+        plain = array("Q", numbers)
+        runs = array(
+            "Q", chain.from_iterable((value, sum(1 for _ in same)) for value, same in groupby(plain))
+        )
+        if len(runs) < len(plain):
+            self._put("R", runs)
+        else:
+            self._put("P", plain)
+
+    def ranges(self, sorted_indexes: Iterable[int]) -> None:
+        """One array of indexes that grow, as ranges."""
+        self._put("I", array("Q", chain.from_iterable(ranges_of(sorted_indexes))))
+
+    def _put(self, kind: str, numbers: array[int]) -> None:
+        self.kinds.append(f"{kind}{len(numbers)}")
+        self.parts.append(little_endian(numbers))
+
+
+class _Reader:
+    def __init__(self, kinds: list[str], data: bytes, at: int) -> None:
+        self._kinds = iter(kinds)
+        self._data = data
+        self._at = at
+
+    def next(self) -> list[int]:
+        """The next array."""
+        kind = next(self._kinds)
+        stop = self._at + 8 * int(kind[1:])
+        if stop > len(self._data):
+            raise ValueError("a snapshot of a quorum queue is cut off")
+        numbers = from_little_endian("Q", self._data[self._at : stop])
+        self._at = stop
+        if kind[0] == "P":
+            return numbers.tolist()
+        pairs = zip(numbers[::2], numbers[1::2], strict=True)
+        if kind[0] == "R":
+            return [value for value, count in pairs for _ in range(count)]
+        return [index for first, end in pairs for index in range(first, end)]
+
+
+def encode_snapshot(queue: QuorumQueue, refs: Refs) -> bytes:
+    """The state of a queue that has not been deleted.
+
+    Args:
+        queue: which.
+        refs: numbers of its consumers and publishers; those that it does not know any more are forgotten.
+    """
+    messages, service, publishers = queue.parts()
+    refs.keep_consumers(service.by_ref)
+    ready = messages.ready
+    out = _Writer()
+    for lane in (ready.returns, ready.high, ready.normal):
+        keys, sizes, expiries = lane.columns()
+        out.ranges(keys)
+        out.numbers(sizes)
+        out.numbers(expiries)
+    out.numbers(ready.indexes_of_returns())
+    out.numbers(chain.from_iterable(ready.delayed_entries()))
+    places, held_expiries = ready.memory_of_held()
+    # Places are -1 or more, and arrays hold no sign.
+    out.numbers(chain.from_iterable((index, place + 1) for index, place in places))
+    out.numbers(chain.from_iterable(held_expiries))
+    for consumer in service.by_ref.values():
+        out.numbers(consumer.unsettled)
+        out.numbers(delivered_at(value) for value in consumer.unsettled.values())
+        out.numbers(size_of(value) for value in consumer.unsettled.values())
+    kinds = sorted(set(messages.counts.values()))
+    number_of = {counts: number for number, counts in enumerate(kinds)}
+    counted = sorted(messages.counts.items())
+    out.ranges(index for index, _ in counted)
+    out.numbers(number_of[counts] for _, counts in counted)
+    pending = messages.pending.entries
+    out.numbers(pending)
+    out.numbers(size for _, size in pending.values())
+    holder = service.activity.holder
+    state = {
+        "format": _FORMAT,
+        "now_ms": messages.now_ms,
+        "next_index": messages.next_index,
+        "full": messages.full,
+        "settings": encode_settings(messages.settings).decode(),
+        "ready": list(ready.numbers()),
+        "counts": [[acquired, failures, b64encode(notes).decode()] for acquired, failures, notes in kinds],
+        "pending": [reason.value for reason, _ in pending.values()],
+        "publishers": [refs.number_of_publisher(ref) for ref in publishers],
+        "consumers": [_consumer_fields(each, refs) for each in service.by_ref.values()],
+        "consumers_made": service.made,
+        "unused_since": service.unused_since,
+        "turns": [each.number for each in service.turns.in_order()],
+        "holder": None if holder is None else holder.number,
+        "arrays": out.kinds,
+    }
+    head = json.dumps(state, separators=(",", ":"), sort_keys=True).encode()
+    return b"".join((_LENGTH.pack(len(head)), head, *out.parts))
+
+
+_FIELDS: Final = (
+    "number",
+    "settled",
+    "counted",
+    "priority",
+    "timeout_ms",
+    "credit",
+    "delivery_count",
+    "handed_out",
+    "turn",
+    "epoch",
+    "cancelled",
+    "silent",
+    "active",
+)
+
+
+def _consumer_fields(consumer: Consumer, refs: Refs) -> list[Any]:
+    return [refs.number_of_consumer(consumer.ref), *(getattr(consumer, name) for name in _FIELDS)]
+
+
+def decode_snapshot(name: str, data: bytes, refs: Refs, bodies: BodyStore | None = None) -> QuorumQueue:
+    """A queue in the state that `encode_snapshot` saw.
+
+    Args:
+        name: of the queue.
+        data: the snapshot.
+        refs: empty; gets to know the consumers and publishers.
+        bodies: where the messages are; None: in memory, where the caller puts them.
+
+    Raises:
+        ValueError: it is no snapshot, or one of a newer format.
+    """
+    try:
+        length = _LENGTH.unpack_from(data)[0]
+        state = json.loads(data[_LENGTH.size : _LENGTH.size + length])
+    except struct.error as error:
+        raise ValueError("a snapshot of a quorum queue is cut off") from error
+    if state["format"] != _FORMAT:
+        raise ValueError(
+            f"a snapshot of a quorum queue has format {state['format']}, and this broker reads {_FORMAT}; "
+            "start a newer broker"
+        )
+    settings = decode_settings(state["settings"].encode())
+    queue = QuorumQueue(name, settings=settings, now_ms=state["now_ms"], bodies=bodies)
+    messages, service, publishers = queue.parts()
+    messages.next_index = state["next_index"]
+    messages.full = state["full"]
+    arrays = _Reader(state["arrays"], data, _LENGTH.size + length)
+    ready = messages.ready
+    for lane in (ready.returns, ready.high, ready.normal):
+        _fill(lane, arrays.next(), arrays.next(), arrays.next())
+    returned = arrays.next()
+    delayed = list(zip(*[iter(arrays.next())] * 5, strict=True))
+    places = [(index, place - 1) for index, place in _pairs(arrays.next())]
+    returns_made, high_turns = state["ready"]
+    ready.restore((returns_made, high_turns), returned, delayed, places, _pairs(arrays.next()))
+    for fields in state["consumers"]:
+        consumer = _consumer(fields, refs)
+        values = zip(arrays.next(), arrays.next(), arrays.next(), strict=True)
+        consumer.unsettled = {key: when << SIZE_BITS | size for key, when, size in values}
+        service.by_ref[consumer.ref] = consumer
+    kinds = [(acquired, failures, b64decode(notes)) for acquired, failures, notes in state["counts"]]
+    messages.counts = {
+        index: kinds[number] for index, number in zip(arrays.next(), arrays.next(), strict=True)
+    }
+    for index, size, reason in zip(arrays.next(), arrays.next(), state["pending"], strict=True):
+        messages.pending.add(index, Reason(reason), size)
+    for number in state["publishers"]:
+        publishers[refs.publisher(number, attaches=True)] = None
+    by_number = {consumer.number: consumer for consumer in service.by_ref.values()}
+    service.restore(
+        made=state["consumers_made"],
+        unused_since=state["unused_since"],
+        turns=[by_number[number] for number in state["turns"]],
+        holder=None if state["holder"] is None else by_number[state["holder"]],
+    )
+    return queue
+
+
+def _fill(lane: Lane, keys: Sequence[int], sizes: Sequence[int], expiries: Sequence[int]) -> None:
+    step = 4096
+    for at in range(0, len(keys), step):
+        some = expiries[at : at + step] if any(expiries[at : at + step]) else None
+        lane.append(keys[at : at + step], sizes[at : at + step], some)
+
+
+def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
+    return list(zip(numbers[::2], numbers[1::2], strict=True))
+
+
+def _consumer(fields: list[Any], refs: Refs) -> Consumer:
+    values = dict(zip(_FIELDS, fields[1:], strict=True))
+    ref = refs.consumer(fields[0], settled=values["settled"])
+    made = ("number", "settled", "counted", "priority", "timeout_ms")
+    consumer = Consumer(
+        ref,
+        values["number"],
+        settled=values["settled"],
+        counted=values["counted"],
+        priority=values["priority"],
+        timeout_ms=values["timeout_ms"],
+    )
+    for name, value in values.items():
+        if name not in made:
+            setattr(consumer, name, value)
+    return consumer

@@ -1,0 +1,165 @@
+"""A quorum queue on a bench: short words for what tests do to it, and for what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeVar
+
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.amqp10.types import UByte, UInt
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues.commands import (
+    Cancel,
+    Configure,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Rejected
+from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum_commands import QuorumCommand, Tick
+from amqp10broker.queues.quorum_log import encode_commands
+from amqp10broker.queues.quorum_refs import Refs
+from amqp10broker.queues.settings import QueueSettings
+
+E = TypeVar("E")
+
+
+def message(body: str, *, priority: int | None = None, ttl_ms: int | None = None) -> Message:
+    """A message of AMQP 1.0 whose content is just these letters."""
+    header = Header(
+        priority=None if priority is None else UByte(priority), ttl=None if ttl_ms is None else UInt(ttl_ms)
+    )
+    return make_head(header, None, "", "q"), body.encode()
+
+
+class Bench:
+    """A queue, the time, and everything that the queue has told so far."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.now = 1_000_000
+        self.settings = QueueSettings(**settings)
+        self.queue = QuorumQueue("q", settings=self.settings, now_ms=self.now)
+        self.refs = Refs()
+        self.reply_to = ReplyTo("session")
+        self.publisher = PublisherRef(self.reply_to)
+        self.request = RequestRef(self.reply_to)
+        self.told: list[object] = []
+        self._handed: dict[ConsumerRef, int] = {}
+
+    def do(self, command: QuorumCommand) -> list[object]:
+        """Carry out a command, which has been logged; what it told."""
+        encode_commands([command], self.now, self.refs)
+        self.queue.apply(command, self.now)
+        told: list[object] = list(self.queue.take_effects().get(self.reply_to, []))
+        self.told += told
+        for effect in told:
+            if isinstance(effect, Deliver):
+                self._handed[effect.consumer] = self._handed.get(effect.consumer, 0) + len(effect.keys)
+        return told
+
+    def configure(self, **settings: Any) -> list[object]:
+        """Other settings, as by a policy."""
+        return self.do(Configure(QueueSettings(**settings)))
+
+    def publish(self, *bodies: str, priority: int | None = None, ttl_ms: int | None = None) -> list[object]:
+        """Publish messages with these contents."""
+        return self.publish_all([message(each, priority=priority, ttl_ms=ttl_ms) for each in bodies])
+
+    def publish_all(self, messages: Sequence[Message]) -> list[object]:
+        """Publish messages as one batch."""
+        return self.do(Publish(self.publisher, range(len(messages)), messages, False))
+
+    def consumer(self, credit: int = 0, **options: Any) -> ConsumerRef:
+        """A consumer with this credit."""
+        ref = ConsumerRef(self.reply_to)
+        self.do(Subscribe(ref, options.pop("settled", False), **options))
+        if credit:
+            self.credit(ref, credit)
+        return ref
+
+    def credit(self, ref: ConsumerRef, credit: int, *, drain: bool = False) -> list[object]:
+        """Give a consumer credit beyond what it had."""
+        handed = self._handed.get(ref, 0)
+        return self.do(Credit(ref, handed, credit, drain, handed))
+
+    def get(self, ref: ConsumerRef, credit: int = 1) -> list[str]:
+        """Give credit; the contents of what the consumer gets."""
+        return self.bodies(self.credit(ref, credit), ref)
+
+    def bodies(self, told: Iterable[object], ref: ConsumerRef | None = None) -> list[str]:
+        """Contents of the deliveries among effects, of one consumer or all."""
+        return [each[1].decode() for each in self.delivered(told, ref)]
+
+    def delivered(self, told: Iterable[object], ref: ConsumerRef | None = None) -> list[Message]:
+        """Messages of the deliveries among effects."""
+        deliveries = only(told, Deliver)
+        return [each for found in deliveries if ref in (None, found.consumer) for each in found.messages]
+
+    def held(self, ref: ConsumerRef) -> list[int]:
+        """Keys of what a consumer holds, in the order in which it got them."""
+        found = self.queue.parts()[1].by_ref.get(ref)
+        return [] if found is None else list(found.unsettled)
+
+    def settle(
+        self, ref: ConsumerRef, verdict: Verdict, keys: Sequence[int] | None = None, annotations: bytes = b""
+    ) -> list[object]:
+        """Decide on deliveries; without keys on all that the consumer holds."""
+        return self.do(Settle(ref, self.held(ref) if keys is None else keys, verdict, annotations))
+
+    def give_back(self, ref: ConsumerRef, keys: Sequence[int]) -> list[object]:
+        """The session gives back what it has not sent."""
+        handed = self._handed.get(ref, 0)
+        count = handed - len(keys)
+        self._handed[ref] = count
+        # To the queue all were seen; counting begins anew below what it handed out.
+        told = self.do(GiveBack(ref, keys, [], count, handed, 1))
+        self._handed[ref] = handed
+        return told
+
+    def leave(self, ref: ConsumerRef, verdict: Verdict) -> list[object]:
+        """The consumer's link goes."""
+        return self.do(Unsubscribe(ref, [], [], self._handed.get(ref, 0), verdict))
+
+    def cancel(self, ref: ConsumerRef) -> list[object]:
+        """basic.cancel."""
+        return self.do(Cancel(ref))
+
+    def wait(self, ms: int) -> list[object]:
+        """Time passes."""
+        self.now += ms
+        return self.do(Tick())
+
+    def dead(self) -> list[tuple[str, list[str]]]:
+        """Reason and contents of what the queue gave up since the last call."""
+        return [
+            (letters.reason.value, [each[1].decode() for each in letters.messages])
+            for letters in self.dead_letters()
+        ]
+
+    def dead_letters(self) -> list[DeadLetters]:
+        """What the queue gave up since the last call."""
+        return self.queue.take_dead_letters()
+
+
+def only(told: Iterable[object], kind: type[E]) -> list[E]:
+    """The effects of one kind."""
+    return [each for each in told if isinstance(each, kind)]
+
+
+def confirmed(told: Iterable[object]) -> list[int]:
+    """Ids of messages that were confirmed."""
+    return [number for each in only(told, Confirmed) for number in each.ids]
+
+
+def rejected(told: Iterable[object]) -> list[int]:
+    """Ids of messages that were rejected."""
+    return [number for each in only(told, Rejected) for number in each.ids]

@@ -1,0 +1,100 @@
+"""What a quorum queue writes into the head of a message that it delivers again."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.amqp091.types import Int64
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.amqp10.types import Symbol, Timestamp, UInt, ULong
+from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import decode_head, make_head
+from amqp10broker.message.convert import to_amqp091, to_amqp10
+from amqp10broker.message.message import Message
+from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
+
+
+def test_counts_are_annotations_of_amqp_10() -> None:
+    """amqp10.md, section 7."""
+    given = make_head(Header(durable=True, ttl=UInt(9)), {Symbol("x-mine"): "y"}, "e", "k")
+    head, content = redelivered((given, b"body"), 3, 2)
+    header, annotations = decode_head(head)
+    assert (header.durable, header.ttl, header.first_acquirer, header.delivery_count) == (True, 9, False, 2)
+    assert annotations["x-acquired-count"] == ULong(3)
+    assert annotations["x-delivery-count"] == ULong(2)
+    assert (annotations["x-mine"], annotations["x-exchange"]) == ("y", "e")
+    assert content == b"body"
+
+
+def message091(headers: dict[str, object] | None) -> Message:
+    properties = BasicProperties(headers=headers, delivery_mode=2)
+    return amqp091.make_head("e", "k", encode_properties(properties)), b"body"
+
+
+def test_counts_are_headers_of_amqp_091() -> None:
+    """consume_redelivery_count: both are there on each redelivery, x-delivery-count also when it is 0."""
+    head, content = redelivered(message091({"mine": "y"}), 3, 0)
+    names, given, again = amqp091.split_head(head)
+    properties = decode_properties(given)
+    assert properties.headers == {"mine": "y", "x-acquired-count": 3, "x-delivery-count": 0}
+    assert type(properties.headers["x-acquired-count"]) is Int64
+    assert (again, amqp091.delivery_count(head), properties.delivery_mode) == (True, 0, 2)
+    assert names == b"\x01e\x01k"
+    assert content == b"body"
+
+
+def test_a_message_without_headers_gets_some() -> None:
+    head, _ = redelivered(message091(None), 1, 1)
+    assert decode_properties(amqp091.split_head(head)[1]).headers == {
+        "x-acquired-count": 1,
+        "x-delivery-count": 1,
+    }
+    assert amqp091.delivery_count(head) == 1
+
+
+def test_merged_annotations_reach_either_protocol() -> None:
+    annotations = encode({Symbol("x-why"): "busy"})
+    head091, _ = redelivered(message091(None), 1, 0, annotations)
+    headers = decode_properties(amqp091.split_head(head091)[1]).headers
+    assert headers is not None
+    assert headers["x-why"] == "busy"
+    head10, _ = redelivered((make_head(None, None, "", "q"), b""), 1, 0, annotations)
+    assert decode_head(head10)[1]["x-why"] == "busy"
+
+
+def test_an_annotation_that_has_no_encoding_as_a_header_is_left_out() -> None:
+    annotations = encode({Symbol("x-" + "y" * 300): 1, Symbol("x-ok"): 1})
+    headers = decode_properties(
+        amqp091.split_head(redelivered(message091({"a": 1}), 1, 0, annotations)[0])[1]
+    )
+    assert headers.headers is not None
+    assert set(headers.headers) == {"a", "x-ok", "x-acquired-count", "x-delivery-count"}
+
+
+def test_counts_survive_the_change_of_protocol() -> None:
+    annotations = decode_head(to_amqp10(redelivered(message091(None), 2, 1))[0])[1]
+    assert (annotations["x-acquired-count"], annotations["x-delivery-count"]) == (2, 1)
+    back = to_amqp091(redelivered((make_head(None, None, "", "q"), b"\x00\x53\x75\xa0\x00"), 2, 1))
+    headers = decode_properties(amqp091.split_head(back[0])[1]).headers
+    assert headers is not None
+    assert (headers["x-acquired-count"], headers["x-delivery-count"]) == (2, 1)
+
+
+def test_equal_heads_are_one_object() -> None:
+    head = make_head(None, None, "", "q")
+    assert redelivered((head, b"a"), 1, 0)[0] is redelivered((head, b"b"), 1, 0)[0]
+
+
+def test_merging_maps() -> None:
+    one, two = encode({Symbol("x-a"): 1, Symbol("x-b"): 1}), encode({Symbol("x-b"): 2})
+    assert merged(b"", one) is one
+    assert merged(one, b"") is one
+    head, _ = redelivered((make_head(None, None, "", "q"), b""), 1, 0, merged(one, two))
+    annotations = decode_head(head)[1]
+    assert (annotations["x-a"], annotations["x-b"]) == (1, 2)
+
+
+def test_the_delivery_time_is_a_timestamp() -> None:
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): Timestamp(77)})) == 77
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): "soon"})) is None
+    assert delivery_time_ms(encode({})) is None

@@ -1,0 +1,163 @@
+"""Where a quorum queue's messages lie in memory, and the lines they wait in."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues.quorum_bodies import OPEN_PAGES_MAX, MemoryBodies, ranges_of
+from amqp10broker.queues.quorum_lane import BLOCK_MAX, NEVER, Lane
+
+HEAD = make_head(None, None, "", "q")
+
+
+def messages(indexes: range | list[int]) -> list[Message]:
+    return [(HEAD, b"%d" % index) for index in indexes]
+
+
+def test_messages_come_back_by_index_in_any_order() -> None:
+    bodies = MemoryBodies()
+    bodies.put(10, messages(range(10, 20_000)))
+    for indexes in ([10], [4095, 4096], [19_999, 10, 8191], range(100, 9000), [12, 11, 10], [10, 12, 11, 13]):
+        assert bodies.fetch(indexes) == messages(list(indexes))
+
+
+def test_a_dropped_message_is_not_there() -> None:
+    bodies = MemoryBodies()
+    bodies.put(0, messages(range(10)))
+    bodies.drop([3, 4])
+    assert len(bodies) == 8
+    with pytest.raises(AssertionError, match="not there"):
+        bodies.fetch([3])
+
+
+def test_pages_that_nobody_is_near_are_packed_and_empty_ones_gone() -> None:
+    bodies = MemoryBodies()
+    bodies.put(0, messages(range(20 * 4096)))
+    opened = [number for number, page in bodies._pages.items() if page.messages is not None]
+    assert len(opened) == OPEN_PAGES_MAX
+    bodies.drop(range(4096))
+    bodies.drop(range(4096, 8192))
+    assert 0 not in bodies._pages
+    assert len(bodies) == 18 * 4096
+
+
+def test_a_packed_page_that_is_mostly_dropped_is_packed_anew() -> None:
+    bodies = MemoryBodies()
+    bodies.put(0, messages(range(10 * 4096)))
+    size = len(bodies._pages[0].packed)
+    bodies.drop(list(range(0, 4096, 2)))
+    bodies.drop(list(range(1, 4000, 2)))
+    assert len(bodies._pages[0].packed) < size / 10
+    assert bodies.fetch([4001, 4095]) == messages([4001, 4095])
+
+
+def test_renumbering_gives_new_indexes() -> None:
+    bodies = MemoryBodies()
+    bodies.put(0, messages(range(5)))
+    bodies.renumber([4, 2], 5)
+    assert bodies.fetch([5, 6]) == messages([4, 2])
+    assert len(bodies) == 5
+
+
+def test_a_message_may_come_back_after_its_page_is_gone() -> None:
+    bodies = MemoryBodies()
+    bodies.put(0, messages(range(5)))
+    bodies.drop(range(5))
+    bodies.put_again(3, messages([3])[0])
+    assert bodies.fetch([3]) == messages([3])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_random_walk_agrees_with_a_dictionary(seed: int) -> None:
+    dice = random.Random(seed)
+    bodies = MemoryBodies()
+    model: dict[int, Message] = {}
+    first = 0
+    for _ in range(300):
+        match dice.choice("ppfddr"):
+            case "p":
+                first += dice.choice([0, 0, 5, 5000])
+                count = dice.choice([1, 7, 5000])
+                new = messages(range(first, first + count))
+                bodies.put(first, new)
+                model.update(enumerate(new, first))
+                first += count
+            case "f" if model:
+                chosen = dice.sample(sorted(model), min(len(model), 20))
+                assert bodies.fetch(chosen) == [model[index] for index in chosen]
+            case "d" if model:
+                keys = sorted(model)
+                start = dice.randrange(len(keys))
+                chosen = dice.choice([keys[start : start + 6000], keys[start::3]])
+                bodies.drop(chosen)
+                for index in chosen:
+                    del model[index]
+            case "r" if model:
+                chosen = dice.sample(sorted(model), min(len(model), 9))
+                bodies.renumber(chosen, first)
+                model.update(enumerate([model.pop(index) for index in chosen], first))
+                first += len(chosen)
+        assert len(bodies) == len(model)
+    keys = sorted(model)
+    assert not keys or bodies.fetch(keys) == [model[index] for index in keys]
+
+
+def test_sorted_indexes_as_ranges() -> None:
+    assert ranges_of([]) == []
+    assert ranges_of([4]) == [(4, 5)]
+    assert ranges_of([1, 2, 3, 7, 9, 10]) == [(1, 4), (7, 8), (9, 11)]
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def test_a_line_gives_up_to_a_block_at_a_time() -> None:
+    lane = Lane()
+    lane.append(range(BLOCK_MAX), [1] * BLOCK_MAX, None)
+    lane.append(range(BLOCK_MAX, BLOCK_MAX + 5), [2] * 5, None)
+    keys, sizes, expiries = lane.take(BLOCK_MAX + 5, 0)
+    assert (keys, sizes, expiries) == (list(range(BLOCK_MAX)), [1] * BLOCK_MAX, None)
+    assert lane.take(9, 0)[0] == list(range(BLOCK_MAX, BLOCK_MAX + 5))
+    assert (lane.length, lane.take(1, 0)) == (0, ([], [], None))
+
+
+def test_a_line_stops_before_what_has_expired() -> None:
+    lane = Lane()
+    lane.append([1, 2, 3, 4], [1] * 4, [NEVER, 50, 10, NEVER])
+    assert lane.take(9, 10) == ([1, 2], [1, 1], [NEVER, 50])
+    assert lane.take(9, 10) == ([], [], [])
+    assert lane.take_expired(10) == ([3], [1])
+    assert lane.take(9, 10)[0] == [4]
+    assert lane.expiring == 0
+
+
+def test_entries_without_expiry_may_follow_those_with_one() -> None:
+    lane = Lane()
+    lane.append([1], [1], None)
+    lane.append([2], [1], [70])
+    lane.append([3], [1], None)
+    assert (lane.expiring, lane.head_expiry) == (1, NEVER)
+    assert lane.take(3, 0) == ([1, 2, 3], [1, 1, 1], [NEVER, 70, NEVER])
+
+
+def test_entries_put_back_are_merged_by_key() -> None:
+    lane = Lane()
+    lane.append(range(10), [1] * 10, None)
+    lane.take(6, 0)
+    lane.put_back([(4, 1, NEVER), (5, 1, 99)])
+    lane.put_back([(1, 1, NEVER), (0, 1, NEVER)])
+    lane.put_back([(3, 1, NEVER)])
+    assert lane.length == 9
+    taken = [key for _ in range(9) for key in lane.take(1, 0)[0]]
+    assert taken == [0, 1, 3, 4, 5, 6, 7, 8, 9]
+
+
+def test_clearing_a_line_tells_what_was_there() -> None:
+    lane = Lane()
+    lane.append([1, 2], [1, 1], [5, 6])
+    lane.take(1, 0)
+    assert lane.clear() == [2]
+    assert (lane.length, lane.expiring, lane.head_expiry) == (0, 0, NEVER)

@@ -1,0 +1,420 @@
+"""Limits of a quorum queue: length, times to live, its own life; and what dies by them."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.queues.commands import Delete, Inspect, Publish, Purge, Touch, Verdict
+from amqp10broker.queues.effects import Answer, QueueDeleted, Refusal, Unconfirmed
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted
+from amqp10broker.queues.settings import DeadLetterStrategy, Overflow
+from tests.support.quorum_bench import Bench, confirmed, message, only, rejected
+
+AT_LEAST_ONCE = {
+    "dead_letter_exchange": "dlx",
+    "dead_letter_strategy": DeadLetterStrategy.AT_LEAST_ONCE,
+    "overflow": Overflow.REJECT_PUBLISH,
+}
+
+
+# --- length ---------------------------------------------------------------------------------------
+
+
+def test_a_full_queue_drops_from_its_head() -> None:
+    """queue_length_limit_drop_head, at_most_once_dead_letter_order_maxlen."""
+    bench = Bench(max_length=2, dead_letter_exchange="dlx")
+    assert confirmed(bench.publish("a", "b", "c", "d")) == [0, 1, 2, 3]
+    assert bench.dead() == [("maxlen", ["a", "b"])]
+    assert bench.get(bench.consumer(), 9) == ["c", "d"]
+
+
+def test_bytes_of_bodies_are_limited_likewise() -> None:
+    bench = Bench(max_length_bytes=5, dead_letter_exchange="dlx")
+    bench.publish("aaa", "bb", "c")
+    assert bench.dead() == [("maxlen", ["aaa"])]
+
+
+def test_drop_head_takes_returns_first_then_low_priority() -> None:
+    bench = Bench(max_length=3, dead_letter_exchange="dlx")
+    bench.publish("r")
+    bench.settle(bench.consumer(1), Verdict.REQUEUE)
+    bench.publish("h", priority=9)
+    bench.publish("n")
+    assert bench.dead() == []
+    bench.publish("m", "o")
+    assert [bodies for _, bodies in bench.dead()] == [["r", "n"]]
+
+
+def test_what_comes_back_to_a_full_queue_stays() -> None:
+    """queues.md, section 3: a requeue drops nothing."""
+    bench = Bench(max_length=1, dead_letter_exchange="dlx")
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.publish("b")
+    bench.settle(consumer, Verdict.REQUEUE)
+    assert bench.queue.ready == 2
+    assert bench.dead() == []
+
+
+def test_what_consumers_hold_does_not_count() -> None:
+    bench = Bench(max_length=1)
+    bench.publish("a")
+    bench.consumer(1)
+    bench.publish("b")
+    assert (bench.queue.ready, bench.queue.unsettled) == (1, 1)
+
+
+def test_with_a_length_of_0_a_message_passes_only_to_who_takes_it_at_once() -> None:
+    bench = Bench(max_length=0, dead_letter_exchange="dlx")
+    bench.publish("a")
+    assert bench.dead() == [("maxlen", ["a"])]
+    consumer = bench.consumer(1)
+    assert bench.bodies(bench.publish("b"), consumer) == ["b"]
+
+
+def test_a_lower_limit_acts_at_once_on_what_is_there() -> None:
+    """update_config_max_length, queue_length_limit_policy."""
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    bench.configure(max_length=1, dead_letter_exchange="dlx")
+    assert bench.dead() == [("maxlen", ["a", "b"])]
+
+
+def test_a_queue_that_rejects_takes_exactly_what_it_may_hold() -> None:
+    """queue_length_limit_reject_publish; RabbitMQ takes at least one message more."""
+    bench = Bench(max_length=2, overflow=Overflow.REJECT_PUBLISH)
+    told = bench.publish("a", "b", "c", "d")
+    assert (confirmed(told), rejected(told)) == ([0, 1], [2, 3])
+    assert bench.queue.ready == 2
+
+
+def test_a_queue_that_rejects_counts_bytes_likewise() -> None:
+    bench = Bench(max_length_bytes=5, overflow=Overflow.REJECT_PUBLISH)
+    told = bench.publish("aaa", "bb", "c")
+    assert (confirmed(told), rejected(told)) == ([0, 1], [2])
+
+
+def test_once_full_it_takes_again_at_80_percent() -> None:
+    bench = Bench(max_length=10, overflow=Overflow.REJECT_PUBLISH)
+    bench.publish(*"abcdefghijk")
+    consumer = bench.consumer()
+    bench.get(consumer)
+    assert rejected(bench.publish("x")) == [0], "90 % is still too much"
+    bench.get(consumer)
+    assert confirmed(bench.publish("x", "y")) == [0, 1]
+    assert rejected(bench.publish("z")) == [0]
+
+
+def test_what_a_consumer_takes_at_once_needs_no_room() -> None:
+    bench = Bench(max_length=0, overflow=Overflow.REJECT_PUBLISH)
+    consumer = bench.consumer(1)
+    told = bench.publish("a", "b")
+    assert (confirmed(told), rejected(told)) == ([0], [1])
+    assert bench.bodies(told, consumer) == ["a"]
+
+
+@pytest.mark.parametrize("settings", [{}, {"max_length": 9, "overflow": Overflow.REJECT_PUBLISH}])
+def test_a_full_queue_hears_of_a_limit_that_is_gone(settings: dict[str, object]) -> None:
+    """queue_length_limit_policy_cleared."""
+    bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    bench.publish("a", "b")
+    bench.configure(**settings)
+    assert confirmed(bench.publish("b")) == [0]
+
+
+def test_a_purge_makes_room() -> None:
+    """reject_publish_purge."""
+    bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH)
+    bench.publish("a", "b")
+    bench.do(Purge(bench.request))
+    assert confirmed(bench.publish("b")) == [0]
+
+
+def test_reject_publish_dlx_is_drop_head() -> None:
+    """Seed 004: quorum queues do not know it."""
+    bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH_DLX, dead_letter_exchange="dlx")
+    bench.publish("a", "b")
+    assert bench.dead() == [("maxlen", ["a"])]
+
+
+# --- times to live --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("own", "queue", "ttl"), [(50, None, 50), (None, 60, 60), (50, 60, 50), (70, 60, 60)]
+)
+def test_the_smaller_time_to_live_counts(own: int | None, queue: int | None, ttl: int) -> None:
+    """message_ttl, per_message_ttl."""
+    bench = Bench(message_ttl_ms=queue, dead_letter_exchange="dlx")
+    bench.publish("a", "b", ttl_ms=own)
+    assert bench.queue.deadline() == bench.now + ttl
+    bench.wait(ttl - 1)
+    assert bench.dead() == []
+    bench.wait(1)
+    assert bench.dead() == [("expired", ["a", "b"])]
+    assert bench.queue.deadline() is None
+
+
+def test_a_message_expires_at_the_head_only() -> None:
+    """per_message_ttl_mixed_expiry."""
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("a", ttl_ms=100)
+    bench.publish("b", ttl_ms=10)
+    bench.wait(50)
+    assert bench.queue.ready == 2
+    bench.wait(50)
+    assert bench.dead() == [("expired", ["a", "b"])]
+
+
+def test_each_line_has_its_own_head() -> None:
+    """priorities_expire."""
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("h", priority=9)
+    bench.publish("n", ttl_ms=10)
+    bench.wait(10)
+    assert bench.dead() == [("expired", ["n"])]
+
+
+def test_an_expired_message_is_never_delivered() -> None:
+    """enq_expire_deq, enq_expire_enq_deq, enq_expire_deq_enq_enq_deq_deq."""
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("a")
+    bench.publish("b", ttl_ms=10)
+    bench.publish("c")
+    bench.now += 10
+    assert bench.get(bench.consumer(), 3) == ["a", "c"]
+    assert bench.dead() == [("expired", ["b"])]
+
+
+def test_a_time_to_live_of_0_is_enough_for_who_waits_already() -> None:
+    bench = Bench(dead_letter_exchange="dlx")
+    consumer = bench.consumer(1)
+    assert bench.bodies(bench.publish("a", "b", ttl_ms=0), consumer) == ["a"]
+    assert bench.dead() == [("expired", ["b"])]
+
+
+def test_a_return_keeps_its_time() -> None:
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("a", ttl_ms=100)
+    consumer = bench.consumer(1)
+    bench.wait(60)
+    bench.settle(consumer, Verdict.REQUEUE)
+    bench.wait(39)
+    assert bench.queue.ready == 1
+    bench.wait(1)
+    assert bench.dead() == [("expired", ["a"])]
+
+
+def test_what_a_consumer_holds_does_not_expire() -> None:
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("a", ttl_ms=100)
+    consumer = bench.consumer(1)
+    bench.wait(200)
+    assert bench.queue.unsettled == 1
+    bench.settle(consumer, Verdict.REQUEUE)
+    assert bench.dead() == [("expired", ["a"])]
+
+
+def test_another_time_of_the_queue_leaves_old_messages_as_they_are() -> None:
+    """message_ttl_policy, operator_retroactive_policy_ttl."""
+    bench = Bench()
+    bench.publish("a")
+    bench.configure(message_ttl_ms=10)
+    bench.publish("b")
+    bench.wait(10)
+    assert bench.queue.ready == 2
+
+
+# --- the queue's own life -------------------------------------------------------------------------
+
+
+def test_an_unused_queue_goes_after_its_time() -> None:
+    """queue_ttl. Declaring it again does not renew the lease (seed 004)."""
+    bench = Bench(expires_ms=1000)
+    bench.publish("a")
+    bench.wait(900)
+    bench.do(Touch())
+    assert bench.queue.deadline() == bench.now + 100
+    bench.wait(100)
+    assert bench.queue.deleted
+
+
+def test_a_consumer_uses_the_queue_as_long_as_it_is_there() -> None:
+    bench = Bench(expires_ms=1000)
+    consumer = bench.consumer()
+    bench.wait(5000)
+    bench.leave(consumer, Verdict.REQUEUE)
+    assert bench.queue.deadline() == bench.now + 1000
+
+
+def test_a_cancelled_consumer_does_not_use_it() -> None:
+    """queue_ttl_with_single_active_consumer."""
+    bench = Bench(expires_ms=1000, single_active_consumer=True)
+    bench.publish("a")
+    first, second = bench.consumer(1), bench.consumer()
+    bench.cancel(first)
+    bench.leave(second, Verdict.REQUEUE)
+    bench.wait(1000)
+    assert bench.queue.deleted
+
+
+def test_fetching_a_message_uses_it() -> None:
+    bench = Bench(expires_ms=1000)
+    bench.wait(900)
+    bench.leave(bench.consumer(counted=False), Verdict.REQUEUE)
+    assert bench.queue.deadline() == bench.now + 1000
+
+
+def test_a_restart_and_another_time_begin_anew() -> None:
+    bench = Bench(expires_ms=1000)
+    bench.wait(900)
+    bench.do(NodeRestarted())
+    assert bench.queue.deadline() == bench.now + 1000
+    bench.wait(900)
+    bench.configure(expires_ms=2000)
+    assert bench.queue.deadline() == bench.now + 2000
+
+
+# --- purge and deletion ---------------------------------------------------------------------------
+
+
+def test_a_purge_leaves_what_consumers_hold() -> None:
+    """purge, purge_with_checkout."""
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    consumer = bench.consumer(1)
+    bench.settle(consumer, Verdict.REQUEUE)
+    bench.credit(consumer, 1)
+    assert only(bench.do(Purge(bench.request)), Answer)[0].ready == 2
+    assert (bench.queue.ready, bench.queue.unsettled) == (0, 1)
+    bench.settle(consumer, Verdict.REQUEUE)
+    assert bench.get(consumer) == ["a"]
+
+
+def test_a_deleted_queue_tells_all_and_takes_nothing() -> None:
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    told = bench.do(Delete(bench.request))
+    assert [each.ref for each in only(told, QueueDeleted)] == [consumer]
+    assert bench.dead() == [], "messages of a deleted queue are not dead letters"
+    told = bench.do(Publish(bench.publisher, [7], [message("b")], False))
+    assert only(told, Unconfirmed)[0].ids == [7]
+    assert only(bench.do(Inspect(bench.request)), Answer)[0].refused is Refusal.GONE
+
+
+@pytest.mark.parametrize(
+    ("condition", "refused"), [("if_unused", Refusal.IN_USE), ("if_empty", Refusal.NOT_EMPTY)]
+)
+def test_conditions_of_a_deletion(condition: str, refused: Refusal) -> None:
+    bench = Bench()
+    bench.consumer()
+    bench.publish("a") if condition == "if_empty" else None
+    told = bench.do(Delete(bench.request, **{condition: True}))
+    assert only(told, Answer)[0].refused is refused
+    assert not bench.queue.deleted
+
+
+def test_a_fault_ends_the_queue_and_publishers_hear_that_it_failed() -> None:
+    bench = Bench()
+    consumer = bench.consumer()
+    bench.queue.break_down([Publish(bench.publisher, [3], [message("a")], False)])
+    told = bench.queue.take_effects()[bench.reply_to]
+    assert [(each.ids, each.failed) for each in only(told, Unconfirmed)] == [([3], True)]
+    assert only(told, QueueDeleted)[0].ref is consumer
+
+
+# --- dead letters, at least once ------------------------------------------------------------------
+
+
+def test_dead_messages_stay_until_they_arrived() -> None:
+    """handler_at_least_once; rabbit_fifo_dlx_integration rejected."""
+    bench = Bench(**AT_LEAST_ONCE)
+    bench.publish("a")
+    bench.settle(bench.consumer(1), Verdict.DISCARD_FAILED)
+    assert bench.dead() == []
+    assert bench.queue.dlx == 1
+    dead = bench.queue.take_dlx()
+    assert [(each.message[1], each.reason) for each in dead] == [(b"a", "rejected")]
+    bench.do(DlxSettle([dead[0].key]))
+    assert bench.queue.dlx == 0
+
+
+def test_the_internal_consumer_has_at_most_32() -> None:
+    """single_dlx_worker."""
+    bench = Bench(**AT_LEAST_ONCE, message_ttl_ms=1)
+    bench.publish(*(str(number) for number in range(40)))
+    bench.wait(1)
+    first = bench.queue.take_dlx()
+    assert len(first) == 32
+    assert bench.queue.take_dlx() == []
+    bench.do(DlxSettle([each.key for each in first[:3]]))
+    assert [each.message[1] for each in bench.queue.take_dlx()] == [b"32", b"33", b"34"]
+
+
+def test_dead_messages_count_against_the_limits() -> None:
+    """reject_publish_source_queue_max_length, _max_length_bytes."""
+    bench = Bench(**AT_LEAST_ONCE, max_length=1)
+    bench.publish("a")
+    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    assert rejected(bench.publish("b")) == [0]
+    bench.do(DlxSettle([each.key for each in bench.queue.take_dlx()]))
+    assert confirmed(bench.publish("b")) == [0]
+
+
+def test_dead_messages_are_purged() -> None:
+    """purge_dlx."""
+    bench = Bench(**AT_LEAST_ONCE)
+    bench.publish("a", "b")
+    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    assert only(bench.do(Purge(bench.request)), Answer)[0].ready == 2
+    assert bench.queue.dlx == 0
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dead_letter_exchange": "dlx", "overflow": Overflow.REJECT_PUBLISH},
+        {**AT_LEAST_ONCE, "overflow": Overflow.DROP_HEAD},
+        {**AT_LEAST_ONCE, "dead_letter_exchange": None},
+    ],
+)
+def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]) -> None:
+    """switch_strategies, switch_strategy; seed 004."""
+    bench = Bench(**AT_LEAST_ONCE)
+    bench.publish("a")
+    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    bench.configure(**settings)
+    assert bench.queue.dlx == 0
+    assert bench.dead() == []
+    bench.configure(**AT_LEAST_ONCE)
+    assert bench.queue.take_dlx() == []
+
+
+def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("a", "b")
+    consumer = bench.consumer(2)
+    first, second = bench.held(consumer)
+    bench.settle(consumer, Verdict.DISCARD, [first])
+    bench.configure(**AT_LEAST_ONCE)
+    bench.settle(consumer, Verdict.DISCARD, [second])
+    assert bench.dead() == [("rejected", ["a"])]
+    assert bench.queue.dlx == 1
+
+
+def test_drop_head_falls_back_to_at_most_once() -> None:
+    bench = Bench(dead_letter_exchange="dlx", dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE)
+    bench.publish("a")
+    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    assert (bench.queue.dlx, bench.dead()) == (0, [("rejected", ["a"])])
+
+
+def test_a_new_internal_consumer_gets_everything_again() -> None:
+    """last_consumer_wins."""
+    bench = Bench(**AT_LEAST_ONCE)
+    bench.publish("a")
+    bench.settle(bench.consumer(1), Verdict.DISCARD)
+    assert len(bench.queue.take_dlx()) == 1
+    bench.do(NodeRestarted())
+    assert len(bench.queue.take_dlx()) == 1

@@ -1,0 +1,241 @@
+"""In which order a quorum queue delivers: priorities, returns, turns, credit."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.queues.commands import Credit, Inspect, Verdict
+from amqp10broker.queues.effects import Answer, CreditReply, Deliver
+from tests.support.quorum_bench import Bench, confirmed, message, only
+
+
+def test_messages_come_in_the_order_in_which_they_were_published() -> None:
+    bench = Bench()
+    assert confirmed(bench.publish("a", "b")) == [0, 1]
+    bench.publish("c")
+    assert bench.get(bench.consumer(), 10) == ["a", "b", "c"]
+
+
+def test_two_high_ones_go_before_each_normal_one() -> None:
+    """High first, then 2:1 as long as both wait (seed 004)."""
+    bench = Bench()
+    bench.publish("n1", "n2", "n3")
+    bench.publish("h1", "h2", "h3", "h4", "h5", priority=5)
+    assert bench.get(bench.consumer(), 10) == ["h1", "h2", "n1", "h3", "h4", "n2", "h5", "n3"]
+
+
+def test_the_ratio_goes_on_over_single_deliveries() -> None:
+    bench = Bench()
+    bench.publish("n1", "n2")
+    bench.publish("h1", "h2", "h3", priority=9)
+    consumer = bench.consumer()
+    assert [bench.get(consumer)[0] for _ in range(5)] == ["h1", "h2", "n1", "h3", "n2"]
+
+
+def test_high_ones_that_were_published_before_go_first_even_in_normals_turn() -> None:
+    bench = Bench()
+    bench.publish("h1", "h2", "h3", "h4", priority=5)
+    bench.publish("n1", "n2")
+    assert bench.get(bench.consumer(), 10) == ["h1", "h2", "h3", "h4", "n1", "n2"]
+
+
+@pytest.mark.parametrize(("priority", "first"), [(None, "a"), (0, "a"), (4, "a"), (5, "b"), (255, "b")])
+def test_a_priority_above_4_is_high(priority: int | None, first: str) -> None:
+    bench = Bench()
+    bench.publish("a")
+    bench.publish("b", priority=priority)
+    assert bench.get(bench.consumer()) == [first]
+
+
+def test_one_batch_with_both_priorities_is_lined_up_by_them() -> None:
+    bench = Bench()
+    bench.publish_all([message("n"), message("h", priority=5), message("m")])
+    assert bench.get(bench.consumer(), 3) == ["h", "n", "m"]
+
+
+def test_returns_go_before_everything_else_in_the_order_of_return() -> None:
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    first, second = bench.consumer(), bench.consumer()
+    assert bench.get(first, 2) == ["a", "b"]
+    assert bench.get(second) == ["c"]
+    bench.publish("h", priority=9)
+    bench.settle(second, Verdict.REQUEUE)
+    bench.settle(first, Verdict.REQUEUE)
+    assert bench.get(first, 9) == ["c", "a", "b", "h"]
+
+
+def test_one_settlement_of_several_keeps_their_order() -> None:
+    """requeue_multiple_true."""
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    consumer = bench.consumer(3)
+    bench.settle(consumer, Verdict.REQUEUE)
+    assert bench.get(consumer, 3) == ["a", "b", "c"]
+
+
+def test_single_settlements_return_in_their_own_order() -> None:
+    """requeue_multiple_false."""
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    consumer = bench.consumer(3)
+    for key in reversed(bench.held(consumer)):
+        bench.settle(consumer, Verdict.REQUEUE, [key])
+    assert bench.get(consumer, 3) == ["c", "b", "a"]
+
+
+def test_without_a_delivery_limit_a_return_goes_to_the_tail_with_normal_priority() -> None:
+    """Seed 004: or a loop of returns would keep the log from being cut, and others from being served."""
+    bench = Bench(delivery_limit=None)
+    bench.publish("h", priority=9)
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.publish("b")
+    before = bench.queue.next_index
+    bench.settle(consumer, Verdict.REQUEUE)
+    assert bench.queue.next_index == before + 1
+    assert bench.get(consumer, 3) == ["a", "b", "h"]
+
+
+def test_what_never_reached_the_client_goes_back_to_its_place() -> None:
+    bench = Bench()
+    bench.publish("n1", "n2")
+    bench.publish("h1", "h2", priority=9)
+    consumer = bench.consumer(4)
+    bench.publish("h3", priority=9)
+    bench.give_back(consumer, bench.held(consumer))
+    other = bench.consumer()
+    assert bench.get(other, 5) == ["h1", "h2", "n1", "h3", "n2"]
+
+
+def test_what_two_consumers_give_back_is_merged_again() -> None:
+    bench = Bench()
+    bench.publish("a", "b", "c", "d", "e")
+    first, second = bench.consumer(2), bench.consumer(2)
+    first_keys, second_keys = bench.held(first), bench.held(second)
+    bench.give_back(second, second_keys)
+    bench.give_back(first, first_keys)
+    assert bench.get(bench.consumer(), 5) == ["a", "b", "c", "d", "e"]
+
+
+def test_a_return_that_is_given_back_keeps_its_place_among_the_returns() -> None:
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    consumer = bench.consumer(3)
+    bench.settle(consumer, Verdict.REQUEUE)
+    bench.credit(consumer, 2)
+    bench.give_back(consumer, bench.held(consumer))
+    assert bench.get(bench.consumer(), 3) == ["a", "b", "c"]
+
+
+def test_giving_back_counts_as_no_delivery() -> None:
+    bench = Bench(delivery_limit=0, dead_letter_exchange="dlx")
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.give_back(consumer, bench.held(consumer))
+    assert bench.get(bench.consumer()) == ["a"]
+    assert bench.dead() == []
+
+
+def test_consumers_with_credit_take_turns() -> None:
+    bench = Bench()
+    first, second = bench.consumer(4), bench.consumer(4)
+    told = bench.publish("a", "b", "c", "d")
+    assert sorted(bench.bodies(told, first) + bench.bodies(told, second)) == ["a", "b", "c", "d"]
+    assert len(bench.bodies(told, first)) == 2
+
+
+def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
+    """consumer_priorities."""
+    bench = Bench()
+    low, high = bench.consumer(9), bench.consumer(2, priority=1)
+    told = bench.publish("a", "b", "c")
+    assert bench.bodies(told, high) == ["a", "b"]
+    assert bench.bodies(told, low) == ["c"]
+
+
+def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
+    """credit_enq_enq_checkout_settled_credit."""
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    consumer = bench.consumer()
+    assert bench.get(consumer) == ["a"]
+    assert bench.bodies(bench.settle(consumer, Verdict.ACCEPT)) == []
+    assert bench.get(consumer) == ["b"]
+
+
+def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused() -> None:
+    bench = Bench()
+    bench.publish("a", "b")
+    consumer = bench.consumer()
+    told = bench.credit(consumer, 1)
+    assert [type(each) for each in told] == [Deliver, CreditReply]
+    reply = only(told, CreditReply)[0]
+    assert (reply.delivery_count, reply.credit, reply.available, reply.drain) == (1, 0, 1, False)
+
+
+def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
+    """credit_and_drain, credit_with_drained."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer()
+    told = bench.credit(consumer, 5, drain=True)
+    assert bench.bodies(told) == ["a"]
+    reply = only(told, CreditReply)[0]
+    assert (reply.delivery_count, reply.credit, reply.drain) == (5, 0, True)
+    assert bench.bodies(bench.publish("b")) == []
+
+
+def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> None:
+    """cancelled_checkout_out."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer(5)
+    bench.cancel(consumer)
+    assert bench.bodies(bench.publish("b")) == []
+    assert bench.queue.consumers == 0
+    assert bench.queue.unsettled == 1
+    bench.settle(consumer, Verdict.ACCEPT)
+    assert bench.queue.unsettled == 0
+    assert bench.queue.ready == 1
+    bench.do(Credit(consumer, 1, 5, False, 1))
+    assert bench.queue.ready == 1, "credit of a cancelled consumer is worth nothing"
+
+
+def test_unknown_keys_settle_nothing() -> None:
+    """return_non_existent."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    for verdict in Verdict:
+        bench.settle(consumer, verdict, [77])
+    assert bench.queue.unsettled == 1
+
+
+def test_a_fetch_of_one_message_is_no_consumer_in_counts() -> None:
+    bench = Bench()
+    bench.publish("a")
+    fetcher = bench.consumer(counted=False)
+    assert bench.get(fetcher) == ["a"]
+    told = bench.do(Inspect(bench.request))
+    assert only(told, Answer)[0].consumers == 0
+
+
+def test_an_exclusive_consumer_is_one_like_any_other() -> None:
+    """queues.md, section 8: the flag is ignored; single active consumers are for that."""
+    bench = Bench()
+    first, second = bench.consumer(1, exclusive=True), bench.consumer(1, exclusive=True)
+    told = bench.publish("a", "b")
+    assert bench.bodies(told, first) == ["a"]
+    assert bench.bodies(told, second) == ["b"]
+
+
+def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
+    """enq_enq_checkout_get_settled."""
+    bench = Bench()
+    bench.publish("a", "b")
+    consumer = bench.consumer(1, settled=True)
+    assert bench.queue.unsettled == 0
+    bench.credit(consumer, 1)
+    bench.leave(consumer, Verdict.REQUEUE)
+    assert bench.queue.ready == 0

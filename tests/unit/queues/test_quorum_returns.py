@@ -1,0 +1,321 @@
+"""What comes back to a quorum queue: counts, delivery limit, annotations, delayed retries, time-outs."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.types import Symbol, Timestamp
+from amqp10broker.message.amqp10 import decode_head
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import Credit, Publish, Purge, Verdict
+from amqp10broker.queues.effects import Answer, Deliver, TimedOut
+from amqp10broker.queues.quorum_commands import NodeRestarted
+from amqp10broker.queues.settings import RetryType
+from tests.support.quorum_bench import Bench, message, only
+
+
+def counts_of(message: Message) -> tuple[int | None, int | None, int | None, bool | None]:
+    """x-acquired-count, x-delivery-count, delivery-count, first-acquirer."""
+    header, annotations = decode_head(message[0])
+    acquired, failures = annotations.get("x-acquired-count"), annotations.get("x-delivery-count")
+    return acquired, failures, header.delivery_count, header.first_acquirer
+
+
+def test_a_first_delivery_says_nothing_of_counts() -> None:
+    bench = Bench()
+    bench.publish("a")
+    assert counts_of(bench.delivered(bench.credit(bench.consumer(), 1))[0]) == (None, None, 0, True)
+
+
+@pytest.mark.parametrize(("verdict", "failures"), [(Verdict.REQUEUE, 0), (Verdict.REQUEUE_FAILED, 1)])
+def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
+    verdict: Verdict, failures: int
+) -> None:
+    """The table of queues.md, section 10; consume_redelivery_count, return_test, requeue_test."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    for times in (1, 2, 3):
+        bench.settle(consumer, verdict)
+        found = bench.delivered(bench.credit(consumer, 1))[0]
+        assert counts_of(found) == (times, times * failures, times * failures, False)
+
+
+@pytest.mark.parametrize(("verdict", "failures"), [(Verdict.REQUEUE, 0), (Verdict.REQUEUE_FAILED, 1)])
+def test_a_link_that_goes_returns_what_it_held_in_order(verdict: Verdict, failures: int) -> None:
+    """down_noproc_returns_checked_out_in_order, removed_consumer_returns_unsettled."""
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    consumer = bench.consumer(3)
+    bench.leave(consumer, verdict)
+    messages = bench.delivered(bench.credit(bench.consumer(), 3))
+    assert [each[1] for each in messages] == [b"a", b"b", b"c"]
+    assert {counts_of(each) for each in messages} == {(1, failures, failures, False)}
+
+
+def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
+    bench = Bench()
+    bench.publish("a", "b", "c")
+    first, second = bench.consumer(1), bench.consumer(2)
+    bench.do(NodeRestarted())
+    assert bench.queue.consumers == 0
+    bench.leave(first, Verdict.REQUEUE)
+    bench.leave(second, Verdict.REQUEUE)
+    messages = bench.delivered(bench.credit(bench.consumer(), 3))
+    assert [each[1] for each in messages] == [b"a", b"b", b"c"]
+    assert {counts_of(each) for each in messages} == {(1, 1, 1, False)}
+
+
+def test_the_twenty_first_return_is_above_the_limit_of_twenty() -> None:
+    """subscribe_redelivery_limit."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer()
+    for _ in range(21):
+        assert bench.get(consumer) == ["a"]
+        bench.settle(consumer, Verdict.REQUEUE_FAILED)
+    assert bench.get(consumer) == []
+    assert bench.queue.ready == bench.queue.unsettled == 0
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REQUEUE, Verdict.REQUEUE_FAILED])
+def test_every_return_counts_against_the_limit(verdict: Verdict) -> None:
+    """Seed 004 promises an end to loops of reject and of nack; ADR 0013."""
+    bench = Bench(delivery_limit=1, dead_letter_exchange="dlx")
+    bench.publish("a", "b")
+    consumer = bench.consumer(2)
+    bench.settle(consumer, verdict)
+    assert bench.dead() == []
+    bench.credit(consumer, 2)
+    bench.settle(consumer, verdict)
+    assert bench.dead() == [("delivery_limit", ["a", "b"])]
+
+
+def test_a_lost_connection_counts_against_the_limit() -> None:
+    """down_checked_out_limit, at_most_once_dead_letter_order_delivery_limit_channel_closed."""
+    bench = Bench(delivery_limit=0, dead_letter_exchange="dlx")
+    bench.publish("a", "b", "c")
+    bench.leave(bench.consumer(3), Verdict.REQUEUE_FAILED)
+    assert bench.dead() == [("delivery_limit", ["a", "b", "c"])]
+
+
+def test_without_a_limit_a_message_comes_back_for_ever() -> None:
+    """subscribe_redelivery_limit_disable."""
+    bench = Bench(delivery_limit=None)
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    for times in range(1, 40):
+        bench.settle(consumer, Verdict.REQUEUE_FAILED)
+        found = bench.delivered(bench.credit(consumer, 1))[0]
+        assert counts_of(found) == (times, times, times, False)
+
+
+def test_another_limit_acts_at_the_next_return() -> None:
+    """delivery_limit_policy_update, update_config_delivery_limit."""
+    bench = Bench(delivery_limit=5, dead_letter_exchange="dlx")
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.settle(consumer, Verdict.REQUEUE)
+    bench.credit(consumer, 1)
+    bench.configure(delivery_limit=1, dead_letter_exchange="dlx")
+    assert bench.dead() == []
+    bench.settle(consumer, Verdict.REQUEUE)
+    assert bench.dead() == [("delivery_limit", ["a"])]
+
+
+def test_annotations_of_modified_are_merged_and_stay() -> None:
+    """modify_test, modified_quorum_queue."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.settle(consumer, Verdict.REQUEUE, annotations=encode({Symbol("x-one"): "1", Symbol("x-two"): "2"}))
+    bench.credit(consumer, 1)
+    bench.settle(consumer, Verdict.REQUEUE, annotations=encode({Symbol("x-two"): "zwei"}))
+    annotations = decode_head(bench.delivered(bench.credit(consumer, 1))[0][0])[1]
+    assert (annotations["x-one"], annotations["x-two"], annotations["x-routing-key"]) == ("1", "zwei", "q")
+
+
+def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
+    bench = Bench(dead_letter_exchange="dlx", dead_letter_routing_key="k")
+    bench.publish("a", "b")
+    consumer = bench.consumer(2)
+    bench.settle(consumer, Verdict.DISCARD_FAILED, annotations=encode({Symbol("x-why"): "bad"}))
+    letters = bench.dead_letters()[0]
+    assert (letters.reason, letters.exchange, letters.routing_key) == ("rejected", "dlx", "k")
+    assert [each[1] for each in letters.messages] == [b"a", b"b"]
+    assert counts_of(letters.messages[0]) == (1, 1, 1, False)
+    assert decode_head(letters.messages[0][0])[1]["x-why"] == "bad"
+
+
+def test_without_a_dead_letter_exchange_a_rejected_message_is_gone() -> None:
+    """discarded_message_without_dead_letter_handler_is_removed."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.settle(consumer, Verdict.DISCARD)
+    assert bench.dead() == []
+    assert bench.queue.ready == bench.queue.unsettled == 0
+
+
+def test_a_cancelled_consumer_may_still_reject() -> None:
+    """discard_after_cancel."""
+    bench = Bench(dead_letter_exchange="dlx")
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.cancel(consumer)
+    bench.settle(consumer, Verdict.DISCARD)
+    assert bench.dead() == [("rejected", ["a"])]
+
+
+# --- delayed retries ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("kind", "verdict", "waits"),
+    [
+        (RetryType.DISABLED, Verdict.REQUEUE_FAILED, False),
+        (RetryType.ALL, Verdict.REQUEUE, True),
+        (RetryType.ALL, Verdict.REQUEUE_FAILED, True),
+        (RetryType.FAILED, Verdict.REQUEUE, False),
+        (RetryType.FAILED, Verdict.REQUEUE_FAILED, True),
+        (RetryType.RETURNED, Verdict.REQUEUE, True),
+        (RetryType.RETURNED, Verdict.REQUEUE_FAILED, False),
+    ],
+)
+def test_which_returns_wait(kind: RetryType, verdict: Verdict, waits: bool) -> None:
+    """delayed_retry_disabled, _all, _failed, _returned."""
+    bench = Bench(retry_type=kind, retry_min_ms=1000)
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.settle(consumer, verdict)
+    assert (bench.queue.delayed, bench.queue.ready) == ((1, 0) if waits else (0, 1))
+    if waits:
+        assert bench.queue.deadline() == bench.now + 1000
+        bench.wait(999)
+        assert bench.queue.ready == 0
+        bench.wait(1)
+        assert (bench.queue.delayed, bench.queue.ready) == (0, 1)
+
+
+def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
+    """delayed_retry_backoff."""
+    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, retry_max_ms=2500)
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    for wait in (1000, 2000, 2500, 2500):
+        bench.settle(consumer, Verdict.REQUEUE_FAILED)
+        assert bench.queue.deadline() == bench.now + wait
+        bench.wait(wait)
+        assert bench.get(consumer) == ["a"]
+
+
+def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
+    """delayed_retry_explicit_delivery_time, modified_quorum_queue_delivery_time."""
+    bench = Bench()
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    later = encode({Symbol("x-opt-delivery-time"): Timestamp(bench.now + 5000)})
+    bench.settle(consumer, Verdict.REQUEUE, annotations=later)
+    assert bench.queue.deadline() == bench.now + 5000
+    assert bench.bodies(bench.wait(5000)) == []
+    assert bench.get(consumer) == ["a"]
+
+
+def test_a_delivery_time_of_the_past_is_now() -> None:
+    """delayed_retry_explicit_delivery_time_past."""
+    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    past = encode({Symbol("x-opt-delivery-time"): Timestamp(5)})
+    bench.settle(consumer, Verdict.REQUEUE, annotations=past)
+    assert bench.get(consumer) == ["a"]
+
+
+def test_delayed_messages_are_purged_and_counted() -> None:
+    """delayed_retry_purge, delayed_retry_counts_towards_limit."""
+    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, max_length=1, consumer_timeout_ms=None)
+    bench.publish("a")
+    bench.settle(bench.consumer(1), Verdict.REQUEUE)
+    bench.publish("b")
+    assert (bench.queue.ready, bench.queue.delayed) == (0, 1)
+    told = bench.do(Purge(bench.request))
+    assert only(told, Answer)[0].ready == 1
+    assert bench.queue.deadline() is None
+
+
+def test_the_delivery_limit_goes_before_the_delay() -> None:
+    """delayed_retry_delivery_limit_takes_precedence."""
+    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx")
+    bench.publish("a")
+    bench.settle(bench.consumer(1), Verdict.REQUEUE)
+    assert bench.dead() == [("delivery_limit", ["a"])]
+    assert bench.queue.delayed == 0
+
+
+# --- time-outs ------------------------------------------------------------------------------------
+
+
+def test_what_is_held_for_too_long_comes_back_without_counting_as_failed() -> None:
+    """consumer_timeout."""
+    bench = Bench(consumer_timeout_ms=1000)
+    bench.publish("a", "b")
+    consumer = bench.consumer(1)
+    bench.wait(600)
+    bench.credit(consumer, 1)
+    told = bench.wait(400)
+    timed_out = only(told, TimedOut)[0]
+    assert (timed_out.consumer, len(timed_out.keys)) == (consumer, 1)
+    assert bench.queue.deadline() == bench.now + 600
+    found = bench.delivered(bench.credit(bench.consumer(), 1))[0]
+    assert counts_of(found) == (1, 0, 0, False)
+
+
+def test_who_let_a_delivery_time_out_gets_nothing_until_it_is_heard_of_again() -> None:
+    bench = Bench(consumer_timeout_ms=1000)
+    bench.publish("a", "b")
+    consumer = bench.consumer(1)
+    bench.credit(consumer, 0)
+    consumer_with_credit = bench.consumer(2)
+    bench.settle(consumer_with_credit, Verdict.ACCEPT)
+    told = bench.wait(1000)
+    assert bench.bodies(told, consumer) == []
+    assert bench.get(consumer) == []
+
+
+@pytest.mark.parametrize(("own", "at"), [(None, 1000), (300, 300), (5000, 5000)])
+def test_a_consumers_own_time_goes_before_the_queues(own: int | None, at: int) -> None:
+    """consumer_timeout_quorum_queue_consumer_arg."""
+    bench = Bench(consumer_timeout_ms=1000)
+    bench.publish("a")
+    bench.consumer(1, timeout_ms=own)
+    assert bench.queue.deadline() == bench.now + at
+
+
+def test_a_cancelled_consumer_times_out_too_and_is_forgotten() -> None:
+    """consumer_timeout_cancelled."""
+    bench = Bench(consumer_timeout_ms=1000)
+    bench.publish("a")
+    consumer = bench.consumer(1)
+    bench.cancel(consumer)
+    bench.wait(1000)
+    assert bench.queue.ready == 1
+    assert consumer not in bench.queue.parts()[1].by_ref
+
+
+def test_settled_deliveries_never_time_out() -> None:
+    bench = Bench(consumer_timeout_ms=1000)
+    bench.publish("a")
+    bench.consumer(1, settled=True)
+    assert bench.queue.deadline() is None
+
+
+def test_a_time_out_comes_behind_the_delivery_it_is_about() -> None:
+    bench = Bench(consumer_timeout_ms=1000)
+    consumer = bench.consumer(1)
+    bench.publish("a")
+    bench.queue.apply(Publish(bench.publisher, [1], [message("b")], False), bench.now)
+    bench.queue.apply(Credit(consumer, 1, 1, False, 1), bench.now)
+    told = bench.wait(1000)
+    kinds = [type(each) for each in told if isinstance(each, Deliver | TimedOut)]
+    assert kinds == [Deliver, TimedOut]

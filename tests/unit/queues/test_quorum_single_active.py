@@ -1,0 +1,200 @@
+"""A quorum queue with a single active consumer: who it is, and how it hands over (queues.md, section 8)."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.queues.commands import ConsumerRef, Credit, Publish, Verdict
+from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver
+from tests.support.quorum_bench import Bench, message, only
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench(single_active_consumer=True, consumer_timeout_ms=1000)
+
+
+def active(told: list[object]) -> list[tuple[ConsumerRef, bool]]:
+    return [(each.consumer, each.active) for each in only(told, ActiveChanged)]
+
+
+def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) -> None:
+    """single_active_consumer."""
+    first, second = bench.consumer(), bench.consumer()
+    assert active(bench.told) == [(first, True), (second, False)]
+
+
+def test_only_the_active_one_gets_messages(bench: Bench) -> None:
+    first, second = bench.consumer(1), bench.consumer(5)
+    told = bench.publish("a", "b")
+    assert bench.bodies(told, first) == ["a"]
+    assert bench.bodies(told, second) == []
+
+
+def test_an_inactive_consumer_that_drains_is_answered_at_once(bench: Bench) -> None:
+    """credit_and_drain_single_active_consumer, credit_inactive_consumer_drain_persisted."""
+    bench.consumer()
+    second = bench.consumer()
+    bench.publish("a")
+    told = bench.credit(second, 5, drain=True)
+    assert [type(each) for each in told] == [CreditReply]
+    assert only(told, CreditReply)[0].credit == 0
+
+
+def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> None:
+    """single_active_consumer_cancel_consumer_when_channel_is_down."""
+    first, second = bench.consumer(1), bench.consumer(1)
+    bench.publish("a")
+    told = bench.leave(first, Verdict.REQUEUE)
+    assert active(told) == [(second, True)]
+    assert bench.bodies(told, second) == ["a"]
+
+
+def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(bench: Bench) -> None:
+    """single_active_cancelled_with_unacked, single_active_settle_after_cancel."""
+    first, second = bench.consumer(1), bench.consumer(1)
+    bench.publish("a", "b")
+    told = bench.cancel(first)
+    assert active(told) == [(second, True)]
+    assert bench.bodies(told, second) == ["b"]
+    bench.settle(first, Verdict.ACCEPT)
+    assert bench.queue.unsettled == 1
+
+
+def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
+    """link_state_properties_activation_before_delivery."""
+    first = bench.consumer()
+    bench.consumer(1)
+    bench.publish("a")
+    told = bench.leave(first, Verdict.REQUEUE)
+    assert [type(each) for each in told] == [ActiveChanged, Deliver]
+
+
+def test_the_highest_priority_is_next(bench: Bench) -> None:
+    """single_active_consumer_priority_cancel_active."""
+    first = bench.consumer(priority=3)
+    bench.consumer(9)
+    third = bench.consumer(priority=1)
+    assert active(bench.leave(first, Verdict.REQUEUE)) == [(third, True)]
+
+
+def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Bench) -> None:
+    """single_active_consumer_credited_favour_with_credit."""
+    first = bench.consumer(priority=3)
+    second, third, fourth = bench.consumer(1), bench.consumer(2), bench.consumer(2)
+    assert active(bench.leave(first, Verdict.REQUEUE)) == [(third, True)]
+    assert active(bench.leave(third, Verdict.REQUEUE)) == [(fourth, True)]
+    assert active(bench.leave(fourth, Verdict.REQUEUE)) == [(second, True)]
+
+
+def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(bench: Bench) -> None:
+    """single_active_consumer_priority, _update_priority."""
+    first = bench.consumer(1)
+    bench.told.clear()
+    second = bench.consumer(1, priority=1)
+    assert active(bench.told) == [(first, False), (second, True)]
+    assert bench.bodies(bench.publish("a"), second) == ["a"]
+
+
+def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: Bench) -> None:
+    """single_active_consumer_quiescing_receives_no_further_messages, seed 003."""
+    first = bench.consumer(5)
+    bench.publish("a", "b")
+    bench.told.clear()
+    second = bench.consumer(5, priority=1)
+    assert active(bench.told) == [(first, False), (second, False)]
+    assert bench.bodies(bench.publish("c")) == []
+    one, two = bench.held(first)
+    assert active(bench.settle(first, Verdict.ACCEPT, [one])) == []
+    told = bench.settle(first, Verdict.ACCEPT, [two])
+    assert active(told) == [(second, True)]
+    assert bench.bodies(told, second) == ["c"]
+
+
+@pytest.mark.parametrize("verdict", [Verdict.REQUEUE, Verdict.REQUEUE_FAILED])
+def test_what_a_quiescing_one_returns_goes_first_to_its_successor(bench: Bench, verdict: Verdict) -> None:
+    """single_active_consumer_higher_waiting_return, _requeue, priority_take_over_return."""
+    first = bench.consumer(1)
+    bench.publish("a", "b")
+    second = bench.consumer(5, priority=1)
+    told = bench.settle(first, verdict)
+    assert bench.bodies(told, second) == ["a", "b"]
+
+
+def test_a_quiescing_one_goes_on_when_the_other_is_gone(bench: Bench) -> None:
+    """single_active_consumer_quiescing_resumes_after_cancel."""
+    first = bench.consumer(5)
+    bench.publish("a")
+    second = bench.consumer(5, priority=1)
+    bench.publish("b")
+    told = bench.cancel(second)
+    assert active(told) == [(first, True)]
+    assert bench.bodies(told, first) == ["b"]
+
+
+@pytest.mark.parametrize("ends", ["cancel", "leave"])
+def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
+    """single_active_consumer_quiescing_cancelled, _disconnected."""
+    first = bench.consumer(5)
+    bench.publish("a")
+    second = bench.consumer(5, priority=1)
+    told = bench.cancel(first) if ends == "cancel" else bench.leave(first, Verdict.REQUEUE_FAILED)
+    assert active(told) == [(second, True)]
+    assert bench.bodies(told, second) == ([] if ends == "cancel" else ["a"])
+
+
+def test_a_time_out_activates_the_next_and_who_is_heard_of_again_waits(bench: Bench) -> None:
+    """sac_consumer_timeout."""
+    first, second = bench.consumer(1), bench.consumer(1)
+    bench.publish("a")
+    told = bench.wait(1000)
+    assert active(told) == [(first, False), (second, True)]
+    assert bench.bodies(told, second) == ["a"]
+    assert active(bench.credit(first, 5)) == []
+
+
+def test_the_only_one_is_active_again_when_it_is_heard_of(bench: Bench) -> None:
+    """sac_consumer_timeout_2."""
+    first = bench.consumer(1)
+    bench.publish("a")
+    assert active(bench.wait(1000)) == [(first, False)]
+    told = bench.credit(first, 1)
+    assert active(told) == [(first, True)]
+    assert bench.bodies(told, first) == ["a"]
+
+
+def test_what_it_was_given_before_is_told_before_it_stops_being_active(bench: Bench) -> None:
+    first = bench.consumer(1)
+    bench.queue.apply(Publish(bench.publisher, [0], [message("a")], False), bench.now)
+    bench.told.clear()
+    bench.consumer(priority=1)
+    kinds = [type(each) for each in bench.told if isinstance(each, Deliver | ActiveChanged)]
+    assert kinds == [Deliver, ActiveChanged, ActiveChanged]
+    assert bench.held(first)
+
+
+def test_a_fetch_gets_nothing_beside_a_single_active_consumer(bench: Bench) -> None:
+    """single_active_consumer_basic_get."""
+    bench.publish("a")
+    fetcher = bench.consumer(counted=False)
+    assert bench.bodies(bench.credit(fetcher, 1, drain=True)) == []
+
+
+def test_without_the_setting_all_are_served_and_nobody_hears_of_activity() -> None:
+    """link_state_properties_competing_strategy."""
+    bench = Bench()
+    bench.consumer(1)
+    bench.consumer(1)
+    assert len(bench.bodies(bench.publish("a", "b"))) == 2
+    assert active(bench.told) == []
+
+
+def test_withdrawn_deliveries_are_not_told(bench: Bench) -> None:
+    """What is given back before anybody heard of it must not be delivered in the same breath."""
+    first = bench.consumer()
+    bench.queue.apply(Publish(bench.publisher, [0], [message("a")], False), bench.now)
+    bench.queue.apply(Credit(first, 0, 1, False, 0), bench.now)
+    bench._handed[first] = 0
+    told = bench.leave(first, Verdict.ACCEPT)
+    assert only(told, CreditReply)
+    assert bench.queue.ready == 1
