@@ -60,6 +60,8 @@ class Case:
     duration_s: float | None = None
     amqp091: bool = False
     """The load speaks AMQP 0-9-1: queues are declared and named plainly, messages preloaded over it."""
+    queue_type: str = "classic"
+    """Another type is declared over AMQP 0-9-1; a classic queue comes into being when it is attached to."""
 
 
 def run_cases(context: Context, cases: Sequence[Case]) -> list[Row]:
@@ -103,9 +105,9 @@ def _at_floor(context: Context, case: Case, arguments: tuple[str, ...]) -> Row:
 def _at_broker(context: Context, case: Case) -> Row:
     address = _plain_name if case.amqp091 else context.address
     with context.target(case.settings, queues=case.queues, amqp091=case.amqp091) as target:
-        if case.amqp091:
+        if case.amqp091 or case.queue_type != "classic":
             with Queues(target.endpoint) as known:
-                known.declare(dict.fromkeys(case.queues, "classic"))
+                known.declare(dict.fromkeys(case.queues, case.queue_type))
         addresses = [address(queue) for queue in case.queues]
         preload(
             target,

@@ -83,11 +83,14 @@ class Peer:
                 sender.cut(self.peer_max_frame_size_bytes)
                 self._attach(session, sender, sender.what.settled)
             for receiver in session.receivers:
-                self._attach(session, receiver, receiver.what.settle is spec.Settle.PRESETTLED)
+                presettled = receiver.what.settle is spec.Settle.PRESETTLED
+                self._attach(session, receiver, presettled, receiver.what.offset)
             self._exchange(session.link_count)
         self.socket.setblocking(False)
 
-    def _attach(self, session: PeerSession, group: Sender | Receiver, presettled: bool) -> None:
+    def _attach(
+        self, session: PeerSession, group: Sender | Receiver, presettled: bool, offset: str = ""
+    ) -> None:
         for index, address in enumerate(group.what.addresses):
             handle = group.first_handle + index
             name = f"bench-{id(self):x}-{session.channel}-{handle}"
@@ -99,6 +102,7 @@ class Peer:
                 receiver=isinstance(group, Receiver),
                 address=address,
                 presettled=presettled,
+                offset=offset,
             )
 
     def _exchange(self, answers: int) -> None:

@@ -100,6 +100,8 @@ class Consume:
     """Read the time from the message's first eight bytes and keep the latency."""
     size_bytes: int = 100
     """Where the stamp is: so many bytes before the end of the frame."""
+    offset: str = ""
+    """Of a stream: where to begin, "first" for instance (AMQP 1.0 only); not told if empty."""
 
 
 @dataclass(frozen=True, slots=True)

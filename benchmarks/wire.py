@@ -20,6 +20,9 @@ SASL_HEADER: Final = b"AMQP\x03\x01\x00\x00"
 FRAME_HEADER: Final = Struct(">IBBH")
 """size, doff, type, channel (part 2 §2.3.1)."""
 FRAME_HEADER_BYTES: Final = 8
+OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
+"""Descriptor of the filter that says where in a stream to begin."""
+
 FRAME_AMQP: Final = 0
 FRAME_SASL: Final = 1
 HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
@@ -130,6 +133,12 @@ def encoded_list(fields: Sequence[bytes]) -> bytes:
     return b"\xd0" + _U32.pack(len(body) + 4) + _U32.pack(len(fields)) + body
 
 
+def encoded_map(items: Sequence[bytes]) -> bytes:
+    """Encode a map of keys and values that are already encoded, fewer than 250 bytes of them."""
+    body = b"".join(items)
+    return bytes((0xC1, len(body) + 1, len(items))) + body
+
+
 def described(code: int, fields: Sequence[bytes]) -> bytes:
     """Encode a described list, leaving out the nulls at its end (part 1 §1.4)."""
     count = len(fields)
@@ -193,6 +202,7 @@ def attach_frame(
     address: str,
     presettled: bool | None,
     source_address: str | None = None,
+    offset: str = "",
 ) -> bytes:
     """Return an attach frame (part 2 §2.7.3).
 
@@ -204,12 +214,17 @@ def attach_frame(
         address: the queue: target address when we send, source address when we receive.
         presettled: snd-settle-mode settled (True), unsettled (False) or mixed (None).
         source_address: address of the far terminus, where a broker wants one.
+        offset: where in a stream to begin, when we receive; empty says nothing.
 
     Returns:
         The whole frame; initial-delivery-count is 0 when we send, unset when we receive.
     """
     far = string(source_address) if source_address is not None else NULL
-    mine = (string(address),)
+    mine: tuple[bytes, ...] = (string(address),)
+    if offset:
+        # The filter is the eighth field of a source.
+        spec = b"\x00" + symbol(OFFSET_SPEC) + string(offset)
+        mine = (*mine, *([NULL] * 6), encoded_map((symbol("offset"), spec)))
     fields = (
         string(name),
         uint(handle),

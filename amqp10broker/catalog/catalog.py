@@ -116,7 +116,6 @@ class Catalog:
         Raises:
             PreconditionFailed: there is one of this name.
             InvalidArgument: the name is empty or too long, or the type is no kind of queue.
-            NotSupported: this broker does not have that kind of queue.
         """
         if name in self.vhosts:
             raise PreconditionFailed(f"vhost '{name}'", f"vhost '{name}' exists")

@@ -26,8 +26,8 @@ from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.queue import QueueHandle, QueueSpec
 from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission, User
-from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
-from amqp10broker.errors import ConfigError, NotSupported, PreconditionFailed
+from amqp10broker.catalog.vhost import RESERVED_PREFIX, UnknownQueueType, VirtualHost
+from amqp10broker.errors import ConfigError, PreconditionFailed
 from amqp10broker.queues.commands import Command
 from amqp10broker.routing.exchange import Binding, Destination
 
@@ -203,7 +203,7 @@ class _Loader:
         try:
             entry.asking(lambda: vhost.set_default_queue_type(kind))
         except ConfigError as error:
-            if not (self._skip_unsupported and isinstance(error.__cause__, NotSupported)):
+            if not (self._skip_unsupported and isinstance(error.__cause__, UnknownQueueType)):
                 raise
             self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
         known = ("description", "tags", "default_queue_type")
@@ -307,7 +307,7 @@ class _Loader:
                 lambda: vhost.declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
             )
         except ConfigError as error:
-            unsupported = isinstance(error.__cause__, NotSupported)
+            unsupported = isinstance(error.__cause__, UnknownQueueType)
             self._leave_out_or_raise(entry, ("queue", vhost.name, name), error, unsupported=unsupported)
 
     def _binding(self, entry: Entry) -> None:

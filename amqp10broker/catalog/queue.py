@@ -60,7 +60,7 @@ class QueueSpec:
     Attributes:
         vhost: the virtual host it is in.
         name: unique in the virtual host.
-        type: ``classic`` or ``quorum``.
+        type: ``classic``, ``quorum`` or ``stream``.
         durable: it survives a restart of the broker.
         exclusive: it goes with the connection that declared it.
         auto_delete: it goes with its last consumer.
@@ -110,7 +110,7 @@ class DeclaredQueue:
     Attributes:
         name: unique in the virtual host.
         vhost: name of the virtual host.
-        type: ``classic`` or ``quorum``.
+        type: ``classic``, ``quorum`` or ``stream``.
         durable: as declared; an exclusive queue never is.
         owner: the connection that has it exclusively, None if anyone may use it.
         auto_delete: it goes with its last consumer.

@@ -22,7 +22,6 @@ from amqp10broker.errors import (
     InvalidArgument,
     LimitExceeded,
     NotFound,
-    NotSupported,
     PreconditionFailed,
     ResourceLocked,
 )
@@ -36,6 +35,10 @@ VOLATILE: Final = "volatile"
 """Type of the queues of direct reply-to."""
 RESERVED_PREFIX: Final = "amq."
 NAME_BYTES_MAX: Final = 255
+
+
+class UnknownQueueType(InvalidArgument):
+    """There is no such kind of queue: another broker, or a plugin of it, has it."""
 
 
 class VirtualHost:
@@ -77,7 +80,6 @@ class VirtualHost:
 
         Raises:
             InvalidArgument: a default type is no kind of queue.
-            NotSupported: a default type is a kind that this broker does not have.
         """
         self.name = name
         self.queues: dict[str, DeclaredQueue] = {}
@@ -120,7 +122,6 @@ class VirtualHost:
 
         Raises:
             InvalidArgument: there is no such kind.
-            NotSupported: this broker does not have it.
         """
         checked = None if kind is None else queue_type_of(kind, f"vhost '{self.name}'").value
         if checked != self.default_queue_type:
@@ -233,7 +234,6 @@ class VirtualHost:
             AccessRefused: the name is reserved.
             InvalidArgument: the name or an argument is not allowed.
             PreconditionFailed: a kind of queue cannot be exclusive, auto-delete or transient.
-            NotSupported: the kind of queue is not served.
             LimitExceeded: the virtual host has as many queues as it may.
         """
         name = stripped(name)
@@ -416,29 +416,21 @@ class VirtualHost:
 
 
 def queue_type_of(name: str, resource: str) -> QueueType:
-    """The kind of queue of this name, one that this broker has.
+    """The kind of queue of this name.
 
     Args:
         name: as ``x-queue-type`` gives it.
         resource: for the error: ``queue 'q' in vhost '/'``.
 
     Raises:
-        InvalidArgument: there is no such kind.
-        NotSupported: there is, but not here.
+        UnknownQueueType: there is no such kind.
     """
     try:
-        kind = QueueType(name)
+        return QueueType(name)
     except ValueError:
-        raise InvalidArgument(
+        raise UnknownQueueType(
             resource, f"invalid arg '{QUEUE_TYPE}' for {resource}: \"unsupported queue type '{name}'\""
         ) from None
-    if kind is QueueType.STREAM:
-        raise NotSupported(
-            resource,
-            f"invalid arg '{QUEUE_TYPE}' for {resource}: this broker has no streams; "
-            "declare a classic or a quorum queue",
-        )
-    return kind
 
 
 def _check_properties(

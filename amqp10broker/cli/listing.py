@@ -54,7 +54,7 @@ LISTINGS: Final = (
         {
             "name": "",
             "vhost": "",
-            "type": "classic or quorum",
+            "type": "classic, quorum or stream",
             "durable": "",
             "auto_delete": "",
             "exclusive": "only for the connection that declared it",
@@ -69,6 +69,8 @@ LISTINGS: Final = (
             "operator_policy": "likewise",
             "effective_policy_definition": "what the two set",
             "ineffective_policy_keys": "settings of the two that mean nothing to its type",
+            "first_offset": "of a stream: of the oldest message that is kept",
+            "next_offset": "of a stream: of the next message",
         },
         ("name", "type", "messages", "consumers"),
         rows.queue_row,

@@ -24,7 +24,8 @@ def queue_row(queue: Document) -> Row:
         "auto_delete": queue["auto_delete"],
         "exclusive": queue["exclusive"],
         "arguments": queue["arguments"],
-        "messages": ready + unsettled,
+        # A stream keeps what it has delivered: that is among the ready messages.
+        "messages": ready if queue["type"] == "stream" else ready + unsettled,
         "messages_ready": ready,
         "messages_unacknowledged": unsettled,
         "consumers": queue["consumer_count"],
@@ -34,6 +35,8 @@ def queue_row(queue: Document) -> Row:
         "operator_policy": queue["operator_policy"],
         "effective_policy_definition": queue["effective_policy_definition"],
         "ineffective_policy_keys": queue["ineffective_policy_keys"],
+        "first_offset": queue.get("first_offset"),
+        "next_offset": queue.get("next_offset"),
     }
 
 

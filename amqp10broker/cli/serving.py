@@ -62,6 +62,11 @@ def _arguments(parser: Parser) -> None:
         help="confirm what is published to queues of that name or pattern so much later, repeatable; "
         "needs --test-mode",
     )
+    testing.add_argument(
+        "--sync-delay",
+        metavar="MS",
+        help="let each sync of the data folder take so much longer, as on a slow disk; needs --test-mode",
+    )
 
 
 def _add_setting(
@@ -97,7 +102,7 @@ def config_of(arguments: argparse.Namespace) -> Config:
     Raises:
         ConfigError: some source has an unknown name or a bad value.
     """
-    flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay")}
+    flags = {name: getattr(arguments, name) for name in (*SETTINGS, "user", "confirm_delay", "sync_delay")}
     return Config.load(file=arguments.config, environ=os.environ, flags=flags)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import Any, Final, TypeVar
 
@@ -90,7 +90,14 @@ def read_flags(flags: Mapping[str, object]) -> dict[str, Given]:
             _check_unique(given["users"], [user.name for user in given["users"].value])
         elif name == "confirm_delay":
             delays = tuple(_confirm_delay_of(each) for each in _texts(value))
-            given["fault_injection"] = Given(FaultInjection(delays), "flag --confirm-delay")
+            before = given.get("fault_injection")
+            faults = FaultInjection() if before is None else before.value
+            given["fault_injection"] = Given(replace(faults, confirm_delay_ms=delays), "flag --confirm-delay")
+        elif name == "sync_delay":
+            before = given.get("fault_injection")
+            faults = FaultInjection() if before is None else before.value
+            delay = CONFIRM_DELAY.parse(str(value), "flag --sync-delay")
+            given["fault_injection"] = Given(replace(faults, sync_delay_ms=delay), "flag --sync-delay")
         elif name in SETTINGS:
             setting = SETTINGS[name]
             source = f"flag {setting.flag}"
@@ -200,7 +207,7 @@ def _faults(value: object, path: str) -> FaultInjection:
         raise ConfigError(
             f"{path}: fault", f"is {describe(value)}", "must be a table: [[fault.confirm_delay]]"
         )
-    _check_keys(value, f"{path}: fault", ("confirm_delay",))
+    _check_keys(value, f"{path}: fault", ("confirm_delay", "sync_delay_ms"))
     delays: list[tuple[str, int]] = []
     for at, row in enumerate(_tables(value.get("confirm_delay", []), f"{path}: fault.confirm_delay"), 1):
         source = f"{path}: [[fault.confirm_delay]] number {at}"
@@ -208,7 +215,9 @@ def _faults(value: object, path: str) -> FaultInjection:
         QUEUE_PATTERN.check(row["queue"], f"{source}, queue")
         CONFIRM_DELAY.check(row["ms"], f"{source}, ms")
         delays.append((row["queue"], row["ms"]))
-    return FaultInjection(tuple(delays))
+    sync_delay_ms = value.get("sync_delay_ms", 0)
+    CONFIRM_DELAY.check(sync_delay_ms, f"{path}: fault.sync_delay_ms")
+    return FaultInjection(tuple(delays), sync_delay_ms)
 
 
 def _made(source: str, make: Callable[[], T]) -> T:

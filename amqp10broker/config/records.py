@@ -178,14 +178,17 @@ class FaultInjection:
 
     confirm_delay_ms: tuple[tuple[str, int], ...] = ()
     """(queue name pattern, milliseconds) by which confirms of that queue come late."""
+    sync_delay_ms: int = 0
+    """Milliseconds that each sync of the journal takes longer, as if the disk were slow."""
 
     def __post_init__(self) -> None:
         for pattern, delay_ms in self.confirm_delay_ms:
             QUEUE_PATTERN.check(pattern, "FaultInjection.confirm_delay_ms")
             CONFIRM_DELAY.check(delay_ms, "FaultInjection.confirm_delay_ms")
+        CONFIRM_DELAY.check(self.sync_delay_ms, "FaultInjection.sync_delay_ms")
 
     def __bool__(self) -> bool:
-        return bool(self.confirm_delay_ms)
+        return bool(self.confirm_delay_ms or self.sync_delay_ms)
 
     def confirm_delay_ms_for(self, queue: str) -> int:
         """How late the confirms of a queue come; 0 if in time. The last pattern that matches counts."""

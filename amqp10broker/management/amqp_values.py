@@ -92,6 +92,7 @@ def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
         "message_count": ULong(queue["message_count"]),
         "consumer_count": UInt(queue["consumer_count"]),
         "replicas": array_of(queue["replicas"]),
+        **{name: ULong(queue[name]) for name in ("first_offset", "next_offset") if name in queue},
     }
 
 

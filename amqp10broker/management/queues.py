@@ -16,6 +16,9 @@ from amqp10broker.routing.declaration import check_not_direct_reply_to
 
 DEAD_LETTER_EXCHANGE = "x-dead-letter-exchange"
 STREAM = "stream"
+FIRST_OFFSET = "first_offset"
+NEXT_OFFSET = "next_offset"
+"""Of a stream: of the oldest message that is kept, and of the next one that is published."""
 VOLATILE_TYPE = "rabbit_volatile_queue"
 """What a queue for direct replies is called in answers."""
 
@@ -178,7 +181,16 @@ def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -
         "consumer_count": consumers,
         "leader": caller.node,
         "replicas": [caller.node],
+        **_offsets_of(queue),
     }
+
+
+def _offsets_of(queue: DeclaredQueue) -> dict[str, int]:
+    """Which offsets a stream has; nothing for any other queue."""
+    if queue.type != STREAM:
+        return {}
+    counts = queue.handle.counts()
+    return {name: counts[name] for name in (FIRST_OFFSET, NEXT_OFFSET) if name in counts}
 
 
 def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:

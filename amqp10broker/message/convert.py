@@ -78,6 +78,7 @@ ENCODED_BODY: Final = "amqp-1.0"
 """The type of a message of AMQP 0-9-1 whose body is the encoded body of one of AMQP 1.0."""
 
 X_BASIC_TYPE: Final = Symbol("x-basic-type")
+X_STREAM_OFFSET: Final = Symbol("x-stream-offset")
 X_MESSAGE_ID: Final = "x-message-id"
 X_CORRELATION_ID: Final = "x-correlation-id"
 CC: Final = "CC"
@@ -90,6 +91,13 @@ _HEAD: Final = itemgetter(0)
 # Heads of more bytes are converted each time: 4096 of them would not be a small memory.
 _CACHED_BYTES_MAX: Final = 1024
 _CACHE_ENTRIES: Final = 4096
+
+# How the head of a delivery of a stream ends, before the offset itself: see `offsets`.
+OFFSET_BYTES: Final = 8
+_OFFSET_END: Final = b"\xa3\x0fx-stream-offset\x80"
+_OFFSET_AT: Final = -(len(_OFFSET_END) + OFFSET_BYTES)
+_ONES: Final = b"\x01" * OFFSET_BYTES
+_TWOS: Final = b"\x02" * OFFSET_BYTES
 
 
 def all_to_amqp10(messages: Sequence[Message]) -> Sequence[Message]:
@@ -132,6 +140,10 @@ def to_amqp091(message: Message) -> Message:
     prefix = bare[:start]
     body = data_of(bare, start)
     small = len(head) + start <= _CACHED_BYTES_MAX
+    if small and head[_OFFSET_AT:-OFFSET_BYTES] == _OFFSET_END:
+        # No two deliveries of a stream have the same head: all but the offset is converted once.
+        before, after = _around_offset(head[:-OFFSET_BYTES], prefix, body is None)
+        return before + head[-OFFSET_BYTES:] + after, bare[start:] if body is None else body
     converted = _cached_to_amqp091 if small else _head_to_amqp091
     if body is None:
         return converted(head, prefix, True), bare[start:]
@@ -294,6 +306,18 @@ def _head_to_amqp091(head: bytes, prefix: bytes, encoded: bool) -> bytes:
 
 
 _cached_to_amqp091 = lru_cache(maxsize=_CACHE_ENTRIES)(_head_to_amqp091)
+
+
+@lru_cache(maxsize=_CACHE_ENTRIES)
+def _around_offset(start: bytes, prefix: bytes, encoded: bool) -> tuple[bytes, bytes]:
+    """What the head for AMQP 0-9-1 has before and behind the eight bytes of a stream's offset.
+
+    An offset is a long there, eight bytes too. Two conversions differ exactly where it stands.
+    """
+    ones = _head_to_amqp091(start + _ONES, prefix, encoded)
+    twos = _head_to_amqp091(start + _TWOS, prefix, encoded)
+    at = next(place for place, (one, two) in enumerate(zip(ones, twos, strict=True)) if one != two)
+    return ones[:at], ones[at + OFFSET_BYTES :]
 
 
 def _application_to_headers(application: dict[Any, Any] | Map, headers: dict[str, Any]) -> None:

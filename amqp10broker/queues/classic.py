@@ -111,7 +111,7 @@ class ClassicQueue:
         self._outbox = Outbox()
         self._tell = self._outbox.tell
         self._disposal = Disposal(self.waiting, self._store, keeps=self._keeps)
-        self._intake = Intake(self.waiting, self._store, self._outbox, keeps=self._keeps)
+        self._intake = Intake(name, self.waiting, self._store, self._outbox, keeps=self._keeps)
         self._now = now_ms
         self._unused_since = now_ms
         self.configure(settings)
@@ -225,6 +225,11 @@ class ClassicQueue:
         """The store has everything safe up to this ticket: confirm it."""
         self._intake.safe_up_to(ticket)
 
+    def refuse_unsafe(self) -> None:
+        """The store has failed: what is not safe yet never will be, nor what comes from now on."""
+        self._intake.store_failed = True
+        self._intake.refuse_unsafe(failed=True)
+
     def take_effects(self) -> dict[ReplyTo, list[Effect]]:
         """Effects since the last call, in order for each who asked."""
         return self._outbox.take()
@@ -244,7 +249,7 @@ class ClassicQueue:
         self.failed = self.deleted = True
         # What the store has is not this state's to decide on any more.
         self._keeps = self._intake.keeps = self._disposal.keeps = False
-        self._intake.refuse_unsafe(failed=self.failed, queue=self.name)
+        self._intake.refuse_unsafe(failed=self.failed)
         for command in at_work:
             self.apply(command)
         self.deleted = False
@@ -529,7 +534,7 @@ class ClassicQueue:
         if refused is not None:
             return
         self.deleted = True
-        self._intake.refuse_unsafe(failed=self.failed, queue=self.name)
+        self._intake.refuse_unsafe(failed=self.failed)
         for consumer in self._consumers:
             self._outbox.flush(consumer)
             self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))

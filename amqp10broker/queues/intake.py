@@ -28,16 +28,19 @@ class Intake:
 
     Attributes:
         keeps: messages that must survive a restart are given to the store.
+        store_failed: it cannot keep them any more.
     """
 
-    __slots__ = ("_outbox", "_plain", "_store", "_unsafe", "_waiting", "keeps")
+    __slots__ = ("_outbox", "_plain", "_queue", "_store", "_unsafe", "_waiting", "keeps", "store_failed")
 
-    def __init__(self, waiting: Ready, store: Store, outbox: Outbox, *, keeps: bool) -> None:
+    def __init__(self, queue: str, waiting: Ready, store: Store, outbox: Outbox, *, keeps: bool) -> None:
+        self._queue = queue
         self._waiting = waiting
         self._store = store
         self._outbox = outbox
         self._unsafe: deque[tuple[int, PublisherRef, Sequence[int], bool]] = deque()
         self.keeps = keeps
+        self.store_failed = False
         # Heads of messages that are transient and have neither priority nor time to live of their own.
         self._plain: set[bytes] = set()
 
@@ -84,6 +87,8 @@ class Intake:
             waiting.add(level, part, times)
         if ticket:
             self._unsafe.append((ticket, publisher, ids, settled))
+            if self.store_failed:
+                self.refuse_unsafe(failed=True)
         else:
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
@@ -127,13 +132,12 @@ class Intake:
             _, publisher, ids, settled = unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
-    def refuse_unsafe(self, *, failed: bool, queue: str) -> None:
+    def refuse_unsafe(self, *, failed: bool) -> None:
         """What is not safe yet will not be any more.
 
         Args:
             failed: the queue broke down, or its store did; otherwise it was deleted.
-            queue: its name.
         """
         while self._unsafe:
             _, publisher, ids, settled = self._unsafe.popleft()
-            self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, queue))
+            self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))

@@ -34,7 +34,7 @@ from amqp10broker.storage.record import (
 _GUESS_BYTES: Final = 4096
 _LEAD: Final = struct.Struct(">II")
 _REST: Final = struct.Struct(">IBQQ")
-_FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class LogFile:
@@ -264,6 +264,32 @@ class LogFile:
             raise self._damaged(offset + used)
         return records
 
+    def read_some(self, offset: int, size: int) -> list[Record]:
+        """Whole records that have been written, from one on: about so many bytes, one record at least.
+
+        Args:
+            offset: where a record begins, or a marker before it; none is found at the end of what is
+                written.
+            size: bytes.
+
+        Raises:
+            DamagedFile: what stands there is not what was written.
+            StorageError: the file cannot be read.
+        """
+        left = self.written - offset
+        while left > 0:
+            data = self._read(offset, min(size, left))
+            records, used, good = parse(data, offset, self.header)
+            if not good:
+                raise self._damaged(offset + used)
+            if records:
+                return records
+            if size >= left:
+                raise self._damaged(offset)
+            # A marker and the beginning of a record, or of one that is longer than this.
+            size = max(2 * size, used + RECORD_BYTES + int.from_bytes(data[used : used + 4], "big"))
+        return []
+
     def close(self) -> None:
         """Close the descriptor; it is opened again when it is needed."""
         if self._fd is not None:
@@ -287,7 +313,7 @@ class LogFile:
         return b"".join(self._pieces[first : at + 1])
 
     def _failed(self, problem: str, error: OSError) -> StorageError:
-        if error.errno in _FULL:
+        if error.errno in FULL:
             return DiskFull(self.path, f"{problem}: {error.strerror}", "make room on that file system")
         return StorageError(
             self.path, f"{problem}: {error.strerror}", "look at the disk, the mode and the owner"

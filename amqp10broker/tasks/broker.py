@@ -34,7 +34,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
 from amqp10broker.security.passwords import Passwords
@@ -45,6 +45,7 @@ from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.furnish import default_records, furnish, read_field_table, tls_context
+from amqp10broker.tasks.keeping import Keeping, opened_keeping
 from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import ConfigChanged
@@ -52,6 +53,7 @@ from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue import InlineQueue, RunningQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.stream_queue import RunningStream
 from amqp10broker.tasks.trace import TracingStream
 from amqp10broker.tasks.watch import Watch
 
@@ -77,6 +79,10 @@ class Broker:
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
         alarms: names of the alarms that are on; publishers are held back while there is any.
         watch: measures memory and disk, and raises and clears the alarms.
+        data: the data folder, None without one.
+        keeping: what durable queues keep there.
+        failed: set when the broker cannot go on and should be stopped; leaving the block raises `failure`.
+        failure: why.
         stopping: no new connection is served.
         clock: the time of day, while it runs.
         dead_letters: hands on what queues give up, while it runs.
@@ -99,6 +105,9 @@ class Broker:
         config = self.config
         self.catalog = Catalog(self, default_queue_type=config.default_queue_type, choose=random.randrange)
         self.data: Data | None = None
+        self.keeping: Keeping | None = None
+        self.failure: BrokerError | None = None
+        self.failed = trio.Event()
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
         self.authenticator = Authenticator(
             self.catalog.users,
@@ -142,6 +151,8 @@ class Broker:
         with opened_data(self.config.data_dir) as self.data:
             async with self._serving():
                 yield
+        if self.failure is not None:
+            raise self.failure
 
     @asynccontextmanager
     async def _serving(self) -> AsyncIterator[None]:
@@ -157,40 +168,57 @@ class Broker:
             self._started_at = trio.current_time()
             self.clock = WallClock()
             self.dead_letters = DeadLetterOffice(self.catalog, self.clock)
-            async with trio.open_nursery() as queues:
-                self._queues = Queues(self, queues, None)
-                self._furnish()
-                try:
-                    async with (
-                        trio.open_nursery() as connections,
-                        trio.open_nursery() as listeners,
-                    ):
-                        self._connections_nursery = connections
-                        self.watch.start()
-                        for sock in sockets:
-                            listeners.start_soon(accept_forever, self, sock, connections)
-                        for sock in encrypted:
-                            listeners.start_soon(accept_forever, self, sock, connections, tls)
-                        listeners.start_soon(self.watch.run)
-                        await listeners.start(serve_admin, self)
-                        try:
-                            yield
-                        except Exception as error:
-                            # Out of the block at once it would cancel the connections; they are
-                            # stopped in order first.
-                            failure = error
-                        finally:
-                            listeners.cancel_scope.cancel()
-                            for sock in (*sockets, *encrypted):
-                                sock.close()
-                            self._stop_connections(connections)
-                finally:
-                    queues.cancel_scope.cancel()
+            async with opened_keeping(
+                self.data,
+                sync_delay_ms=self.config.fault_injection.sync_delay_ms,
+                on_full=self._on_disk_full,
+                on_failed=self._on_storage_failed,
+            ) as self.keeping:
+                async with trio.open_nursery() as queues:
+                    self._queues = Queues(self, queues, self.keeping)
+                    self._furnish()
+                    try:
+                        async with (
+                            trio.open_nursery() as connections,
+                            trio.open_nursery() as listeners,
+                        ):
+                            self._connections_nursery = connections
+                            self.watch.start()
+                            for sock in sockets:
+                                listeners.start_soon(accept_forever, self, sock, connections)
+                            for sock in encrypted:
+                                listeners.start_soon(accept_forever, self, sock, connections, tls)
+                            listeners.start_soon(self.watch.run)
+                            await listeners.start(serve_admin, self)
+                            try:
+                                yield
+                            except Exception as error:
+                                # Out of the block at once it would cancel the connections; they are
+                                # stopped in order first.
+                                failure = error
+                            finally:
+                                listeners.cancel_scope.cancel()
+                                for sock in (*sockets, *encrypted):
+                                    sock.close()
+                                self._stop_connections(connections)
+                    finally:
+                        queues.cancel_scope.cancel()
+                self._queues.finish()
         finally:
             for sock in (*sockets, *encrypted):
                 sock.close()
         if failure is not None:
             raise failure
+
+    def _on_disk_full(self, full: bool) -> None:
+        self.set_alarm("disk", on=full, cause=Cause.STORAGE)
+
+    def _on_storage_failed(self, error: BrokerError) -> None:
+        """Publishers hear that nothing is kept; whoever runs the broker stops it."""
+        self.failure = error
+        if self._queues is not None:
+            self._queues.storage_failed()
+        self.failed.set()
 
     def _furnish(self) -> None:
         """Declare what was declared before, and what the configuration says."""
@@ -227,7 +255,7 @@ class Broker:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def start_queue(self, queue: QueueSpec) -> RunningQueue:
+    def start_queue(self, queue: QueueSpec) -> RunningQueue | RunningStream:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
         return self._queues.start(queue)
@@ -307,6 +335,7 @@ class Broker:
                     "max_queue_credit": flow.max_queue_credit,
                 },
                 "data_dir": None if self.data is None else self.data.folder.path,
+                "journal": None if self.keeping is None else self.keeping.status(),
                 "alarms": sorted(self.alarms),
                 "rss_bytes": rss_bytes(),
                 "resources": self.watch.status(),
@@ -337,10 +366,19 @@ async def run_broker(
     Raises:
         OSError: the address cannot be used.
         AdminSocketError: the place of the admin socket is unsafe.
+        StorageError: the data folder cannot be used, or not any more.
     """
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with Broker(config) as broker:
             task_status.started(broker.addresses)
-            async for number in signals:
-                _log.info("stopping", signal=signal.Signals(number).name)
-                break
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_wait_for_signal, signals, nursery.cancel_scope)
+                await broker.failed.wait()
+                nursery.cancel_scope.cancel()
+
+
+async def _wait_for_signal(signals: AsyncIterator[int], then: trio.CancelScope) -> None:
+    async for number in signals:
+        _log.info("stopping", signal=signal.Signals(number).name)
+        then.cancel()
+        return

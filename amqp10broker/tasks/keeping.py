@@ -12,25 +12,33 @@ A durable queue waits with its first letter until the journal has been read.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final, Protocol
 
 import trio
 
+from amqp10broker.errors import BrokerError, StorageError
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder
-from amqp10broker.storage.journal import Journal
+from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.scratch import Scratch
 from amqp10broker.tasks.committer import Committer
+from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.syncer import open_syncer
 
 _log = Log("amqp10broker.keeping")
 
 UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What cleaning may have appended that is not durable yet, before it waits."""
+
+
+SOON_S: Final = 0.2
+"""How long it may take until a settlement in a classic queue is written, if nothing else is."""
 
 
 class Kept(Protocol):
@@ -53,14 +61,48 @@ class Keeping:
         committer: makes it durable.
         spool: pages of transient messages.
         recovered: set when the journal has been read.
+        failure: why nothing is kept any more.
     """
 
-    def __init__(self, disk: Disk, folder: DataFolder, journal: Journal, committer: Committer) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: DataFolder,
+        journal: Journal,
+        committer: Committer,
+        on_failed: Callable[[BrokerError], None],
+    ) -> None:
+        """Keep what queues give.
+
+        Args:
+            disk: where.
+            folder: the data folder.
+            journal: not recovered yet.
+            committer: of the journal, not running yet.
+            on_failed: told once when the journal cannot be read, written or synced.
+        """
+        self.failure: BrokerError | None = None
+        self._on_failed = on_failed
+        self._soon = trio.Event()
         self.journal = journal
         self.committer = committer
         self.spool = Spool(lambda: Scratch(disk, folder.journal))
         self.recovered = trio.Event()
         self._kept: dict[int, Kept] = {}
+
+    def write_soon(self) -> None:
+        """Something was appended that nobody waits for: it is written with the next batch, or soon."""
+        if self.journal.collected_bytes > UNSAFE_BYTES_MAX:
+            self.committer.wake()
+        elif not self._soon.is_set():
+            self._soon.set()
+
+    async def _write_always(self) -> None:
+        while True:
+            await self._soon.wait()
+            await trio.sleep(SOON_S)
+            self._soon = trio.Event()
+            self.committer.wake()
 
     def classic(self, group: int) -> ClassicStore:
         """The store of a classic queue, new or of before."""
@@ -76,7 +118,28 @@ class Keeping:
         """A queue is gone."""
         self._kept.pop(group, None)
 
-    async def recover(self) -> None:
+    async def run(self) -> None:
+        """Recover, then commit and clean, until the committer is told to stop."""
+        try:
+            await self._recover()
+        except StorageError as error:
+            self._fail(error)
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._clean_always)
+            nursery.start_soon(self._write_always)
+            try:
+                await self.committer.run()
+            except StorageError as error:
+                self._fail(error)
+            nursery.cancel_scope.cancel()
+
+    def _fail(self, error: BrokerError) -> None:
+        if self.failure is None:
+            self.failure = error
+            self._on_failed(error)
+
+    async def _recover(self) -> None:
         """Read the journal, letting others run between its batches.
 
         Raises:
@@ -124,13 +187,15 @@ class Keeping:
                 start = index
         return strangers
 
-    async def clean(self) -> None:
-        """Clean the journal whenever it pays, for ever."""
-        await self.recovered.wait()
-        while True:
-            await self.committer.wait_durable(self.journal.ticket + 1)
-            while (file := self.journal.to_clean()) is not None:
-                await self._clean(file)
+    async def _clean_always(self) -> None:
+        """Clean the journal whenever it pays."""
+        try:
+            while True:
+                await self.committer.wait_durable(self.journal.ticket + 1)
+                while (file := self.journal.to_clean()) is not None:
+                    await self._clean(file)
+        except StorageError as error:
+            self._fail(error)
 
     async def _clean(self, file: int) -> None:
         for kept in list(self._kept.values()):
@@ -143,3 +208,67 @@ class Keeping:
         self.journal.drop(file)
         self.committer.wake()
         await self.committer.wait_durable(self.journal.ticket)
+
+    def status(self) -> dict[str, Any]:
+        """What `status` shows."""
+        if not self.recovered.is_set():
+            return {"recovered": False}
+        journal, committer = self.journal, self.committer
+        return {
+            "recovered": True,
+            "files": journal.files,
+            "bytes": journal.size_bytes,
+            "live_bytes": journal.live_bytes,
+            "spool_bytes": self.spool.bytes_used,
+            "commits": committer.commits,
+            "last_sync_ms": round(committer.sync_ms, 3),
+            "disk_full": committer.full,
+        }
+
+
+@asynccontextmanager
+async def opened_keeping(
+    data: Data | None,
+    *,
+    sync_delay_ms: int,
+    on_full: Callable[[bool], None],
+    on_failed: Callable[[BrokerError], None],
+) -> AsyncIterator[Keeping | None]:
+    """Keep what durable queues give, as long as the block lasts; then commit what there is.
+
+    Args:
+        data: the data folder; None: nothing is kept.
+        sync_delay_ms: fault injection: each sync takes so much longer.
+        on_full: told when the disk is full, and when it takes writes again.
+        on_failed: told when nothing can be kept any more: the broker should stop.
+
+    Raises:
+        StorageFailed: the helper that syncs cannot be started.
+    """
+    if data is None:
+        yield None
+        return
+    async with open_syncer(delay_ms=sync_delay_ms) as helper:
+        journal = Journal(data.disk, data.folder.journal, file_bytes_max=FILE_BYTES_MAX)
+        committer = Committer(journal, helper.sync, also=[data.catalog_log], on_full=on_full)
+        keeping = Keeping(data.disk, data.folder, journal, committer, on_failed)
+        data.when_written = committer.wake
+        failure: Exception | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(keeping.run)
+                try:
+                    yield keeping
+                except Exception as error:
+                    # What was decided before is committed first, and no group is made of it.
+                    failure = error
+                if keeping.recovered.is_set():
+                    committer.stop()
+                else:
+                    nursery.cancel_scope.cancel()
+        finally:
+            data.when_written = lambda: None
+            keeping.spool.close()
+            journal.close()
+        if failure is not None:
+            raise failure

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -39,7 +40,17 @@ class SessionAddress(ReplyTo):
         self.mailbox = mailbox
 
 
-class RunningQueue:
+class LetterBox(ABC):
+    """What every `QueueHandle` of this room can do beside."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def post_all(self, commands: QueueLetter) -> None:
+        """Put several commands of one sender as one letter."""
+
+
+class RunningQueue(LetterBox):
     """A queue and its task; also the `QueueHandle` by which sessions reach it.
 
     Attributes:
@@ -153,6 +164,22 @@ class RunningQueue:
             await keeping.recovered.wait()
             self.queue.recover(store.backlogs())
 
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more: who waits for it hears so."""
+        if self._store is not None:
+            self.queue.refuse_unsafe()
+            self._send_effects()
+
+    def finish(self) -> None:
+        """The task is over because the broker stops: what was put before is still decided and kept."""
+        keeping = self._keeping
+        if keeping is not None and self._store is not None and not keeping.recovered.is_set():
+            return  # what is in the mailbox is about messages that have not been read
+        for commands in self._mailbox.close():
+            for command in commands:
+                self.queue.apply(command)
+        self._keep()
+
     def _keep(self) -> None:
         """Have written what this wake has decided, and confirm what is safe by now."""
         keeping, store = self._keeping, self._store
@@ -161,10 +188,11 @@ class RunningQueue:
         if self.queue.deleted:
             store.delete()
             keeping.forget(store.group)
-        if store.flush():
-            keeping.committer.wake()
+        wrote = store.flush()
         self.queue.safe_up_to(keeping.committer.durable)
         ticket = self.queue.unsafe_ticket
+        if wrote and ticket is None:
+            keeping.write_soon()
         if ticket is not None and ticket > self._asked_for:
             self._asked_for = ticket
             keeping.committer.when_durable(ticket, self._wake)
@@ -215,7 +243,7 @@ class RunningQueue:
             reply_to.mailbox.put(batch)
 
 
-class InlineQueue:
+class InlineQueue(LetterBox):
     """A queue without a task: letters are worked off as they are put, and answered at once.
 
     For queues that hold nothing (direct reply-to), so that they need no turn of their own.
@@ -254,9 +282,9 @@ def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
         handle, command = mail[0]
         handle.post(command)
         return
-    by_queue: dict[RunningQueue | InlineQueue, list[Command]] = {}
+    by_queue: dict[LetterBox, list[Command]] = {}
     for handle, command in mail:
-        assert isinstance(handle, RunningQueue | InlineQueue)
+        assert isinstance(handle, LetterBox)
         commands = by_queue.get(handle)
         if commands is None:
             by_queue[handle] = [command]

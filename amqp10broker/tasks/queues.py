@@ -11,10 +11,14 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
-from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.storage.stream_log import StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.stream_queue import RunningStream
 
 if TYPE_CHECKING:
     from amqp10broker.persistence.classic_store import ClassicStore
@@ -39,16 +43,19 @@ class Queues:
         self.keeping = keeping
         self._broker = broker
         self._nursery = nursery
+        self._running: set[RunningQueue] = set()
 
     @property
     def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
         """Of the queues that run."""
         return self._nursery.child_tasks
 
-    def start(self, spec: QueueSpec) -> RunningQueue:
+    def start(self, spec: QueueSpec) -> RunningQueue | RunningStream:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         for warning in spec.warnings:
             _log.warning(warning, vhost=spec.vhost)
+        if spec.type == QueueType.STREAM:
+            return self._start_stream(spec)
         broker = self._broker
         store = None
         if self.keeping is not None and spec.durable and spec.number:
@@ -62,8 +69,45 @@ class Queues:
             keeping=self.keeping,
             store=store,
         )
+        self._running.add(running)
         self._nursery.start_soon(self._run, spec, running, store, name=f"queue {spec.name}")
         return running
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more."""
+        for running in list(self._running):
+            running.storage_failed()
+
+    def finish(self) -> None:
+        """The tasks are over because the broker stops: what was put before is still decided and kept."""
+        for running in self._running:
+            running.finish()
+
+    def _start_stream(self, spec: QueueSpec) -> RunningStream:
+        broker = self._broker
+        log = StreamLog(MemoryShelf())
+        running = RunningStream(
+            StreamQueue(spec.name, log, settings=spec.settings),
+            log,
+            lambda gone: self._forget(spec, gone),
+            broker.clock,
+            confirm_delay_ms=broker.config.fault_injection.confirm_delay_ms_for(spec.name),
+        )
+        self._nursery.start_soon(self._run_stream, spec, running, name=f"stream {spec.name}")
+        return running
+
+    async def _run_stream(self, spec: QueueSpec, running: RunningStream) -> None:
+        try:
+            await running.run()
+        except Exception as error:
+            _log.error(
+                "stream failed by a fault in the broker and is gone",
+                queue=spec.name,
+                vhost=spec.vhost,
+                exc_info=error,
+            )
+            self._forget(spec, running)
+            running.fail()
 
     def _make(self, spec: QueueSpec, store: ClassicStore | None) -> ClassicQueue:
         return ClassicQueue(
@@ -75,7 +119,7 @@ class Queues:
             now_ms=self._broker.clock.now_ms(),
         )
 
-    def _forget(self, spec: QueueSpec, running: RunningQueue) -> None:
+    def _forget(self, spec: QueueSpec, running: RunningQueue | RunningStream) -> None:
         """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
         vhost = self._broker.catalog.find_vhost(spec.vhost)
         declared = None if vhost is None else vhost.find(spec.name)
@@ -83,6 +127,11 @@ class Queues:
             vhost.remove(spec.name)
 
     async def _run(self, spec: QueueSpec, running: RunningQueue, store: ClassicStore | None) -> None:
+        await self._work(spec, running, store)
+        # Not when it was cancelled: `finish` wants it then.
+        self._running.discard(running)
+
+    async def _work(self, spec: QueueSpec, running: RunningQueue, store: ClassicStore | None) -> None:
         faults: deque[float] = deque(maxlen=RESTARTS_MAX)
         while True:
             try:

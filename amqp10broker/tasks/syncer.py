@@ -104,11 +104,13 @@ async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer]:
             yield Syncer(channel, delay_ms=delay_ms)
         finally:
             channel.close()
-            with trio.CancelScope(shield=True, deadline=trio.current_time() + _END_S) as ending:
-                await process.wait()
-            if ending.cancelled_caught:
-                # It hangs in a sync that the disk does not end; even this may take until it does.
-                process.kill()
+            with trio.CancelScope(shield=True):
+                with trio.move_on_after(_END_S) as ending:
+                    await process.wait()
+                if ending.cancelled_caught:
+                    # It hangs in a sync that the disk does not end; even this may take until it does.
+                    process.kill()
+                    await process.wait()
 
 
 def _check(answer: int) -> None:

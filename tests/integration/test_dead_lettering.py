@@ -330,6 +330,36 @@ def test_dead_letter_headers_first_death_route(scene: Scene) -> None:
     scene.await_dead("2", queue=f"{scene.source}-expired")
 
 
+def test_dead_letters_go_from_one_kind_of_queue_to_the_other(scene: Scene) -> None:
+    """dead_letter_from_classic_to_quorum_queue and dead_letter_to_classic_queue of the quorum suite."""
+    other = f"{scene.source}-other"
+    kind = "classic" if scene.kind == "quorum" else "quorum"
+    scene.channel.queue_declare(other, durable=True, arguments={"x-queue-type": kind})
+    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=other)
+    scene.publish("1", "2", "3")
+    scene.channel.basic_nack(scene.take(3)[-1], multiple=True, requeue=False)
+    for each in scene.await_dead("1", "2", "3", queue=other):
+        assert events(headers_of(each)) == [(scene.source, "rejected", 1)]
+
+
+def test_dead_letters_go_into_a_stream(scene: Scene) -> None:
+    """dead_letter_into_stream, and the case `stream`: a stream takes them and gives up none itself."""
+    stream = f"{scene.source}-stream"
+    scene.channel.queue_declare(stream, durable=True, arguments={"x-queue-type": "stream"})
+    scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=stream)
+    scene.publish("1", headers={"CC": ["cc"]})
+    scene.publish("2", expiration="1")
+    scene.channel.basic_reject(scene.take(1)[0], requeue=False)
+    scene.channel.basic_qos(prefetch_count=10)
+    inbox = Inbox(scene.channel, stream, arguments={"x-stream-offset": "first"})
+    by_text = {each.text: each for each in inbox.take(2)}
+    assert events(headers_of(by_text["1"])) == [(scene.source, "rejected", 1)]
+    assert headers_of(by_text["1"])["x-death"][0]["routing-keys"] == [scene.source, "cc"]
+    assert events(headers_of(by_text["2"])) == [(scene.source, "expired", 1)]
+    assert headers_of(by_text["2"])["x-death"][0]["original-expiration"] == "1"
+    assert by_text["2"].method.routing_key == stream
+
+
 # --- headers ----------------------------------------------------------------------------------------
 
 

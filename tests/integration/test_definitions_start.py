@@ -284,10 +284,10 @@ def without_vhost(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"vhosts": content["vhosts"][:1]}
 
 
-def with_stream(content: dict[str, Any]) -> dict[str, Any]:
-    """A queue of a kind that is not there yet."""
-    stream = {"name": "log", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "stream"}}
-    return content | {"queues": [*content["queues"], stream]}
+def with_plugin(content: dict[str, Any]) -> dict[str, Any]:
+    """A queue of a kind that a plugin of RabbitMQ has."""
+    queue = {"name": "log", "vhost": "/", "durable": True, "arguments": {"x-queue-type": "jms"}}
+    return content | {"queues": [*content["queues"], queue]}
 
 
 @pytest.mark.parametrize(
@@ -297,9 +297,9 @@ def with_stream(content: dict[str, Any]) -> dict[str, Any]:
         ("{", "is not JSON: "),
         ("[]", "cannot be imported: definitions: is "),
         (without_vhost, "cannot be imported: "),
-        (with_stream, "cannot be imported: "),
+        (with_plugin, "cannot be imported: "),
     ],
-    ids=["no file", "no JSON", "a list", "no such virtual host", "a stream"],
+    ids=["no file", "no JSON", "a list", "no such virtual host", "of a plugin"],
 )
 def test_a_file_that_cannot_be_taken_over_ends_the_start(tmp_path: Path, content: Any, problem: str) -> None:
     """One sentence on standard error that names the file and the place in it, and exit code 1."""
@@ -321,6 +321,6 @@ def test_a_file_that_cannot_be_taken_over_ends_the_start(tmp_path: Path, content
     assert line.startswith(f"amqp10broker: definitions file {path} {problem}"), line
     if content is without_vhost:
         assert "shop" in line
-    if content is with_stream:
-        assert "stream" in line
+    if content is with_plugin:
+        assert "jms" in line
         assert "log" in line

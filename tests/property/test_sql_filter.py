@@ -122,7 +122,7 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-@settings(max_examples=600)
+@settings(max_examples=400, deadline=None)
 @given(
     expressions,
     st.none() | st.dictionaries(st.sampled_from(KEYS), values),
@@ -151,7 +151,7 @@ def test_the_compiler_says_what_the_interpreter_says(
     assert MessageFilter.of_sql(sql).matches(on, NOW_MS) == (wanted is True)
 
 
-@settings(max_examples=600)
+@settings(max_examples=400, deadline=None)
 @given(expressions)
 def test_an_expression_that_is_printed_parses_to_itself(expression: Expression) -> None:
     """With no more parentheses than are needed."""
@@ -184,7 +184,7 @@ def compiled(text: str) -> SqlFilter | FilterError:
         return error
 
 
-@settings(max_examples=600)
+@settings(max_examples=400, deadline=None)
 @given(anything)
 @example("(" * 100 + ")" * 100)
 @example("NOT " * 300)
@@ -206,7 +206,7 @@ def test_any_text_is_an_expression_or_the_one_error(text: str) -> None:
         assert isinstance(MessageFilter.of_sql(sql).matches(on, NOW_MS), bool)
 
 
-@settings(max_examples=600)
+@settings(max_examples=400, deadline=None)
 @given(
     st.text("ab_%!\u2603", max_size=12),
     st.none() | st.sampled_from("!a%_"),
@@ -234,12 +234,14 @@ def likes(pattern: str, text: str) -> Any:
     return sql.run([text])
 
 
+@settings(deadline=None)
 @given(st.text(st.sampled_from("%_") | _printable, max_size=40), lowercase)
 def test_like_gives_a_truth_value(pattern: str, text: str) -> None:
     """Any printable pattern, any text."""
     assert likes(pattern, text) in (True, False)
 
 
+@settings(deadline=None)
 @given(st.integers(2, 100), st.sampled_from("ABCXYZ"), st.integers(1, 500))
 def test_many_percents_before_a_character_that_is_not_there_do_not_match(
     count: int, character: str, length: int
@@ -248,12 +250,14 @@ def test_many_percents_before_a_character_that_is_not_there_do_not_match(
     assert likes("%" * count + character, "a" * length) is False
 
 
+@settings(deadline=None)
 @given(st.text(_printable.filter(lambda character: character not in "%_"), min_size=1))
 def test_a_pattern_without_wildcards_matches_itself(text: str) -> None:
     """Whatever regular expressions would make of it."""
     assert likes(text, text) is True
 
 
+@settings(deadline=None)
 @given(lowercase | st.text())
 def test_percent_matches_any_string(text: str) -> None:
     """Also the empty one."""

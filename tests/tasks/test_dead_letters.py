@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -222,6 +223,28 @@ async def test_a_policy_for_other_queues_is_ignored(autojump_clock: MockClock) -
         set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
         await client.send(1, message(1, "other", b"1"))
         assert await bodies(client, "dead") == ""
+
+
+async def test_dead_letters_and_their_history_survive_a_restart(tmp_path: Path) -> None:
+    """What was published as persistent stays so; after the restart its history goes on."""
+    for round_trip in (1, 2):
+        async with running_broker(data_dir=str(tmp_path / "data")) as broker:
+            client = await connect091(broker).open()
+            for name, key in (("q", "dead"), ("dead", "q")):
+                given = {**DLX, "x-dead-letter-routing-key": key}
+                await client.call(1, QueueDeclare(name, durable=True, arguments=given), QueueDeclareOk)
+            if round_trip == 1:
+                await client.send(1, message(1, "q", b"1", delivery_mode=2, message_id="m"))
+            source, target = ("q", "dead") if round_trip == 1 else ("dead", "q")
+            got = await get(client, source)
+            assert got is not None
+            await client.send(1, BasicReject(got[0], requeue=False))
+            dead = await get(client, target)
+            assert dead is not None
+            assert (dead[1].delivery_mode, dead[1].message_id, dead[2]) == (2, "m", b"1")
+            assert dead[1].headers is not None
+            died_in = [each["queue"] for each in dead[1].headers["x-death"]]
+            assert died_in == ["q", "dead"][:round_trip][::-1]
 
 
 # --- at least once ----------------------------------------------------------------------------------

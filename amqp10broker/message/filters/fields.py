@@ -163,6 +163,8 @@ class FieldReader:
         if self._priority is not None:
             priority = header_of(head).priority
             values[self._priority] = PRIORITY_DEFAULT if priority is None else priority
+            if len(values) == 1:
+                return values
         pos = 0
         if bare.startswith(_PROPERTIES_SECTION):
             code = bare[3]

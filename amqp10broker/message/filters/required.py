@@ -1,7 +1,7 @@
 """Bytes without which no message passes a filter.
 
-Most filters ask for a text that a field must be. To look for some bytes in a message costs a tenth of reading
-its fields, so that the many messages that a selective filter does not let through cost next to nothing.
+Most filters ask for a text that a field must be. To look for some bytes in a message costs a fraction of
+reading its fields, so that the many messages that a selective filter does not let through cost little.
 """
 
 from __future__ import annotations

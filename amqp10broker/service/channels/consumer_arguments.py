@@ -7,12 +7,22 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
-from amqp10broker.errors import PreconditionFailed
+from amqp10broker.errors import NotSupported, PreconditionFailed
+from amqp10broker.message.filters.consumer_arguments import (
+    X_STREAM_FILTER,
+    X_STREAM_MATCH_UNFILTERED,
+    X_STREAM_OFFSET,
+    from_amqp091_arguments,
+)
+from amqp10broker.message.filters.filters import Filters
 from amqp10broker.routing.arguments import type_name
 
 _PRIORITY: Final = "x-priority"
 _CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 _TIMEOUT: Final = "x-consumer-timeout"
+
+
+_STREAM: Final = frozenset({X_STREAM_OFFSET, X_STREAM_FILTER, X_STREAM_MATCH_UNFILTERED})
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,13 +32,30 @@ class ConsumerOptions:
     Attributes:
         priority: of all consumers with credit, those of the highest one get messages.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
+        filters: where to begin in a stream, and what of it is wanted; None for any other queue.
     """
 
     priority: int = 0
     timeout_ms: int | None = None
+    filters: Filters | None = None
 
 
 DEFAULT_OPTIONS: Final = ConsumerOptions()
+
+
+def check_stream_consumer(queue: DeclaredQueue, *, no_ack: bool, prefetch: int) -> None:
+    """Check what a consumer of a stream must have: nothing else than acknowledgements holds it back.
+
+    Raises:
+        NotSupported: it does not acknowledge.
+        PreconditionFailed: it has no prefetch.
+    """
+    resource = f"queue '{queue.name}'"
+    stream = f"stream '{queue.name}' in vhost '{queue.vhost}'"
+    if no_ack:
+        raise NotSupported(resource, f"automatic acknowledgement not supported by {stream}")
+    if not prefetch:
+        raise PreconditionFailed(resource, f"consumer prefetch count is not set for {stream}")
 
 
 def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) -> ConsumerOptions:
@@ -37,10 +64,14 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
     Raises:
         PreconditionFailed: an argument is unknown for the type of the queue, or of a wrong type.
     """
-    known = {_PRIORITY, _CANCEL_ON_FAILOVER}
+    known = {_PRIORITY}
+    if queue.type != QueueType.STREAM:
+        known.add(_CANCEL_ON_FAILOVER)
     if queue.type == QueueType.QUORUM:
         known.add(_TIMEOUT)
     for name, value in arguments.items():
+        if queue.type == QueueType.STREAM and name in _STREAM:
+            continue
         if name in known:
             fault = _fault_of(name, value)
         else:
@@ -48,11 +79,16 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
         if fault is not None:
             resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
             raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}{fault}")
-    if not arguments:
+    filters = None
+    if queue.type == QueueType.STREAM:
+        filters = from_amqp091_arguments(arguments, stream=queue.name, vhost=queue.vhost)
+    elif not arguments:
         return DEFAULT_OPTIONS
     timeout_ms = arguments.get(_TIMEOUT)
     return ConsumerOptions(
-        priority=int(arguments.get(_PRIORITY, 0)), timeout_ms=None if timeout_ms is None else int(timeout_ms)
+        priority=int(arguments.get(_PRIORITY, 0)),
+        timeout_ms=None if timeout_ms is None else int(timeout_ms),
+        filters=filters,
     )
 
 

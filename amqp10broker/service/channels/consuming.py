@@ -65,6 +65,7 @@ class Consuming:
         consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch)
         consumer.timeout_ms = options.timeout_ms
         self._by_ref[ref] = consumer
+        filters = options.filters
         subscribe = Subscribe(
             ref,
             no_ack,
@@ -72,6 +73,8 @@ class Consuming:
             answer=True,
             priority=options.priority,
             timeout_ms=options.timeout_ms,
+            position=None if filters is None else filters.offset,
+            filters=filters,
         )
         self._post(queue.handle, subscribe)
         return consumer

@@ -202,6 +202,10 @@ class Declaring:
         name = self.queue_named(method.queue)
         self._context.access.read("queue", name)
         queue = usable(self._channel, name)
+        if queue.type == "stream":
+            raise NotSupported(
+                f"queue '{name}'", f"purge not supported by queue '{name}' in vhost '{queue.vhost}'"
+            )
 
         def reply(answer: Answer) -> None:
             if answer.refused is not None:
@@ -221,12 +225,12 @@ class Declaring:
             self._reply(method.no_wait, methods.QueueDeleteOk(0))
             return
         vhost.for_connection(queue, self._context.connection)
-        if queue.type == "quorum" and (method.if_unused or method.if_empty):
+        if queue.type in ("quorum", "stream") and (method.if_unused or method.if_empty):
             flag = "if-unused" if method.if_unused else "if-empty"
             raise NotSupported(
                 f"queue '{name}'",
                 f"cannot delete queue '{name}' in vhost '{vhost.name}'. queue.delete operations with {flag} "
-                "flag set are not supported by quorum queues",
+                f"flag set are not supported by {queue.type} queues",
             )
 
         def reply(answer: Answer) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import get_ok_frames
+from amqp10broker.catalog.queue import QueueType
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import NotSupported, ResourceLocked
 from amqp10broker.message.convert import to_amqp091
@@ -29,6 +30,11 @@ class Fetching:
             raise NotSupported(
                 f"queue '{name}'",
                 f"basic.get not supported by volatile queue '{name}' in vhost '{queue.vhost}'",
+            )
+        if queue.type == QueueType.STREAM:
+            raise NotSupported(
+                f"queue '{name}'",
+                f"basic.get not supported by stream queues queue '{name}' in vhost '{queue.vhost}'",
             )
         if queue.effective.settings.single_active_consumer:
             raise ResourceLocked(

@@ -11,7 +11,11 @@ from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
 from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused, TimedOut
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.service.channels.consumer import Consumer
-from amqp10broker.service.channels.consumer_arguments import DEFAULT_OPTIONS, read_consumer_arguments
+from amqp10broker.service.channels.consumer_arguments import (
+    DEFAULT_OPTIONS,
+    check_stream_consumer,
+    read_consumer_arguments,
+)
 from amqp10broker.service.channels.part import Channel, not_found, usable
 
 CANCEL_NOTIFY = "consumer_cancel_notify"
@@ -77,6 +81,8 @@ class Subscribing:
         resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
         if queue.type != QueueType.CLASSIC and self._channel.consuming.global_prefetch:
             raise NotSupported(resource, f"{resource} does not support global qos")
+        if queue.type == QueueType.STREAM:
+            check_stream_consumer(queue, no_ack=method.no_ack, prefetch=self._channel.consuming.prefetch)
         if (
             method.exclusive
             and queue.type == QueueType.CLASSIC

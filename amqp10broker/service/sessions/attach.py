@@ -7,7 +7,7 @@ raise the `AmqpLinkError` with which the link is refused (part 2, section 2.6.3;
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
@@ -36,6 +36,7 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
+from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO, stripped
@@ -53,6 +54,9 @@ OUTCOMES: Final = (
 TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
 VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
+COPY: Final = Symbol("copy")
+STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
+"""What a link from a stream offers: the extensions for filters of AMQP 1.0."""
 PRIORITY: Final = "rabbitmq:priority"
 TIMEOUT: Final = "rabbitmq:consumer-timeout"
 """Link properties of consumers."""
@@ -81,6 +85,8 @@ class SourcePlan:
         dynamic: the queue was made for this link.
         priority: among the consumers of the queue.
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
+        filters: where to begin in a stream, and what of it is wanted; None for any other queue.
+        capabilities: that our end offers.
     """
 
     queue: DeclaredQueue
@@ -89,6 +95,8 @@ class SourcePlan:
     dynamic: bool
     priority: int
     timeout_ms: int | None
+    filters: Filters | None = None
+    capabilities: tuple[Symbol, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +151,8 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
                 Condition.UNAUTHORIZED_ACCESS, f"only creator channel may consume from queue '{queue.name}'"
             )
         _allowed(lambda: context.vhost.for_connection(queue, context.connection))
+    stream = queue.type == QueueType.STREAM
+    filter_set = from_amqp10(source.filter) if stream else None
     reply = Source(
         address=queue_address(queue.name) if dynamic else source.address,
         durable=source.durable if not dynamic else TerminusDurability.NONE,
@@ -150,14 +160,17 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         timeout=source.timeout if not dynamic else 0,
         dynamic=dynamic,
         dynamic_node_properties=_node_properties() if dynamic else None,
-        distribution_mode=MOVE,
-        # No filter of AMQP 1.0 is in place on a classic queue, and the reply says what is in place.
-        filter=None,
+        distribution_mode=COPY if stream else MOVE,
+        # The reply says which filters are in place: those of a stream that are valid, and no others.
+        filter=filter_set.in_place or None if filter_set is not None else None,
         default_outcome=source.default_outcome if source.default_outcome is not None else Released(),
         outcomes=outcomes,
         capabilities=_dynamic_capabilities(queue) if dynamic else source.capabilities,
     )
-    return SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue))
+    plan = SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue))
+    if filter_set is None:
+        return plan
+    return replace(plan, filters=filter_set.filters, capabilities=STREAM_CAPABILITIES)
 
 
 def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:

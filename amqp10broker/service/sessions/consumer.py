@@ -72,6 +72,7 @@ class Consumer:
         "_renew_at",
         "_session",
         "_stale",
+        "_stream",
         "_tells_active",
         "_unsent",
         "address",
@@ -104,6 +105,8 @@ class Consumer:
         is_quorum = queue.type == QueueType.QUORUM
         self._session = session
         self._post = post
+        # A stream keeps the encoding of AMQP 1.0, and no two of its deliveries have the same head.
+        self._stream = queue.type == QueueType.STREAM
         self.link = link
         self.queue = queue
         self.ref = ref
@@ -128,6 +131,15 @@ class Consumer:
         self._expired: set[int] = set()
         self._tells_active = is_quorum and queue.effective.settings.single_active_consumer
         self._active_told: bool | None = None
+
+    @property
+    def ready(self) -> int:
+        """Messages that the queue could deliver now: of a stream those behind this consumer's position,
+        as of its last answer."""
+        if self._stream:
+            return self.available
+        ready: int = self.queue.handle.counts()["messages_ready"]
+        return ready
 
     @property
     def unsent(self) -> int:
@@ -204,7 +216,8 @@ class Consumer:
         """The queue delivers, within the credit that it was given."""
         if epoch != self._epoch:
             return  # handed out before our `GiveBack` reached the queue, which has taken it back
-        messages = all_to_amqp10(messages)
+        if not self._stream:
+            messages = all_to_amqp10(messages)
         self.seen += len(keys)
         self._unsent += len(keys)
         self._session.queue_deliveries(self.link, keys, messages)

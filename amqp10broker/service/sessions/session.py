@@ -339,6 +339,7 @@ class BrokerSession:
             snd_settle_mode=attach.snd_settle_mode,
             rcv_settle_mode=rcv_settle_mode(attach),
             max_message_size=attach.max_message_size or 0,
+            offered_capabilities=plan.capabilities,
         )
         settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
         consumer = Consumer(
@@ -354,9 +355,17 @@ class BrokerSession:
         )
         link.app = consumer
         self._consumers[ref] = consumer
+        filters = plan.filters
         self._post(
             plan.queue.handle,
-            Subscribe(ref, settled, priority=plan.priority, timeout_ms=plan.timeout_ms),
+            Subscribe(
+                ref,
+                settled,
+                priority=plan.priority,
+                timeout_ms=plan.timeout_ms,
+                position=None if filters is None else filters.offset,
+                filters=filters,
+            ),
         )
 
     def _attach_publisher(self, link: ReceiverLink, event: LinkAttaching) -> None:

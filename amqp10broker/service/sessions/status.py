@@ -64,7 +64,7 @@ def _consumer_status(
         "credit": link.credit.link_credit,
         "delivery_count": link.credit.delivery_count,
         "unsettled": unsettled,
-        "available": consumer.queue.handle.counts()["messages_ready"],
+        "available": consumer.ready,
         "drain": link.credit.drain,
         "queue_credit": consumer.queue_credit,
         "queue_delivery_count": consumer.queue_delivery_count,
@@ -121,7 +121,7 @@ def why_consumer_waits(
         return Wait.QUEUE_CREDIT_IN_FLIGHT, (
             f"{consumer.queue_credit} credits were asked of queue '{consumer.queue.name}': no answer yet"
         )
-    if not unsent and consumer.queue.handle.counts()["messages_ready"] == 0:
+    if not unsent and consumer.ready == 0:
         return Wait.QUEUE_EMPTY, f"queue '{consumer.queue.name}' has no ready message"
     if not unsent and consumer.queue.effective.settings.single_active_consumer:
         # The active one would have got what is ready.

@@ -6,7 +6,7 @@ import pytest
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.users import Permission, TopicPermission
-from amqp10broker.errors import InvalidArgument, NotFound, NotSupported, PreconditionFailed
+from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
 from amqp10broker.routing.exchange import Binding, Destination
 
 
@@ -51,8 +51,6 @@ def test_a_virtual_hosts_name_has_1_to_255_bytes(catalog: Catalog, name: str) ->
 
 def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:
     """Found out when it is set, not at the first declare; nothing is added."""
-    with pytest.raises(NotSupported):
-        catalog.add_vhost("v", default_queue_type="stream")
     with pytest.raises(InvalidArgument):
         catalog.add_vhost("v", default_queue_type="x")
     assert "v" not in catalog.vhosts

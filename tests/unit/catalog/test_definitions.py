@@ -230,8 +230,8 @@ Change = Callable[[dict[str, Any]], Any]
             f"definitions: queues[0] is refused: invalid arg 'x-max-length' for {NEW}: {{value_negative,-1}}",
         ),
         (
-            lambda doc: doc["queues"][0]["arguments"].update({"x-queue-type": "stream"}),
-            f"definitions: queues[0] is refused: invalid arg 'x-queue-type' for {NEW}: this broker has no",
+            lambda doc: doc["queues"][0]["arguments"].update({"x-queue-type": "jms"}),
+            f"definitions: queues[0] is refused: invalid arg 'x-queue-type' for {NEW}: \"unsupported",
         ),
         (
             lambda doc: doc["exchanges"][0].update(type="x-delayed-message"),
@@ -353,10 +353,10 @@ def test_a_document_must_be_an_object(catalog: Catalog) -> None:
 
 
 def test_what_this_broker_does_not_have_can_be_left_out(catalog: Catalog, document: dict[str, Any]) -> None:
-    """Streams and exchanges of plugins, with their bindings; the rest is loaded and the report says which."""
-    document["queues"][0]["arguments"] = {"x-queue-type": "stream", "x-max-age": "7D"}
+    """Queues and exchanges of plugins, with their bindings; the rest is loaded and the report says which."""
+    document["queues"][0]["arguments"] = {"x-queue-type": "jms", "x-selector": "7D"}
     document["exchanges"][3]["type"] = "x-delayed-message"
-    document["vhosts"][2]["default_queue_type"] = "stream"
+    document["vhosts"][2]["default_queue_type"] = "jms"
     report = load(document, catalog, skip_unsupported=True)
     shop = catalog.vhosts["shop"]
     assert shop.find("orders.new") is None

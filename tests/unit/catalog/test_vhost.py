@@ -9,14 +9,13 @@ import pytest
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.limits import VhostLimits
 from amqp10broker.catalog.queue import QueueSpec
-from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.catalog.vhost import UnknownQueueType, VirtualHost
 from amqp10broker.errors import (
     AccessRefused,
     Inequivalent,
     InvalidArgument,
     LimitExceeded,
     NotFound,
-    NotSupported,
     PreconditionFailed,
     RefusedError,
     ResourceLocked,
@@ -214,7 +213,7 @@ def test_a_missing_type_is_filled_in_before_comparing(vhost: VirtualHost) -> Non
 
 def test_an_unknown_type_is_refused(vhost: VirtualHost) -> None:
     """406 with the value."""
-    assert refusal(InvalidArgument, vhost, arguments={"x-queue-type": "x"}) == (
+    assert refusal(UnknownQueueType, vhost, arguments={"x-queue-type": "x"}) == (
         "invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'x'\""
     )
 
@@ -226,11 +225,60 @@ def test_a_type_that_is_no_string_is_refused(vhost: VirtualHost) -> None:
     )
 
 
-def test_streams_are_refused_clearly(vhost: VirtualHost) -> None:
-    """Not a bad argument, but something that is not there."""
-    text = refusal(NotSupported, vhost, arguments={"x-queue-type": "stream"})
-    assert "no streams" in text
-    assert "declare a classic or a quorum queue" in text
+def test_a_stream_is_declared_with_its_arguments(vhost: VirtualHost) -> None:
+    """Its settings are made of them."""
+    arguments = {
+        "x-queue-type": "stream",
+        "x-max-length-bytes": 1000,
+        "x-max-age": "7D",
+        "x-stream-max-segment-size-bytes": 100,
+        "x-stream-filter-size-bytes": 32,
+        "x-initial-cluster-size": 1,
+        "x-queue-leader-locator": "client-local",
+    }
+    queue, created = vhost.declare("q", arguments=arguments)
+    settings = queue.effective.settings
+    assert created
+    assert queue.type == "stream"
+    assert (settings.max_length_bytes, settings.max_age_ms) == (1000, 7 * 24 * 3600 * 1000)
+    assert (settings.segment_bytes, settings.filter_bytes) == (100, 32)
+    assert vhost.declare("q", arguments=arguments) == (queue, False)
+    with pytest.raises(Inequivalent, match="inequivalent arg 'x-max-age' for queue 'q' in vhost '/'"):
+        vhost.declare("q", arguments=arguments | {"x-max-age": "8D"})
+
+
+@pytest.mark.parametrize(
+    ("properties", "fault"),
+    [
+        ({"durable": False}, "non-durable"),
+        ({"exclusive_owner": object()}, "exclusive-owner"),
+        ({"auto_delete": True}, "auto-delete"),
+    ],
+)
+def test_a_stream_is_always_durable_and_never_for_one_connection(
+    vhost: VirtualHost, properties: dict[str, Any], fault: str
+) -> None:
+    """406 with the property's name."""
+    with pytest.raises(PreconditionFailed, match=f"invalid property '{fault}' for queue 'q' in vhost '/'"):
+        vhost.declare("q", arguments={"x-queue-type": "stream"}, **properties)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("x-expires", 1000),
+        ("x-message-ttl", 1000),
+        ("x-dead-letter-exchange", ""),
+        ("x-max-length", 10),
+        ("x-overflow", "drop-head"),
+        ("x-max-priority", 3),
+        ("x-single-active-consumer", True),
+    ],
+)
+def test_a_stream_has_none_of_the_features_of_queues(vhost: VirtualHost, name: str, value: Any) -> None:
+    """406 with the kind of queue."""
+    text = refusal(InvalidArgument, vhost, arguments={"x-queue-type": "stream", name: value})
+    assert text == f"invalid arg '{name}' for queue 'q' in vhost '/' of queue type rabbit_stream_queue"
 
 
 @pytest.mark.parametrize(

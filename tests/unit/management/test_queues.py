@@ -167,11 +167,11 @@ def test_what_a_kind_of_queue_cannot_be_is_400(broker: Broker) -> None:
     assert (status, text) == ("400", "invalid property 'exclusive-owner' for queue 'q' in vhost '/'")
 
 
-def test_a_stream_is_400(broker: Broker) -> None:
-    """Until there are streams the text says so."""
-    status, text = broker.request("PUT", "/queues/q", {"arguments": {"x-queue-type": "stream"}})
-    assert status == "400"
-    assert "no streams" in text
+def test_an_unknown_kind_of_queue_is_409(broker: Broker) -> None:
+    """With its name."""
+    status, text = broker.request("PUT", "/queues/q", {"arguments": {"x-queue-type": "jms"}})
+    assert status == "409"
+    assert "unsupported queue type 'jms'" in text
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from amqp10broker.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.amqp10.codec import array_of, decode, encode
 from amqp10broker.amqp10.types import Described, Map, Symbol, Timestamp, ULong
+from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import (
     APPLICATION_PROPERTIES,
@@ -26,7 +28,7 @@ from amqp10broker.message.filters.filters import (
 from amqp10broker.message.filters.offset_spec import First, Offset
 from amqp10broker.message.filters.offset_spec import Timestamp as At
 from tests.support.filtering import NOW_MS, described, message
-from tests.support.strategies import values
+from tests.support.strategies import scalars
 
 
 def read(**filters: Any) -> FilterSet:
@@ -194,27 +196,18 @@ def test_there_is_one_filter_of_each_sort(sort: str, first: Any, second: Any) ->
     assert in_place(a=described(sort, None), b=described(sort, second)) == {"b"}
 
 
-@settings(max_examples=60)
-@given(
-    st.dictionaries(
-        st.sampled_from(["a", "b", "sql-filter"]).map(Symbol),
-        st.builds(
-            Described,
-            st.one_of(
-                st.sampled_from([OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, SQL]).map(Symbol),
-                st.sampled_from([PROPERTIES, APPLICATION_PROPERTIES]).map(Symbol),
-                values,
-            ),
-            st.one_of(
-                values,
-                st.dictionaries(st.sampled_from(["subject", "to", "k"]).map(Symbol), values, max_size=3),
-                st.dictionaries(st.text(max_size=3), values, max_size=3),
-            ),
-        )
-        | values,
-        max_size=3,
-    )
+contents = st.one_of(
+    scalars,
+    st.lists(scalars, max_size=2),
+    st.dictionaries(st.sampled_from(["subject", "to", "k"]).map(Symbol), scalars, max_size=2),
+    st.dictionaries(st.sampled_from(["a", "b"]), scalars | st.lists(scalars, max_size=1), max_size=2),
 )
+sorts = [OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, SQL, PROPERTIES, APPLICATION_PROPERTIES]
+entries = contents | st.builds(Described, st.sampled_from(sorts).map(Symbol) | scalars, contents)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.dictionaries(st.sampled_from(["a", "b", "sql-filter"]).map(Symbol), entries, max_size=3))
 def test_any_filter_set_is_read(filter_set: dict[Any, Any]) -> None:
     """Whatever it holds, an entry is in place or refused, and messages can be filtered."""
     found = from_amqp10(filter_set)
@@ -241,6 +234,17 @@ def test_a_batch_gives_the_positions_of_what_passes() -> None:
     assert list(read(sql_filter=described(SQL, "odd")).filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
     properties = read(f=described(APPLICATION_PROPERTIES, {"odd": True}))
     assert list(properties.filters.matching(messages, 5)) == [1, 3, 5, 7, 9]
+
+
+def test_a_message_of_amqp091_passes_as_what_it_becomes_in_amqp10() -> None:
+    """Its headers are application-properties, its message-id is one of the properties."""
+    properties = BasicProperties(message_id="m1", headers={"city": "Riga"})
+    old = (amqp091.make_head("x", "k", encode_properties(properties)), b"body")
+    for text in ("city = 'Riga'", "p.message_id = 'm1'", "city LIKE 'Ri%' AND UTC() > 0"):
+        filters = read(sql_filter=described(SQL, text)).filters
+        assert list(filters.matching([old, message()], NOW_MS)) == [0]
+    filters = read(f=described(APPLICATION_PROPERTIES, {"city": "&p:Ri"})).filters
+    assert list(filters.matching([message(), old], NOW_MS)) == [1]
 
 
 def test_few_messages_are_found_among_many() -> None:

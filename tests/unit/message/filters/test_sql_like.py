@@ -27,6 +27,7 @@ from amqp10broker.message.filters.sql_like import compile_like, longest_part
         ("_%_", ["ab", "abc"], ["a", ""]),
         ("%a_c%e", ["abcde", "xxacce", "a1ca2ce"], ["abcd", "ace", "abce?"]),
         ("%aab%aab%", ["aaabaaab"], ["aaab", "aabab"]),
+        ("%ab%ba%", ["abba", "xabxbax"], ["xxabaxx", "baxab"]),
         ("a%b%c", ["abc", "a1b2c", "abbcc"], ["acb", "ab", "bc"]),
         ("_a%a_", ["xaay", "xabcay"], ["xay", "aa"]),
         (".*[x](y)^$|\\?+{}#", [".*[x](y)^$|\\?+{}#"], ["..*"]),

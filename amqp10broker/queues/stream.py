@@ -1,0 +1,465 @@
+"""The stream: messages stay where they are, and every consumer has a position of its own.
+
+What is published in one wake becomes a chunk of the log. Publishers hear of it, and consumers get it,
+when the log says that it is committed. A delivery takes nothing away: settling it is only an
+acknowledgement, and giving it back puts the consumer's position back.
+
+Consumers take turns in reading, and all of them together read `WORK_MAX` a wake: one that reads from the
+beginning, or whose filter lets little through, does not hold up those at the end. What is left is
+done in the next wake (`deadline`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from itertools import chain
+from typing import Final, assert_never
+
+from amqp10broker.amqp10.serial import limit_left
+from amqp10broker.message.batch import encode_batch
+from amqp10broker.message.filters.bloom import chunk_filter
+from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next, Offset, Timestamp
+from amqp10broker.message.message import Message
+from amqp10broker.message.offsets import filter_values, kept
+from amqp10broker.queues.commands import (
+    DELETE,
+    AttachPublisher,
+    Cancel,
+    Command,
+    Configure,
+    ConsumerRef,
+    Credit,
+    Delete,
+    DetachPublisher,
+    GiveBack,
+    Inspect,
+    Publish,
+    PublisherRef,
+    Purge,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Touch,
+    Unsubscribe,
+)
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    CreditReply,
+    Deliver,
+    Effect,
+    QueueDeleted,
+    Refusal,
+    Settled,
+    Subscribed,
+    Unconfirmed,
+)
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.stream_consumer import OpenChunk, StreamConsumer
+from amqp10broker.queues.stream_log import StreamLog
+
+CHUNK_MESSAGES_MAX: Final = 4096
+CHUNK_BYTES_MAX: Final = 256 * 1024
+"""A chunk gets no more messages when it has so many bytes. A consumer holds the chunk that it reads."""
+
+WORK_MAX: Final = 8192
+"""Messages that are handed out in one wake; one that a filter looks at counts `FILTER_WORK`."""
+
+_TURN_MAX: Final = 1024
+"""Of these, for one consumer before the next has its turn."""
+
+_RECENT_BYTES_MAX: Final = 1024 * 1024
+"""Chunks last written that stay decoded, for the consumers that wait at the end."""
+
+
+class StreamQueue:
+    """A stream's state. `apply` is the only way to change it, but for time and the log, which `tick`,
+    `write` and `commit` tell of.
+
+    Attributes:
+        name: the queue's name.
+        settings: replaced by `Configure`.
+        log: where its messages are.
+        durable: always.
+        auto_delete: never.
+        deleted: it is gone; nothing is accepted any more.
+        failed: it is gone because of a fault; publishers hear the difference.
+    """
+
+    durable: Final = True
+    auto_delete: Final = False
+
+    def __init__(self, name: str, log: StreamLog, *, settings: QueueSettings = DEFAULTS) -> None:
+        self.name = name
+        self.settings = settings
+        self.log = log
+        self.log.segment_bytes = settings.segment_bytes
+        self.deleted = False
+        self.failed = False
+        self._pending: list[Publish] = []
+        self._unconfirmed: deque[tuple[int, Publish]] = deque()
+        self._recent: deque[tuple[OpenChunk, int]] = deque()
+        self._recent_bytes = 0
+        self._consumers: dict[ConsumerRef, StreamConsumer] = {}
+        self._publishers: dict[PublisherRef, None] = {}
+        self._turns: deque[StreamConsumer] = deque()
+        self._at_end: dict[StreamConsumer, None] = {}
+        self._work = WORK_MAX
+        self._effects: dict[ReplyTo, list[Effect]] = {}
+
+    @property
+    def waiting(self) -> bool:
+        """Whether `write` has something to write."""
+        return bool(self._pending)
+
+    @property
+    def ready(self) -> int:
+        """Messages that can be read."""
+        return self.log.committed - self.log.first_offset
+
+    @property
+    def unsettled(self) -> int:
+        """Deliveries that clients have not acknowledged."""
+        return sum(consumer.unsettled for consumer in self._consumers.values())
+
+    @property
+    def consumers(self) -> int:
+        """Links and AMQP 0-9-1 consumers."""
+        return len(self._consumers)
+
+    @property
+    def publishers(self) -> int:
+        """Links whose fixed target this stream is."""
+        return len(self._publishers)
+
+    def apply(self, command: Command, now_ms: int) -> None:
+        """Change the state; effects wait in `take_effects`."""
+        match command:
+            case Publish():
+                self._publish(command)
+            case Settle():
+                consumer = self._consumers.get(command.consumer)
+                if consumer is not None:
+                    consumer.settle(len(command.keys))
+                if command.answer:
+                    self._tell(command.consumer.reply_to, Settled(command.consumer, command.keys))
+            case Credit():
+                self._credit(command, now_ms)
+            case GiveBack():
+                self._give_back(command)
+            case Subscribe():
+                self._subscribe(command, now_ms)
+            case Cancel() | Unsubscribe():
+                self._remove(command.consumer)
+            case AttachPublisher():
+                if self.deleted:
+                    self._tell(command.publisher.reply_to, QueueDeleted(command.publisher, self.name))
+                else:
+                    self._publishers[command.publisher] = None
+            case DetachPublisher():
+                self._publishers.pop(command.publisher, None)
+            case Inspect():
+                self._answer(command.request, Refusal.GONE if self.deleted else None)
+            case Purge():
+                self._answer(command.request, Refusal.GONE if self.deleted else Refusal.NOT_SUPPORTED)
+            case Delete():
+                self._delete(command)
+            case Configure():
+                self.settings = command.settings
+                self.log.segment_bytes = command.settings.segment_bytes
+                self._retain(now_ms)
+            case Touch():
+                return
+            case _:
+                assert_never(command)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: old segments go, and consumers that were not finished read on."""
+        if not self.deleted:
+            self._retain(now_ms)
+            self._serve(now_ms)
+
+    def deadline(self) -> int | None:
+        """When `tick` has something to do, in milliseconds of wall clock; None: only after a command.
+
+        0, which is always past, while consumers have something to read.
+        """
+        if self._turns:
+            return 0
+        age_ms = self.settings.max_age_ms
+        return None if age_ms is None or self.deleted else self.log.next_expiry(age_ms)
+
+    def write(self, now_ms: int) -> None:
+        """Append what was published to the log: once a wake, after all commands, and not while what was
+        appended before is not committed. What is published meanwhile makes the next chunk.
+
+        Raises:
+            DiskFull: nothing has changed, and it can be tried again.
+        """
+        if not self._pending:
+            return
+        self.log.make_room()
+        pending, self._pending = self._pending, []
+        end = self.log.next_offset
+        for command in pending:
+            end += len(command.messages)
+            self._unconfirmed.append((end, command))
+        messages = list(chain.from_iterable(command.messages for command in pending))
+        for chunk in _cut(kept(messages)):
+            first = self.log.next_offset
+            filter_bytes = chunk_filter(filter_values(chunk), self.settings.filter_bytes)
+            data = encode_batch(chunk)
+            self.log.append(len(chunk), now_ms, filter_bytes, data)
+            self._remember(OpenChunk(first, first + len(chunk), filter_bytes, chunk), sum(map(len, data)))
+        self._retain(now_ms)
+
+    def commit(self, now_ms: int) -> None:
+        """The log has committed more: publishers are told, and consumers get it."""
+        committed = self.log.committed
+        unconfirmed = self._unconfirmed
+        while unconfirmed and unconfirmed[0][0] <= committed:
+            command = unconfirmed.popleft()[1]
+            publisher = command.publisher
+            self._tell(publisher.reply_to, Confirmed(publisher, command.ids, command.settled))
+        if not self.deleted:
+            waiting, self._at_end = self._at_end, {}
+            self._turns.extend(waiting)
+            self._serve(now_ms)
+
+    def take_effects(self) -> dict[ReplyTo, list[Effect]]:
+        """Effects since the last call, in order for each who asked. Another wake begins."""
+        self._work = WORK_MAX
+        effects, self._effects = self._effects, {}
+        return effects
+
+    def break_down(self, at_work: Iterable[Command]) -> None:
+        """End because of a fault: nobody can trust the state any more.
+
+        Args:
+            at_work: commands of which nobody has heard what became.
+        """
+        self.take_effects()
+        self.failed = self.deleted = True
+        self._refuse_waiting()
+        for command in at_work:
+            self.apply(command, 0)
+        self.deleted = False
+        self._delete(DELETE)
+
+    # --- publishing -------------------------------------------------------------------------------
+
+    def _publish(self, command: Publish) -> None:
+        if self.deleted:
+            self._refuse(command)
+        else:
+            self._pending.append(command)
+
+    def _refuse(self, command: Publish) -> None:
+        publisher = command.publisher
+        self._tell(
+            publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, self.failed, self.name)
+        )
+
+    def _refuse_waiting(self) -> None:
+        """What is not committed is not confirmed any more."""
+        for _, command in self._unconfirmed:
+            self._refuse(command)
+        for command in self._pending:
+            self._refuse(command)
+        self._unconfirmed.clear()
+        self._pending.clear()
+
+    def _remember(self, chunk: OpenChunk, size_bytes: int) -> None:
+        recent = self._recent
+        recent.append((chunk, size_bytes))
+        self._recent_bytes += size_bytes
+        while self._recent_bytes > _RECENT_BYTES_MAX and len(recent) > 1:
+            self._recent_bytes -= recent.popleft()[1]
+
+    def _retain(self, now_ms: int) -> None:
+        settings = self.settings
+        if settings.max_length_bytes is not None or settings.max_age_ms is not None:
+            self.log.retain(now_ms, settings.max_length_bytes, settings.max_age_ms)
+
+    # --- consumers --------------------------------------------------------------------------------
+
+    def _subscribe(self, command: Subscribe, now_ms: int) -> None:
+        ref = command.consumer
+        if self.deleted:
+            self._tell(ref.reply_to, QueueDeleted(ref, self.name))
+            return
+        filters = command.filters
+        assert filters is None or isinstance(filters, Filters)
+        position = self._position(command.position, now_ms)
+        self._consumers[ref] = StreamConsumer(ref, position, filters, settled=command.settled)
+        if command.answer:
+            self._tell(ref.reply_to, Subscribed(ref))
+
+    def _position(self, spec: object, now_ms: int) -> int:
+        log = self.log
+        match spec:
+            case None | Next():
+                return log.committed
+            case First():
+                return log.first_offset
+            case Last():
+                return log.last_chunk()
+            case Offset(number):
+                return min(max(number, log.first_offset), log.committed)
+            case Timestamp(time_ms):
+                return log.offset_at(time_ms)
+            case Interval(interval_ms):
+                return log.offset_at(now_ms - interval_ms)
+            case _:
+                raise AssertionError(f"no position in a stream: {spec!r}")
+
+    def _remove(self, ref: ConsumerRef) -> None:
+        consumer = self._consumers.pop(ref, None)
+        if consumer is not None:
+            self._end_drain(consumer)
+            self._withdraw(consumer)
+
+    def _give_back(self, command: GiveBack) -> None:
+        consumer = self._consumers.get(command.consumer)
+        if consumer is None:
+            return
+        self._end_drain(consumer)
+        consumer.rewind(command.keys, command.seen)
+        consumer.delivery_count = command.delivery_count
+        consumer.epoch = command.epoch
+        self._withdraw(consumer)
+
+    def _withdraw(self, consumer: StreamConsumer) -> None:
+        """A consumer has no credit any more. If it stands in the queue for turns it lets its turn pass."""
+        consumer.credit = 0
+        if consumer in self._at_end:
+            del self._at_end[consumer]
+            consumer.queued = False
+
+    def _credit(self, command: Credit, now_ms: int) -> None:
+        consumer = self._consumers.get(command.consumer)
+        if consumer is None:
+            return
+        self._end_drain(consumer)
+        consumer.trim(command.seen)
+        consumer.credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        if consumer.credit and not consumer.queued:
+            consumer.queued = True
+            self._turns.append(consumer)
+        consumer.draining = command.drain
+        self._serve(now_ms)
+        if not command.drain:
+            self._reply(consumer, drain=False)
+        elif consumer.draining and not (consumer.credit and consumer.position < self.log.committed):
+            self._end_drain(consumer)
+
+    def _end_drain(self, consumer: StreamConsumer) -> None:
+        """There is no more for a consumer that drains, or it wants no more: the rest is forfeited."""
+        if consumer.draining:
+            consumer.draining = False
+            consumer.forfeit()
+            self._reply(consumer, drain=True)
+
+    def _reply(self, consumer: StreamConsumer, *, drain: bool) -> None:
+        available = self.log.committed - max(consumer.position, self.log.first_offset)
+        self._tell(
+            consumer.ref.reply_to,
+            CreditReply(
+                consumer.ref, consumer.delivery_count, consumer.credit, available, drain, consumer.epoch
+            ),
+        )
+
+    # --- delivering -------------------------------------------------------------------------------
+
+    def _serve(self, now_ms: int) -> None:
+        """Let consumers with credit read in turn, as far as this wake's work goes."""
+        turns = self._turns
+        committed = self.log.committed
+        while turns and self._work > 0:
+            consumer = turns.popleft()
+            if consumer.credit and consumer.position < committed:
+                self._feed(consumer, min(self._work, _TURN_MAX), now_ms)
+            if not consumer.credit:
+                consumer.queued = False
+            elif consumer.position < committed:
+                turns.append(consumer)
+                continue
+            else:
+                self._at_end[consumer] = None
+            self._end_drain(consumer)
+
+    def _feed(self, consumer: StreamConsumer, work: int, now_ms: int) -> None:
+        """One consumer's turn."""
+        recent = self._recent
+        committed = self.log.committed
+        keys: list[int] = []
+        messages: list[Message] = []
+        while work > 0 and consumer.credit and consumer.position < committed:
+            chunk = consumer.chunk()
+            if chunk is None:
+                if recent and consumer.position >= recent[0][0].first:
+                    chunk = next(each for each, _ in recent if consumer.position < each.end)
+                    consumer.hold(chunk)
+                else:
+                    consumer.read(self.log)
+                    continue
+            work_done = consumer.take(chunk, work, keys, messages, now_ms)
+            self._work -= work_done
+            work -= work_done
+        if keys:
+            consumer.note(keys)
+            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, keys, messages, consumer.epoch))
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    def _answer(self, request: RequestRef, refused: Refusal | None) -> None:
+        self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
+
+    def _delete(self, command: Delete) -> None:
+        refused = None
+        if self.deleted:
+            refused = Refusal.GONE
+        elif command.if_unused and self.consumers:
+            refused = Refusal.IN_USE
+        elif command.if_empty and self.ready:
+            refused = Refusal.NOT_EMPTY
+        if command.request is not None:
+            self._answer(command.request, refused)
+        if refused is not None:
+            return
+        self._refuse_waiting()
+        self.deleted = True
+        for ref in self._consumers:
+            self._tell(ref.reply_to, QueueDeleted(ref, self.name))
+        for publisher in self._publishers:
+            self._tell(publisher.reply_to, QueueDeleted(publisher, self.name))
+        self._consumers.clear()
+        self._publishers.clear()
+        self._turns.clear()
+        self._at_end.clear()
+        self._recent.clear()
+
+    def _tell(self, reply_to: ReplyTo, effect: Effect) -> None:
+        effects = self._effects.get(reply_to)
+        if effects is None:
+            self._effects[reply_to] = [effect]
+        else:
+            effects.append(effect)
+
+
+def _cut(messages: list[Message]) -> list[list[Message]]:
+    """Messages in pieces that make chunks of a good size."""
+    size = 0
+    start = 0
+    pieces = []
+    for at, (_, content) in enumerate(messages):
+        if size >= CHUNK_BYTES_MAX or at - start >= CHUNK_MESSAGES_MAX:
+            pieces.append(messages[start:at])
+            start = at
+            size = 0
+        size += len(content)
+    pieces.append(messages[start:] if start else messages)
+    return pieces

@@ -1,0 +1,220 @@
+"""One consumer of a stream: its position, its credit, and the chunk that it is reading."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final
+
+from amqp10broker.amqp10.serial import MASK
+from amqp10broker.message.batch import decode_batch
+from amqp10broker.message.filters.filters import Filters, MessageFilter
+from amqp10broker.message.message import Message
+from amqp10broker.message.offsets import delivered
+from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.stream_log import Chunk, Place, StreamLog
+
+FILTER_WORK: Final = 8
+"""What a message that a filter looks at, or a chunk that it passes over, counts of a wake's work."""
+
+
+class OpenChunk:
+    """A chunk that is at hand, decoded when its messages are asked for.
+
+    Attributes:
+        first: offset of its first message.
+        end: offset behind its last.
+        filter: which filter values its messages have.
+    """
+
+    __slots__ = ("_content", "end", "filter", "first")
+
+    def __init__(self, first: int, end: int, filter_bytes: bytes, content: bytes | list[Message]) -> None:
+        self.first = first
+        self.end = end
+        self.filter = filter_bytes
+        self._content = content
+
+    @property
+    def messages(self) -> list[Message]:
+        """Its messages as `message.offsets.kept` made them."""
+        if isinstance(self._content, bytes):
+            self._content = decode_batch(self._content)
+        return self._content
+
+
+class StreamConsumer:
+    """One consumer's part of a stream.
+
+    Attributes:
+        ref: who it is.
+        position: offset that it has to look at next.
+        credit: deliveries it may have now.
+        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
+        handed_out: deliveries it had, all of them.
+        epoch: of its last `GiveBack`.
+        unsettled: deliveries that the client has not acknowledged.
+        draining: a drain has no answer yet, because there is more to read.
+        queued: it stands in the queue for turns, or waits at the end for new messages.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_bloom",
+        "_chunk",
+        "_on_its_way",
+        "_place",
+        "_settled",
+        "_wanted",
+        "credit",
+        "delivery_count",
+        "draining",
+        "epoch",
+        "handed_out",
+        "position",
+        "queued",
+        "ref",
+        "unsettled",
+    )
+
+    def __init__(self, ref: ConsumerRef, position: int, filters: Filters | None, *, settled: bool) -> None:
+        self.ref = ref
+        self.position = position
+        self.credit = 0
+        self.delivery_count = 0
+        self.handed_out = 0
+        self.epoch = 0
+        self.unsettled = 0
+        self.draining = False
+        self.queued = False
+        self._bloom = None if filters is None else filters.bloom
+        self._wanted = None if filters is None else filters.messages
+        self._settled = settled
+        self._chunk: OpenChunk | None = None
+        self._ahead: deque[Chunk] = deque()
+        self._place: Place | None = None
+        # Number of the first delivery, and the offsets, of what has perhaps not reached the session.
+        self._on_its_way: deque[tuple[int, Sequence[int]]] = deque()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def chunk(self) -> OpenChunk | None:
+        """The chunk at the position, if it is at hand."""
+        position = self.position
+        chunk = self._chunk
+        while chunk is None or not chunk.first <= position < chunk.end:
+            if not self._ahead:
+                self._chunk = None
+                return None
+            coming = self._ahead.popleft()
+            chunk = OpenChunk(coming.first, coming.end, coming.filter, coming.data)
+        self._chunk = chunk
+        return chunk
+
+    def hold(self, chunk: OpenChunk) -> None:
+        """Take a chunk that somebody else has decoded."""
+        self._chunk = chunk
+        self._ahead.clear()
+        self._place = None
+
+    def read(self, log: StreamLog) -> None:
+        """Get the next chunks from the log; the position moves to the first that is there."""
+        place = self._place
+        chunks, self._place = log.read(log.find(self.position) if place is None else place)
+        assert chunks, f"the log has no chunk at {self.position}, below what it has committed"
+        # Later than the position if retention has been faster than the consumer.
+        self.position = max(self.position, chunks[0].first)
+        self._ahead.extend(chunks)
+
+    def take(self, chunk: OpenChunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
+        """Take what the consumer gets of its chunk, as far as credit and work go.
+
+        Args:
+            chunk: that `chunk` gave.
+            work: at most so much, 1 or more; a piece of filtering may exceed it a little.
+            keys: is extended by the offsets of messages taken.
+            messages: likewise by the messages.
+            now_ms: wall clock, for filters.
+
+        Returns:
+            The work done.
+        """
+        position = self.position
+        if self._bloom is not None and not self._bloom.may_match(chunk.filter):
+            self.position = chunk.end
+            return FILTER_WORK
+        start = position - chunk.first
+        if self._wanted is not None:
+            return self._take_wanted(self._wanted, chunk, work, keys, messages, now_ms)
+        count = min(self.credit, work, chunk.end - position)
+        keys.extend(range(position, position + count))
+        messages.extend(delivered(chunk.messages[start : start + count], position))
+        self.position = position + count
+        self.credit -= count
+        return count
+
+    def _take_wanted(
+        self,
+        wanted: MessageFilter,
+        chunk: OpenChunk,
+        work: int,
+        keys: list[int],
+        messages: list[Message],
+        now_ms: int,
+    ) -> int:
+        position = self.position
+        start = position - chunk.first
+        count = min(-(-work // FILTER_WORK), chunk.end - position)
+        piece = delivered(chunk.messages[start : start + count], position)
+        places = wanted.matching(piece, now_ms)[: self.credit]
+        keys.extend([position + place for place in places])
+        messages.extend([piece[place] for place in places])
+        self.credit -= len(places)
+        # Without credit the next message that it wants is perhaps right behind the last one.
+        self.position = position + (count if self.credit else places[-1] + 1)
+        return count * FILTER_WORK
+
+    # --- counting ---------------------------------------------------------------------------------
+
+    def note(self, keys: Sequence[int]) -> None:
+        """These were handed out."""
+        count = len(keys)
+        self._on_its_way.append((self.handed_out, keys))
+        self.handed_out += count
+        self.delivery_count = (self.delivery_count + count) & MASK
+        if not self._settled:
+            self.unsettled += count
+
+    def trim(self, seen: int) -> None:
+        """So many deliveries have reached the session."""
+        on_its_way = self._on_its_way
+        while on_its_way and on_its_way[0][0] + len(on_its_way[0][1]) <= seen:
+            on_its_way.popleft()
+
+    def settle(self, count: int) -> None:
+        """The client acknowledged deliveries."""
+        self.unsettled = max(0, self.unsettled - count)
+
+    def forfeit(self) -> None:
+        """Give up the credit that is left."""
+        self.delivery_count = (self.delivery_count + self.credit) & MASK
+        self.credit = 0
+
+    def rewind(self, keys: Sequence[int], seen: int) -> None:
+        """Deliveries did not reach the client: the position goes back to the first of them.
+
+        Args:
+            keys: those that reached the session, in order.
+            seen: deliveries that reached the session; none behind them will.
+        """
+        self.settle(len(keys) + self.handed_out - seen)
+        if keys:
+            self.position = keys[0]
+        elif self.handed_out > seen:
+            self.trim(seen)
+            first, offsets = self._on_its_way[0]
+            self.position = offsets[seen - first]
+        self.handed_out = seen
+        self._on_its_way.clear()
+        self._ahead.clear()
+        self._place = None

@@ -1,0 +1,356 @@
+"""A stream's messages: chunks, one behind the other, in segments of which the oldest may go.
+
+A chunk is a record (`record`) of kind `CHUNK`: its index is the offset of the first message, its payload
+a header of 13 bytes, the chunk's filter, and the messages in a form that is not our business here::
+
+    timestamp ms u64 | messages u32 | filter length u8 | filter | messages
+
+A segment is named after its first offset. One of `segment_bytes` or more gets no more chunks. Old
+segments go as a whole, and the one that is written to stays.
+
+Where the segments are is up to a `Shelf`: files in a folder (`stream_files`), or memory
+(`stream_memory`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from struct import Struct
+from typing import Final, NamedTuple, Protocol
+
+from amqp10broker.storage.stream_index import SegmentIndex
+
+CHUNK: Final = 1
+"""Kind of a record that is a chunk."""
+
+READ_BYTES: Final = 256 * 1024
+"""Read at one time; more if one chunk is larger."""
+
+SEGMENT_BYTES: Final = 500_000_000
+
+_START: Final = Struct(">QIB")
+
+Place = tuple[int, int]
+"""First offset of a segment, and a position in it."""
+
+
+class Entry(NamedTuple):
+    """A record in a segment."""
+
+    position: int
+    length: int
+    first: int
+    """Offset of the first message in it."""
+    payload: bytes
+
+
+class Chunk(NamedTuple):
+    """Messages that were written together.
+
+    Attributes:
+        first: offset of the first one.
+        end: offset behind the last one.
+        timestamp_ms: when; never less than that of the chunk before.
+        filter: filter values that they have.
+        data: the messages.
+    """
+
+    first: int
+    end: int
+    timestamp_ms: int
+    filter: bytes
+    data: bytes
+
+
+class Shelf(Protocol):
+    """Where segments are kept."""
+
+    def recover(self) -> Iterator[tuple[int, int, Sequence[Entry]]]:
+        """What is there, in order, a bit at a time: first offset of a segment, its size as far as it
+        has been read, and its next records; a segment without records comes with none. Torn ends
+        have been cut off when all is read.
+
+        Raises:
+            StorageError: what is there cannot be used.
+        """
+
+    def roll(self, first: int) -> int:
+        """Make a new segment, whose first message will have this offset; all before is durable.
+
+        Returns:
+            Its size: where its first record will begin.
+
+        Raises:
+            DiskFull: nothing has changed.
+        """
+
+    def append(self, first: int, payload: Sequence[bytes]) -> tuple[int, int]:
+        """Put a record at the end of the newest segment, not yet written; gives position and length."""
+
+    def write(self) -> None:
+        """Write what was appended.
+
+        Raises:
+            DiskFull: nothing is lost; it can be tried again.
+        """
+
+    def read(self, segment: int, position: int, size: int) -> Sequence[Entry]:
+        """Whole records from a position on that were written, about `size` bytes, at least one."""
+
+    def drop(self, segment: int) -> None:
+        """Remove a segment."""
+
+    def fds_to_sync(self) -> list[int]:
+        """Descriptors of files that must be synced to make durable what was written."""
+
+    def synced(self) -> None:
+        """What was written is durable now."""
+
+    def close(self) -> None:
+        """Nothing more will be asked."""
+
+    def delete(self) -> None:
+        """Remove everything; nothing more will be asked."""
+
+
+class StreamLog:
+    """One stream's log; see `queues.stream_log` for what its state machine asks of it.
+
+    Attributes:
+        segment_bytes: see there.
+    """
+
+    def __init__(self, shelf: Shelf) -> None:
+        """Begin without messages; `recover` reads those that are there."""
+        self.segment_bytes = SEGMENT_BYTES
+        self._shelf = shelf
+        self._segments: list[SegmentIndex] = []
+        self._firsts: list[int] = []
+        self._committed = 0
+        self._next = 0
+        self._last_ms = 0
+
+    def recover(self) -> Iterator[int]:
+        """Read what is there, a bit at a time, so that others can work in between.
+
+        Yields:
+            Bytes read.
+
+        Raises:
+            StorageError: what is there cannot be used.
+        """
+        for first, size, entries in self._shelf.recover():
+            if not self._firsts or self._firsts[-1] != first:
+                self._add_segment(first, size)
+            segment = self._segments[-1]
+            for entry in entries:
+                timestamp_ms, count, _ = _START.unpack_from(entry.payload)
+                segment.add(entry.position, entry.length, entry.first, count, timestamp_ms)
+                self._last_ms = timestamp_ms
+            segment.size = size
+            self._next = segment.next
+            yield sum(entry.length for entry in entries)
+        self._committed = self._next
+
+    @property
+    def first_offset(self) -> int:
+        """Of the oldest message that is kept; equal to `next_offset` if there is none."""
+        return self._firsts[0] if self._firsts else self._next
+
+    @property
+    def next_offset(self) -> int:
+        """That the next message gets."""
+        return self._next
+
+    @property
+    def committed(self) -> int:
+        """Below it, messages are kept for good, and may be read."""
+        return self._committed
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of all segments."""
+        return sum(segment.size for segment in self._segments)
+
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+        return len(self._segments)
+
+    # --- writing ----------------------------------------------------------------------------------
+
+    def make_room(self) -> None:
+        """Begin a new segment if the newest is full; everything before must be committed.
+
+        Raises:
+            DiskFull: nothing has changed.
+        """
+        assert self._committed == self._next, "a segment is only left when all of it is durable"
+        if not self._segments or self._full(self._segments[-1]):
+            self._add_segment(self._next, self._shelf.roll(self._next))
+
+    def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> None:
+        """Put a chunk at the end; see `queues.stream_log`."""
+        first = self._next
+        # Chunks are found by time, so times must not go back when the clock does.
+        timestamp_ms = self._last_ms = max(timestamp_ms, self._last_ms)
+        start = _START.pack(timestamp_ms, count, len(filter_bytes)) + filter_bytes
+        position, length = self._shelf.append(first, [start, *data])
+        self._segments[-1].add(position, length, first, count, timestamp_ms)
+        self._next = first + count
+
+    def _full(self, segment: SegmentIndex) -> bool:
+        return segment.size >= self.segment_bytes and segment.first_ms is not None
+
+    def _add_segment(self, first: int, size: int) -> None:
+        self._segments.append(SegmentIndex(first, size))
+        self._firsts.append(first)
+
+    def write(self) -> int:
+        """Write what was appended.
+
+        Returns:
+            The offset up to which a sync makes it durable.
+
+        Raises:
+            DiskFull: nothing is lost; it can be tried again.
+        """
+        self._shelf.write()
+        return self._next
+
+    def fds_to_sync(self) -> list[int]:
+        """Descriptors of what was written; none in memory."""
+        return self._shelf.fds_to_sync()
+
+    def commit(self, offset: int) -> None:
+        """What is below the offset, which `write` gave, is durable."""
+        self._shelf.synced()
+        self._committed = max(self._committed, offset)
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def find(self, offset: int) -> Place:
+        """See `queues.stream_log`."""
+        if not self._segments:
+            return self._next, 0
+        offset = min(max(offset, self.first_offset), self._committed)
+        segment = self._segments[bisect_right(self._firsts, offset) - 1]
+        position = segment.before_offset(offset)
+        while position < segment.size and (entries := self._shelf.read(segment.first, position, READ_BYTES)):
+            for entry in entries:
+                _, count, _ = _START.unpack_from(entry.payload)
+                if entry.first + count > offset or entry.first >= self._committed:
+                    return segment.first, entry.position
+                position = entry.position + entry.length
+        return segment.first, position
+
+    def offset_at(self, timestamp_ms: int) -> int:
+        """See `queues.stream_log`."""
+        found = self._committed
+        for segment in reversed(self._segments):
+            if segment.first_ms is None or segment.first >= self._committed:
+                continue
+            if segment.last_ms < timestamp_ms:
+                break
+            found = segment.first
+            if segment.first_ms < timestamp_ms:
+                found = self._chunk_at(segment, timestamp_ms)
+                break
+        return found
+
+    def _chunk_at(self, segment: SegmentIndex, timestamp_ms: int) -> int:
+        place: Place = (segment.first, segment.before_time(timestamp_ms))
+        while place[0] == segment.first:
+            chunks, place = self.read(place)
+            if not chunks:
+                break
+            for chunk in chunks:
+                if chunk.timestamp_ms >= timestamp_ms:
+                    return chunk.first
+        return min(segment.next, self._committed)
+
+    def last_chunk(self) -> int:
+        """See `queues.stream_log`."""
+        for segment in reversed(self._segments):
+            if segment.first_ms is None or segment.first >= self._committed:
+                continue
+            if segment.next <= self._committed:
+                return segment.last_chunk
+            # A chunk is being written: the last one before it is found by reading.
+            found = segment.first
+            place: Place = (segment.first, segment.before_offset(self._committed - 1))
+            while True:
+                chunks, place = self.read(place)
+                if not chunks:
+                    return found
+                found = chunks[-1].first
+        return self._committed
+
+    def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
+        """See `queues.stream_log`."""
+        first, position = place
+        at = bisect_right(self._firsts, first) - 1
+        if at < 0 or self._firsts[at] != first:
+            if at + 1 >= len(self._firsts):
+                return [], place
+            # Its segment has gone; the next one that is left begins behind it.
+            at += 1
+            first, position = self._firsts[at], self._segments[at].start
+        while position >= self._segments[at].size and at + 1 < len(self._segments):
+            at += 1
+            first, position = self._firsts[at], self._segments[at].start
+        if position >= self._segments[at].size or first >= self._committed:
+            return [], (first, position)
+        chunks: list[Chunk] = []
+        for entry in self._shelf.read(first, position, READ_BYTES):
+            if entry.first >= self._committed:
+                break
+            chunks.append(_chunk(entry))
+            position = entry.position + entry.length
+        return chunks, (first, position)
+
+    # --- retention --------------------------------------------------------------------------------
+
+    def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
+        """See `queues.stream_log`."""
+        segments = self._segments
+        size = self.size_bytes
+        gone = 0
+        for segment, newer in pairwise(segments):
+            too_much = bytes_max is not None and size > bytes_max
+            too_old = age_ms is not None and segment.last_ms < now_ms - age_ms
+            # What is not committed has publishers that wait for it.
+            if not (too_much or too_old) or newer.first > self._committed:
+                break
+            self._shelf.drop(segment.first)
+            size -= segment.size
+            gone += 1
+        del segments[:gone], self._firsts[:gone]
+
+    def next_expiry(self, age_ms: int) -> int | None:
+        """See `queues.stream_log`."""
+        if len(self._segments) < 2:
+            return None
+        return self._segments[0].last_ms + age_ms + 1
+
+    def close(self) -> None:
+        """The broker stops."""
+        self._shelf.close()
+
+    def delete(self) -> None:
+        """The stream is gone, with everything in it."""
+        self._segments.clear()
+        self._firsts.clear()
+        self._committed = self._next
+        self._shelf.delete()
+
+
+def _chunk(entry: Entry) -> Chunk:
+    payload = entry.payload
+    timestamp_ms, count, filter_bytes = _START.unpack_from(payload)
+    start = _START.size + filter_bytes
+    return Chunk(
+        entry.first, entry.first + count, timestamp_ms, payload[_START.size : start], payload[start:]
+    )

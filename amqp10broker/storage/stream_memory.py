@@ -1,0 +1,68 @@
+"""Segments of a stream in memory, for a broker without a data folder."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+
+from amqp10broker.storage.record import RECORD_BYTES
+from amqp10broker.storage.stream_log import Entry
+
+
+class MemoryShelf:
+    """A `stream_log.Shelf`. Nothing is durable, so everything is as soon as it is written."""
+
+    def __init__(self) -> None:
+        self._segments: dict[int, list[Entry]] = {}
+        self._newest: list[Entry] = []
+        self._end = 0
+
+    def recover(self) -> Iterator[tuple[int, int, Sequence[Entry]]]:
+        """Nothing is there."""
+        return iter(())
+
+    def roll(self, first: int) -> int:
+        """Make a new segment."""
+        self._newest = self._segments[first] = []
+        self._end = 0
+        return 0
+
+    def append(self, first: int, payload: Sequence[bytes]) -> tuple[int, int]:
+        """Put a record at the end of the newest segment. It counts as much as in a file."""
+        position = self._end
+        data = b"".join(payload)
+        length = RECORD_BYTES + len(data)
+        self._newest.append(Entry(position, length, first, data))
+        self._end = position + length
+        return position, length
+
+    def write(self) -> None:
+        """Nothing is left to do."""
+
+    def read(self, segment: int, position: int, size: int) -> Sequence[Entry]:
+        """Records from a position on."""
+        entries = self._segments[segment]
+        start = bisect_left(entries, (position,))
+        stop = start + 1
+        while stop < len(entries) and entries[stop].position + entries[stop].length <= position + size:
+            stop += 1
+        return entries[start:stop]
+
+    def drop(self, segment: int) -> None:
+        """Remove a segment."""
+        del self._segments[segment]
+
+    def fds_to_sync(self) -> list[int]:
+        """None."""
+        return []
+
+    def synced(self) -> None:
+        """Nothing is."""
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def delete(self) -> None:
+        """Remove everything."""
+        self._segments.clear()
+        self._newest = []

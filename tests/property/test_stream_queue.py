@@ -1,0 +1,404 @@
+"""The stream against a list: whatever is asked, every consumer gets what it wants from its position on,
+each message once, in order, within its credit; and what is confirmed is kept until retention takes it.
+
+The model plays the sessions: what a stream gave them is seen late, sent to the client or given back.
+"""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.serial import MASK, add, diff
+from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.message.bare import data_section
+from amqp10broker.message.filters.bloom import BloomFilter
+from amqp10broker.message.filters.filters import Filters, from_amqp10
+from amqp10broker.message.filters.offset_spec import First, Last, Next, Offset, OffsetSpec, Timestamp
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues import stream as stream_module
+from amqp10broker.queues.commands import (
+    Cancel,
+    Configure,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.storage.stream_files import FileShelf
+from amqp10broker.storage.stream_log import Shelf, StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
+from tests.support.disks import SimDisk
+
+VALUES = ("eu", "us", None)
+WRAPS = (0, 1, 2**31 - 3, MASK - 2, MASK)
+
+
+def message(number: int, value: str | None) -> Message:
+    annotations = {} if value is None else {Symbol("x-stream-filter-value"): value}
+    application = encode(Described(ULong(0x74), {"n": number}))
+    return make_head(None, annotations, "", "s"), application + data_section(b"%d" % number)
+
+
+def sql(expression: str) -> Filters:
+    return from_amqp10({Symbol("sql-filter"): Described(Symbol("amqp:sql-filter"), expression)}).filters
+
+
+FILTERS: dict[str, Filters | None] = {
+    "all": None,
+    "third": sql("n % 3 = 0"),
+    "none": sql("FALSE"),
+    "eu": Filters(bloom=BloomFilter(("eu",))),
+    "eu or unfiltered": Filters(bloom=BloomFilter(("eu",), True)),
+}
+
+
+class Held:
+    """One consumer, as its session knows it, and what the model expects of it."""
+
+    def __init__(
+        self, ref: ConsumerRef, wants: str, start: int, *, settled: bool, delivery_count: int
+    ) -> None:
+        self.ref = ref
+        self.wants = wants
+        self.start = start
+        self.settled = settled
+        self.delivery_count = delivery_count
+        self.seen = 0
+        self.epoch = 0
+        self.coming: list[int] = []
+        self.unsent: list[int] = []
+        self.sent: list[int] = []
+        self.limit = delivery_count
+        self.drains = 0
+
+    @property
+    def last(self) -> int:
+        """The last offset that it has, on its way or not; one below its start if none."""
+        return max([*self.coming[-1:], *self.unsent[-1:], *self.sent[-1:]], default=self.start - 1)
+
+
+class StreamMachine(RuleBasedStateMachine):
+    """Random commands; the disk commits when it likes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log = StreamLog(self.shelf())
+        for _ in self.log.recover():
+            raise AssertionError("a new stream is empty")
+        self.queue = StreamQueue("s", self.log)
+        self.reply_to = ReplyTo("somebody")
+        self.publisher = PublisherRef(self.reply_to)
+        self.now_ms = 1000
+        self.values: list[str | None] = []
+        self.times: list[int] = []
+        self.chunks: dict[int, int] = {}
+        self.confirmed = 0
+        self.writing: int | None = None
+        self.consumers: list[Held] = []
+        self.kept_from = 0
+
+    def shelf(self) -> Shelf:
+        return MemoryShelf()
+
+    @initialize(segment=st.sampled_from([1, 300, 1000, 10**9]))
+    def configure(self, segment: int) -> None:
+        self.segment_bytes = segment
+        self.queue.apply(Configure(QueueSettings(segment_bytes=segment)), self.now_ms)
+
+    # --- what the task does -------------------------------------------------------------------------
+
+    def _wake(self, *, commit: bool = True) -> None:
+        while True:
+            # What was answered before the disk is done has to fit what was committed then.
+            self._take_effects()
+            if self.queue.waiting and self.writing is None:
+                before = self.log.next_offset
+                self.queue.write(self.now_ms)
+                self.chunks[before] = self.now_ms
+                self.writing = self.log.write()
+            if commit and self.writing is not None:
+                self._commit()
+            self._take_effects()
+            if self.queue.deadline() != 0:
+                break
+            self.queue.tick(self.now_ms)
+        self.kept_from = self.log.first_offset
+
+    def _commit(self) -> None:
+        assert self.writing is not None
+        writing, self.writing = self.writing, None
+        self.log.commit(writing)
+        self.queue.commit(self.now_ms)
+
+    @rule()
+    def disk_is_done(self) -> None:
+        if self.writing is not None:
+            self._commit()
+        self._wake()
+
+    @rule(ms=st.integers(1, 100))
+    def time_passes(self, ms: int) -> None:
+        self.now_ms += ms
+
+    # --- publishing and retention -------------------------------------------------------------------
+
+    @rule(values=st.lists(st.sampled_from(VALUES), min_size=1, max_size=30), commit=st.booleans())
+    def publish(self, values: list[str | None], commit: bool) -> None:
+        first = len(self.values)
+        self.values += values
+        self.times += [self.now_ms] * len(values)
+        messages = [message(first + place, value) for place, value in enumerate(values)]
+        ids = range(first, first + len(values))
+        self.queue.apply(Publish(self.publisher, ids, messages, False), self.now_ms)
+        self._wake(commit=commit)
+
+    @rule(
+        bytes_max=st.one_of(st.none(), st.integers(0, 3000)), age_ms=st.one_of(st.none(), st.integers(0, 200))
+    )
+    def retain(self, bytes_max: int | None, age_ms: int | None) -> None:
+        now = QueueSettings(segment_bytes=self.segment_bytes, max_length_bytes=bytes_max, max_age_ms=age_ms)
+        self.queue.apply(Configure(now), self.now_ms)
+        self._wake()
+        self.queue.apply(Configure(QueueSettings(segment_bytes=self.segment_bytes)), self.now_ms)
+
+    # --- consumers ----------------------------------------------------------------------------------
+
+    @rule(
+        position=st.one_of(
+            st.sampled_from([None, First(), Last(), Next()]),
+            st.builds(Offset, st.integers(0, 300)),
+            st.builds(Timestamp, st.integers(900, 3000)),
+        ),
+        wants=st.sampled_from(sorted(FILTERS)),
+        settled=st.booleans(),
+        delivery_count=st.sampled_from(WRAPS),
+    )
+    def subscribe(self, position: OffsetSpec | None, wants: str, settled: bool, delivery_count: int) -> None:
+        if len(self.consumers) >= 5:
+            return
+        ref = ConsumerRef(self.reply_to)
+        start = self._start(position)
+        command = Subscribe(ref, settled, position=position, filters=FILTERS[wants])
+        self.queue.apply(command, self.now_ms)
+        self.queue._consumers[ref].delivery_count = delivery_count
+        self.consumers.append(Held(ref, wants, start, settled=settled, delivery_count=delivery_count))
+
+    def _start(self, position: OffsetSpec | None) -> int:
+        first, end = self.log.first_offset, self.log.committed
+        there = [offset for offset in self.chunks if first <= offset < end]
+        match position:
+            case First():
+                return first
+            case Last():
+                return max(there, default=end)
+            case Offset(number):
+                return min(max(number, first), end)
+            case Timestamp(time_ms):
+                return min((offset for offset in there if self.chunks[offset] >= time_ms), default=end)
+            case _:
+                return end
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), credit=st.integers(0, 60), drain=st.booleans())
+    def grant(self, data: st.DataObject, credit: int, drain: bool) -> None:
+        consumer = data.draw(st.sampled_from(self.consumers))
+        if consumer.drains:
+            return
+        consumer.limit = add(consumer.delivery_count, credit)
+        consumer.drains = 1 if drain else 0
+        command = Credit(consumer.ref, consumer.delivery_count, credit, drain, consumer.seen)
+        self.queue.apply(command, self.now_ms)
+        self._wake()
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def see(self, data: st.DataObject) -> None:
+        """Some of what is on its way reaches the session, and some of that the client."""
+        consumer = data.draw(st.sampled_from(self.consumers))
+        count = data.draw(st.integers(0, len(consumer.coming)))
+        self._see(consumer, count)
+        sent = data.draw(st.integers(0, len(consumer.unsent)))
+        consumer.sent += consumer.unsent[:sent]
+        del consumer.unsent[:sent]
+        if consumer.sent and not consumer.settled and data.draw(st.booleans()):
+            verdict = data.draw(st.sampled_from(Verdict))
+            self.queue.apply(Settle(consumer.ref, consumer.sent[-3:], verdict), self.now_ms)
+
+    def _see(self, consumer: Held, count: int) -> None:
+        consumer.unsent += consumer.coming[:count]
+        del consumer.coming[:count]
+        consumer.seen += count
+        consumer.delivery_count = add(consumer.delivery_count, count)
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        consumer = data.draw(st.sampled_from(self.consumers))
+        count = data.draw(st.integers(0, len(consumer.unsent)))
+        back = consumer.unsent[len(consumer.unsent) - count :]
+        del consumer.unsent[len(consumer.unsent) - count :]
+        consumer.coming.clear()
+        consumer.delivery_count = add(consumer.delivery_count, -count)
+        consumer.limit = consumer.delivery_count
+        consumer.epoch += 1
+        empty = [(b"", b"")] * count
+        command = GiveBack(consumer.ref, back, empty, consumer.delivery_count, consumer.seen, consumer.epoch)
+        self.queue.apply(command, self.now_ms)
+        self._wake()
+
+    @precondition(lambda self: self.consumers)
+    @rule(data=st.data(), cancel=st.booleans())
+    def leave(self, data: st.DataObject, cancel: bool) -> None:
+        consumer = data.draw(st.sampled_from(self.consumers))
+        self.consumers.remove(consumer)
+        ref = consumer.ref
+        unsubscribe = Unsubscribe(ref, consumer.unsent, [], consumer.seen, Verdict.REQUEUE)
+        self.queue.apply(Cancel(ref) if cancel else unsubscribe, self.now_ms)
+        self._wake()
+
+    # --- what comes back ----------------------------------------------------------------------------
+
+    def _take_effects(self) -> None:
+        for effect in self.queue.take_effects().get(self.reply_to, ()):
+            if isinstance(effect, Confirmed):
+                assert list(effect.ids) == list(range(self.confirmed, self.confirmed + len(effect.ids)))
+                self.confirmed += len(effect.ids)
+                assert self.confirmed <= self.log.committed
+                continue
+            assert isinstance(effect, Deliver | CreditReply)
+            found = [each for each in self.consumers if each.ref is effect.consumer]
+            if not found or effect.epoch != found[0].epoch:
+                if found and isinstance(effect, CreditReply) and effect.drain:
+                    found[0].drains = 0
+                continue
+            if isinstance(effect, Deliver):
+                self._check_delivery(found[0], effect)
+            else:
+                self._check_reply(found[0], effect)
+
+    def _check_delivery(self, consumer: Held, effect: Deliver) -> None:
+        assert effect.keys
+        expected = consumer.last + 1
+        for key, (head, bare) in zip(effect.keys, effect.messages, strict=True):
+            assert key >= expected
+            # Nothing that it wants was left out, except what retention has taken meanwhile.
+            skipped = range(max(expected, self.log.first_offset), key)
+            assert not any(self._must_have(consumer, offset) for offset in skipped)
+            assert key < self.log.committed
+            assert int.from_bytes(head[-8:], "big") == key
+            assert bare == message(key, self.values[key])[1]
+            assert self._may_have(consumer, key)
+            consumer.coming.append(key)
+            expected = key + 1
+        on_its_way = add(consumer.delivery_count, len(consumer.coming))
+        assert diff(consumer.limit, on_its_way) >= 0
+
+    def _check_reply(self, consumer: Held, reply: CreditReply) -> None:
+        handed_out = add(consumer.delivery_count, len(consumer.coming))
+        if reply.drain:
+            assert consumer.drains == 1
+            consumer.drains = 0
+            # A grant that is smaller than what is on its way gives nothing, and takes nothing back.
+            if diff(consumer.limit, handed_out) < 0:
+                consumer.limit = handed_out
+            assert (reply.delivery_count, reply.credit) == (consumer.limit, 0)
+            if handed_out != consumer.limit:
+                left = range(max(consumer.last + 1, self.log.first_offset), self.log.committed)
+                assert not any(self._must_have(consumer, offset) for offset in left)
+            consumer.delivery_count = add(consumer.limit, -len(consumer.coming))
+        else:
+            assert reply.delivery_count == handed_out
+            assert reply.credit == max(0, diff(consumer.limit, handed_out))
+        assert 0 <= reply.available <= self.log.committed - self.log.first_offset
+
+    def _may_have(self, consumer: Held, offset: int) -> bool:
+        match consumer.wants:
+            case "third":
+                return offset % 3 == 0
+            case "none":
+                return False
+            case _:
+                return True  # chunks are wanted or not, and their neighbours come along
+
+    def _must_have(self, consumer: Held, offset: int) -> bool:
+        match consumer.wants:
+            case "all":
+                return True
+            case "third":
+                return offset % 3 == 0
+            case "none":
+                return False
+            case "eu":
+                return self.values[offset] == "eu"
+            case _:
+                return self.values[offset] in ("eu", None)
+
+    # --- always -------------------------------------------------------------------------------------
+
+    @invariant()
+    def counts_agree(self) -> None:
+        assert self.queue.ready == self.log.committed - self.log.first_offset
+        assert self.log.first_offset <= self.log.committed <= self.log.next_offset <= len(self.values)
+        assert self.queue.consumers == len(self.consumers)
+        assert self.confirmed == self.log.committed or self.writing is not None or self.queue.waiting
+
+    @invariant()
+    def no_consumer_with_credit_waits_for_what_is_there(self) -> None:
+        for consumer in self.consumers:
+            handed_out = add(consumer.delivery_count, len(consumer.coming))
+            if diff(consumer.limit, handed_out) > 0 and not consumer.drains:
+                left = range(max(consumer.last + 1, self.kept_from), self.log.committed)
+                assert not any(self._must_have(consumer, offset) for offset in left)
+
+    def teardown(self) -> None:
+        self._wake()
+        while self.writing is not None or self.queue.waiting:
+            self._wake()
+        assert self.confirmed == len(self.values)
+        for consumer in self.consumers:
+            consumer.drains = 0
+            self._see(consumer, len(consumer.coming))
+            consumer.limit = add(consumer.delivery_count, 10_000)
+            command = Credit(consumer.ref, consumer.delivery_count, 10_000, False, consumer.seen)
+            self.queue.apply(command, self.now_ms)
+            self._wake()
+            left = range(max(consumer.last + 1, self.log.first_offset), len(self.values))
+            assert not any(self._must_have(consumer, offset) for offset in left)
+
+
+class StreamOnDiskMachine(StreamMachine):
+    """The same with files."""
+
+    def shelf(self) -> Shelf:
+        disk = SimDisk()
+        disk.make_folder("/streams")
+        return FileShelf(disk, "/streams", 1)
+
+
+@pytest.fixture(autouse=True)
+def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So small that every bound is met."""
+    monkeypatch.setattr(stream_module, "WORK_MAX", 24)
+    monkeypatch.setattr(stream_module, "_TURN_MAX", 8)
+    monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 400)
+    monkeypatch.setattr("amqp10broker.storage.stream_log.READ_BYTES", 300)
+    monkeypatch.setattr("amqp10broker.storage.stream_index.INDEX_BYTES", 200)
+
+
+TestStreamInMemory = StreamMachine.TestCase
+TestStreamInMemory.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestStreamOnDisk = StreamOnDiskMachine.TestCase
+TestStreamOnDisk.settings = settings(max_examples=30, stateful_step_count=60, deadline=None)

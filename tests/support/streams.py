@@ -1,0 +1,183 @@
+"""A stream without a task: commands in, effects out, its log written and committed as the task does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import chain
+
+from amqp10broker.message.bare import data_section
+from amqp10broker.message.filters.filters import Filters
+from amqp10broker.message.filters.offset_spec import First, OffsetSpec
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues.commands import (
+    Command,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Subscribe,
+)
+from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.storage.stream_log import Shelf, StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
+
+NOW_MS = 1_000_000
+FIRST = First()
+HEAD = make_head(None, None, "", "s")
+
+
+def text(number: int) -> Message:
+    """A message whose body is a number."""
+    return HEAD, data_section(b"%d" % number)
+
+
+def number_of(message: Message) -> int:
+    """The number in a message that `text` made."""
+    return int(message[1][5:])
+
+
+def offset_of(message: Message) -> int:
+    """The offset that a delivery says it has: the last eight bytes of its head."""
+    return int.from_bytes(message[0][-8:], "big")
+
+
+class Bench:
+    """A stream and whoever uses it.
+
+    Attributes:
+        now_ms: the wall clock.
+        slow: what is written is not committed before `commit` is called.
+        effects: all since the last `take`, in order.
+        wakes: turns that the task needed.
+    """
+
+    def __init__(self, settings: QueueSettings = DEFAULTS, *, shelf: Shelf | None = None) -> None:
+        self.log = StreamLog(shelf or MemoryShelf())
+        self.recovered = sum(self.log.recover())
+        self.queue = StreamQueue("s", self.log, settings=settings)
+        self.now_ms = NOW_MS
+        self.slow = False
+        self.reply_to = ReplyTo("somebody")
+        self.publisher = PublisherRef(self.reply_to)
+        self.effects: list[Effect] = []
+        self.wakes = 0
+        self._published = 0
+        self._writing: int | None = None
+
+    def do(self, *commands: Command) -> list[Effect]:
+        """Commands of one wake, and the wakes that follow from them; their effects."""
+        for command in commands:
+            self.queue.apply(command, self.now_ms)
+        self._end_wake()
+        while self.queue.deadline() == 0:
+            self.queue.tick(self.now_ms)
+            self._end_wake()
+        return self.take()
+
+    def _end_wake(self) -> None:
+        self.wakes += 1
+        if self.queue.waiting and self._writing is None:
+            self.queue.write(self.now_ms)
+            self._writing = self.log.write()
+        if self._writing is not None and not self.slow:
+            self.commit()
+        self.effects += chain.from_iterable(self.queue.take_effects().values())
+
+    def commit(self) -> None:
+        """The disk has done what it was asked for."""
+        assert self._writing is not None
+        writing, self._writing = self._writing, None
+        self.log.commit(writing)
+        self.queue.commit(self.now_ms)
+
+    def take(self) -> list[Effect]:
+        """The effects since the last call."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    # --- shorthands -------------------------------------------------------------------------------
+
+    def publishing(self, count: int, messages: Iterable[Message] | None = None) -> Publish:
+        """A publish of so many numbered messages, the numbers going on from the last publish."""
+        numbers = range(self._published, self._published + count)
+        self._published += count
+        return Publish(self.publisher, numbers, list(messages or map(text, numbers)), False)
+
+    def publish(self, count: int, messages: Iterable[Message] | None = None) -> list[Effect]:
+        """Publish as one wake."""
+        return self.do(self.publishing(count, messages))
+
+    def reader(
+        self, position: OffsetSpec | None = FIRST, filters: Filters | None = None, *, settled: bool = False
+    ) -> Reader:
+        """A consumer from a position on."""
+        return Reader(self, position, filters, settled=settled)
+
+
+class Reader:
+    """One consumer as its session knows it; what is delivered it has seen, unless `deaf`.
+
+    Attributes:
+        seen: deliveries it took, all of them.
+        taken: their (offset, message), those given back left out.
+        replies: answers to its `Credit`s.
+    """
+
+    def __init__(
+        self, bench: Bench, position: OffsetSpec | None, filters: Filters | None, *, settled: bool
+    ) -> None:
+        self.bench = bench
+        self.ref = ConsumerRef(bench.reply_to)
+        self.delivery_count = 0
+        self.seen = 0
+        self.epoch = 0
+        self.taken: list[tuple[int, Message]] = []
+        self.replies: list[CreditReply] = []
+        self.listen(bench.do(Subscribe(self.ref, settled, position=position, filters=filters)))
+
+    def listen(self, effects: Iterable[Effect]) -> list[tuple[int, Message]]:
+        """Take what is for this consumer; what was delivered comes out."""
+        fresh: list[tuple[int, Message]] = []
+        for effect in effects:
+            if isinstance(effect, Deliver) and effect.consumer is self.ref and effect.epoch == self.epoch:
+                fresh += zip(effect.keys, effect.messages, strict=True)
+            elif isinstance(effect, CreditReply) and effect.consumer is self.ref:
+                self.replies.append(effect)
+        self.seen += len(fresh)
+        self.delivery_count += len(fresh)
+        self.taken += fresh
+        return fresh
+
+    def read(self, credit: int, *, drain: bool = False) -> list[int]:
+        """Grant credit; the offsets of what came."""
+        effects = self.bench.do(Credit(self.ref, self.delivery_count, credit, drain, self.seen))
+        fresh = self.listen(effects)
+        if drain:
+            self.delivery_count = self.replies[-1].delivery_count
+        return [offset for offset, _ in fresh]
+
+    def give_back(self, count: int) -> list[Effect]:
+        """The last deliveries were not sent to the client."""
+        kept = len(self.taken) - count
+        back, self.taken = self.taken[kept:], self.taken[:kept]
+        self.delivery_count -= count
+        self.epoch += 1
+        return self.bench.do(
+            GiveBack(
+                self.ref,
+                [offset for offset, _ in back],
+                [message for _, message in back],
+                self.delivery_count,
+                self.seen,
+                self.epoch,
+            )
+        )
+
+
+def confirmed_of(effects: Iterable[Effect]) -> list[int]:
+    """The ids that were confirmed."""
+    return [number for effect in effects if isinstance(effect, Confirmed) for number in effect.ids]

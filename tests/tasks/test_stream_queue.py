@@ -1,0 +1,313 @@
+"""A stream's task: commits, time, a full disk, restart and deletion, on a disk in memory."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+import pytest
+import trio
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from amqp10broker.errors import DamagedFile, StorageFailed
+from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.queues.commands import (
+    DELETE,
+    Command,
+    ConsumerRef,
+    Credit,
+    Inspect,
+    Publish,
+    PublisherRef,
+    RequestRef,
+    Subscribe,
+)
+from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.storage.stream_files import FileShelf, folder_of
+from amqp10broker.storage.stream_log import Shelf, StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
+from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.queue import SessionAddress
+from amqp10broker.tasks.stream_queue import RunningStream
+from tests.support.disks import SimDisk
+from tests.support.streams import text
+
+STREAMS = "/streams"
+
+
+@dataclass
+class Slow:
+    """Syncs that last as long as the test says."""
+
+    disk: SimDisk
+    seconds: float = 0.0
+    syncs: int = 0
+    failure: Exception | None = None
+
+    async def sync(self, fds: Sequence[int]) -> None:
+        await trio.sleep(self.seconds)
+        if self.failure is not None:
+            raise self.failure
+        self.syncs += 1
+        for fd in fds:
+            self.disk.sync(fd)
+
+
+@dataclass
+class Running:
+    """A stream that runs, and one session."""
+
+    stream: RunningStream
+    mailbox: Mailbox[list[Effect]] = field(default_factory=Mailbox)
+    gone: int = 0
+    full: list[bool] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.address = SessionAddress("session", self.mailbox)  # type: ignore[arg-type]
+        self.publisher = PublisherRef(self.address)
+        self.published = 0
+
+    def publish(self, count: int = 1) -> None:
+        ids = range(self.published, self.published + count)
+        self.published += count
+        self.stream.post(Publish(self.publisher, ids, [text(number) for number in ids], False))
+
+    async def effects(self) -> list[Effect]:
+        """What came, when nothing more comes."""
+        await wait_all_tasks_blocked()
+        return [each for letter in await self.mailbox.take_all() for each in letter] if self.waiting else []
+
+    @property
+    def waiting(self) -> int:
+        return self.mailbox.waiting
+
+    async def confirmed(self) -> list[int]:
+        return [number for each in await self.effects() if isinstance(each, Confirmed) for number in each.ids]
+
+    def read(self, credit: int = 100) -> ConsumerRef:
+        ref = ConsumerRef(self.address)
+        commands: list[Command] = [Subscribe(ref, True, position=First()), Credit(ref, 0, credit, False, 0)]
+        self.stream.post_all(commands)
+        return ref
+
+
+@asynccontextmanager
+async def running(
+    shelf: Shelf | None = None,
+    sync: Slow | None = None,
+    settings: QueueSettings = DEFAULTS,
+    delay_ms: int = 0,
+) -> AsyncIterator[Running]:
+    log = StreamLog(shelf or MemoryShelf())
+    found: list[Running] = []
+
+    def forget(stream: RunningStream) -> None:
+        found[0].gone += 1
+
+    stream = RunningStream(
+        StreamQueue("s", log, settings=settings),
+        log,
+        forget,
+        WallClock(),
+        sync=None if sync is None else sync.sync,
+        on_full=lambda full: found[0].full.append(full),
+        confirm_delay_ms=delay_ms,
+    )
+    found.append(Running(stream))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stream.run)
+        yield found[0]
+        nursery.cancel_scope.cancel()
+
+
+def new_disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_folder(STREAMS)
+    disk.sync(disk.open_folder("/"))
+    return disk
+
+
+def shelf_of(disk: SimDisk) -> FileShelf:
+    return FileShelf(disk, STREAMS, 1)
+
+
+def offsets_of(effects: Sequence[Effect]) -> list[int]:
+    return [key for effect in effects if isinstance(effect, Deliver) for key in effect.keys]
+
+
+async def test_in_memory_a_publish_is_confirmed_at_once_and_delivered(autojump_clock: object) -> None:
+    async with running() as one:
+        one.read()
+        one.publish(3)
+        effects = await one.effects()
+        assert offsets_of(effects) == [0, 1, 2]
+        assert any(isinstance(effect, Confirmed) for effect in effects)
+
+
+async def test_on_disk_a_publish_is_confirmed_after_the_sync_and_readers_do_not_wait_meanwhile(
+    autojump_clock: object,
+) -> None:
+    disk = new_disk()
+    slow = Slow(disk, 10)
+    async with running(shelf_of(disk), slow) as one:
+        one.publish(2)
+        assert await one.effects() == []
+        await trio.sleep(11)
+        assert await one.confirmed() == [0, 1]
+        one.publish(1)
+        one.publish(1)
+        await wait_all_tasks_blocked()
+        one.publish(5)
+        one.read()
+        assert offsets_of(await one.effects()) == [0, 1]
+        await trio.sleep(11)
+        effects = await one.effects()
+        assert offsets_of(effects) == [2, 3]
+        await trio.sleep(11)
+        effects = await one.effects()
+        assert offsets_of(effects) == [4, 5, 6, 7, 8]
+        assert slow.syncs == 3
+
+
+async def test_confirms_can_be_delayed_by_fault_injection(autojump_clock: MockClock) -> None:
+    async with running(delay_ms=5000) as one:
+        one.publish(1)
+        assert await one.effects() == []
+        began = trio.current_time()
+        await one.mailbox.take_all()
+        assert trio.current_time() - began == pytest.approx(5, abs=0.1)
+
+
+async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed(autojump_clock: object) -> None:
+    disk = new_disk()
+    async with running(shelf_of(disk), Slow(disk)) as one:
+        one.publish(5)
+        await trio.sleep(1)
+        assert await one.confirmed() == [0, 1, 2, 3, 4]
+    assert disk.open_count == 1  # the root, which the test has opened
+    disk = disk.after_power_loss(1)
+    async with running(shelf_of(disk), Slow(disk)) as one:
+        request = RequestRef(one.address)
+        one.stream.post(Inspect(request))
+        one.read()
+        effects = await one.effects()
+        assert effects[0] == Answer(request, 5, 0)
+        assert offsets_of(effects) == [0, 1, 2, 3, 4]
+        assert one.stream.counts()["next_offset"] == 5
+
+
+async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_second(
+    autojump_clock: object,
+) -> None:
+    disk = new_disk()
+    async with running(shelf_of(disk), Slow(disk)) as one:
+        one.publish(1)
+        await trio.sleep(1)
+        assert await one.confirmed() == [0]
+        disk.fail = dict.fromkeys(range(len(disk.calls), len(disk.calls) + 1000), errno.ENOSPC)
+        one.publish(1)
+        one.read()
+        assert offsets_of(await one.effects()) == [0]
+        assert one.full == [True]
+        one.publish(1)
+        await trio.sleep(2.5)
+        calls = len(disk.calls)
+        await trio.sleep(3)
+        assert 3 <= len(disk.calls) - calls <= 12
+        disk.fail = {}
+        await trio.sleep(1.5)
+        effects = await one.effects()
+        assert [list(each.ids) for each in effects if isinstance(each, Confirmed)] == [[1], [2]]
+        assert offsets_of(effects)[-2:] == [1, 2]
+        assert one.full == [True, False]
+
+
+async def test_a_sync_that_fails_ends_the_task(autojump_clock: object) -> None:
+    disk = new_disk()
+    slow = Slow(disk, failure=StorageFailed("file", "cannot be synced", "stop"))
+    with pytest.RaisesGroup(StorageFailed, flatten_subgroups=True):
+        async with running(shelf_of(disk), slow) as one:
+            one.publish(1)
+            await trio.sleep(1)
+    assert one.mailbox.waiting == 0
+
+
+async def test_a_damaged_file_ends_the_task_before_anything_is_served(autojump_clock: object) -> None:
+    disk = new_disk()
+    async with running(shelf_of(disk), Slow(disk), QueueSettings(segment_bytes=1)) as one:
+        for _ in range(3):
+            one.publish(1)
+            await trio.sleep(1)
+    folder = folder_of(STREAMS, 1)
+    disk.flip(f"{folder}/{disk.names(folder)[0]}", 8 * 70)
+    with pytest.RaisesGroup(DamagedFile, flatten_subgroups=True):
+        async with running(shelf_of(disk), Slow(disk)) as one:
+            one.read()
+            await trio.sleep(1)
+    assert one.mailbox.waiting == 0
+
+
+async def test_old_segments_go_when_their_time_has_come(autojump_clock: object) -> None:
+    async with running(settings=QueueSettings(segment_bytes=1, max_age_ms=60_000)) as one:
+        for _ in range(3):
+            one.publish(1)
+            await trio.sleep(1)
+        assert one.stream.counts()["messages_ready"] == 3
+        await trio.sleep(57.5)
+        assert one.stream.counts()["messages_ready"] == 2
+        await trio.sleep(1000)
+        # The newest segment stays.
+        assert one.stream.counts()["messages_ready"] == 1
+        assert one.stream.counts()["segments"] == 1
+
+
+async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late(
+    autojump_clock: object,
+) -> None:
+    disk = new_disk()
+    slow = Slow(disk, 100)
+    async with running(shelf_of(disk), slow) as one:
+        one.read()
+        one.publish(1)
+        await one.effects()
+        one.stream.post(DELETE)
+        effects = await one.effects()
+        assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted]
+        assert one.gone == 1
+        assert disk.names(STREAMS) == []
+        one.publish(1)
+        assert [type(effect) for effect in await one.effects()] == [Unconfirmed]
+
+
+async def test_a_fault_is_told_as_the_end_of_the_stream(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running() as one:
+        one.read()
+        await one.effects()
+    one.stream.fail()
+    letters = one.mailbox.close()
+    assert [type(effect) for letter in letters for effect in letter] == [QueueDeleted]
+
+
+async def test_many_messages_are_read_in_several_wakes_and_others_run_in_between(
+    autojump_clock: object,
+) -> None:
+    async with running() as one:
+        for _ in range(10):
+            one.publish(4000)
+        await one.effects()
+        one.read(40_000)
+        turns = 0
+        with trio.CancelScope() as scope:
+            while not one.waiting or turns < 3:
+                turns += 1
+                await trio.lowlevel.checkpoint()
+                if turns > 1000:
+                    scope.cancel()
+        assert len(offsets_of(await one.effects())) == 40_000

@@ -1,0 +1,32 @@
+"""Reading the fields that a filter looks at (beside what the property test asks of it)."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
+from amqp10broker.message.filters.fields import ABSENT, Field, FieldReader, Section
+from amqp10broker.message.message import MessageReader
+
+BODY = encode(Described(ULong(0x75), b"body"))
+DESCRIPTORS = {
+    "usual": b"\x00\x53\x74",
+    "eight bytes": b"\x00\x80" + b"\0" * 7 + b"\x74",
+    "symbol": b"\x00" + encode(Symbol("amqp:application-properties:map")),
+}
+
+
+@pytest.mark.parametrize("descriptor", DESCRIPTORS.values(), ids=list(DESCRIPTORS))
+def test_a_key_is_a_string_however_the_section_is_spelled(descriptor: bytes) -> None:
+    """A symbol with the same letters is another key, before or behind it."""
+    pairs = ((Symbol("only"), 1), (Symbol("both"), 2), ("both", 3), ("null", None))
+    message = MessageReader("", "q", "u").read(descriptor + encode(Map(pairs)) + BODY)
+    wanted = [Field(Section.APPLICATION_PROPERTIES, name) for name in ("only", "both", "null", "none")]
+    assert FieldReader(wanted, absent=ABSENT).read(message) == [ABSENT, 3, None, ABSENT]
+    assert FieldReader(wanted).read(message) == [None, 3, None, None]
+
+
+def test_without_fields_nothing_is_read() -> None:
+    """An expression may be constant."""
+    assert FieldReader([]).read(MessageReader("", "q", "u").read(BODY)) == []

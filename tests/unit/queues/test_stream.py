@@ -1,0 +1,578 @@
+"""The stream's state machine: positions, credit, confirms, retention, one rule a test."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.message.bare import data_section
+from amqp10broker.message.filters.bloom import BloomFilter
+from amqp10broker.message.filters.filters import Filters, from_amqp10
+from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next, Offset, Timestamp
+from amqp10broker.message.message import make_head
+from amqp10broker.queues import stream as stream_module
+from amqp10broker.queues.commands import (
+    DELETE,
+    AttachPublisher,
+    Cancel,
+    Configure,
+    ConsumerRef,
+    Credit,
+    Delete,
+    DetachPublisher,
+    Inspect,
+    Publish,
+    Purge,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Touch,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import (
+    Answer,
+    Confirmed,
+    Deliver,
+    QueueDeleted,
+    Refusal,
+    Subscribed,
+    Unconfirmed,
+)
+from amqp10broker.queues.settings import QueueSettings
+from tests.support.streams import NOW_MS, Bench, confirmed_of, number_of, offset_of, text
+
+
+def sql(expression: str) -> Filters:
+    described = Described(Symbol("amqp:sql-filter"), expression)
+    return from_amqp10({Symbol("sql-filter"): described}).filters
+
+
+# --- publishing -------------------------------------------------------------------------------------
+
+
+def test_a_publish_is_confirmed_when_its_chunk_is_committed_and_read_then_only() -> None:
+    bench = Bench()
+    bench.slow = True
+    reader = bench.reader()
+    bench.do(Credit(reader.ref, 0, 10, False, 0))
+    assert bench.publish(3) == []
+    assert bench.queue.ready == 0
+    bench.commit()
+    effects = bench.do()
+    assert confirmed_of(effects) == [0, 1, 2]
+    assert [offset for offset, _ in reader.listen(effects)] == [0, 1, 2]
+
+
+def test_what_is_published_during_a_commit_makes_the_next_chunk() -> None:
+    bench = Bench()
+    bench.slow = True
+    for _ in range(3):
+        assert bench.publish(2) == []
+    bench.commit()
+    assert confirmed_of(bench.do()) == [0, 1]
+    bench.commit()
+    assert confirmed_of(bench.do()) == [2, 3, 4, 5]
+    assert bench.log.last_chunk() == 2
+
+
+def test_all_publishes_of_one_wake_are_one_chunk() -> None:
+    bench = Bench()
+    effects = bench.do(bench.publishing(2), bench.publishing(3))
+    assert [list(effect.ids) for effect in effects if isinstance(effect, Confirmed)] == [[0, 1], [2, 3, 4]]
+    assert bench.log.last_chunk() == 0
+
+
+def test_a_large_publish_is_cut_into_chunks_of_bounded_size(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "CHUNK_MESSAGES_MAX", 4)
+    bench = Bench()
+    bench.publish(10)
+    chunks, _ = bench.log.read(bench.log.find(0))
+    assert [(chunk.first, chunk.end) for chunk in chunks] == [(0, 4), (4, 8), (8, 10)]
+    monkeypatch.setattr(stream_module, "CHUNK_BYTES_MAX", 12)
+    bench.publish(5)
+    chunks, _ = bench.log.read(bench.log.find(10))
+    assert [(chunk.first, chunk.end) for chunk in chunks] == [(10, 12), (12, 14), (14, 15)]
+
+
+def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
+    from amqp10broker.message import amqp091
+
+    bench = Bench()
+    head = amqp091.make_head("", "s", b"\x00\x00")
+    bench.do(Publish(bench.publisher, [0], [(head, b"body")], False))
+    reader = bench.reader()
+    reader.read(1)
+    [(_, (delivered_head, content))] = reader.taken
+    assert delivered_head[0] == 0
+    assert content == data_section(b"body")
+
+
+# --- where a consumer begins --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("position", "expected"),
+    [
+        (First(), 0),
+        (Offset(0), 0),
+        (Offset(4), 4),
+        (Offset(5), 5),
+        (Last(), 6),
+        (Timestamp(0), 0),
+        (Timestamp(NOW_MS), 0),
+        (Timestamp(NOW_MS + 1), 3),
+        (Timestamp(NOW_MS + 1000), 3),
+        (Timestamp(NOW_MS + 1001), 6),
+        (Interval(2000), 0),
+        (Interval(1000), 3),
+        (Interval(0), 6),
+    ],
+)
+def test_a_consumer_begins_where_it_asks(position: First, expected: int) -> None:
+    bench = Bench()
+    for _ in range(3):
+        bench.publish(3)
+        bench.now_ms += 1000
+    bench.now_ms -= 1000
+    reader = bench.reader(position)
+    assert reader.read(100) == list(range(expected, 9))
+
+
+@pytest.mark.parametrize("position", [None, Next(), Offset(9), Offset(10**18), Timestamp(10**15)])
+def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(position: None) -> None:
+    bench = Bench()
+    bench.publish(9)
+    reader = bench.reader(position)
+    assert reader.read(100) == []
+    assert [offset for offset, _ in reader.listen(bench.publish(2))] == [9, 10]
+
+
+@pytest.mark.parametrize("position", [First(), Last(), Next(), None, Offset(0), Timestamp(5), Interval(5)])
+def test_any_position_of_an_empty_stream_is_its_beginning(position: First) -> None:
+    bench = Bench()
+    reader = bench.reader(position)
+    assert reader.read(10) == []
+    assert [offset for offset, _ in reader.listen(bench.publish(2))] == [0, 1]
+
+
+def test_the_last_chunk_is_the_last_committed_one() -> None:
+    bench = Bench()
+    bench.publish(2)
+    bench.publish(2)
+    bench.slow = True
+    bench.publish(2)
+    reader = bench.reader(Last())
+    assert reader.read(100) == [2, 3]
+
+
+def test_an_offset_that_has_gone_is_the_first_that_is_left() -> None:
+    bench = Bench(QueueSettings(segment_bytes=1, max_length_bytes=200))
+    for _ in range(10):
+        bench.publish(1)
+    first = bench.log.first_offset
+    assert first > 0
+    assert bench.reader(Offset(0)).read(100) == list(range(first, 10))
+
+
+# --- delivering -------------------------------------------------------------------------------------
+
+
+def test_every_consumer_gets_every_message() -> None:
+    bench = Bench()
+    bench.publish(5)
+    one, two = bench.reader(), bench.reader()
+    assert one.read(10) == two.read(10) == [0, 1, 2, 3, 4]
+    assert bench.queue.ready == 5
+
+
+def test_a_delivery_says_which_offset_it_has() -> None:
+    bench = Bench()
+    bench.publish(300)
+    reader = bench.reader()
+    reader.read(300)
+    assert all(offset_of(message) == offset == number_of(message) for offset, message in reader.taken)
+
+
+def test_no_more_is_delivered_than_credit_allows() -> None:
+    bench = Bench()
+    bench.publish(10)
+    reader = bench.reader()
+    assert reader.read(3) == [0, 1, 2]
+    assert reader.listen(bench.publish(1)) == []
+    assert reader.read(2) == [3, 4]
+    assert reader.replies[-1].credit == 0
+
+
+def test_available_is_what_is_committed_and_not_yet_consumed() -> None:
+    bench = Bench()
+    bench.publish(10)
+    reader = bench.reader()
+    reader.read(4)
+    assert reader.replies[-1].available == 6
+    reader.read(100)
+    assert reader.replies[-1].available == 0
+
+
+def test_credit_counts_from_the_clients_delivery_count() -> None:
+    bench = Bench()
+    bench.publish(10)
+    reader = bench.reader()
+    reader.read(4)
+    # A grant from before the last two deliveries: two of its five are used up.
+    fresh = reader.listen(bench.do(Credit(reader.ref, 2, 5, False, reader.seen)))
+    assert [offset for offset, _ in fresh] == [4, 5, 6]
+
+
+def test_a_drain_forfeits_what_is_left_when_all_was_delivered() -> None:
+    bench = Bench()
+    bench.publish(2)
+    reader = bench.reader()
+    assert reader.read(10, drain=True) == [0, 1]
+    reply = reader.replies[-1]
+    assert (reply.delivery_count, reply.credit, reply.drain) == (10, 0, True)
+    assert reader.listen(bench.publish(1)) == []
+    assert reader.read(1) == [2]
+
+
+def test_a_drain_with_too_little_credit_uses_it_up_by_messages() -> None:
+    bench = Bench()
+    bench.publish(5)
+    reader = bench.reader()
+    assert reader.read(2, drain=True) == [0, 1]
+    assert reader.replies[-1].delivery_count == 2
+
+
+def test_work_of_one_wake_is_bounded_and_goes_on_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "WORK_MAX", 10)
+    bench = Bench()
+    bench.publish(100)
+    reader = bench.reader()
+    before = bench.wakes
+    assert reader.read(100) == list(range(100))
+    assert bench.wakes - before >= 10
+
+
+def test_consumers_take_turns_within_a_wake(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "_TURN_MAX", 4)
+    bench = Bench()
+    bench.publish(8)
+    one, two = bench.reader(), bench.reader()
+    effects = bench.do(Credit(one.ref, 0, 0, False, 0), Credit(two.ref, 0, 8, False, 0))
+    bench.publish(0, [])
+    effects = bench.do(Credit(one.ref, 0, 8, False, 0))
+    assert [len(effect.keys) for effect in effects if isinstance(effect, Deliver)] == [4, 4]
+    bench.publish(8)
+    bench.do(Credit(one.ref, 8, 0, False, 8), Credit(two.ref, 8, 0, False, 8))
+    bench.queue.apply(Credit(one.ref, 8, 8, False, 8), NOW_MS)
+    order = [
+        effect.consumer is one.ref
+        for effect in bench.do(Credit(two.ref, 8, 8, False, 8))
+        if isinstance(effect, Deliver)
+    ]
+    assert sorted(order) == [False, False, True, True]
+
+
+def test_a_drain_is_answered_after_the_last_wake_that_it_takes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "WORK_MAX", 10)
+    bench = Bench()
+    bench.publish(100)
+    reader = bench.reader(filters=sql("FALSE"))
+    assert reader.read(5, drain=True) == []
+    assert len(reader.replies) == 1
+    assert reader.replies[-1].delivery_count == 5
+    assert reader.replies[-1].available == 0
+
+
+def test_reading_goes_on_over_chunks_and_segments_that_memory_has_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 1)
+    bench = Bench(QueueSettings(segment_bytes=200))
+    for _ in range(50):
+        bench.publish(3)
+    assert bench.log.segments > 5
+    reader = bench.reader(Offset(7))
+    assert reader.read(50) + reader.read(200) == list(range(7, 150))
+    assert [number_of(message) for _, message in reader.taken] == list(range(7, 150))
+
+
+# --- filters ----------------------------------------------------------------------------------------
+
+
+def with_value(value: str | None, number: int) -> tuple[bytes, bytes]:
+    annotations = {} if value is None else {Symbol("x-stream-filter-value"): value}
+    return make_head(None, annotations, "", "s"), data_section(b"%d" % number)
+
+
+def test_chunks_without_a_wanted_filter_value_are_passed_over() -> None:
+    bench = Bench()
+    bench.publish(2, [with_value("eu", 0), with_value("eu", 1)])
+    bench.publish(2, [with_value("us", 2), with_value("us", 3)])
+    bench.publish(2, [with_value(None, 4), with_value("eu", 5)])
+    wants_eu = bench.reader(filters=Filters(bloom=BloomFilter(("eu",))))
+    assert wants_eu.read(100) == [0, 1, 4, 5]
+    assert wants_eu.replies[-1].available == 0
+
+
+def test_chunks_without_filter_values_come_if_the_consumer_says_so() -> None:
+    bench = Bench()
+    bench.publish(1, [with_value(None, 0)])
+    bench.publish(1, [with_value("us", 1)])
+    bench.publish(1, [with_value("eu", 2)])
+    assert bench.reader(filters=Filters(bloom=BloomFilter(("eu",), True))).read(100) == [0, 2]
+    assert bench.reader(filters=Filters(bloom=BloomFilter(("eu",)))).read(100) == [2]
+
+
+def test_the_size_of_a_chunks_filter_is_the_queues_setting() -> None:
+    bench = Bench(QueueSettings(filter_bytes=33))
+    bench.publish(1, [with_value("eu", 0)])
+    bench.publish(1, [with_value(None, 0)])
+    chunks, _ = bench.log.read(bench.log.find(0))
+    assert [len(chunk.filter) for chunk in chunks] == [33, 0]
+
+
+def numbered(numbers: range) -> list[tuple[bytes, bytes]]:
+    from amqp10broker.amqp10.codec import encode
+    from amqp10broker.amqp10.types import ULong
+
+    return [
+        (text(0)[0], encode(Described(ULong(0x74), {"n": number})) + data_section(b"x")) for number in numbers
+    ]
+
+
+def test_only_messages_that_pass_the_filter_are_delivered_and_counted() -> None:
+    bench = Bench()
+    bench.publish(100, numbered(range(100)))
+    reader = bench.reader(filters=sql("n % 10 = 3"))
+    assert reader.read(4) == [3, 13, 23, 33]
+    assert reader.read(100) == [43, 53, 63, 73, 83, 93]
+    assert reader.delivery_count == 10
+    assert all(offset_of(message) == offset for offset, message in reader.taken)
+
+
+def test_a_filtered_consumer_that_was_given_back_to_gets_the_same_again() -> None:
+    bench = Bench()
+    bench.publish(100, numbered(range(100)))
+    reader = bench.reader(filters=sql("n % 10 = 3"))
+    reader.read(5)
+    reader.give_back(2)
+    assert reader.read(100) == [33, 43, 53, 63, 73, 83, 93]
+
+
+# --- giving back, settling, leaving -----------------------------------------------------------------
+
+
+def test_what_is_given_back_is_delivered_again_from_there() -> None:
+    bench = Bench()
+    bench.publish(10)
+    reader = bench.reader()
+    reader.read(6)
+    reader.give_back(4)
+    assert reader.listen(bench.publish(1)) == []
+    assert reader.read(100) == list(range(2, 11))
+
+
+def test_what_was_on_its_way_goes_back_too() -> None:
+    bench = Bench()
+    bench.publish(10)
+    reader = bench.reader()
+    reader.read(2)
+    # Three deliveries that the session has not seen when it gives back.
+    bench.do(Credit(reader.ref, 2, 3, False, 2))
+    reader.give_back(0)
+    assert reader.read(100) == list(range(2, 10))
+
+
+def test_giving_back_answers_a_drain_that_was_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "WORK_MAX", 10)
+    bench = Bench()
+    bench.publish(100)
+    reader = bench.reader(filters=sql("FALSE"))
+    bench.queue.apply(Credit(reader.ref, 0, 5, True, 0), NOW_MS)
+    reader.listen(bench.queue.take_effects()[bench.reply_to] if bench.queue._effects else [])
+    assert reader.replies == []
+    reader.listen(reader.give_back(0))
+    assert [(reply.drain, reply.epoch) for reply in reader.replies] == [(True, 0)]
+
+
+def test_settling_takes_nothing_away_and_gives_no_credit() -> None:
+    bench = Bench()
+    bench.publish(4)
+    reader = bench.reader()
+    assert reader.read(2) == [0, 1]
+    assert bench.queue.unsettled == 2
+    for verdict, key in ((Verdict.REQUEUE, 0), (Verdict.DISCARD, 1)):
+        assert bench.do(Settle(reader.ref, [key], verdict)) == []
+    assert bench.queue.unsettled == 0
+    assert bench.queue.ready == 4
+    assert reader.read(10) == [2, 3]
+
+
+def test_deliveries_to_a_settled_consumer_are_not_unsettled() -> None:
+    bench = Bench()
+    bench.publish(4)
+    assert bench.reader(settled=True).read(10) == [0, 1, 2, 3]
+    assert bench.queue.unsettled == 0
+
+
+@pytest.mark.parametrize("leave", [Cancel, lambda ref: Unsubscribe(ref, [], [], 0, Verdict.REQUEUE)])
+def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
+    bench = Bench()
+    reader, other = bench.reader(), bench.reader()
+    reader.read(10)
+    other.read(10)
+    bench.do(leave(reader.ref))
+    assert bench.queue.consumers == 1
+    effects = bench.publish(3)
+    assert [effect.consumer for effect in effects if isinstance(effect, Deliver)] == [other.ref]
+    stranger = ConsumerRef(bench.reply_to)
+    assert bench.do(Settle(reader.ref, [1], Verdict.ACCEPT), leave(stranger)) == []
+
+
+def test_a_consumer_is_told_that_it_is_subscribed_if_it_asks() -> None:
+    bench = Bench()
+    ref = ConsumerRef(bench.reply_to)
+    assert bench.do(Subscribe(ref, False, answer=True)) == [Subscribed(ref)]
+
+
+# --- retention --------------------------------------------------------------------------------------
+
+
+def test_the_oldest_segments_go_when_there_are_too_many_bytes() -> None:
+    bench = Bench(QueueSettings(segment_bytes=100, max_length_bytes=1000))
+    for _ in range(100):
+        bench.publish(1)
+    assert bench.log.size_bytes <= 1000
+    assert bench.queue.ready == 100 - bench.log.first_offset < 20
+
+
+def test_a_segment_that_is_not_full_stays_however_large_and_old_it_is() -> None:
+    bench = Bench(QueueSettings(max_length_bytes=0, max_age_ms=1))
+    bench.publish(50)
+    bench.now_ms += 1_000_000
+    bench.queue.tick(bench.now_ms)
+    assert bench.queue.ready == 50
+    assert bench.queue.deadline() is None
+
+
+def test_segments_go_when_they_are_too_old() -> None:
+    bench = Bench(QueueSettings(segment_bytes=1, max_age_ms=5000))
+    for _ in range(3):
+        bench.publish(1)
+        bench.now_ms += 1000
+    assert bench.queue.deadline() == NOW_MS + 5001
+    bench.now_ms = NOW_MS + 5000
+    bench.queue.tick(bench.now_ms)
+    assert bench.log.first_offset == 0
+    bench.now_ms += 1
+    bench.queue.tick(bench.now_ms)
+    assert bench.log.first_offset == 1
+    assert bench.queue.deadline() == NOW_MS + 6001
+
+
+def test_a_policy_that_changes_acts_at_once() -> None:
+    bench = Bench(QueueSettings(segment_bytes=1))
+    for _ in range(10):
+        bench.publish(1)
+    assert bench.log.segments == 10
+    bench.do(Configure(QueueSettings(segment_bytes=1, max_length_bytes=300)))
+    assert bench.log.segments < 10
+    segments = bench.log.segments
+    # The newest segment is full by the old setting, and is not by the new one.
+    bench.do(Configure(QueueSettings(segment_bytes=1_000_000)))
+    bench.publish(1)
+    assert bench.log.segments == segments
+
+
+def test_a_consumer_that_is_overtaken_by_retention_goes_on_with_what_is_left() -> None:
+    bench = Bench(QueueSettings(segment_bytes=1))
+    for _ in range(10):
+        bench.publish(1)
+    reader = bench.reader()
+    assert reader.read(2) == [0, 1]
+    bench.do(Configure(QueueSettings(segment_bytes=1, max_length_bytes=150)))
+    first = bench.log.first_offset
+    assert first > 2
+    offsets = reader.read(100)
+    assert offsets[-1] == 9
+    assert [offset for offset in offsets if offset >= first] == list(range(first, 10))
+
+
+# --- questions and the end --------------------------------------------------------------------------
+
+
+def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged() -> None:
+    bench = Bench()
+    bench.publish(3)
+    bench.reader()
+    request = RequestRef(bench.reply_to)
+    assert bench.do(Inspect(request)) == [Answer(request, 3, 1)]
+    assert bench.do(Purge(request)) == [Answer(request, 3, 1, Refusal.NOT_SUPPORTED)]
+    assert bench.queue.ready == 3
+
+
+@pytest.mark.parametrize(
+    ("consumers", "messages", "delete", "refusal"),
+    [
+        (1, 0, {"if_unused": True}, Refusal.IN_USE),
+        (0, 1, {"if_empty": True}, Refusal.NOT_EMPTY),
+        (1, 1, {}, None),
+    ],
+)
+def test_a_stream_is_deleted_unless_a_condition_is_not_met(
+    consumers: int, messages: int, delete: dict[str, bool], refusal: Refusal | None
+) -> None:
+    bench = Bench()
+    bench.publish(messages)
+    for _ in range(consumers):
+        bench.reader()
+    request = RequestRef(bench.reply_to)
+    [answer, *_] = bench.do(Delete(request, **delete))
+    assert answer == Answer(request, messages, consumers, refusal)
+    assert bench.queue.deleted is (refusal is None)
+
+
+def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more() -> None:
+    bench = Bench()
+    bench.slow = True
+    reader = bench.reader()
+    bench.do(AttachPublisher(bench.publisher))
+    waiting = bench.publishing(2)
+    bench.do(waiting)
+    effects = bench.do(DELETE)
+    assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted, QueueDeleted]
+    assert QueueDeleted(reader.ref, "s") in effects
+    assert QueueDeleted(bench.publisher, "s") in effects
+    request = RequestRef(bench.reply_to)
+    late = bench.publishing(1)
+    ref = ConsumerRef(bench.reply_to)
+    bench.queue.apply(late, NOW_MS)
+    bench.queue.apply(Subscribe(ref, False), NOW_MS)
+    bench.queue.apply(AttachPublisher(bench.publisher), NOW_MS)
+    bench.queue.apply(Inspect(request), NOW_MS)
+    bench.queue.apply(Purge(request), NOW_MS)
+    bench.queue.apply(Delete(request), NOW_MS)
+    effects = bench.queue.take_effects()[bench.reply_to]
+    assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted, QueueDeleted] + [Answer] * 3
+    assert all(effect.refused is Refusal.GONE for effect in effects if isinstance(effect, Answer))
+
+
+def test_publishers_are_counted_while_they_are_attached() -> None:
+    bench = Bench()
+    bench.do(AttachPublisher(bench.publisher))
+    assert bench.queue.publishers == 1
+    bench.do(DetachPublisher(bench.publisher), Touch())
+    assert bench.queue.publishers == 0
+
+
+def test_a_fault_refuses_what_nobody_has_heard_of_before_it_ends_the_links() -> None:
+    bench = Bench()
+    bench.slow = True
+    bench.publish(1)
+    reader = bench.reader()
+    bench.queue.break_down([bench.publishing(1)])
+    effects = bench.queue.take_effects()[bench.reply_to]
+    assert [type(effect) for effect in effects] == [Unconfirmed, Unconfirmed, QueueDeleted]
+    assert all(effect.failed for effect in effects if isinstance(effect, Unconfirmed))
+    assert effects[-1] == QueueDeleted(reader.ref, "s")
