@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.exceptions import NackError
+from pika.exceptions import ConnectionClosedByBroker, NackError
 
 from tests.support.broker_process import BrokerProcess
 from tests.support.command_line import CommandLine
@@ -155,20 +155,24 @@ def test_overflow_of_a_policy(
 
 
 def test_policies_for_one_kind_of_queue(run: CommandLine, channel: BlockingChannel, queue: str) -> None:
-    """queue_type_specific_policies: of three policies the one for the kind counts, by its priority."""
-    names = {kind: f"{queue}-{kind}" for kind in KINDS}
+    """queue_type_specific_policies: of four policies the one for the kind counts, by its priority."""
+    names = {kind: f"{queue}-{kind}" for kind in (*KINDS, "stream")}
     for kind, name in names.items():
         declare(channel, name, kind)
-    policies = (("all", "all", 1, 0), ("c", "classic_queues", 2, 1), ("q", "quorum_queues", 3, 1))
+    policies = (
+        ("all", "all", 1, 0),
+        ("c", "classic_queues", 2, 1),
+        ("q", "quorum_queues", 3, 1),
+        ("s", "streams", 4, 1),
+    )
     try:
         for suffix, apply_to, length, priority in policies:
-            definition = json.dumps({"max-length": length})
+            definition = json.dumps({"max-length-bytes": length})
             options = ("--apply-to", apply_to, "--priority", str(priority))
             run("set-policy", f"{queue}-{suffix}", f"^{queue}", definition, *options)
-        assert effective(run, names["classic"]) == {"max-length": 2}
-        assert effective(run, names["quorum"]) == {"max-length": 3}
+        assert [effective(run, name)["max-length-bytes"] for name in names.values()] == [2, 3, 4]
         run("clear-policy", f"{queue}-q")
-        assert effective(run, names["quorum"]) == {"max-length": 1}
+        assert effective(run, names["quorum"]) == {"max-length-bytes": 1}
     finally:
         for suffix, *_ in policies:
             run.done("clear-policy", f"{queue}-{suffix}")
@@ -218,3 +222,62 @@ def test_one_full_queue_of_two_rejects(channel: BlockingChannel, queue: str) -> 
         assert get_all(channel, other) == ["1", "2"]
     finally:
         channel.exchange_delete(queue)
+
+
+# --- streams --------------------------------------------------------------------------------------
+
+
+def test_settings_of_streams(
+    run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """rabbit_stream_queue_SUITE max_age_policy, max_segment_size_bytes_policy, leader_locator_policy,
+    initial_cluster_size_one_policy: in the effective definition; nothing of it is without effect."""
+    declare(channel, queue, "stream")
+    definition = {
+        "max-age": "2Y",
+        "stream-max-segment-size-bytes": 5_000,
+        "queue-leader-locator": "balanced",
+        "initial-cluster-size": 1,
+    }
+    set_policy(definition, "--apply-to", "streams")
+    assert effective(run, queue) == definition
+
+
+def test_a_segment_has_a_largest_size(run: CommandLine, queue: str) -> None:
+    """max_segment_size_bytes_policy_validation: more than 3 GB is refused."""
+    complaint = run.fails(1, "set-policy", queue, ".*", '{"stream-max-segment-size-bytes": 3000000001}')
+    assert complaint.endswith("'stream-max-segment-size-bytes' is 3000000001; must be at most 3000000000")
+
+
+def test_settings_that_streams_do_not_know(run: CommandLine, channel: BlockingChannel, queue: str) -> None:
+    """rabbit_stream_queue_SUITE invalid_policy: named, and without effect."""
+    declare(channel, queue, "stream")
+    definition = json.dumps({"max-length": 1, "message-ttl": 1, "max-age": "1D"})
+    done = run.done("set-policy", queue, f"^{queue}", definition, "--apply-to", "streams")
+    try:
+        assert done.stderr.decode().startswith("warning: max-length, message-ttl: without effect")
+        assert effective(run, queue) == {"max-age": "1D"}
+    finally:
+        run("clear-policy", queue)
+
+
+def test_retention_by_policy_acts_on_a_stream_that_is_there(
+    run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
+) -> None:
+    """update_retention_policy: what is too much goes, whole segments from the head; the policy's number
+    counts, whatever the argument's is."""
+    declare(channel, queue, "stream", max_length_bytes=3_000_000_000, stream_max_segment_size_bytes=2_000)
+    channel.confirm_delivery()
+    put(channel, queue, *("x" * 500 for _ in range(40)))
+    assert ready(channel, queue) == 40
+    set_policy({"max-length-bytes": 4_000, "stream-max-segment-size-bytes": 2_000})
+    put(channel, queue, *("x" * 500 for _ in range(10)))
+    assert 1 <= ready(channel, queue) < 30
+
+
+def test_global_qos_is_not_for_streams(channel: BlockingChannel, queue: str) -> None:
+    """540, as for quorum queues."""
+    declare(channel, queue, "stream")
+    channel.basic_qos(prefetch_count=5, global_qos=True)
+    with pytest.raises(ConnectionClosedByBroker, match="does not support global qos"):
+        channel.basic_consume(queue, lambda *_: None)
