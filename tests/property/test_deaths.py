@@ -7,13 +7,18 @@ from dataclasses import dataclass, replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from amqp10broker.amqp091.properties import BasicProperties, encode_properties
+from amqp10broker.amqp091.deliver import split
+from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
+from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message import amqp091
+from amqp10broker.message.amqp10 import MessageReader, decode_head
 from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.deaths import Death, is_cycle
 from amqp10broker.message.dying import Cause, dead_lettered, deaths_of
 from amqp10broker.message.message import Message, acquired
+from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.message.traits import traits_of
+from tests.property.test_conversion import any_properties, payloads
 
 names = st.sampled_from(["a", "b", "c", "é", ""])
 reasons = st.sampled_from(["rejected", "expired", "maxlen", "delivery_limit"])
@@ -148,3 +153,56 @@ def test_records_stay_few(events: list[tuple[str, str]]) -> None:
     deaths = deaths_of(head)
     assert len(deaths) == len(set(events))
     assert sum(death.count for death in deaths) == len(events)
+
+
+causes = st.builds(
+    Cause, st.text(max_size=40), reasons, st.integers(0, 2**42), names, st.none() | st.text(max_size=300)
+)
+
+
+@given(any_properties, st.lists(causes, min_size=1, max_size=3))
+def test_whatever_a_client_of_amqp091_published_can_die(
+    properties: BasicProperties, chain: list[Cause]
+) -> None:
+    """Headers and expiration apart, its properties stay; consumers of either protocol can read it."""
+    try:
+        given_head, _ = amqp091.read_content(
+            "ex", "k", encode_properties(properties), user="u", impersonator=True
+        )
+    except PreconditionFailed:
+        return
+    head = given_head
+    for cause in chain:
+        dead = dead_lettered(head, cause)
+        head = dead.head
+        assert deaths_of(head) == dead.deaths
+    before, after = (decode_properties(split(each)[2]) for each in (given_head, head))
+    kept = before.headers or {}
+    assert after.headers is not None
+    for name in set(kept) - {"CC", "x-death"}:
+        if not name.startswith(("x-first-death-", "x-last-death-")):
+            assert repr(after.headers[name]) == repr(kept[name])
+    before.headers = after.headers = before.expiration = None
+    assert after == before
+    # A ttl of AMQP 1.0 has 32 bits.
+    clipped = [replace(each, ttl_ms=each.ttl_ms and min(each.ttl_ms, 2**32 - 1)) for each in dead.deaths]
+    assert list(deaths_of(to_amqp10((head, b"body"))[0])) == clipped
+    routing_headers((head, b"body"))
+
+
+@given(payloads, st.lists(causes, min_size=1, max_size=3))
+def test_whatever_a_client_of_amqp10_published_can_die(payload: bytes, chain: list[Cause]) -> None:
+    """Its annotations stay, those of the broker's own names apart; either protocol can read it."""
+    head, bare = MessageReader("x", "k", "u", impersonator=True).read(payload)
+    kept = decode_head(head)[1]
+    for cause in chain:
+        dead = dead_lettered(head, cause)
+        head = dead.head
+        assert deaths_of(head) == dead.deaths
+    annotations = decode_head(head)[1]
+    own = ("x-first-death-", "x-last-death-", "x-opt-deaths", "x-exchange", "x-routing-key", "x-cc")
+    for name in kept:
+        if not name.startswith(own):
+            assert repr(annotations[name]) == repr(kept[name])
+    assert deaths_of(to_amqp091((head, bare))[0]) == dead.deaths
+    routing_headers((head, bare))
