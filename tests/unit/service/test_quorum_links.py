@@ -1,0 +1,181 @@
+"""Links to a real quorum queue: what its clients see of activity, time-outs, attempts and decisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.performatives import Disposition, Modified
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.queue import QueueSpec
+from tests.support.clocked_queue import ClockedQueue
+from tests.support.scene import Scene
+from tests.support.world import WorldQueue
+
+
+class QuorumScene(Scene):
+    """A scene whose queue `q` is a quorum queue."""
+
+    def __init__(self, **arguments: Any) -> None:
+        super().__init__()
+        self.clocked: ClockedQueue | None = None
+        self.world.start_queue = self._start_queue  # type: ignore[method-assign]
+        given = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
+        self.world.vhost.declare("q", arguments={"x-queue-type": "quorum", **given})
+
+    def _start_queue(self, spec: QueueSpec) -> WorldQueue:
+        self.clocked = ClockedQueue(spec)
+        running = self.world.queues[spec.name] = WorldQueue(self.world, self.clocked)  # type: ignore[arg-type]
+        return running
+
+    def wait(self, ms: int) -> list[str]:
+        """Time passes; what the client hears."""
+        assert self.clocked is not None
+        self.clocked.wait(ms)
+        self.world.queues["q"]._take_effects()
+        self.world.settle()
+        return self.world.take_trace()
+
+    def put(self, count: int) -> list[str]:
+        """Messages come; what the client hears."""
+        self.world.publish("q", count)
+        return self.world.take_trace()
+
+
+def words(lines: list[str]) -> list[str]:
+    """Lines without the session's numbers."""
+    return [
+        " ".join(word for word in line.split() if word[:3] not in ("nii", "noi", "iw=")) for line in lines
+    ]
+
+
+def test_who_is_active_is_told_to_each() -> None:
+    """single_active_consumer_quorum_queue_notification: each link hears whether it is the active one, and the
+    one that takes over hears it before its first delivery."""
+    scene = QuorumScene(single_active_consumer=True)
+    scene.receiver("/queues/q", 1)
+    scene.receiver("/queues/q", 2)
+    scene.do("C> FLOW h=1 dc=0 cr=10", "C> FLOW h=2 dc=0 cr=10")
+    assert [line.partition(" did=")[0] for line in scene.put(1)] == ["B> TRANSFER h=1"]
+    came = words(scene.do("C> DETACH h=1 closed=true"))
+    assert came[0] == "B> DETACH h=1 closed=true"
+    assert came[1] == "B> FLOW h=2 dc=0 cr=10 available=0 properties={rabbitmq:active:true}"
+    assert came[2].startswith("B> TRANSFER h=2 did=1 tag=")
+    assert len(came) == 3
+
+
+def test_each_hears_at_the_beginning_what_it_is() -> None:
+    """Once: true or false."""
+    scene = QuorumScene(single_active_consumer=True)
+    told = []
+    for handle in (1, 2):
+        came = scene.receiver("/queues/q", handle)
+        came += scene.do(f"C> FLOW h={handle} dc=0 cr=10", f"C> FLOW h={handle} dc=0 cr=11")
+        told.append([line.partition("properties=")[2] for line in came if line.startswith("B> FLOW")])
+    assert told == [["{rabbitmq:active:true}"], ["{rabbitmq:active:false}"]]
+
+
+def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
+    """single_active_consumer_priority_quorum_queue: the active one gets no more at once; the other becomes it
+    when what the first holds is settled."""
+    scene = QuorumScene(single_active_consumer=True)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    scene.put(1)
+    came = words(scene.receiver("/queues/q", 2, properties="{rabbitmq:priority:1}"))
+    assert came[1:] == [
+        "B> FLOW h=1 dc=1 cr=9 available=0 properties={rabbitmq:active:false}",
+        "B> FLOW h=2 dc=0 cr=0 available=0 properties={rabbitmq:active:false}",
+    ]
+    scene.do("C> FLOW h=2 dc=0 cr=10")
+    assert scene.put(1) == []
+    came = words(scene.do("C> DISPOSITION role=receiver first=0 settled=true state=accepted"))
+    assert came == [
+        "B> FLOW h=2 dc=0 cr=10 available=0 properties={rabbitmq:active:true}",
+        "B> TRANSFER h=2 did=1 tag=1 body=m1",
+    ]
+
+
+@pytest.mark.parametrize("by", ["link", "argument"])
+def test_what_is_held_too_long_is_released(by: str) -> None:
+    """consumer_timeout_quorum_queue_consumer_arg, consumer_timeout_quorum_queue_policy: a disposition that
+    does not settle; the link stays, its credit too, and the message comes again."""
+    scene = QuorumScene(**({"consumer_timeout": 500} if by == "argument" else {}))
+    properties = {"properties": "{rabbitmq:consumer-timeout:500}"} if by == "link" else {}
+    scene.receiver("/queues/q", 1, **properties)
+    scene.do("C> FLOW h=1 dc=0 cr=1")
+    scene.put(1)
+    assert scene.wait(400) == []
+    assert scene.wait(200) == ["B> DISPOSITION role=sender first=0 state=released"]
+    (line,) = [each for each in scene.do("C> FLOW h=1 dc=1 cr=1") if "TRANSFER" in each]
+    assert "did=1" in line
+    assert "first-acquirer=false" in line
+    assert "delivery-count" not in line, "it is no failed attempt"
+    scene.do("C> DISPOSITION role=receiver first=0 settled=true state=accepted")
+    assert scene.counts("q") == [0]
+    assert scene.world.queues["q"].queue.unsettled == 1, "the late decision is not about the new delivery"
+
+
+@pytest.mark.parametrize(
+    ("state", "attempts"),
+    [("released", 0), ("modified", 0), ("modified(failed)", 1)],
+)
+def test_failed_attempts_are_counted(state: str, attempts: int) -> None:
+    """released and modified without delivery-failed count no attempt."""
+    scene = QuorumScene()
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=2")
+    scene.put(1)
+    came = scene.do(f"C> DISPOSITION role=receiver first=0 settled=true state={state}")
+    (line,) = [each for each in came if "TRANSFER" in each]
+    assert ("delivery-count=1" in line) is bool(attempts)
+
+
+@pytest.mark.parametrize(("how", "attempts"), [("C> DETACH h=1 closed=true", 0), ("C> END", 1), ("lost", 1)])
+def test_a_lost_consumer_has_failed_and_a_detached_link_has_not(how: str, attempts: int) -> None:
+    """What it held comes back at once, counted or not."""
+    scene = QuorumScene()
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=1")
+    scene.put(1)
+    if how == "lost":
+        scene.world.lose("C")
+    else:
+        scene.do(how)
+    other = scene.world.connect("D")
+    other.send("BEGIN")
+    other.send("ATTACH h=1 source=/queues/q")
+    other.send("FLOW h=1 dc=0 cr=1")
+    scene.world.settle()
+    (line,) = [each for each in scene.world.take_trace() if "TRANSFER" in each]
+    assert "first-acquirer=false" in line
+    assert ("delivery-count=1" in line) is bool(attempts)
+
+
+def test_annotations_of_modified_come_with_the_next_delivery() -> None:
+    """modified_quorum_queue: merged into the message's own."""
+    scene = QuorumScene()
+    client = scene.world.clients["C"]
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=2")
+    scene.put(1)
+    state = Modified(message_annotations={Symbol("x-opt-key"): "a value"})
+    frame = Disposition(role=True, first=0, settled=True, state=state).encode()
+    client.bodies = []
+    scene.do(f"C> RAW hex={(len(frame) + 8).to_bytes(4, 'big').hex()}02000000{frame.hex()}")
+    (body,) = [each for each in client.bodies if b"\x53\x72" in each]
+    assert b"x-opt-key" in body
+    assert b"a value" in body
+
+
+def test_a_decision_is_answered_once_it_stands() -> None:
+    """The client that does not settle alone hears of each."""
+    scene = QuorumScene()
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=2")
+    scene.put(2)
+    assert scene.do("C> DISPOSITION role=receiver first=0 last=1 state=accepted") == [
+        "B> DISPOSITION role=sender first=0 last=1 settled=true state=accepted"
+    ]
+    assert scene.counts("q") == [0]
