@@ -42,8 +42,10 @@ Conceal = Callable[["PasswordRecord | None"], "PasswordRecord | None"]
 
 QUEUE_NUMBER_MAX: Final = 2**32 - 1
 """Numbers are the groups of the journal's records, which have 32 bits."""
+NUMBERS_RESERVED: Final = 1024
+"""Numbers that are reserved at one time, because reserving waits for the disk."""
 NUMBERS: Final[Key] = ("queue_numbers",)
-"""Key of the entry that remembers the highest number, also of queues that are gone."""
+"""Key of the entry that says up to which number any may have been given, also to queues that are gone."""
 
 
 class Recorder(Protocol):
@@ -54,6 +56,13 @@ class Recorder(Protocol):
 
         Raises:
             RefusedError: they cannot be kept now (the disk is full); none of them is.
+        """
+
+    def put_durably(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """The same, and they survive a loss of power when this returns. Waits for the disk.
+
+        Raises:
+            RefusedError: they cannot be kept now.
         """
 
     def forget(self, keys: Sequence[Key]) -> None:
@@ -69,14 +78,16 @@ class Changes:
     A context manager: what goes within it goes at once.
 
     Attributes:
-        highest_number: of all queues that ever were; grows only.
+        highest_number: none above it was given to a queue; grows only.
+        highest_reserved: up to this the recorder knows that numbers may be given.
     """
 
-    __slots__ = ("_conceal", "_depth", "_gone", "_recorder", "highest_number")
+    __slots__ = ("_conceal", "_depth", "_gone", "_recorder", "highest_number", "highest_reserved")
 
     def __init__(self) -> None:
         """Tell nobody so far."""
         self.highest_number = 0
+        self.highest_reserved = 0
         self._recorder: Recorder | None = None
         self._conceal: Conceal = lambda record: record
         self._depth = 0
@@ -97,10 +108,10 @@ class Changes:
         """Whether anybody listens."""
         return self._recorder is not None
 
-    def put(self, key: Key, value: Value, *more: tuple[Key, Value]) -> None:
+    def put(self, key: Key, value: Value) -> None:
         """Tell of an entry that is new, or other than it was."""
         if self._recorder is not None:
-            self._recorder.put([(key, value), *more])
+            self._recorder.put([(key, value)])
 
     def forget(self, key: Key) -> None:
         """Tell that an entry is gone."""
@@ -125,12 +136,15 @@ class Changes:
             self._recorder.forget(gone)
 
     def at_least(self, number: int) -> None:
-        """Give numbers above this one only: it is in use, or something on disk is known by it.
-
-        A journal may hold records of a queue whose declaration was lost with the power: what comes after
-        must not take them for its own.
-        """
+        """Give numbers above this one only: it may be in use, or something on disk is known by it."""
         self.highest_number = max(self.highest_number, number)
+        self.highest_reserved = max(self.highest_reserved, number)
+
+    def give_numbers_back(self) -> None:
+        """Reserve no more numbers than were given: at the end, when none will be given any more."""
+        if self._recorder is not None and self.highest_reserved > self.highest_number:
+            self._recorder.put([(NUMBERS, {"highest": self.highest_number})])
+            self.highest_reserved = self.highest_number
 
     # --- of no virtual host -----------------------------------------------------------------------
 
@@ -173,8 +187,12 @@ class Changes:
     def next_number(self, resource: str) -> int:
         """The number of a new durable queue; 0 if nobody listens.
 
+        A loss of power may take back the declaration of a queue and leave messages of it in the journal,
+        which was written later but reached the disk earlier. Nobody may be given its number then: numbers
+        are reserved durably before any of them is given.
+
         Raises:
-            LimitExceeded: all numbers have been used.
+            LimitExceeded: all numbers have been used, or none can be reserved.
         """
         if self._recorder is None:
             return 0
@@ -184,6 +202,10 @@ class Changes:
                 f"this data folder has had {QUEUE_NUMBER_MAX} durable queues and can name no more: export "
                 "the definitions and start with a new folder",
             )
+        if self.highest_number >= self.highest_reserved:
+            reserved = min(self.highest_number + NUMBERS_RESERVED, QUEUE_NUMBER_MAX)
+            self._recorder.put_durably([(NUMBERS, {"highest": reserved})])
+            self.highest_reserved = reserved
         self.highest_number += 1
         return self.highest_number
 
@@ -239,7 +261,6 @@ class VhostChanges:
             self._changes.put(
                 ("queue", self._vhost, queue.name),
                 queue_entry(queue, exact) | {"number": queue.number},
-                (NUMBERS, {"highest": self._changes.highest_number}),
             )
 
     def forget_queue(self, name: str) -> None:
@@ -327,7 +348,7 @@ class EntryList:
     """A recorder that lists what is there, of which nothing goes.
 
     Attributes:
-        entries: in order, without that of the queues' numbers.
+        entries: in order.
     """
 
     def __init__(self) -> None:
@@ -335,7 +356,11 @@ class EntryList:
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
         """Keep entries."""
-        self.entries += [entry for entry in entries if entry[0] != NUMBERS]
+        self.entries += entries
+
+    def put_durably(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """Nobody is declared while everything is listed."""
+        raise AssertionError(entries)
 
     def forget(self, keys: Sequence[Key]) -> None:
         """Nothing goes while everything is listed."""

@@ -51,7 +51,7 @@ def all_entries(catalog: Catalog, conceal: Conceal) -> list[tuple[Key, Value]]:
         changes.put_unknown(name, value)
     for each in catalog.vhosts.values():
         recorder.put(entries_of_vhost(each))
-    return [*recorder.entries, (NUMBERS, {"highest": catalog.changes.highest_number})]
+    return [*recorder.entries, (NUMBERS, {"highest": catalog.changes.highest_reserved})]
 
 
 def restore(catalog: Catalog, entries: Iterable[tuple[Key, Value]]) -> dict[str, int]:

@@ -143,6 +143,18 @@ class CatalogLog:
             self._replace(key, encoded)
         self._when_written()
 
+    def put_durably(self, entries: Sequence[tuple[Key, Value]]) -> None:
+        """The same, and they survive a loss of power when this returns. Blocks for one sync.
+
+        Raises:
+            LimitExceeded: they cannot be written, or not made durable.
+        """
+        self.put(entries)
+        try:
+            self.sync()
+        except StorageError as error:
+            raise LimitExceeded("data folder", f"it cannot be made durable: {error}") from error
+
     def forget(self, keys: Sequence[Key]) -> None:
         """Keep entries no more, all at once; those that are not there are no fault.
 
@@ -196,26 +208,38 @@ class CatalogLog:
     def fds_to_sync(self) -> list[int]:
         """Descriptors to sync, so that all that has been written is durable; tell `synced` then."""
         file = self._opened
+        if self.trouble is not None:
+            try:
+                self.flush()
+            except StorageError:
+                # It waits for the next time. What was confirmed does not depend on it.
+                pass
         if file.written == file.synced:
             return []
         self._syncing = file.written
         return [file.fileno()]
 
     def synced(self) -> None:
-        """What `fds_to_sync` named last has been synced."""
+        """What `fds_to_sync` named last has been synced. Now is the time to write the file anew, if it pays.
+
+        Raises:
+            StorageFailed: as `tidy`.
+        """
         self._opened.synced_to(self._syncing)
+        self.tidy()
 
     def sync(self) -> None:
-        """Write and sync everything here and now, which blocks: for the start and the end of a broker.
+        """Write and sync everything here and now, which blocks.
 
         Raises:
             StorageFailed: it may not be on the disk.
             StorageError: it could not be written.
         """
         self.flush()
-        for fd in self.fds_to_sync():
-            self._sync(fd)
-            self.synced()
+        file = self._opened
+        if file.written > file.synced:
+            self._sync(file.fileno())
+            file.synced_to(file.written)
 
     # --- the file ---------------------------------------------------------------------------------
 
@@ -230,9 +254,9 @@ class CatalogLog:
         return HEADER_BYTES + self._live_bytes
 
     def tidy(self) -> None:
-        """Write the file anew if it is much longer than it need be. Blocks, a second for 300 MB of entries.
+        """Write the file anew if it is much longer than it need be; not between `fds_to_sync` and `synced`.
 
-        Not to be called between `fds_to_sync` and `synced`.
+        Blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s.
 
         Raises:
             StorageFailed: nobody knows which of the two is on the disk.
@@ -268,14 +292,13 @@ class CatalogLog:
         old = self._file
         try:
             file.make()
-            # It does not count before it is synced and renamed: there is no torn file to tell from it.
+            # Headers are synced before records are written, so that a torn file is told from a damaged
+            # one. This one does not count before all of it is synced and renamed.
             file.synced_to(HEADER_BYTES)
             for chunk in _chunks(self._live.values()):
                 file.append(0, PUT, self._changes, (b"\n".join(chunk),))
-            file.write()
-            self._sync(file.fileno())
             # A marker behind all of it: whatever is wrong before it is damage, and no torn end.
-            file.synced_to(file.written)
+            file.synced_to(file.end)
             file.mark()
             file.write()
             self._sync(file.fileno())

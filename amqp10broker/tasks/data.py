@@ -13,8 +13,9 @@ from time import perf_counter
 from typing import Final
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.changes import Conceal, Key
+from amqp10broker.catalog.changes import Changes, Conceal, Key
 from amqp10broker.catalog.restore import all_entries, restore
+from amqp10broker.errors import RefusedError
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.disk import Disk, OsDisk
 from amqp10broker.storage.folder import DataFolder, open_data_folder
@@ -49,6 +50,7 @@ class Data:
         """
         self.disk = disk
         self.when_written: Callable[[], None] = lambda: None
+        self._changes = Changes()
         self.folder: DataFolder = open_data_folder(disk, path, f"process {os.getpid()}")
         try:
             started = perf_counter()
@@ -102,6 +104,7 @@ class Data:
                 bytes=log.found.torn_bytes,
             )
         catalog.changes.tell(log, conceal)
+        self._changes = catalog.changes
         return None if furnished is None else dict(furnished["default_records"])
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
@@ -122,6 +125,11 @@ class Data:
             StorageError: it may not be durable.
         """
         try:
+            try:
+                self._changes.give_numbers_back()
+            except RefusedError as error:
+                # Some numbers are never used then.
+                _log.warning("queue numbers not given back", reason=error.description)
             self.catalog_log.close()
         finally:
             self.folder.close()

@@ -49,9 +49,11 @@ class KeptCatalogs(RuleBasedStateMachine):
         """The virtual host, made if it is not there."""
         return self.catalog.find_vhost(name) or self.catalog.add_vhost(name)
 
-    @rule()
-    def restart(self) -> None:
+    @rule(orderly=flags)
+    def restart(self, orderly: bool) -> None:
         """Go on with a catalog that was made of what is kept."""
+        if orderly:
+            self.catalog.changes.give_numbers_back()
         self.catalog = restarted(self.kept)
         self.deleted.clear()
 

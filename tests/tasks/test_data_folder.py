@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.changes import NUMBERS_RESERVED
 from amqp10broker.catalog.limits import VhostLimits
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.users import PasswordAlgorithm, Permission
@@ -316,9 +317,10 @@ async def test_a_first_start_that_fails_leaves_a_first_start(start: Start, tmp_p
     with pytest.RaisesGroup(ConfigError):
         async with start(definitions=str(path), default_vhost="v"):
             pytest.fail("the broker came up")
-    async with start() as broker:
-        assert names(broker.catalog) == {"guest"}
-        assert list(broker.catalog.vhosts) == ["/"]
+    for _ in range(2):
+        async with start() as broker:
+            assert names(broker.catalog) == {"guest"}
+            assert list(broker.catalog.vhosts) == ["/"]
 
 
 async def test_a_folder_is_for_one_broker(start: Start) -> None:
@@ -405,5 +407,19 @@ async def test_the_group_commit_is_told_of_changes(start: Start) -> None:
         assert log.fds_to_sync() == []
         told: list[list[int]] = []
         broker.data.when_written = lambda: told.append(log.fds_to_sync())
-        broker.catalog.lookup_vhost("/").declare("q")
+        broker.catalog.lookup_vhost("/").topology.declare_exchange("x")
         assert [len(fds) for fds in told] == [1]
+
+
+async def test_numbers_of_queues_go_on_where_they_were(start: Start, tmp_path: Path) -> None:
+    """After an orderly end; after a crash some are passed over, so that none is given twice."""
+    async with start() as broker:
+        assert broker.catalog.lookup_vhost("/").declare("a")[0].number == 1
+        log = tmp_path / "data" / "catalog" / "catalog.log"
+        as_killed = log.read_bytes()
+    async with start() as broker:
+        assert broker.catalog.lookup_vhost("/").declare("b")[0].number == 2
+    log.write_bytes(as_killed)
+    async with start() as broker:
+        assert broker.catalog.lookup_vhost("/").lookup("a").number == 1
+        assert broker.catalog.lookup_vhost("/").declare("b")[0].number == NUMBERS_RESERVED + 1

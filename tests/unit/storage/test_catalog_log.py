@@ -155,6 +155,29 @@ def test_a_key_that_is_named_twice_in_one_change_counts_once(log: CatalogLog, di
     assert entries(opened(disk.after_kill())) == {("a",): 2}
 
 
+def test_what_must_be_durable_at_once_is(log: CatalogLog, disk: SimDisk) -> None:
+    """Also while somebody else syncs."""
+    log.put([(("a",), 1)])
+    fds = log.fds_to_sync()
+    log.put_durably([(("b",), 1)])
+    for seed in range(20):
+        assert entries(opened(disk.after_power_loss(seed))) == {("a",): 1, ("b",): 1}
+    log.put([(("c",), 1)])
+    assert len(fds) == 1
+    log.synced()
+    assert len(log.fds_to_sync()) == 1
+
+
+def test_what_cannot_be_made_durable_at_once_is_refused(log: CatalogLog, disk: SimDisk) -> None:
+    """Nothing will be written any more."""
+    disk.fail[len(disk.calls) + 1] = errno.EIO
+    with pytest.raises(
+        LimitExceeded, match="cannot be made durable: .* cannot be synced: Input/output error"
+    ):
+        log.put_durably([(("a",), 1)])
+    assert log.failed is not None
+
+
 # --- writing anew -----------------------------------------------------------------------------------
 
 
@@ -166,7 +189,7 @@ def test_the_file_does_not_grow_with_changes_that_are_undone(disk: SimDisk) -> N
     for number in range(200):
         log.put([(("a",), number)])
         log.forget([("a",)])
-        log.tidy()
+        sync(disk, log)
         assert log.size_bytes < 1000
     assert entries(opened(disk.after_kill())) == {("kept",): "x" * 50}
     assert disk.names("/data/catalog") == ["catalog.log"]
@@ -281,6 +304,21 @@ def test_forgetting_needs_no_room() -> None:
     assert entries(opened(disk.after_kill())) == {("b",): 1}
 
 
+def test_what_waits_for_room_is_written_when_others_are_synced() -> None:
+    """Nobody need ask for it."""
+    disk = FullDisk()
+    log = opened(disk)
+    log.put([(("a",), 1)])
+    sync(disk, log)
+    disk.full = True
+    log.forget([("a",)])
+    assert log.fds_to_sync() == []
+    disk.full = False
+    sync(disk, log)
+    assert log.trouble is None
+    assert entries(opened(disk.after_power_loss(0))) == {}
+
+
 def test_requests_while_the_disk_is_full_take_no_memory() -> None:
     """Refused ones leave nothing behind, however many there are."""
     disk = FullDisk()
@@ -380,13 +418,14 @@ class World:
             else:
                 sync(self.disk, log)
                 self.possible = [now]
-                log.tidy()
             now = entries(log)
 
 
 def walked(seed: int, lose_power_at: int | None) -> World:
+    """A walk from a folder that was made before; the power goes at the n-th call, counted from then."""
     world = World(SimDisk(seed))
-    world.disk._folder("/").sync()
+    open_data_folder(world.disk, "/data", "test").close()
+    world.disk.calls.clear()
     world.disk.lose_power_at = lose_power_at
     try:
         world.walk(random.Random(seed), 40)
@@ -402,7 +441,11 @@ def test_after_a_loss_of_power_what_was_synced_is_there_and_nothing_that_never_w
     for at in range(len(walked(seed, None).disk.calls)):
         for state in range(3):
             world = walked(seed, at)
-            world.disk = world.disk.after_power_loss(1000 * at + state)
+            if state == 2:
+                # The process dies and is started again, and then the power goes.
+                world.disk = world.disk.after_kill()
+            else:
+                world.disk = world.disk.after_power_loss(1000 * at + state)
             world.walk(random.Random(at), 5)
             world.disk = world.disk.after_power_loss(state)
             world.walk(random.Random(at), 0)
@@ -449,6 +492,23 @@ def test_a_flipped_bit_in_a_file_that_was_written_anew_is_found(disk: SimDisk, s
         flipped.flip(FILE, bit)
         with pytest.raises(DamagedFile):
             opened(flipped)
+
+
+@pytest.mark.usefixtures("small_spare")
+def test_an_empty_sector_in_a_file_that_was_written_anew_is_damage(disk: SimDisk) -> None:
+    """It would pass for what a loss of power leaves of a write, but all before the marker was synced."""
+    log = opened(disk)
+    log.put([(("a",), "x" * 4000)])
+    log.put([(("a",), "y" * 4000)])
+    log.put([(("a",), "z" * 4000)])
+    sync(disk, log)
+    assert log.size_bytes < 4200
+    bad = disk.after_kill()
+    data = bytearray(disk.contents(FILE))
+    data[1024:1536] = bytes(512)
+    bad.overwrite(FILE, bytes(data))
+    with pytest.raises(DamagedFile):
+        opened(bad)
 
 
 def test_an_empty_file_is_damage(log: CatalogLog, disk: SimDisk) -> None:
