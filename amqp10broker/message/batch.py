@@ -12,6 +12,8 @@ Integers are little-endian. Messages share heads, so each different one is writt
 from __future__ import annotations
 
 import struct
+import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from itertools import accumulate, pairwise
 from operator import itemgetter
@@ -24,7 +26,6 @@ BATCH_MAX: Final = 0xFFFF
 
 _START: Final = struct.Struct("<II")
 _HEAD: Final = itemgetter(0)
-_CONTENT: Final = itemgetter(1)
 
 
 def encode_batch(messages: Sequence[Message]) -> list[bytes]:
@@ -34,18 +35,25 @@ def encode_batch(messages: Sequence[Message]) -> list[bytes]:
         messages: 1 to `BATCH_MAX`.
     """
     count = len(messages)
-    heads = list(map(_HEAD, messages))
-    contents = list(map(_CONTENT, messages))
-    numbers = dict.fromkeys(heads)
-    lengths = struct.pack(f"<{count}I", *map(len, contents))
-    if len(numbers) == 1:
-        head = heads[0]
+    contents = [content for _, content in messages]
+    lengths = _encode_lengths(contents)
+    different = set(map(_HEAD, messages))
+    if len(different) == 1:
+        head = messages[0][0]
         start = _START.pack(count, 1) + len(head).to_bytes(4, "little")
         return [start, lengths, head, *(contents if count == 1 else (b"".join(contents),))]
-    number_of = {head: number for number, head in enumerate(numbers)}
-    start = _START.pack(count, len(numbers)) + struct.pack(f"<{len(numbers)}I", *map(len, numbers))
+    heads = list(map(_HEAD, messages))
+    number_of = {head: number for number, head in enumerate(dict.fromkeys(heads))}
+    start = _START.pack(count, len(number_of)) + struct.pack(f"<{len(number_of)}I", *map(len, number_of))
     indexes = struct.pack(f"<{count}H", *map(number_of.__getitem__, heads))
-    return [start, lengths, indexes, *numbers, b"".join(contents)]
+    return [start, lengths, indexes, *number_of, b"".join(contents)]
+
+
+def _encode_lengths(contents: Sequence[bytes]) -> bytes:
+    lengths = array("I", map(len, contents))
+    if sys.byteorder == "big":
+        lengths.byteswap()
+    return lengths.tobytes()
 
 
 def decode_batch(data: bytes, at: int = 0) -> list[Message]:

@@ -3,7 +3,7 @@
 What waits is in `ready`, in levels of priority; a requeued message is delivered again exactly where it
 was. What consumers hold and have not settled is in their own maps, by key. Who is next is decided in
 `consumers`. Messages that must survive a restart are given to the `store` by `intake`, and confirmed
-when it has them safe; `disposal` is how they leave.
+when it has them safe; `holding` decides on what was delivered, `disposal` is how messages leave.
 
 Time comes in with each command, in milliseconds of wall clock, and is taken to stand still when the
 clock is set back.
@@ -15,7 +15,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
-from amqp10broker.message.message import Message, acquired
 from amqp10broker.queues.backlog import Page
 from amqp10broker.queues.commands import (
     DELETE,
@@ -39,7 +38,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.consumers import Consumer, Consumers, turn_of
+from amqp10broker.queues.consumers import Consumer, Consumers
 from amqp10broker.queues.disposal import Disposal
 from amqp10broker.queues.effects import (
     Answer,
@@ -56,10 +55,12 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     Unconfirmed,
 )
+from amqp10broker.queues.holding import Holding
 from amqp10broker.queues.intake import Intake
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.ready import Keyed, Ready
+from amqp10broker.queues.ready import Ready
+from amqp10broker.queues.serving import Serving
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 from amqp10broker.queues.store import MemoryStore, Store
 
@@ -111,6 +112,8 @@ class ClassicQueue:
         self._outbox = Outbox()
         self._tell = self._outbox.tell
         self._disposal = Disposal(self.waiting, self._store, keeps=self._keeps)
+        self._serving = Serving(self.waiting, self._consumers, self._disposal, self._outbox, self._store)
+        self._holding = Holding(self.waiting, self._disposal, self._outbox)
         self._intake = Intake(name, self.waiting, self._store, self._outbox, keeps=self._keeps)
         self._now = now_ms
         self._unused_since = now_ms
@@ -248,7 +251,7 @@ class ClassicQueue:
         self.take_effects()
         self.failed = self.deleted = True
         # What the store has is not this state's to decide on any more.
-        self._keeps = self._intake.keeps = self._disposal.keeps = False
+        self._keeps = self._intake.keeps = self._disposal.keeps = self._serving.keeps = False
         self._intake.refuse_unsafe(failed=self.failed)
         for command in at_work:
             self.apply(command)
@@ -271,7 +274,7 @@ class ClassicQueue:
             return
         self._take_in(command, 0, len(command.messages))
         if self._consumers.waiting:
-            self._serve()
+            self._serving.serve(self._now)
         if self.waiting.may_expire:
             # Time to live 0 is for what could not be delivered at once.
             self._disposal.expire(self._now)
@@ -292,7 +295,7 @@ class ClassicQueue:
         self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
         level = waiting.levels[-1]
         start = level.backlog.skip(count) * waiting.width
-        self._give(consumer, range(start, start + count * waiting.width, waiting.width), messages)
+        self._serving.give(consumer, range(start, start + count * waiting.width, waiting.width), messages)
         consumers.had_turn(consumer)
         return True
 
@@ -311,7 +314,7 @@ class ClassicQueue:
             if is_over(settings, count + 1, size_then):
                 # Those before it may be taken by consumers, which makes room.
                 self._take_in(command, start, index)
-                self._serve()
+                self._serving.serve(self._now)
                 start = index
                 count, size = waiting.count, waiting.size
                 size_then = size + len(message[1])
@@ -321,7 +324,7 @@ class ClassicQueue:
                     continue
             count, size = count + 1, size_then
         self._take_in(command, start, len(messages))
-        self._serve()
+        self._serving.serve(self._now)
         self._disposal.expire(self._now)
         if not refused:
             return
@@ -360,69 +363,21 @@ class ClassicQueue:
                     pop(key, None)
         else:
             held = [(key, message) for key in command.keys if (message := pop(key, None)) is not None]
-            self._decide(held, command.verdict)
-            self._serve()
+            self._holding.decide(held, command.verdict)
+            self._serving.serve(self._now)
             self._disposal.make_room()
         if consumer.cancelled and not consumer.unsettled:
             self._consumers.remove(consumer)
-
-    def _decide(self, held: Iterable[Keyed], verdict: Verdict) -> None:
-        """Deliveries get a verdict."""
-        match verdict:
-            case Verdict.ACCEPT:
-                self._disposal.forget([key for key, _ in held])
-            case Verdict.DISCARD:
-                self._disposal.remove(Reason.REJECTED, list(held))
-            case Verdict.DISCARD_FAILED:
-                self._disposal.remove(
-                    Reason.REJECTED, [(key, acquired(message, failed=True)) for key, message in held]
-                )
-            case Verdict.REQUEUE | Verdict.REQUEUE_FAILED:
-                failed = verdict is Verdict.REQUEUE_FAILED
-                for key, message in held:
-                    self.waiting.put_back(key, acquired(message, failed=failed))
-            case _:
-                assert_never(verdict)
 
     def _give_back(self, command: GiveBack) -> None:
         consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return
-        self._take_back(consumer, command.keys, command.messages, command.seen)
+        self._holding.take_back(consumer, command.keys, command.messages, command.seen)
         consumer.delivery_count = command.delivery_count
         consumer.epoch = command.epoch
         self._consumers.set_credit(consumer, 0)
-        self._serve()
-
-    def _take_back(
-        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
-    ) -> None:
-        """Requeue deliveries that never reached the client, as they are."""
-        self._outbox.withdraw(consumer)
-        put_back = self.waiting.put_back
-        unsettled = consumer.unsettled
-        on_its_way = consumer.handed_out - seen
-        if on_its_way:
-            for key in list(unsettled)[-on_its_way:]:
-                put_back(key, unsettled.pop(key))
-        consumer.handed_out = seen
-        for key, message in zip(keys, messages, strict=True):
-            # Our own copy, where there is one: the session's may be in another protocol's encoding.
-            held = unsettled.pop(key, None)
-            if held is not None:
-                put_back(key, held)
-            elif consumer.settled:
-                put_back(key, message)
-
-    def _trim(self, consumer: Consumer, seen: int) -> None:
-        """A settled consumer's deliveries are final when they have reached the session."""
-        if consumer.settled:
-            unsettled = consumer.unsettled
-            on_its_way = consumer.handed_out - seen
-            final = list(unsettled)[: len(unsettled) - on_its_way]
-            for key in final:
-                del unsettled[key]
-            self._disposal.forget(final)
+        self._serving.serve(self._now)
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -457,19 +412,19 @@ class ClassicQueue:
             self._consumers.remove(consumer)
         else:
             self._consumers.retire(consumer)
-        self._serve()
+        self._serving.serve(self._now)
         self._end_of(consumer)
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return
-        self._take_back(consumer, command.unsent, command.unsent_messages, command.seen)
+        self._holding.take_back(consumer, command.unsent, command.unsent_messages, command.seen)
         verdict = Verdict.ACCEPT if consumer.settled else command.verdict
-        self._decide(consumer.unsettled.items(), verdict)
+        self._holding.decide(consumer.unsettled.items(), verdict)
         # Only now, so that the next active consumer finds everything in its place.
         self._consumers.remove(consumer)
-        self._serve()
+        self._serving.serve(self._now)
         self._disposal.make_room()
         self._end_of(consumer)
 
@@ -490,13 +445,13 @@ class ClassicQueue:
         consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return
-        self._trim(consumer, command.seen)
+        self._holding.trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.grant(credit)
         self._consumers.set_credit(consumer, credit)
         if not consumer.counted:
             self._unused_since = self._now
-        self._serve()
+        self._serving.serve(self._now)
         if command.drain and consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             self._consumers.set_credit(consumer, 0)
@@ -543,44 +498,3 @@ class ClassicQueue:
         self._consumers.clear()
         self._publishers.clear()
         self._disposal.drop_all()
-
-    # --- delivering -------------------------------------------------------------------------------
-
-    def _serve(self) -> None:
-        """Hand out ready messages while any consumer has credit."""
-        waiting, consumers = self.waiting, self._consumers
-        while waiting.count and consumers.waiting:
-            ring = consumers.top_ring()
-            to_come = len(ring)  # consumers whose turn in this round is still to come
-            while waiting.count and ring:
-                consumer = ring[0]
-                self._hand_out(consumer, turn_of(consumer, ring, waiting.count, to_come))
-                consumers.had_turn(consumer)
-                to_come = to_come - 1 or len(ring)
-
-    def _hand_out(self, consumer: Consumer, count: int) -> None:
-        keys, messages, expired = self.waiting.take(count, self._now)
-        if expired:
-            self._disposal.remove(Reason.EXPIRED, expired)
-        if not keys:
-            return
-        if self._keeps:
-            self._mark_delivered(keys)
-        self._give(consumer, keys, messages)
-
-    def _give(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
-        count = len(keys)
-        self._outbox.deliver(consumer, keys, messages)
-        consumer.credit -= count
-        consumer.handed_out += count
-        consumer.delivery_count = (consumer.delivery_count + count) & MASK
-        consumer.unsettled.update(zip(keys, messages, strict=True))
-
-    def _mark_delivered(self, keys: Sequence[int]) -> None:
-        width = self.waiting.width
-        if width == 1:
-            self._store.delivered(0, keys[-1])
-            return
-        last: dict[int, int] = {key % width: key // width for key in keys}
-        for level, position in last.items():
-            self._store.delivered(level, position)

@@ -1,0 +1,73 @@
+"""What consumers of a classic queue hold: decided on, taken back, or final because it has arrived."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import assert_never
+
+from amqp10broker.message.message import Message, acquired
+from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.consumers import Consumer
+from amqp10broker.queues.disposal import Disposal
+from amqp10broker.queues.effects import Reason
+from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.ready import Keyed, Ready
+
+
+class Holding:
+    """See the module."""
+
+    __slots__ = ("_disposal", "_outbox", "_waiting")
+
+    def __init__(self, waiting: Ready, disposal: Disposal, outbox: Outbox) -> None:
+        self._waiting = waiting
+        self._disposal = disposal
+        self._outbox = outbox
+
+    def decide(self, held: Iterable[Keyed], verdict: Verdict) -> None:
+        """Deliveries get a verdict."""
+        match verdict:
+            case Verdict.ACCEPT:
+                self._disposal.forget([key for key, _ in held])
+            case Verdict.DISCARD:
+                self._disposal.remove(Reason.REJECTED, list(held))
+            case Verdict.DISCARD_FAILED:
+                self._disposal.remove(
+                    Reason.REJECTED, [(key, acquired(message, failed=True)) for key, message in held]
+                )
+            case Verdict.REQUEUE | Verdict.REQUEUE_FAILED:
+                failed = verdict is Verdict.REQUEUE_FAILED
+                for key, message in held:
+                    self._waiting.put_back(key, acquired(message, failed=failed))
+            case _:
+                assert_never(verdict)
+
+    def take_back(
+        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+    ) -> None:
+        """Requeue deliveries that never reached the client, as they are."""
+        self._outbox.withdraw(consumer)
+        put_back = self._waiting.put_back
+        unsettled = consumer.unsettled
+        on_its_way = consumer.handed_out - seen
+        if on_its_way:
+            for key in list(unsettled)[-on_its_way:]:
+                put_back(key, unsettled.pop(key))
+        consumer.handed_out = seen
+        for key, message in zip(keys, messages, strict=True):
+            # Our own copy, where there is one: the session's may be in another protocol's encoding.
+            held = unsettled.pop(key, None)
+            if held is not None:
+                put_back(key, held)
+            elif consumer.settled:
+                put_back(key, message)
+
+    def trim(self, consumer: Consumer, seen: int) -> None:
+        """A settled consumer's deliveries are final when they have reached the session."""
+        if consumer.settled:
+            unsettled = consumer.unsettled
+            on_its_way = consumer.handed_out - seen
+            final = list(unsettled)[: len(unsettled) - on_its_way]
+            for key in final:
+                del unsettled[key]
+            self._disposal.forget(final)
