@@ -99,6 +99,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "export-definitions": "write everything that is declared to a file",
         "import-definitions": "declare what a file says",
     },
+    "storage": {
+        "storage": "read all files of a data folder without a broker, and say whether they are whole",
+    },
     "completion": {
         "completion": "print a script that completes commands in a shell",
     },

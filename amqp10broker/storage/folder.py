@@ -105,7 +105,7 @@ def open_data_folder(disk: Disk, path: str, holder: str) -> DataFolder:
     return DataFolder(disk, path, lock)
 
 
-def inspect_data_folder(disk: Disk, path: str, holder: str) -> DataFolder:
+def inspect_data_folder(disk: Disk, path: str) -> DataFolder:
     """Take a data folder to read it; nothing in it is changed, and it need not be writable.
 
     Raises:

@@ -62,7 +62,7 @@ class FileReader:
         path: str,
         *,
         purpose: int,
-        number: int,
+        number: int | None,
         last: bool,
         start: int = HEADER_BYTES,
     ) -> None:
@@ -72,7 +72,7 @@ class FileReader:
             disk: where it is.
             path: its name there.
             purpose: what its header must say it is for.
-            number: the number that its header must have.
+            number: the number that its header must have; None for any.
             last: whether it is the last of its sequence, so that its tail may be torn.
             start: the offset of the record to begin with.
 
@@ -163,7 +163,7 @@ class FileReader:
             )
         self.torn = Torn(self.end, self.size - self.end)
 
-    def _read_header(self, purpose: int, number: int) -> Header | None:
+    def _read_header(self, purpose: int, number: int | None) -> Header | None:
         assert self._fd is not None
         data = self._disk.read(self._fd, 0, HEADER_BYTES)
         header = decode_header(data) if len(data) == HEADER_BYTES else None
@@ -181,7 +181,7 @@ class FileReader:
             )
         elif header.purpose != purpose:
             problem = f"the file is for purpose {header.purpose}, and one for {purpose} should be here"
-        elif header.number != number:
+        elif number is not None and header.number != number:
             problem = f"the file is number {header.number} by its header, and {number} by its name"
         else:
             return header

@@ -35,7 +35,7 @@ def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
     with pytest.raises(FolderInUse, match=r"in use by process 4711; stop that broker, or give another"):
         open_data_folder(DISK, path, "process 2")
     with pytest.raises(FolderInUse, match="process 4711"):
-        inspect_data_folder(DISK, path, "a check")
+        inspect_data_folder(DISK, path)
     held.close()
     open_data_folder(DISK, path, "process 3").close()
 
@@ -85,15 +85,15 @@ def test_what_the_system_refuses_is_told_with_the_path(tmp_path: Path) -> None:
 
 def test_looking_changes_nothing_and_needs_a_data_folder(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="there is no such folder"):
-        inspect_data_folder(DISK, str(tmp_path / "none"), "us")
+        inspect_data_folder(DISK, str(tmp_path / "none"))
     with pytest.raises(StorageError, match="is no data folder"):
-        inspect_data_folder(DISK, str(tmp_path), "us")
+        inspect_data_folder(DISK, str(tmp_path))
     assert list(tmp_path.iterdir()) == []
     path = tmp_path / "data"
     open_data_folder(DISK, str(path), "first").close()
-    inspect_data_folder(DISK, str(path), "us").close()
+    inspect_data_folder(DISK, str(path)).close()
     assert (path / "lock").read_text() == "first\n"
     # A copy may lack the lock; there is nobody to keep out then.
     (path / "lock").unlink()
-    inspect_data_folder(DISK, str(path), "us").close()
+    inspect_data_folder(DISK, str(path)).close()
     assert not (path / "lock").exists()

@@ -1,0 +1,81 @@
+"""``amqp10broker storage check``: reads the files of a data folder without a broker."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from typing import Any, Final
+
+from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
+from amqp10broker.storage.check import Checked, check_folder
+from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.folder import inspect_data_folder
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("action", choices=("check",), help="read every file from front to back")
+    parser.add_argument("folder", metavar="DIR", help="the data folder, as given to serve --data-dir")
+    parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    disk = OsDisk()
+    folder = inspect_data_folder(disk, os.path.abspath(arguments.folder))
+    as_json = arguments.format == "json"
+    files: list[Checked] = []
+    try:
+        for checked in check_folder(disk, folder):
+            files.append(checked)
+            if not as_json:
+                print(_line(checked), flush=True)
+    finally:
+        folder.close()
+    faults = sum(checked.fault is not None for checked in files)
+    if as_json:
+        print(json.dumps({"files": [_entry(checked) for checked in files], "damaged": faults}, indent=2))
+    else:
+        print(_summary(files, faults))
+    return EXIT_FAILED if faults else EXIT_OK
+
+
+def _line(checked: Checked) -> str:
+    text = f"{checked.path}: {checked.records} records, {checked.bytes} bytes"
+    if checked.fault is not None:
+        place = "" if checked.fault.offset is None else f" at offset {checked.fault.offset}"
+        return f"{text}; BAD{place}: {checked.fault.problem}; {checked.fault.remedy}"
+    if checked.torn is not None:
+        return (
+            f"{text}; torn end of {checked.torn.bytes} bytes at offset {checked.torn.offset}: it was never "
+            "confirmed, and the next start cuts it off"
+        )
+    return f"{text}; whole"
+
+
+def _summary(files: list[Checked], faults: int) -> str:
+    records, size = sum(each.records for each in files), sum(each.bytes for each in files)
+    verdict = f"{faults} bad; a broker would refuse to start with this folder" if faults else "no damage"
+    return f"{len(files)} files, {records} records, {size} bytes: {verdict}"
+
+
+def _entry(checked: Checked) -> dict[str, Any]:
+    entry: dict[str, Any] = {"path": checked.path, "records": checked.records, "bytes": checked.bytes}
+    if checked.torn is not None:
+        entry["torn"] = {"offset": checked.torn.offset, "bytes": checked.torn.bytes}
+    if checked.fault is not None:
+        fault = checked.fault
+        entry["fault"] = {"offset": fault.offset, "problem": fault.problem, "remedy": fault.remedy}
+    return entry
+
+
+COMMANDS: Final = (
+    Command(
+        "storage",
+        _arguments,
+        _run,
+        "Read all files of a data folder and say of each how many records it has and whether it is whole. "
+        "Nothing is changed. It refuses while a broker uses the folder: the files would change meanwhile. "
+        "Exit code 1 if a file is damaged.",
+    ),
+)
