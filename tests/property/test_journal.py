@@ -1,0 +1,129 @@
+"""The journal against a model: what is durable stays, in order, whatever fails and whenever the power goes.
+
+The model is `tests.support.journals.World`. Recovery compares after each crash.
+"""
+
+from __future__ import annotations
+
+import errno
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from amqp10broker.errors import StorageError
+from tests.support.journals import LONG, World, new_disk
+
+SIZES = st.sampled_from((0, 1, 20, 100, 480, 512, 1100))
+CODES = st.sampled_from((errno.ENOSPC, errno.EIO))
+
+
+class JournalMachine(RuleBasedStateMachine):
+    """Appends, commits in all their parts, cleaning, full disks, crashes."""
+
+    @initialize(file_bytes_max=st.sampled_from((100, 600, 5000)), seed=st.integers(0, 1000))
+    def begin(self, file_bytes_max: int, seed: int) -> None:
+        self.world = World(new_disk(seed), file_bytes_max)
+        self.world.recover()
+        self.syncing: tuple[int, list[int]] | None = None
+
+    @rule(sizes=st.lists(SIZES, min_size=1, max_size=6), pieces=st.integers(1, 3))
+    def append(self, sizes: list[int], pieces: int) -> None:
+        for size in sizes:
+            self.world.append(size, pieces)
+
+    @precondition(lambda self: self.syncing is None)
+    @rule(again=st.booleans())
+    def write(self, again: bool) -> None:
+        ticket = self.world.write()
+        if again:
+            ticket = self.world.write() or ticket
+        if ticket is not None:
+            self.syncing = (ticket, self.world.journal.fds_to_sync())
+
+    @precondition(lambda self: self.syncing is not None and self.syncing[1])
+    @rule()
+    def sync_one(self) -> None:
+        assert self.syncing is not None
+        self.world.disk.sync(self.syncing[1].pop(0))
+
+    @precondition(lambda self: self.syncing is not None)
+    @rule()
+    def finish(self) -> None:
+        assert self.syncing is not None
+        ticket, fds = self.syncing
+        for fd in fds:
+            self.world.disk.sync(fd)
+        self.world.synced(ticket)
+        self.syncing = None
+
+    @precondition(lambda self: self.syncing is None)
+    @rule()
+    def commit(self) -> None:
+        self.world.commit()
+
+    @precondition(lambda self: self.syncing is None)
+    @rule(code=CODES, after=st.integers(0, 2))
+    def write_on_a_disk_that_fails(self, code: int, after: int) -> None:
+        disk = self.world.disk
+        disk.fail = {len(disk.calls) + after: code}
+        try:
+            ticket = self.world.write()
+        except StorageError:
+            ticket = None
+        disk.fail = {}
+        if ticket is not None:
+            self.syncing = (ticket, self.world.journal.fds_to_sync())
+
+    @precondition(lambda self: self.world.live)
+    @rule(data=st.data())
+    def consume(self, data: st.DataObject) -> None:
+        live = sorted(self.world.live)
+        # From the front, mostly: that is what queues do, and it makes files empty.
+        count = data.draw(st.integers(1, len(live)))
+        chosen = live[:count] if data.draw(st.booleans()) else live[::2]
+        for message in chosen:
+            self.world.consume(message)
+
+    @rule()
+    def clean(self) -> None:
+        self.world.clean()
+
+    @rule()
+    def mark(self) -> None:
+        self.world.journal.mark()
+
+    @rule()
+    def read(self) -> None:
+        self.world.read_all()
+
+    @rule()
+    def kill(self) -> None:
+        self.world.disk = self.world.disk.after_kill()
+        self._restart()
+
+    @rule(seed=st.integers(0, 10_000))
+    def lose_power(self, seed: int) -> None:
+        self.world.disk = self.world.disk.after_power_loss(seed)
+        self._restart()
+
+    def _restart(self) -> None:
+        self.world.recover()
+        self.world.read_all()
+        self.syncing = None
+
+    @invariant()
+    def sizes_agree(self) -> None:
+        if not hasattr(self, "world"):
+            return
+        journal = self.world.journal
+        live = sum(self.world.copies[number].length for number in self.world.live.values())
+        assert journal.live_bytes == live
+        assert journal.size_bytes >= live
+        assert journal.durable <= journal.ticket
+
+
+TestJournal = JournalMachine.TestCase
+TestJournal.settings = settings(
+    max_examples=3000 if LONG else 60, stateful_step_count=60 if LONG else 40, deadline=None
+)
