@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import errno
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -15,6 +15,8 @@ from amqp10broker.errors import StorageError
 from tests.support.journals import LONG, World, new_disk
 
 SIZES = st.sampled_from((0, 1, 20, 100, 480, 512, 1100))
+# States after a loss of power that are looked at before one of them is gone on with.
+STATES = 8
 CODES = st.sampled_from((errno.ENOSPC, errno.EIO))
 
 
@@ -104,6 +106,8 @@ class JournalMachine(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 10_000))
     def lose_power(self, seed: int) -> None:
+        for other in range(STATES):
+            self.world.check(self.world.disk.after_power_loss(other))
         self.world.disk = self.world.disk.after_power_loss(seed)
         self._restart()
 
@@ -125,5 +129,9 @@ class JournalMachine(RuleBasedStateMachine):
 
 TestJournal = JournalMachine.TestCase
 TestJournal.settings = settings(
-    max_examples=3000 if LONG else 60, stateful_step_count=60 if LONG else 40, deadline=None
+    max_examples=3000 if LONG else 100,
+    stateful_step_count=60 if LONG else 40,
+    deadline=None,
+    # Without "explain", which takes minutes here.
+    phases=(Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink),
 )

@@ -67,6 +67,11 @@ class World:
     def fresh(self) -> Journal:
         return Journal(self.disk, FOLDER, file_bytes_max=self.file_bytes_max)
 
+    def check(self, disk: SimDisk) -> None:
+        """What a disk holds is what was promised; nothing here is changed by looking."""
+        journal = Journal(disk, FOLDER, file_bytes_max=self.file_bytes_max)
+        self._compare([record for batch in journal.recover() for record in batch])
+
     # --- what can be done ---------------------------------------------------------------------------
 
     def recover(self) -> list[Record]:
