@@ -199,12 +199,9 @@ def _headers_to_amqp10(
     cc: list[str] | None = None  # goes before a header called x-cc
     for name, value in headers.items():
         if name.startswith("x-") and name.isascii():
-            if name == X_DEATH and deaths:
-                annotations[X_OPT_DEATHS] = to_annotation(deaths)
-            else:
-                annotation = value_to_amqp10(value)
-                if annotation is not DROPPED:
-                    annotations[Symbol(name)] = annotation
+            annotation = DROPPED if name == X_DEATH and deaths else value_to_amqp10(value)
+            if annotation is not DROPPED:
+                annotations[Symbol(name)] = annotation
         elif name == CC and type(value) is list and all(type(key) is str for key in value):
             cc = value
         else:
@@ -213,6 +210,8 @@ def _headers_to_amqp10(
                 application[name] = simple
     if cc is not None:
         annotations[X_CC] = cc
+    if deaths:  # goes before a header called x-opt-deaths, which only a client writes
+        annotations[X_OPT_DEATHS] = to_annotation(deaths)
 
 
 def _properties_to_amqp10(given: BasicProperties) -> bytes:

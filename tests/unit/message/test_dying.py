@@ -198,6 +198,14 @@ def test_records_survive_a_change_of_protocol(head: bytes) -> None:
     assert deaths_of(there) == deaths_of(back) == dead.deaths
 
 
+def test_a_header_called_x_opt_deaths_does_not_replace_the_records() -> None:
+    """A client of AMQP 0-9-1 may write it; a consumer of AMQP 1.0 reads the broker's."""
+    dead = dead_lettered(head091(headers={"x-opt-deaths": ["forged"]}), EXPIRED)
+    converted = to_amqp10((dead.head, BODY))[0]
+    assert deaths_of(converted) == dead.deaths
+    assert len(annotations_of(converted)["x-opt-deaths"].items) == 1
+
+
 @BOTH
 def test_a_headers_exchange_sees_the_summary(head: bytes) -> None:
     """RabbitMQ's documentation routes dead letters by it."""
