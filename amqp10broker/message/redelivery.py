@@ -16,13 +16,24 @@ from amqp10broker.amqp091.types import EncodeError, Int64
 from amqp10broker.amqp10.codec import decode, encode
 from amqp10broker.amqp10.types import Map, Symbol, Timestamp, ULong
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, decode_head, encode_head
+from amqp10broker.message.amqp10 import (
+    HEAD_BYTES_MAX,
+    X_EXCHANGE,
+    X_OPT_DEATHS,
+    X_ROUTING_KEY,
+    decode_head,
+    encode_head,
+)
+from amqp10broker.message.deaths import X_DEATH
 from amqp10broker.message.message import Message
 from amqp10broker.message.values import DROPPED, name_of, to_amqp091
 
 X_ACQUIRED_COUNT: Final = Symbol("x-acquired-count")
 X_DELIVERY_COUNT: Final = Symbol("x-delivery-count")
 X_OPT_DELIVERY_TIME: Final = Symbol("x-opt-delivery-time")
+
+_OURS: Final = frozenset((X_EXCHANGE, X_ROUTING_KEY, X_OPT_DEATHS, X_DEATH))
+"""What a consumer may not write by the outcome modified: where the message came from, and how it died."""
 
 _CACHE_ENTRIES: Final = 4096
 
@@ -80,7 +91,7 @@ def _redelivered_head(head: bytes, acquired: int, failures: int, annotations: by
     header, merged_annotations = decode_head(head)
     header.first_acquirer = False
     header.delivery_count = (header.delivery_count or 0) + failures
-    merged_annotations.update(more)
+    merged_annotations.update((key, more[key]) for key in more if key not in _OURS)
     merged_annotations[X_ACQUIRED_COUNT] = ULong(acquired)
     merged_annotations[X_DELIVERY_COUNT] = ULong(failures)
     return encode_head(header, merged_annotations)
@@ -92,19 +103,25 @@ def _head091(head: bytes, acquired: int, failures: int, more: dict[Any, Any]) ->
     headers = dict(properties.headers or {})
     for key, value in more.items():
         name, converted = name_of(key), to_amqp091(value)
-        if name is not None and converted is not DROPPED:
+        if name is not None and name not in _OURS and converted is not DROPPED:
             headers[name] = converted
     headers[str(X_ACQUIRED_COUNT)] = Int64(acquired)
     headers[str(X_DELIVERY_COUNT)] = Int64(failures)
-    count = (amqp091.delivery_count(head) + failures).to_bytes(4, "big")
-    prefix = bytes((amqp091.MARK, head[1] | 1)) + count + names
     properties.headers = headers
     try:
-        return prefix + encode_properties(properties)
+        encoded = encode_properties(properties)
     except EncodeError:
         # What a client of AMQP 1.0 added has no encoding here: better without it than not at all.
         properties.headers = {name: value for name, value in headers.items() if name not in map(str, more)}
-        return prefix + encode_properties(properties)
+        encoded = encode_properties(properties)
+    return amqp091.join_head(
+        names,
+        encoded,
+        redelivered=True,
+        delivery_count=amqp091.delivery_count(head) + failures,
+        hidden_keys=amqp091.hidden_keys_of(head),
+        death_times=amqp091.death_times(head),
+    )
 
 
 _remembered = lru_cache(maxsize=_CACHE_ENTRIES)(_redelivered_head)

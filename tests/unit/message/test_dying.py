@@ -20,6 +20,7 @@ from amqp10broker.message.convert import to_amqp091, to_amqp10
 from amqp10broker.message.deaths import Death
 from amqp10broker.message.dying import Cause, Dying, dead_lettered, deaths_of
 from amqp10broker.message.message import acquired
+from amqp10broker.message.redelivery import redelivered
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.message.traits import traits_of
 
@@ -475,6 +476,25 @@ def test_annotations_that_a_consumer_wrote_do_no_harm(written: dict[str, Any]) -
         assert dead.deaths[0].queue == "q2"
         assert deaths_of(dead.head) == dead.deaths
         assert deaths_of(to_amqp091((dead.head, BODY))[0]) == dead.deaths
+
+
+@BOTH
+def test_a_redelivery_by_a_quorum_queue_keeps_the_history(head: bytes) -> None:
+    """Counts and a consumer's annotations are added to the head; records, times and keys of BCC stay."""
+    forged = [{"queue": "forged"}]
+    written = {Symbol(name): forged for name in ("x-opt-deaths", "x-death", "x-exchange", "x-new")}
+    head = published(headers={"BCC": ["bcc"]}) if head[0] == amqp091.MARK else head
+    dead = dead_lettered(dead_lettered(head, EXPIRED).head, REJECTED)
+    again = redelivered((dead.head, BODY), 2, 1, encode(written))
+    assert deaths_of(again[0]) == dead.deaths
+    assert names_of(again[0])[0] == "dlx2"
+    last = dead_lettered(again[0], EXPIRED)
+    assert [death.count for death in last.deaths] == [2, 1]
+    assert last.routing_keys == dead.routing_keys
+    properties = decode_properties(split(to_amqp091((again[0], BODY))[0])[2])
+    assert properties.headers is not None
+    assert properties.headers["x-delivery-count"] == 1
+    assert properties.headers["x-new"] == forged
 
 
 def test_first_acquirer_says_what_happened_in_the_new_queue() -> None:
