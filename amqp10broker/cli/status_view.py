@@ -99,6 +99,7 @@ def _broker(broker: Document, width: int) -> list[str]:
         *([_where(broker["data_dir"])] if "data_dir" in broker else []),
     ]
     lines = _wrapped(facts, width, "")
+    lines += _wrapped(_journal(broker.get("journal")), width, "")
     flow = broker.get("flow", {})
     lines += _wrapped([f"{name} {clean(value)}" for name, value in flow.items()], width, "")
     resources = broker.get("resources", {})
@@ -120,6 +121,24 @@ def _broker(broker: Document, width: int) -> list[str]:
 
 def _where(data_dir: object) -> str:
     return "in memory only" if data_dir is None else f"data in {clean(data_dir)}"
+
+
+def _journal(journal: Document | None) -> list[str]:
+    """How much of the journal is needed, and how long a sync takes."""
+    if not journal:
+        return []
+    if not journal.get("recovered"):
+        return ["journal is being read, durable queues wait"]
+    facts = [
+        f"journal {size(journal.get('bytes'))} in {clean(journal.get('files'))} files",
+        f"{size(journal.get('live_bytes'))} needed",
+        f"last sync {clean(journal.get('last_sync_ms'))} ms",
+    ]
+    if journal.get("spool_bytes"):
+        facts.append(f"paged out {size(journal.get('spool_bytes'))}")
+    if journal.get("disk_full"):
+        facts.append("THE DISK IS FULL: nothing is confirmed")
+    return facts
 
 
 def _limits(resources: Document) -> list[str]:

@@ -375,3 +375,41 @@ def test_without_a_broker_the_screen_is_not_touched() -> None:
     with pytest.raises(AdminSocketError):
         status.run(Place(1, None), watch_s=1.0, as_json=False, stream=stream, fetch=fetch)
     assert stream.getvalue() == ""
+
+
+@pytest.mark.parametrize(
+    ("journal", "line"),
+    [
+        ({"recovered": False}, "journal is being read, durable queues wait"),
+        (
+            {
+                "recovered": True,
+                "files": 2,
+                "bytes": 2**20,
+                "live_bytes": 1024,
+                "spool_bytes": 0,
+                "commits": 7,
+                "last_sync_ms": 0.25,
+                "disk_full": False,
+            },
+            "journal 1.0 MiB in 2 files  1.0 KiB needed  last sync 0.25 ms",
+        ),
+        (
+            {
+                "recovered": True,
+                "files": 1,
+                "bytes": 0,
+                "live_bytes": 0,
+                "spool_bytes": 2048,
+                "commits": 7,
+                "last_sync_ms": 5,
+                "disk_full": True,
+            },
+            "THE DISK IS FULL: nothing is confirmed",
+        ),
+    ],
+)
+def test_the_journal_is_summed_up(journal: dict[str, Any], line: str) -> None:
+    document = deepcopy(DOCUMENT)
+    document["broker"]["journal"] = journal
+    assert line in "\n".join(status_view.render(document))
