@@ -112,16 +112,18 @@ class _Level:
     Attributes:
         extents: where its messages are.
         next: position of the next message.
+        may_expire: a record with times to live was found at start.
         delivered: messages up to this position may have been delivered; -1: none.
         written: what the journal was told of that.
         gone: positions that the journal is still to be told of.
     """
 
-    __slots__ = ("delivered", "extents", "gone", "next", "written")
+    __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "written")
 
     def __init__(self, log: Log) -> None:
         self.extents = Extents(log)
         self.next = 0
+        self.may_expire = False
         self.delivered = -1
         self.written = -1
         self.gone: list[tuple[int, int]] = []
@@ -328,8 +330,9 @@ class ClassicStore:
     def _restore(self, record: Entry) -> None:
         payload = record.payload
         if record.kind == MESSAGES:
-            number, count, _, at = decode_start(payload)
+            number, count, expiries, at = decode_start(payload)
             level = self._level(number)
+            level.may_expire = level.may_expire or expiries is not None
             size = sum(batch_lengths(payload, at))
             level.extents.add(record.index, count, record.file, record.offset, record.length, size)
             level.next = max(level.next, record.index + count)
@@ -355,7 +358,7 @@ class ClassicStore:
                 for run in extent.live_runs():
                     size = extent.size if len(run) == extent.count else self._size_of(extent, run)
                     self.live += len(run)
-                    _add_run(pages, number, run, size, level.delivered)
+                    _add_run(pages, number, run, size, level)
             backlogs[number] = pages, level.next
         return backlogs
 
@@ -363,20 +366,20 @@ class ClassicStore:
         return sum(part.size() for part in self._parts(extent, run))
 
 
-def _add_run(pages: list[Page], level: int, run: range, size: int, delivered: int) -> None:
+def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Level) -> None:
     """Make pages of live messages with consecutive positions, joining neighbours."""
     average = size // len(run)
     most = min(PAGE_MESSAGES_MAX, max(1, PAGE_BYTES_MAX // max(1, average)))
     start = run.start
     while start < run.stop:
         stop = min(run.stop, start + most)
-        if start <= delivered < stop - 1:
-            stop = delivered + 1
+        if start <= level.delivered < stop - 1:
+            stop = level.delivered + 1
         count = stop - start
         # Rounding goes to the last part.
         part = size if stop == run.stop else average * count
         size -= part
-        redelivered = start <= delivered
+        redelivered = start <= level.delivered
         last = pages[-1] if pages else None
         if (
             last is not None
@@ -387,7 +390,8 @@ def _add_run(pages: list[Page], level: int, run: range, size: int, delivered: in
         ):
             last.count += count
             last.size += part
-            last.handle = JournalPage(level, last.first, last.count)
+            last.handle = JournalPage(number, last.first, last.count)
         else:
-            pages.append(Page(start, count, JournalPage(level, start, count), part, redelivered))
+            page = JournalPage(number, start, count)
+            pages.append(Page(start, count, page, part, redelivered, level.may_expire))
         start = stop

@@ -33,7 +33,7 @@ def content_bytes(messages: Iterable[Message]) -> int:
 class Page:
     """Consecutive messages that are in the store."""
 
-    __slots__ = ("count", "first", "handle", "redelivered", "size")
+    __slots__ = ("count", "first", "handle", "may_expire", "redelivered", "size")
 
     def __init__(
         self,
@@ -42,6 +42,7 @@ class Page:
         handle: Handle,
         size: int,
         redelivered: bool = False,
+        may_expire: bool = False,
     ) -> None:
         """Describe a page.
 
@@ -51,12 +52,14 @@ class Page:
             handle: for the store.
             size: bytes of content.
             redelivered: somebody may have had them before a restart.
+            may_expire: some of them may have a time to live; told after a restart only.
         """
         self.first = first
         self.count = count
         self.handle = handle
         self.size = size
         self.redelivered = redelivered
+        self.may_expire = may_expire
 
 
 class Backlog:

@@ -72,8 +72,8 @@ class Ready:
         for number, (pages, next_position) in backlogs.items():
             # More levels than now cannot be: their number is an argument of the queue, and stays.
             self.levels[self.width - 1 - number].backlog.recover(pages, next_position)
+            self.may_expire = self.may_expire or any(page.may_expire for page in pages)
         self.count = sum(level.count for level in self.levels)
-        self.may_expire = True
 
     def count_bytes(self) -> None:
         """Keep `size` from now on."""
