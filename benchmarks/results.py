@@ -54,6 +54,7 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "delivery_p99_ms": ("end-to-end p99 ms", ".3f"),
     "rss_mb": ("RSS MB", ".1f"),
     "bytes_per_s_mb": ("MB/s", ",.1f"),
+    "commits_per_s": ("commits/s", ",.0f"),
     "connections_per_s": ("connections/s", ",.0f"),
     "cpu_us_connection": ("broker CPU µs/connection", ",.0f"),
     "accept_s": ("start to accept s", ".3f"),

@@ -111,8 +111,9 @@ class Committer:
         Raises:
             StorageFailed: it never will be, as far as anybody can tell.
         """
-        await trio.lowlevel.checkpoint()
-        if ticket > self.journal.durable and self.failure is None:
+        if ticket <= self.journal.durable or self.failure is not None:
+            await trio.lowlevel.checkpoint()
+        else:
             event = trio.Event()
             self._events.add(event)
             self.when_durable(ticket, event.set)
@@ -158,14 +159,28 @@ class Committer:
     async def _commit(self) -> bool:
         """One write and one sync; whether there was anything to do."""
         self._wanted = False
+        full: DiskFull | None = None
         try:
             ticket = self.journal.write()
         except DiskFull as error:
-            await self._wait_for_room(error)
-            return not self._stopping
+            # What others have written is synced all the same: deleting is how room is made.
+            ticket, full = None, error
         also = [(each, fds) for each in self._also if (fds := each.fds_to_sync())]
+        if ticket is not None or also:
+            await self._sync_all(ticket, also)
+        if full is not None:
+            await self._wait_for_room(full)
+            return not self._stopping
         if ticket is None and not also:
             return False
+        if self.full:
+            self.full = False
+            _log.info("the disk takes writes again")
+            self._on_full(False)
+        self._tell()
+        return True
+
+    async def _sync_all(self, ticket: int | None, also: Sequence[tuple[AlsoSynced, Sequence[int]]]) -> None:
         fds = [fd for _, part in also for fd in part]
         if ticket is not None:
             fds += self.journal.fds_to_sync()
@@ -178,12 +193,6 @@ class Committer:
         if ticket is not None:
             self.journal.synced(ticket)
             self._unmarked = True
-        if self.full:
-            self.full = False
-            _log.info("the disk takes writes again")
-            self._on_full(False)
-        self._tell()
-        return True
 
     def _tell(self) -> None:
         durable = self.journal.durable

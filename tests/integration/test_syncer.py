@@ -95,8 +95,9 @@ async def test_the_helper_is_deaf_to_signals_that_stop_a_service_and_ends_with_t
         [sys.executable, "-I", "-S", syncer_child.__file__, str(theirs.fileno())], pass_fds=[theirs.fileno()]
     )
     theirs.close()
-    with trio.socket.from_stdlib_socket(ours) as channel, trio.fail_after(20):
-        syncer = Syncer(channel)
+    ours.setblocking(False)
+    with ours, trio.fail_after(20):
+        syncer = Syncer(ours)
         reading, writing = os.pipe()
         with pytest.raises(StorageFailed):
             await syncer.sync([writing])  # it is up

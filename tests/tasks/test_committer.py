@@ -282,3 +282,31 @@ async def test_another_file_is_durable_before_anything_is_told(
     await trio.sleep(0.5)
     assert asked[-1] == [99], "also when the journal has nothing to say"
     nursery.cancel_scope.cancel()
+
+
+async def test_other_files_are_synced_though_the_disk_is_full(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    scene = Scene()
+    other = Other(scene.told)
+    synced: list[int] = []
+
+    async def sync(fds: Sequence[int]) -> None:
+        synced.extend(fds)
+        for fd in set(fds) - {99}:
+            scene.disk.sync(fd)
+
+    committer = Committer(
+        scene.journal, sync, also=[other], on_full=lambda full: scene.told.append(f"full {full}")
+    )
+    calls = len(scene.disk.calls)
+    scene.disk.fail = {calls: errno.ENOSPC, calls + 2: errno.ENOSPC}
+    ticket, _, _ = scene.journal.append(1, 1, 1, [b"x"])
+    other.dirty = True
+    nursery.start_soon(committer.run)
+    await trio.sleep(0.5)
+    assert (scene.told, synced) == (["other durable", "full True"], [99])
+    assert committer.durable == 0
+    await committer.wait_durable(ticket)
+    assert scene.told == ["other durable", "full True", "full False"]
+    nursery.cancel_scope.cancel()
