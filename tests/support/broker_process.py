@@ -16,7 +16,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol, Self
 
@@ -44,7 +44,9 @@ class BrokerProcess:
         log: its log entries so far; written by the reading thread, append only.
     """
 
-    def __init__(self, directory: Path, *arguments: str) -> None:
+    def __init__(
+        self, directory: Path, *arguments: str, program: Sequence[str] = ("-m", "amqp10broker")
+    ) -> None:
         self.host = "127.0.0.1"
         self.port = 0
         self.admin_socket = str(directory / "admin.sock")
@@ -55,7 +57,7 @@ class BrokerProcess:
         with self._stdout.open("wb") as stdout:
             self._process = subprocess.Popen(
                 [
-                    *(sys.executable, "-m", "amqp10broker", "serve"),
+                    *(sys.executable, *program, "serve"),
                     *("--port", "0", "--log-format", "json", "--admin-socket", self.admin_socket),
                     *arguments,
                 ],

@@ -1,0 +1,366 @@
+"""Clients that keep queues busy until the broker is killed, and note what they know (`crash_history`).
+
+Each is a thread with a connection of its own, pika's or proton's, and ends when that is lost. What it does
+is noted before it is sent, what the broker answers after it has come; so a note of an attempt may be wrong,
+and a note of an answer never is.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from typing import Any, Final
+
+import pika
+from pika.adapters.blocking_connection import BlockingConnection
+from pika.exceptions import AMQPError
+from proton import Delivery, Link, Message, ProtonException
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.crash_history import QueueHistory, is_persistent, make_body, name_of
+from tests.support.pika_client import parameters
+from tests.support.proton_client import Disconnected, ProtonClient
+
+LOST: Final = (AMQPError, ProtonException, Disconnected, OSError)
+"""What a client says whose broker was killed."""
+IN_FLIGHT: Final = 64
+HELD: Final = 20
+END_S: Final = 20.0
+
+
+class Client(threading.Thread):
+    """One client. `stop` asks it to end; losing the connection ends it anyway.
+
+    Attributes:
+        failure: what went wrong, other than a lost connection.
+    """
+
+    def __init__(self, broker: BrokerProcess, seed: int) -> None:
+        super().__init__(daemon=True)
+        self.broker = broker
+        self.rng = random.Random(seed)
+        self.failure: BaseException | None = None
+        self.stopping = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self.work()
+        except LOST:
+            pass
+        except BaseException as error:
+            self.failure = error
+
+    def work(self) -> None:
+        """What the client does."""
+        raise NotImplementedError
+
+    def joined(self) -> None:
+        """Wait for the end; raise what went wrong."""
+        self.stopping.set()
+        self.join(END_S)
+        assert not self.is_alive(), f"{self} does not end, though the broker is gone"
+        if self.failure is not None:
+            raise self.failure
+
+
+class Publisher(Client):
+    """What both kinds of publisher have: names of messages, and notes of them."""
+
+    def __init__(self, broker: BrokerProcess, seed: int, queue: QueueHistory, name: str, count: int) -> None:
+        super().__init__(broker, seed)
+        self.queue = queue
+        self.name = name
+        self.left = count
+        self.number = 0
+        self.in_flight: dict[Any, str] = {}
+
+    def next_message(self) -> tuple[str, bool]:
+        """Name and persistence of the next message, which counts as published from now on."""
+        self.number += 1
+        self.left -= 1
+        name = f"{self.name}:{self.number}"
+        self.queue.publish(name)
+        return name, is_persistent(name)
+
+    @property
+    def may_send(self) -> bool:
+        """Whether there is more to publish now."""
+        return self.left > 0 and len(self.in_flight) < IN_FLIGHT and not self.stopping.is_set()
+
+
+class PikaPublisher(Publisher):
+    """Confirms, many of them outstanding."""
+
+    def work(self) -> None:
+        connection = pika.SelectConnection(
+            parameters(self.broker),
+            on_open_callback=lambda connection: connection.channel(on_open_callback=self._opened),
+            on_open_error_callback=lambda connection, error: connection.ioloop.stop(),
+            on_close_callback=lambda connection, error: connection.ioloop.stop(),
+        )
+        try:
+            connection.ioloop.start()
+        finally:
+            connection.ioloop.close()
+
+    def _opened(self, channel: Any) -> None:
+        self._channel = channel
+        self._tag = 0
+        channel.confirm_delivery(self._confirmed, callback=lambda frame: self._fill())
+
+    def _fill(self) -> None:
+        while self.may_send:
+            name, persistent = self.next_message()
+            self._tag += 1
+            self.in_flight[self._tag] = name
+            properties = pika.BasicProperties(delivery_mode=2 if persistent else 1)
+            self._channel.basic_publish("", self.queue.name, make_body(name), properties)
+        self._channel.connection.ioloop.call_later(0.02, self._fill)
+
+    def _confirmed(self, frame: Any) -> None:
+        method = frame.method
+        tags = [method.delivery_tag]
+        if method.multiple:
+            tags = [tag for tag in self.in_flight if tag <= method.delivery_tag]
+        for tag in tags:
+            name = self.in_flight.pop(tag)
+            if isinstance(method, pika.spec.Basic.Ack):
+                self.queue.confirmed.add(name)
+
+
+class ProtonPublisher(Publisher):
+    """Unsettled transfers, many of them outstanding."""
+
+    def work(self) -> None:
+        client = ProtonClient(self.broker.port)
+        try:
+            sender = client.sender(f"/queues/{self.queue.name}")
+            while not self.stopping.is_set():
+                while self.may_send and sender.link.credit > 0:
+                    name, persistent = self.next_message()
+                    message = Message(body=make_body(name), durable=persistent, inferred=True)
+                    self.in_flight[sender.transfer_now(message)] = name
+                client.wait(_once(), "a turn")
+                for tag in [tag for tag in sender.outcomes if tag in self.in_flight]:
+                    name = self.in_flight.pop(tag)
+                    if sender.outcomes.pop(tag).state == Delivery.ACCEPTED:
+                        self.queue.confirmed.add(name)
+        finally:
+            client.close()
+
+
+class Consumer(Client):
+    """What both kinds of consumer have: what becomes of a message."""
+
+    def __init__(
+        self, broker: BrokerProcess, seed: int, queue: QueueHistory, dead: QueueHistory | None = None
+    ) -> None:
+        super().__init__(broker, seed)
+        self.queue = queue
+        self.dead = dead
+
+    def decide(self, name: str) -> str:
+        """accept, requeue, reject or hold; noted already."""
+        verdict = self.rng.choices(("accept", "requeue", "reject", "hold"), (6, 2, 1, 1))[0]
+        if verdict in ("accept", "reject"):
+            self.queue.touched.add(name)
+        if verdict == "reject" and self.dead is not None:
+            self.dead.publish(name)
+        return verdict
+
+
+class PikaConsumer(Consumer):
+    """Acks, some of them for several messages, rejections, and connections closed with messages held."""
+
+    def work(self) -> None:
+        while not self.stopping.is_set():
+            connection = BlockingConnection(parameters(self.broker))
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=2 * HELD)
+            self._consume(channel, self.rng.randrange(30, 200))
+            connection.close()
+
+    def _consume(self, channel: Any, count: int) -> None:
+        held = 0
+        for method, _, body in channel.consume(self.queue.name, inactivity_timeout=0.05):
+            if method is not None:
+                name = self.queue.delivered(body, redelivered=method.redelivered)
+                verdict = self.decide(name)
+                tag = method.delivery_tag
+                count -= 1
+                if verdict == "accept":
+                    channel.basic_ack(tag)
+                elif verdict == "reject":
+                    channel.basic_reject(tag, requeue=False)
+                elif verdict == "requeue" or held >= HELD:
+                    channel.basic_nack(tag, requeue=True)
+                else:
+                    held += 1
+            if count <= 0 or self.stopping.is_set():
+                return
+
+
+class ProtonConsumer(Consumer):
+    """Outcomes on a link with rcv-settle-mode second, and detaches with messages held."""
+
+    def work(self) -> None:
+        client = ProtonClient(self.broker.port)
+        try:
+            while not self.stopping.is_set():
+                self._consume(client, self.rng.randrange(30, 200))
+        finally:
+            client.close()
+
+    def _consume(self, client: ProtonClient, count: int) -> None:
+        address = f"/queues/{self.queue.name}"
+        end = client.receiver(address, credit=HELD, rcv_settle_mode=Link.RCV_SECOND)
+        waiting: list[tuple[Any, str]] = []
+        while count > 0 and not self.stopping.is_set() and not end.closed:
+            client.wait(_once(), "a turn")
+            for each in end.received[end.taken :]:
+                count -= 1
+                end.taken += 1
+                end.grant(1)
+                redelivered = not each.message.first_acquirer
+                name = self.queue.delivered(bytes(each.message.body), redelivered=redelivered)
+                if self._settle(each.delivery, self.decide(name)):
+                    waiting.append((each.delivery, name))
+            for delivery, name in [each for each in waiting if each[0].settled]:
+                self.queue.settled.add(name)
+                delivery.settle()
+                waiting.remove((delivery, name))
+        end.close()
+
+    def _settle(self, delivery: Any, verdict: str) -> bool:
+        """Whether the message shall go, and the broker is to confirm that."""
+        if verdict == "accept":
+            delivery.update(Delivery.ACCEPTED)
+        elif verdict == "reject":
+            delivery.update(Delivery.REJECTED)
+        elif verdict == "requeue":
+            delivery.update(Delivery.RELEASED)
+            delivery.settle()
+        return verdict in ("accept", "reject")
+
+
+class DeadWatch(Client):
+    """Gets what was dead-lettered, and makes sure that it is safe: by a confirm of what comes behind it."""
+
+    def __init__(self, broker: BrokerProcess, seed: int, queue: QueueHistory, name: str) -> None:
+        super().__init__(broker, seed)
+        self.queue = queue
+        self.name = name
+
+    def work(self) -> None:
+        number = 0
+        while not self.stopping.is_set():
+            number += 1
+            while not is_persistent(f"{self.name}:{number}"):
+                number += 1
+            connection = BlockingConnection(parameters(self.broker))
+            channel = connection.channel()
+            channel.confirm_delivery()
+            seen = []
+            for _ in range(10):
+                method, _, body = channel.basic_get(self.queue.name)
+                if method is None:
+                    break
+                name = self.queue.delivered(body, redelivered=method.redelivered)
+                seen.append(name)
+                if self.rng.random() < 0.5:
+                    self.queue.touched.add(name)
+                    channel.basic_ack(method.delivery_tag)
+            fence = f"{self.name}:{number}"
+            self.queue.publish(fence)
+            channel.basic_publish(
+                "", self.queue.name, make_body(fence), pika.BasicProperties(delivery_mode=2)
+            )
+            self.queue.confirmed.add(fence)
+            # The queue had all of these when it confirmed what came later: they are as safe.
+            self.queue.confirmed.update(name for name in seen if name in self.queue.published)
+            connection.close()
+            self.stopping.wait(0.05)
+
+
+class Topology:
+    """What a `Declarer` has made: queues, each bound to an exchange of its own.
+
+    Attributes:
+        there: numbers of those that the broker has said to be there, over all lives.
+        doubtful: of those that may be there or not: the broker was killed before it said so.
+    """
+
+    def __init__(self) -> None:
+        self.there: set[str] = set()
+        self.doubtful: set[str] = set()
+
+    def check(self, broker: BrokerProcess) -> None:
+        """Compare with what is there after a restart."""
+        document = broker.ask(op="export-definitions")
+        queues = {each["name"] for each in document["queues"] if each["name"].startswith("made.")}
+        exchanges = {each["name"] for each in document["exchanges"] if each["name"].startswith("made.")}
+        bound = {each["destination"] for each in document["bindings"]}
+        assert self.there <= queues, f"declared and lost: {sorted(self.there - queues)}"
+        assert queues <= self.there | self.doubtful, f"not declared, or deleted, and there: {sorted(queues)}"
+        assert self.there <= exchanges, f"exchanges lost: {sorted(self.there - exchanges)}"
+        assert self.there <= bound, f"bindings lost: {sorted(self.there - bound)}"
+        # What was made or deleted in part stays doubtful.
+        self.there |= self.doubtful & queues & exchanges & bound
+        self.doubtful = (self.doubtful - self.there) & (queues | exchanges)
+
+
+class Declarer(Client):
+    """Declares, binds and deletes."""
+
+    def __init__(self, broker: BrokerProcess, seed: int, topology: Topology, name: str) -> None:
+        super().__init__(broker, seed)
+        self.topology = topology
+        self.name = name
+
+    def work(self) -> None:
+        topology = self.topology
+        connection = BlockingConnection(parameters(self.broker))
+        channel = connection.channel()
+        for number in range(30):
+            if self.stopping.is_set():
+                return
+            name = f"made.{self.name}.{number}"
+            topology.doubtful.add(name)
+            channel.exchange_declare(name, durable=True)
+            channel.queue_declare(name, durable=True)
+            channel.queue_bind(name, name, "key")
+            topology.there.add(name)
+            topology.doubtful.discard(name)
+            if len(topology.there) > 10:
+                old = self.rng.choice(sorted(topology.there))
+                topology.there.discard(old)
+                topology.doubtful.add(old)
+                channel.queue_delete(old)
+                topology.doubtful.discard(old)
+            self.stopping.wait(0.02)
+
+
+def look(broker: BrokerProcess, name: str) -> list[tuple[str, bool]]:
+    """All that a queue holds, in order, by basic.consume without acknowledging: names and ``redelivered``."""
+    connection = BlockingConnection(parameters(broker))
+    channel = connection.channel()
+    count = channel.queue_declare(name, passive=True).method.message_count
+    found: list[tuple[str, bool]] = []
+    if count:
+        for method, _, body in channel.consume(name, inactivity_timeout=5):
+            if method is None:
+                break
+            found.append((name_of(body), method.redelivered))
+            if len(found) == count:
+                break
+    left = channel.queue_declare(name, passive=True).method.message_count
+    channel.connection.close()
+    assert len(found) == count, f"'{name}' says that it has {count} messages, and gives {len(found)}"
+    assert left == 0, f"'{name}' says that it has {count} messages, and then {left} more"
+    return found
+
+
+def _once() -> Any:
+    """A condition that holds when the event loop has turned once."""
+    turns = iter((False, True))
+    return lambda: next(turns)

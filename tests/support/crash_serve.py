@@ -1,0 +1,15 @@
+"""``amqp10broker`` with small files of the journal: a crash test of seconds meets full and cleaned ones.
+
+Run as a program: ``python -m tests.support.crash_serve BYTES serve ...``.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from amqp10broker.cli.main import main
+from amqp10broker.tasks import keeping
+
+if __name__ == "__main__":
+    keeping.FILE_BYTES_MAX = int(sys.argv.pop(1))  # type: ignore[misc]
+    sys.exit(main())
