@@ -269,7 +269,7 @@ class LogFile:
 
         Args:
             offset: where a record begins, or a marker before it; none is found at the end of what is
-                written.
+                written, and before a marker that stands there.
             size: bytes.
 
         Raises:
@@ -282,7 +282,7 @@ class LogFile:
             records, used, good = parse(data, offset, self.header)
             if not good:
                 raise self._damaged(offset + used)
-            if records:
+            if records or used == left:
                 return records
             if size >= left:
                 raise self._damaged(offset)

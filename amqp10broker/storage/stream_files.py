@@ -243,9 +243,9 @@ class FileShelf:
 
     def drop(self, segment: int) -> None:
         """See `Shelf.drop`."""
+        self._unlink(segment)
         self._files.pop(segment).close()
         self._open.pop(segment, None)
-        self._unlink(segment)
 
     def _unlink(self, segment: int) -> None:
         try:
@@ -253,7 +253,8 @@ class FileShelf:
             # Before the next one goes: names may come back after a loss of power, but none in the middle.
             sync_folder(self._disk, self._folder)
         except OSError as error:
-            raise _failed(self._path(segment), "cannot be removed", error) from error
+            # Not `DiskFull`, whatever the system says: nothing waits here to be tried again.
+            raise _fault(self._path(segment), "cannot be removed", error) from error
 
     def close(self) -> None:
         """See `Shelf.close`."""
@@ -284,5 +285,10 @@ def _remove_folder(disk: Disk, path: str) -> None:
 
 
 def _failed(path: str, problem: str, error: OSError) -> StorageError:
-    kind = DiskFull if error.errno in FULL else StorageError
+    return _fault(path, problem, error, DiskFull if error.errno in FULL else StorageError)
+
+
+def _fault(
+    path: str, problem: str, error: OSError, kind: type[StorageError] = StorageError
+) -> StorageError:
     return kind(path, f"{problem}: {error.strerror}", "look at the disk, the mode and the owner")

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
 from struct import Struct
 from typing import Final, NamedTuple, Protocol
 
@@ -131,6 +130,7 @@ class StreamLog:
         self._committed = 0
         self._next = 0
         self._last_ms = 0
+        self._older_bytes = 0
 
     def recover(self) -> Iterator[int]:
         """Read what is there, a bit at a time, so that others can work in between.
@@ -172,7 +172,7 @@ class StreamLog:
     @property
     def size_bytes(self) -> int:
         """Bytes of all segments."""
-        return sum(segment.size for segment in self._segments)
+        return self._older_bytes + self._segments[-1].size if self._segments else 0
 
     @property
     def segments(self) -> int:
@@ -205,6 +205,7 @@ class StreamLog:
         return segment.size >= self.segment_bytes and segment.first_ms is not None
 
     def _add_segment(self, first: int, size: int) -> None:
+        self._older_bytes = self.size_bytes
         self._segments.append(SegmentIndex(first, size))
         self._firsts.append(first)
 
@@ -298,13 +299,24 @@ class StreamLog:
             # Its segment has gone; the next one that is left begins behind it.
             at += 1
             first, position = self._firsts[at], self._segments[at].start
-        while position >= self._segments[at].size and at + 1 < len(self._segments):
+        while True:
+            if first >= self._committed:
+                return [], (first, position)
+            if position < self._segments[at].size:
+                entries = self._shelf.read(first, position, READ_BYTES)
+                if entries:
+                    return self._committed_of(entries, first, position)
+            # A segment may end in something that is no chunk: what a torn end has left.
+            if at + 1 == len(self._segments):
+                return [], (first, position)
             at += 1
             first, position = self._firsts[at], self._segments[at].start
-        if position >= self._segments[at].size or first >= self._committed:
-            return [], (first, position)
+
+    def _committed_of(
+        self, entries: Sequence[Entry], first: int, position: int
+    ) -> tuple[Sequence[Chunk], Place]:
         chunks: list[Chunk] = []
-        for entry in self._shelf.read(first, position, READ_BYTES):
+        for entry in entries:
             if entry.first >= self._committed:
                 break
             chunks.append(_chunk(entry))
@@ -316,18 +328,16 @@ class StreamLog:
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
         """See `queues.stream_log`."""
         segments = self._segments
-        size = self.size_bytes
-        gone = 0
-        for segment, newer in pairwise(segments):
-            too_much = bytes_max is not None and size > bytes_max
-            too_old = age_ms is not None and segment.last_ms < now_ms - age_ms
+        while len(segments) > 1:
+            oldest = segments[0]
+            too_much = bytes_max is not None and self.size_bytes > bytes_max
+            too_old = age_ms is not None and oldest.last_ms < now_ms - age_ms
             # What is not committed has publishers that wait for it.
-            if not (too_much or too_old) or newer.first > self._committed:
+            if not (too_much or too_old) or segments[1].first > self._committed:
                 break
-            self._shelf.drop(segment.first)
-            size -= segment.size
-            gone += 1
-        del segments[:gone], self._firsts[:gone]
+            self._shelf.drop(oldest.first)
+            self._older_bytes -= oldest.size
+            del segments[0], self._firsts[0]
 
     def next_expiry(self, age_ms: int) -> int | None:
         """See `queues.stream_log`."""
@@ -343,6 +353,7 @@ class StreamLog:
         """The stream is gone, with everything in it."""
         self._segments.clear()
         self._firsts.clear()
+        self._older_bytes = 0
         self._committed = self._next
         self._shelf.delete()
 

@@ -254,6 +254,19 @@ def test_a_segment_without_a_header_is_taken_for_not_there() -> None:
     assert len(disk.names(folder_of(STREAMS, NUMBER))) == 1
 
 
+def test_the_end_of_a_segment_that_was_left_is_never_taken_for_torn() -> None:
+    disk = disk_with_folder()
+    log = opened(disk)
+    write(log, 5)
+    log.close()
+    folder = folder_of(STREAMS, NUMBER)
+    path = f"{folder}/{0:020}.log"
+    disk.overwrite(f"{folder}/{5:020}.log", b"")
+    disk.overwrite(path, disk.contents(path)[:-3])
+    with pytest.raises(DamagedFile):
+        opened(disk)
+
+
 def test_only_few_files_are_open() -> None:
     disk = disk_with_folder()
     log = opened(disk)
