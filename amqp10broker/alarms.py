@@ -35,6 +35,7 @@ class Cause(StrEnum):
     MEASURED = "measured"
     BY_HAND = "by hand"
     STORAGE = "storage cannot write"
+    STREAMS = "a stream cannot be written"
 
 
 @dataclass(frozen=True, slots=True)

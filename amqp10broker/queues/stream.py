@@ -243,7 +243,7 @@ class StreamQueue:
         """
         self.take_effects()
         self.failed = self.deleted = True
-        self._refuse_waiting()
+        self.refuse_waiting()
         for command in at_work:
             self.apply(command, 0)
         self.deleted = False
@@ -263,8 +263,8 @@ class StreamQueue:
             publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, self.failed, self.name)
         )
 
-    def _refuse_waiting(self) -> None:
-        """What is not committed is not confirmed any more."""
+    def refuse_waiting(self) -> None:
+        """What is not committed never will be: publishers are told."""
         for _, command in self._unconfirmed:
             self._refuse(command)
         for command in self._pending:
@@ -430,7 +430,7 @@ class StreamQueue:
             self._answer(command.request, refused)
         if refused is not None:
             return
-        self._refuse_waiting()
+        self.refuse_waiting()
         self.deleted = True
         for ref in self._consumers:
             self._tell(ref.reply_to, QueueDeleted(ref, self.name))

@@ -288,7 +288,5 @@ def _failed(path: str, problem: str, error: OSError) -> StorageError:
     return _fault(path, problem, error, DiskFull if error.errno in FULL else StorageError)
 
 
-def _fault(
-    path: str, problem: str, error: OSError, kind: type[StorageError] = StorageError
-) -> StorageError:
+def _fault(path: str, problem: str, error: OSError, kind: type[StorageError] = StorageError) -> StorageError:
     return kind(path, f"{problem}: {error.strerror}", "look at the disk, the mode and the owner")

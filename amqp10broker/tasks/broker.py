@@ -31,7 +31,7 @@ from amqp10broker import __version__
 from amqp10broker.alarms import Cause
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
+from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError
@@ -230,6 +230,9 @@ class Broker:
             if given is None:
                 self.data.furnished(default_records(self.catalog, self.config, users))
             self.data.catalog_log.sync()
+            if self.keeping is not None:
+                streams = (queue.number for queue in self.catalog if queue.type == QueueType.STREAM)
+                self.keeping.remove_deleted_streams(streams)
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""

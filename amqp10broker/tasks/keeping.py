@@ -12,7 +12,7 @@ A durable queue waits with its first letter until the journal has been read.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Protocol
 
@@ -26,9 +26,12 @@ from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.scratch import Scratch
+from amqp10broker.storage.stream_files import FileShelf, remove_leftovers
 from amqp10broker.tasks.committer import Committer
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.stream_queue import Sync
+from amqp10broker.tasks.stream_syncs import StreamSyncs
 from amqp10broker.tasks.syncer import open_syncer
 
 _log = Log("amqp10broker.keeping")
@@ -70,6 +73,7 @@ class Keeping:
         folder: DataFolder,
         journal: Journal,
         committer: Committer,
+        stream_syncs: StreamSyncs,
         on_failed: Callable[[BrokerError], None],
     ) -> None:
         """Keep what queues give.
@@ -79,9 +83,13 @@ class Keeping:
             folder: the data folder.
             journal: not recovered yet.
             committer: of the journal, not running yet.
+            stream_syncs: what the committer syncs for streams.
             on_failed: told once when the journal cannot be read, written or synced.
         """
         self.failure: BrokerError | None = None
+        self._disk = disk
+        self._folder = folder
+        self._stream_syncs = stream_syncs
         self._on_failed = on_failed
         self._soon = trio.Event()
         self.journal = journal
@@ -109,6 +117,32 @@ class Keeping:
         store = ClassicStore(group, self.journal, self.spool, RECORD_BYTES)
         self._kept[group] = store
         return store
+
+    def stream(self, number: int) -> FileShelf:
+        """The files of a stream, new or of before."""
+        return FileShelf(self._disk, self._folder.streams, number)
+
+    @property
+    def sync_stream(self) -> Sync:
+        """How a stream has its files synced."""
+        return self._stream_syncs.sync
+
+    def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
+        """Remove what is left of streams that are not there any more.
+
+        Args:
+            numbers: of those that are.
+
+        Raises:
+            StorageError: something could not be removed.
+        """
+        for name in remove_leftovers(self._disk, self._folder.streams, numbers):
+            _log.info("files of a deleted stream removed", folder=name)
+
+    def failed(self, error: BrokerError) -> None:
+        """Somebody else than the journal cannot be read or written: the broker stops."""
+        _log.error("storage has failed, the broker stops", reason=str(error))
+        self._fail(error)
 
     def add(self, kept: Kept) -> None:
         """Another kind of queue keeps something."""
@@ -250,8 +284,11 @@ async def opened_keeping(
         return
     async with open_syncer(delay_ms=sync_delay_ms) as helper:
         journal = Journal(data.disk, data.folder.journal, file_bytes_max=FILE_BYTES_MAX)
-        committer = Committer(journal, helper.sync, also=[data.catalog_log], on_full=on_full)
-        keeping = Keeping(data.disk, data.folder, journal, committer, on_failed)
+        streams = StreamSyncs()
+        also = (data.catalog_log, streams)
+        committer = Committer(journal, helper.sync, also=also, on_full=on_full)
+        streams.wake = committer.wake
+        keeping = Keeping(data.disk, data.folder, journal, committer, streams, on_failed)
         data.when_written = committer.wake
         failure: Exception | None = None
         try:

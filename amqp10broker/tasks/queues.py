@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqp10broker.alarms import Cause
 from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.stream import StreamQueue
@@ -18,7 +19,7 @@ from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue import RunningQueue
-from amqp10broker.tasks.stream_queue import RunningStream
+from amqp10broker.tasks.stream_queue import RunningStream, storage_error_in
 
 if TYPE_CHECKING:
     from amqp10broker.persistence.classic_store import ClassicStore
@@ -44,6 +45,8 @@ class Queues:
         self._broker = broker
         self._nursery = nursery
         self._running: set[RunningQueue] = set()
+        self._streams: set[RunningStream] = set()
+        self._full_streams: set[RunningStream] = set()
 
     @property
     def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
@@ -77,6 +80,8 @@ class Queues:
         """Nothing can be kept any more."""
         for running in list(self._running):
             running.storage_failed()
+        for stream in list(self._streams):
+            stream.storage_failed()
 
     def finish(self) -> None:
         """The tasks are over because the broker stops: what was put before is still decided and kept."""
@@ -85,29 +90,47 @@ class Queues:
 
     def _start_stream(self, spec: QueueSpec) -> RunningStream:
         broker = self._broker
-        log = StreamLog(MemoryShelf())
+        keeping = self.keeping if spec.number else None
+        log = StreamLog(MemoryShelf() if keeping is None else keeping.stream(spec.number))
         running = RunningStream(
             StreamQueue(spec.name, log, settings=spec.settings),
             log,
             lambda gone: self._forget(spec, gone),
             broker.clock,
+            sync=None if keeping is None else keeping.sync_stream,
+            on_full=self._on_stream_full,
             confirm_delay_ms=broker.config.fault_injection.confirm_delay_ms_for(spec.name),
         )
-        self._nursery.start_soon(self._run_stream, spec, running, name=f"stream {spec.name}")
+        self._streams.add(running)
+        self._nursery.start_soon(self._run_stream, spec, running, keeping, name=f"stream {spec.name}")
         return running
 
-    async def _run_stream(self, spec: QueueSpec, running: RunningStream) -> None:
+    def _on_stream_full(self, stream: RunningStream, full: bool) -> None:
+        (self._full_streams.add if full else self._full_streams.discard)(stream)
+        self._broker.set_alarm("disk", on=bool(self._full_streams), cause=Cause.STREAMS)
+
+    async def _run_stream(self, spec: QueueSpec, running: RunningStream, keeping: Keeping | None) -> None:
         try:
             await running.run()
         except Exception as error:
+            fault = storage_error_in(error)
+            if keeping is not None and fault is not None:
+                # Not even `restart` could know what is on the disk: nothing more is confirmed or served.
+                keeping.failed(fault)
+                return
+            what = "is gone" if keeping is None else "stays down"
             _log.error(
-                "stream failed by a fault in the broker and is gone",
+                f"stream failed by a fault in the broker and {what}",
                 queue=spec.name,
                 vhost=spec.vhost,
                 exc_info=error,
             )
-            self._forget(spec, running)
+            if keeping is None:
+                self._forget(spec, running)
             running.fail()
+        self._streams.discard(running)
+        if running in self._full_streams:
+            self._on_stream_full(running, full=False)
 
     def _make(self, spec: QueueSpec, store: ClassicStore | None) -> ClassicQueue:
         return ClassicQueue(

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import trio
 
-from amqp10broker.errors import DiskFull
+from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
@@ -29,6 +29,13 @@ RETRY_S: Final = 1.0
 
 Sync = Callable[[Sequence[int]], Awaitable[None]]
 """Makes files durable, by their descriptors."""
+
+
+def storage_error_in(error: BaseException) -> StorageError | None:
+    """The fault of storage that ended a stream's task, perhaps inside groups; None if it was another."""
+    if isinstance(error, BaseExceptionGroup):
+        return next((found for each in error.exceptions if (found := storage_error_in(each))), None)
+    return error if isinstance(error, StorageError) else None
 
 
 class RunningStream(LetterBox):
@@ -64,7 +71,7 @@ class RunningStream(LetterBox):
         clock: WallClock,
         *,
         sync: Sync | None = None,
-        on_full: Callable[[bool], None] | None = None,
+        on_full: Callable[[RunningStream, bool], None] | None = None,
         confirm_delay_ms: int = 0,
     ) -> None:
         """Make a stream ready to run.
@@ -248,7 +255,13 @@ class RunningStream(LetterBox):
         else:
             _log.warning("there is room again for a stream", queue=self.queue.name)
         if self._on_full is not None:
-            self._on_full(full)
+            self._on_full(self, full)
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more: who waits for it hears so."""
+        if self._sync is not None:
+            self.queue.refuse_waiting()
+            self._send_effects()
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""

@@ -115,7 +115,7 @@ async def running(
         forget,
         WallClock(),
         sync=None if sync is None else sync.sync,
-        on_full=lambda full: found[0].full.append(full),
+        on_full=lambda _, full: found[0].full.append(full),
         confirm_delay_ms=delay_ms,
     )
     found.append(Running(stream))
