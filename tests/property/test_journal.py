@@ -6,13 +6,14 @@ The model is `tests.support.journals.World`. Recovery compares after each crash.
 from __future__ import annotations
 
 import errno
+import random
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from amqp10broker.errors import StorageError
-from tests.support.journals import LONG, World, new_disk
+from tests.support.journals import LONG, World, new_disk, walk
 
 SIZES = st.sampled_from((0, 1, 20, 100, 480, 512, 1100))
 # States after a loss of power that are looked at before one of them is gone on with.
@@ -86,6 +87,12 @@ class JournalMachine(RuleBasedStateMachine):
         chosen = live[:count] if data.draw(st.booleans()) else live[::2]
         for message in chosen:
             self.world.consume(message)
+
+    @precondition(lambda self: self.syncing is None)
+    @rule(seed=st.integers(0, 10_000))
+    def wander(self, seed: int) -> None:
+        """Further on than single rules come in the time there is."""
+        walk(self.world, random.Random(seed), 8)
 
     @rule()
     def clean(self) -> None:
