@@ -47,37 +47,40 @@ class Syncer:
         """Make durable what has been written to these files and folders.
 
         Args:
-            fds: their descriptors, `syncer_child.FDS_MAX` at most.
+            fds: their descriptors.
 
         Raises:
             StorageFailed: it may not be durable, and no later sync will tell. Stop.
         """
-        assert len(fds) <= syncer_child.FDS_MAX
         try:
             while self._unread:
-                _check(await self._answer())
-                self._unread -= 1
-            attached = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
-            # Straight to the system, here and below: Trio's own sockets let others run at each call,
-            # which is half of what a commit costs. One byte always has room.
-            self._channel.sendmsg([b"s"], attached)
-            self._unread += 1
-            answer = await self._answer()
-            self._unread -= 1
+                await self._take_answer()
+            for start in range(0, len(fds), syncer_child.FDS_MAX):
+                some = array.array("i", fds[start : start + syncer_child.FDS_MAX])
+                # Straight to the system, here and below: Trio's own sockets let others run at each call,
+                # which is half of what a commit costs. One byte always has room.
+                self._channel.sendmsg([b"s"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, some)])
+                self._unread += 1
+                await self._take_answer()
         except OSError as error:
             raise _failed(f"cannot be reached: {error.strerror}") from error
-        _check(answer)
         if self._delay_s:
             await trio.sleep(self._delay_s)
 
-    async def _answer(self) -> int:
+    async def _take_answer(self) -> None:
         await trio.lowlevel.wait_readable(self._channel)
         # Four bytes that one call has sent come in one piece.
         data = self._channel.recv(syncer_child.ANSWER.size)
         if len(data) < syncer_child.ANSWER.size:
             raise _failed("has ended")
+        self._unread -= 1
         number: int = syncer_child.ANSWER.unpack(data)[0]
-        return number
+        if number:
+            raise StorageFailed(
+                "the data folder",
+                f"what was written cannot be synced: {os.strerror(number)}",
+                "look at the disk; the broker stops, and a start recovers what was confirmed",
+            )
 
 
 @asynccontextmanager
@@ -116,15 +119,6 @@ async def open_syncer(*, delay_ms: int = 0) -> AsyncIterator[Syncer]:
                     # It hangs in a sync that the disk does not end; even this may take until it does.
                     process.kill()
                     await process.wait()
-
-
-def _check(answer: int) -> None:
-    if answer:
-        raise StorageFailed(
-            "the data folder",
-            f"what was written cannot be synced: {os.strerror(answer)}",
-            "look at the disk; the broker stops, and recovers what was confirmed when it is started again",
-        )
 
 
 def _failed(problem: str) -> StorageFailed:

@@ -53,6 +53,23 @@ async def test_files_and_folders_are_synced_and_a_bad_descriptor_is_told(tmp_pat
         os.close(fd)
 
 
+async def test_more_files_are_synced_than_fit_into_one_request(tmp_path: Path) -> None:
+    file = OsDisk().create(str(tmp_path / "file"))
+    reading, writing = os.pipe()
+    with trio.fail_after(20):
+        async with open_syncer() as syncer:
+            await syncer.sync([])
+            await syncer.sync([file] * (2 * syncer_child.FDS_MAX + 1))
+            with pytest.raises(StorageFailed, match="Invalid argument"):
+                await syncer.sync([*[file] * (2 * syncer_child.FDS_MAX), writing])
+            with pytest.raises(StorageFailed, match="Invalid argument"):
+                await syncer.sync([writing, *[file] * syncer_child.FDS_MAX])
+            # All is answered for: the next is not taken for one of those.
+            await syncer.sync([file])
+    for fd in (file, reading, writing):
+        os.close(fd)
+
+
 async def test_a_helper_that_dies_is_told_and_not_replaced(tmp_path: Path) -> None:
     fd = OsDisk().create(str(tmp_path / "file"))
     with trio.fail_after(20):
