@@ -1,0 +1,324 @@
+"""Streams over AMQP 1.0, with proton and with RabbitMQ's own client: offsets, filters, credit, drain."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from proton import Delivery, Described, Link, Message, symbol, timestamp
+from rabbitmq_amqp_python_client import (
+    AddressHelper,
+    Connection,
+    Environment,
+    MessageProperties,
+    OffsetSpecification,
+    StreamConsumerOptions,
+    StreamFilterOptions,
+    StreamSpecification,
+)
+
+from tests.integration.test_rabbitmq_amqp_client import Collect, Done, within
+from tests.support.broker_process import BrokerProcess
+from tests.support.proton_client import ProtonClient, ReceivingEnd
+
+pytestmark = pytest.mark.integration
+
+OFFSET = symbol("x-stream-offset")
+
+
+def filters(**described: Any) -> dict[Any, Any]:
+    """A filter-set: the names of rabbitmq's filters with _ for -, and sql."""
+    names = {"sql": ("sql-filter", "amqp:sql-filter")}
+    result = {}
+    for key, value in described.items():
+        name, descriptor = names.get(key, (f"rabbitmq:stream-{key}".replace("_", "-"),) * 2)
+        result[symbol(name)] = Described(symbol(descriptor), value)
+    return result
+
+
+def reader(client: ProtonClient, stream: str, filter_set: Any = None, **options: Any) -> ReceivingEnd:
+    """A receiver with a filter-set; from the first message on if it is None."""
+    given = filters(offset_spec="first") if filter_set is None else filter_set
+
+    def put(link: Any) -> None:
+        link.source.filter.put_dict(given)
+
+    return client.receiver(stream, apply=[put], **options)
+
+
+def offsets(receiver: ReceivingEnd) -> list[int]:
+    return [int(each.message.annotations[OFFSET]) for each in receiver.received]
+
+
+@pytest.fixture
+def environment(broker: BrokerProcess) -> Iterator[Environment]:
+    created = Environment(uri=f"amqp://guest:guest@{broker.host}:{broker.port}/")
+    yield created
+    created.close()
+
+
+@pytest.fixture
+def rabbit(environment: Environment) -> Connection:
+    """RabbitMQ's client, which can declare streams."""
+    created = environment.connection()
+    created.dial()
+    return created
+
+
+@pytest.fixture
+def stream(rabbit: Connection, client: ProtonClient, queue: str) -> Iterator[str]:
+    """A stream with the messages 0 .. 19, with an application property n and a subject, in 20 chunks."""
+    management = rabbit.management()
+    management.declare_queue(StreamSpecification(name=queue))
+    sender = client.sender(queue)
+    for number in range(20):
+        message = Message(
+            body=number,
+            properties={"n": number},
+            subject="even" if number % 2 == 0 else "odd",
+            annotations={symbol("x-stream-filter-value"): "low" if number < 10 else "high"},
+        )
+        assert sender.outcome(sender.transfer(message)).state == Delivery.ACCEPTED
+    sender.close()
+    yield queue
+    management.delete_queue(queue)
+
+
+# --- the attach -------------------------------------------------------------------------------------
+
+
+def test_the_reply_says_which_filters_are_in_place(client: ProtonClient, stream: str) -> None:
+    """Those that are valid and known; distribution-mode is copy, and the extensions are offered."""
+    asked = filters(offset_spec="first", filter="low", sql="n > 3") | {
+        symbol("unknown"): Described(symbol("no:such-filter"), 1),
+        symbol("bare"): "first",
+    }
+    receiver = reader(client, stream, asked)
+    source = receiver.link.remote_source
+    source.filter.rewind()
+    source.filter.next()
+    assert set(source.filter.get_object()) == {
+        "rabbitmq:stream-offset-spec", "rabbitmq:stream-filter", "sql-filter"
+    }  # fmt: skip
+    assert source.distribution_mode == source.DIST_MODE_COPY
+
+
+@pytest.mark.parametrize("wrong", [{"sql": "n >"}, {"offset_spec": "never"}, {"filter": 7}])
+def test_a_filter_that_is_invalid_is_not_in_place(
+    client: ProtonClient, stream: str, wrong: dict[str, Any]
+) -> None:
+    """No error: the client compares."""
+    receiver = reader(client, stream, filters(**wrong))
+    assert not receiver.closed
+    source = receiver.link.remote_source
+    source.filter.rewind()
+    assert source.filter.next() is None or not source.filter.get_object()
+
+
+# --- where to begin ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("spec", "first"),
+    [("first", 0), (symbol("first"), 0), ("last", 19), (0, 0), (7, 7), (19, 19), ("1h", 0)],
+    ids=str,
+)
+def test_a_receiver_begins_where_it_asks(client: ProtonClient, stream: str, spec: Any, first: int) -> None:
+    """By word, by number, by age."""
+    receiver = reader(client, stream, filters(offset_spec=spec), credit=100)
+    receiver.take(20 - first)
+    assert offsets(receiver) == receiver.bodies == list(range(first, 20))
+
+
+@pytest.mark.parametrize("filter_set", [{}, filters(offset_spec="next"), filters(offset_spec=20)])
+def test_a_receiver_begins_at_the_end_unless_it_asks(
+    client: ProtonClient, stream: str, filter_set: Any
+) -> None:
+    """The default is next."""
+    receiver = reader(client, stream, filter_set, credit=10)
+    receiver.drain()
+    assert not receiver.received
+    sender = client.sender(stream)
+    sender.send("later")
+    receiver.grant(5)
+    receiver.take(1)
+    assert offsets(receiver) == [20]
+
+
+def test_a_receiver_begins_at_a_time(client: ProtonClient, stream: str) -> None:
+    """Milliseconds in AMQP 1.0."""
+    now_ms = int(time.time() * 1000)
+    receiver = reader(client, stream, filters(offset_spec=timestamp(now_ms - 60_000)), credit=100)
+    receiver.take(20)
+    receiver = reader(client, stream, filters(offset_spec=timestamp(now_ms + 60_000)), credit=100)
+    receiver.drain()
+    assert not receiver.received
+
+
+# --- credit -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("settled", [True, False])
+def test_no_more_comes_than_was_granted_and_settling_grants_nothing(
+    client: ProtonClient, stream: str, settled: bool
+) -> None:
+    """Whatever the outcome, nothing is taken away and nothing comes again."""
+    mode = Link.SND_SETTLED if settled else Link.SND_UNSETTLED
+    receiver = reader(client, stream, credit=6, snd_settle_mode=mode)
+    taken = receiver.take(6)
+    if not settled:
+        for item, state in zip(
+            taken, (Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED) * 2, strict=True
+        ):
+            receiver.settle(item, state)
+    receiver.drain()
+    assert offsets(receiver) == [*range(6)]
+    receiver.grant(14)
+    receiver.take(14)
+    assert offsets(receiver) == [*range(20)]
+
+
+def test_a_drain_brings_all_there_is_and_forfeits_the_rest(client: ProtonClient, stream: str) -> None:
+    """As of a queue."""
+    receiver = reader(client, stream)
+    receiver.drain(100)
+    assert offsets(receiver) == [*range(20)]
+    assert receiver.link.credit == 0
+    sender = client.sender(stream)
+    sender.send("more")
+    receiver.drain()
+    assert len(receiver.received) == 20
+    receiver.grant(1)
+    receiver.take(21)
+    assert offsets(receiver) == [*range(21)]
+
+
+def test_lowered_credit_gives_back_and_what_was_given_back_comes_again(
+    client: ProtonClient, stream: str
+) -> None:
+    """Stopped in the middle, no message is lost or doubled."""
+    receiver = reader(client, stream, credit=10)
+    receiver.take(10)
+    receiver.grant(5)
+    receiver.stop()
+    receiver.grant(100)
+    client.wait(lambda: len(receiver.received) == 20, "all messages")
+    assert offsets(receiver) == [*range(20)]
+
+
+def test_available_counts_from_the_receivers_position(
+    broker: BrokerProcess, client: ProtonClient, stream: str
+) -> None:
+    """What is committed and not consumed."""
+    receiver = reader(client, stream, credit=5)
+    receiver.take(5)
+    [link] = broker.links(stream)
+    broker.wait_until(lambda: broker.links(stream)[0]["available"] == 15, "15 available")
+    assert link["role"] == "receiver"
+
+
+# --- filters ----------------------------------------------------------------------------------------
+
+
+def test_only_chunks_with_a_wanted_value_come(client: ProtonClient, stream: str) -> None:
+    """The Bloom filter; here every chunk has one message."""
+    receiver = reader(client, stream, filters(offset_spec="first", filter=["high"]), credit=100)
+    receiver.drain()
+    assert offsets(receiver) == [*range(10, 20)]
+
+
+def test_only_messages_that_pass_the_sql_filter_come(client: ProtonClient, stream: str) -> None:
+    """And only they use credit."""
+    filter_set = filters(offset_spec="first", sql="n % 5 = 2 AND p.subject = 'even'")
+    receiver = reader(client, stream, filter_set)
+    receiver.drain(1)
+    assert offsets(receiver) == [2]
+    receiver.drain(100)
+    assert offsets(receiver) == [2, 12]
+
+
+def test_filters_of_both_stages_work_together(client: ProtonClient, stream: str) -> None:
+    """SQL on the messages of the chunks that the Bloom filter lets through."""
+    filter_set = filters(offset_spec="first", filter="high", sql="n % 2 = 1")
+    receiver = reader(client, stream, filter_set)
+    receiver.drain(100)
+    assert offsets(receiver) == [11, 13, 15, 17, 19]
+
+
+# --- RabbitMQ's client ------------------------------------------------------------------------------
+
+
+def consume(environment: Environment, stream: str, count: int, options: StreamConsumerOptions) -> list[int]:
+    """The offsets of the first deliveries."""
+    connection = environment.connection()
+    connection.dial()
+    handler = Collect(count, None)
+    handler.bodies = []
+    taken: list[int] = []
+
+    def on_message(event: Any) -> None:
+        taken.append(int(event.message.annotations["x-stream-offset"]))
+        if len(taken) == count:
+            raise Done
+
+    handler.on_amqp_message = on_message  # type: ignore[method-assign]
+    consumer = connection.consumer(
+        AddressHelper.queue_address(stream), message_handler=handler, consumer_options=options
+    )
+    with pytest.raises(Done), within(20.0):
+        consumer.run()
+    connection.close()
+    return taken
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"offset_specification": OffsetSpecification.first}, [0, 1, 2]),
+        ({"offset_specification": 16}, [16, 17, 18, 19]),
+        ({"offset_specification": OffsetSpecification.last}, [19]),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(values=["high"])},
+            [10, 11, 12],
+        ),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(sql="n > 14 AND properties.subject = 'odd'")},
+            [15, 17, 19],
+        ),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(message_properties=MessageProperties(subject="odd"))},
+            [1, 3, 5],
+        ),
+        (
+            {"offset_specification": OffsetSpecification.first,
+             "filter_options": StreamFilterOptions(application_properties={"n": 4})},
+            [4],
+        ),
+    ],
+    ids=["first", "offset", "last", "values", "sql", "properties", "application properties"],
+)  # fmt: skip
+def test_rabbitmqs_client_reads_what_it_asks_for(
+    environment: Environment, stream: str, options: dict[str, Any], expected: list[int]
+) -> None:
+    """Its options for streams, one by one."""
+    assert consume(environment, stream, len(expected), StreamConsumerOptions(**options)) == expected
+
+
+def test_management_says_which_offsets_there_are(rabbit: Connection, stream: str) -> None:
+    """As unsigned integers, beside the count."""
+    answer = rabbit.management().request(None, AddressHelper.queue_address(stream), "GET", [200])
+    found = {name: answer.body[name] for name in ("type", "message_count", "first_offset", "next_offset")}
+    assert found == {"type": "stream", "message_count": 20, "first_offset": 0, "next_offset": 20}
+
+
+def test_the_command_line_lists_offsets(broker: BrokerProcess, stream: str) -> None:
+    """Columns of their own."""
+    listed = broker.run_command("list-queues", "name", "type", "messages", "first_offset", "next_offset")
+    assert listed.returncode == 0
+    [line] = [line for line in listed.stdout.splitlines() if stream in line]
+    assert line.replace("│", " ").split() == [stream, "stream", "20", "0", "20"]
