@@ -201,6 +201,11 @@ class FileShelf:
         position = self._newest.append(self._number, CHUNK, first, payload)
         return position, self._newest.end - position
 
+    def mark(self) -> None:
+        """See `Shelf.mark`."""
+        if self._newest is not None:
+            self._newest.mark()
+
     def write(self) -> None:
         """See `Shelf.write`."""
         if self._newest is not None:
@@ -258,12 +263,24 @@ class FileShelf:
 
     def close(self) -> None:
         """See `Shelf.close`."""
+        if self._newest is not None and self._newest.is_open:
+            self._mark_the_end(self._newest)
         for file in self._files.values():
             file.close()
 
+    def _mark_the_end(self, file: LogFile) -> None:
+        """At an orderly end a marker guards the last commit; without it, it is as well kept as before."""
+        try:
+            if not file.collected_bytes:
+                file.mark()
+                file.write()
+        except StorageError:
+            return
+
     def delete(self) -> None:
         """See `Shelf.delete`."""
-        self.close()
+        for file in self._files.values():
+            file.close()
         self._files.clear()
         try:
             if self._disk.is_folder(self._folder):

@@ -88,6 +88,9 @@ class Shelf(Protocol):
     def append(self, first: int, payload: Sequence[bytes]) -> tuple[int, int]:
         """Put a record at the end of the newest segment, not yet written; gives position and length."""
 
+    def mark(self) -> None:
+        """Append what tells a later reader that all before is durable, as it is now."""
+
     def write(self) -> None:
         """Write what was appended.
 
@@ -208,6 +211,10 @@ class StreamLog:
         self._older_bytes = self.size_bytes
         self._segments.append(SegmentIndex(first, size))
         self._firsts.append(first)
+
+    def mark(self) -> None:
+        """Append a marker, which guards the last commit (`storage.tail`); everything must be committed."""
+        self._shelf.mark()
 
     def write(self) -> int:
         """Write what was appended.

@@ -36,6 +36,9 @@ class MemoryShelf:
         self._end = position + length
         return position, length
 
+    def mark(self) -> None:
+        """Nobody reads this later."""
+
     def write(self) -> None:
         """Nothing is left to do."""
 

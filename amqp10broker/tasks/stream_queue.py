@@ -17,6 +17,7 @@ from amqp10broker.queues.commands import Command
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.committer import MARK_AFTER_S
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
@@ -51,6 +52,8 @@ class RunningStream(LetterBox):
         "_delay_s",
         "_full",
         "_mailbox",
+        "_mark_at",
+        "_marked",
         "_on_deleted",
         "_on_full",
         "_retry_at",
@@ -100,6 +103,9 @@ class RunningStream(LetterBox):
         self._full = False
         self._unwritten = False
         self._retry_at = 0.0
+        self._marked = 0
+        # When a marker is due; infinite if the last commit has one, or there was none.
+        self._mark_at = math.inf
 
     def post(self, command: Command) -> None:
         """Put one letter."""
@@ -175,6 +181,7 @@ class RunningStream(LetterBox):
                     queue.apply(command, now_ms)
             self._forget_if_deleted()
             self._commit(now_ms)
+            self._mark_if_quiet()
             if (queue.waiting or self._unwritten) and self._writing is None:
                 self._write(now_ms)
             due = queue.deadline()
@@ -195,6 +202,7 @@ class RunningStream(LetterBox):
             await trio.lowlevel.checkpoint()
             return await self._mailbox.take_all() if self._mailbox.waiting else []
         at = math.inf if due is None else self._clock.trio_time(due)
+        at = min(at, self._mark_at)
         if self._full:
             at = min(at, self._retry_at)
         if at == math.inf:
@@ -230,9 +238,20 @@ class RunningStream(LetterBox):
         if self._synced:
             assert self._writing is not None
             self._store.commit(self._writing)
+            if self._writing > self._marked:
+                self._marked = self._writing
+                self._mark_at = trio.current_time() + MARK_AFTER_S
             self._writing = None
             self._synced = False
             self.queue.commit(now_ms)
+
+    def _mark_if_quiet(self) -> None:
+        """After a while without a commit a marker is written, which guards the last one."""
+        if trio.current_time() >= self._mark_at:
+            self._mark_at = math.inf
+            if self._writing is None and not self._unwritten and not self.queue.waiting:
+                self._store.mark()
+                self._unwritten = True
 
     async def _sync_forever(self) -> None:
         while True:

@@ -159,6 +159,8 @@ async def test_on_disk_a_publish_is_confirmed_after_the_sync_and_readers_do_not_
         assert await one.effects() == []
         await trio.sleep(11)
         assert await one.confirmed() == [0, 1]
+        # A quiet second, and the marker that it brings is synced as well.
+        await trio.sleep(20)
         one.publish(1)
         one.publish(1)
         await wait_all_tasks_blocked()
@@ -171,7 +173,7 @@ async def test_on_disk_a_publish_is_confirmed_after_the_sync_and_readers_do_not_
         await trio.sleep(11)
         effects = await one.effects()
         assert offsets_of(effects) == [4, 5, 6, 7, 8]
-        assert slow.syncs == 3
+        assert slow.syncs == 4
 
 
 async def test_confirms_can_be_delayed_by_fault_injection(autojump_clock: MockClock) -> None:
@@ -225,6 +227,27 @@ async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_seco
         assert [list(each.ids) for each in effects if isinstance(each, Confirmed)] == [[1], [2]]
         assert offsets_of(effects)[-2:] == [1, 2]
         assert one.full == [True, False]
+
+
+async def test_after_a_quiet_second_a_marker_guards_the_last_commit(autojump_clock: object) -> None:
+    """So that damage in it is told from a torn end, also when the broker is killed."""
+    for quiet_s, guarded in ((0.5, False), (1.5, True)):
+        disk = new_disk()
+        async with running(shelf_of(disk), Slow(disk)) as one:
+            one.publish(5)
+            await trio.sleep(quiet_s)
+            killed = disk.after_kill()
+            size = len(disk.contents(f"{folder_of(STREAMS, 1)}/{0:020}.log"))
+            await trio.sleep(100)
+            # One marker is enough.
+            assert len(disk.contents(f"{folder_of(STREAMS, 1)}/{0:020}.log")) - size == (0 if guarded else 37)
+        content = bytearray(killed.contents(f"{folder_of(STREAMS, 1)}/{0:020}.log"))
+        content[100:103] = bytes(3)
+        killed.overwrite(f"{folder_of(STREAMS, 1)}/{0:020}.log", bytes(content))
+        if guarded:
+            with pytest.RaisesGroup(DamagedFile, flatten_subgroups=True):
+                async with running(shelf_of(killed), Slow(killed)):
+                    await trio.sleep(1)
 
 
 async def test_a_sync_that_fails_ends_the_task(autojump_clock: object) -> None:
