@@ -254,7 +254,7 @@ class ClassicStore:
         expire = False
         wanted = range(handle.first, handle.first + handle.count)
         for extent in self._level(handle.level).extents.overlapping(wanted.start, wanted.stop):
-            for part in self._parts(extent, wanted):
+            for part in self._parts(handle.level, extent, wanted):
                 found = part.messages()
                 messages += found
                 expire = expire or part.expiries is not None
@@ -267,15 +267,19 @@ class ClassicStore:
         if isinstance(handle, Place):
             self._spool.drop(handle)
 
-    def _parts(self, extent: Extent, wanted: range) -> Iterator[_Part]:
-        """Read the records of an extent that have wanted positions."""
+    def _parts(self, number: int, extent: Extent, wanted: range) -> Iterator[_Part]:
+        """Read the records of an extent that have wanted positions.
+
+        Between them stand records of others, of other levels too, and what the extent has not any more.
+        """
+        start, stop = max(wanted.start, extent.first), min(wanted.stop, extent.stop)
         for record in self._log.read_run(extent.file, extent.offset, extent.length):
             if record.group != self.group or record.kind != MESSAGES:
                 continue
             first, payload = record.index, record.payload
-            _, count, expiries, at = decode_start(payload)
-            low, high = max(wanted.start, first), min(wanted.stop, first + count)
-            if low < high:
+            level, count, expiries, at = decode_start(payload)
+            low, high = max(start, first), min(stop, first + count)
+            if level == number and low < high:
                 part = slice(low - first, high - first)
                 yield _Part(low, payload, at, part, None if expiries is None else expiries[part])
 
@@ -290,7 +294,7 @@ class ClassicStore:
         for number, level in list(self._levels.items()):
             for extent in level.extents.of_file(file):
                 # Read before anything is appended: that replaces the extent.
-                parts = [part for run in extent.live_runs() for part in self._parts(extent, run)]
+                parts = [part for run in extent.live_runs() for part in self._parts(number, extent, run)]
                 for part in parts:
                     self._append_again(number, part)
                 yield
@@ -356,14 +360,14 @@ class ClassicStore:
             pages: list[Page] = []
             for extent in level.extents:
                 for run in extent.live_runs():
-                    size = extent.size if len(run) == extent.count else self._size_of(extent, run)
+                    size = extent.size if len(run) == extent.count else self._size_of(number, extent, run)
                     self.live += len(run)
                     _add_run(pages, number, run, size, level)
             backlogs[number] = pages, level.next
         return backlogs
 
-    def _size_of(self, extent: Extent, run: range) -> int:
-        return sum(part.size() for part in self._parts(extent, run))
+    def _size_of(self, number: int, extent: Extent, run: range) -> int:
+        return sum(part.size() for part in self._parts(number, extent, run))
 
 
 def _add_run(pages: list[Page], number: int, run: range, size: int, level: _Level) -> None:

@@ -1,6 +1,6 @@
 """Where the messages of one level lie in the journal: positions to places, and which of them are gone.
 
-An extent is one record of the journal, or several that follow each other there. Which of its messages
+An extent is one record of the journal, or several with few others between them. Which of its messages
 are gone is one number with a bit for each, so that the index takes a few bytes a message even when they
 go in any order. Positions grow, so extents are in order.
 """
@@ -14,6 +14,8 @@ from typing import Final, Protocol
 
 EXTENT_BYTES_MAX: Final = 256 * 1024
 """Records are not joined beyond this: an extent is read as a whole."""
+DILUTION_MAX: Final = 8
+"""Nor if more than so many bytes would have to be read for one of ours."""
 
 _FIRST: Final = attrgetter("first")
 
@@ -36,8 +38,8 @@ class Extent:
         count: of messages.
         file: number of the journal's file.
         offset: where the first record begins.
-        length: bytes of all of them.
-        weight: of these, what counts for its messages; less only when other extents have the rest.
+        length: bytes to the end of the last one, with what stands between them.
+        weight: of these, what counts for its messages.
         size: bytes of the messages' contents.
         gone: has a 1 for each message that is gone, the first one's lowest.
         gone_count: how many.
@@ -134,12 +136,11 @@ class Extents:
             last is not None
             and last.stop == first
             and last.file == file
-            and last.offset + last.length == offset
-            and last.length + length <= EXTENT_BYTES_MAX
+            and offset + length - last.offset <= min(EXTENT_BYTES_MAX, DILUTION_MAX * (last.weight + length))
             and not last.gone_count
         ):
             last.count += count
-            last.length += length
+            last.length = offset + length - last.offset
             last.weight += length
             last.size += size
             return

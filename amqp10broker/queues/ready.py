@@ -22,6 +22,9 @@ _HEAD: Final = itemgetter(0)
 
 Keyed = tuple[int, Message]
 
+EXPIRED_MAX: Final = 1024
+"""Messages that expire in one go; each may have to be dead-lettered."""
+
 
 class Level:
     """One priority.
@@ -206,12 +209,16 @@ class Ready:
         raise AssertionError("nothing is ready")
 
     def take_expired(self, now_ms: int) -> list[Keyed]:
-        """Take what has expired by now at the head of each level."""
+        """Take what has expired by now at the head of each level, at most `EXPIRED_MAX` messages.
+
+        More are due at once: whoever waits for `next_expiry` lets others run between. Meanwhile
+        nobody gets what has expired, because `take` looks as well.
+        """
         gone: list[Keyed] = []
         if not self.may_expire:
             return gone
         for level in self.levels:
-            while 0 < self._first_expiry(level) <= now_ms:
+            while len(gone) < EXPIRED_MAX and 0 < self._first_expiry(level) <= now_ms:
                 gone += self._take_from(level, 1)
         return gone
 

@@ -6,6 +6,7 @@ import pytest
 
 from amqp10broker.message.message import header_of
 from amqp10broker.queues.commands import Touch, Verdict
+from amqp10broker.queues.ready import EXPIRED_MAX
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 
@@ -175,3 +176,17 @@ def test_an_expiry_can_come_and_go_by_policy() -> None:
     assert not bench.queue.deleted, "unused since it was made"
     bench.wait(1)
     assert bench.queue.deleted
+
+
+def test_many_that_expire_together_go_in_parts_and_nobody_gets_one_meanwhile() -> None:
+    bench = Bench(DLX)
+    count = 3 * EXPIRED_MAX
+    bench.publish(*[message(number, ttl=10) for number in range(count)], "lives")
+    bench.now += 20
+    bench.queue.tick(bench.now)
+    assert bench.ready() == count + 1 - EXPIRED_MAX
+    due = bench.queue.deadline()
+    assert due is not None
+    assert due <= bench.now, "it wants to go on at once"
+    assert bench.consumer(1).got == ["lives"]
+    assert len(bench.dead) == count
