@@ -23,7 +23,7 @@ from amqp10broker.cli.exits import EXIT_OK, Failed
 from amqp10broker.errors import ConfigError
 
 QUEUE_TYPE: Final = "x-queue-type"
-QUEUE_TYPES: Final = ("classic", "quorum")
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 EXCHANGE_TYPES: Final = (
     *("direct", "fanout", "topic", "headers"),
     *("x-consistent-hash", "x-modulus-hash", "x-local-random"),

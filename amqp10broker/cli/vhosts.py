@@ -22,7 +22,7 @@ def _add_arguments(parser: Parser) -> None:
     parser.add_argument("--tag", dest="tags", action="append", default=[], help="for people, repeatable")
     parser.add_argument(
         "--default-queue-type",
-        choices=("classic", "quorum"),
+        choices=("classic", "quorum", "stream"),
         help="of queues that are declared without a type",
     )
     add_where(parser)

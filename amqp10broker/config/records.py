@@ -312,7 +312,7 @@ class Config:
 
     default_vhost: str = text("/", "virtual host of AMQP 1.0 clients that name none")
     default_queue_type: str = text(
-        "classic", "type of queues that are declared without one", choices=("classic", "quorum")
+        "classic", "type of queues that are declared without one", choices=("classic", "quorum", "stream")
     )
     definitions: str | None = text(
         None, "JSON file with users, virtual hosts, queues, exchanges as RabbitMQ exports them, read at start"

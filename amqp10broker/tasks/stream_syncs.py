@@ -12,7 +12,7 @@ from typing import Final
 import trio
 
 FILES_MAX: Final = 8
-"""Files of streams in one commit. The helper takes 16 descriptors, and catalog and journal need some."""
+"""Files of streams in one commit. The others have their turn in the next, so that no commit takes long."""
 
 
 class _Waiting:

@@ -327,7 +327,7 @@ class TestRequests:
         "declare q",
         "declare stream q",
         "declare queue",
-        "declare queue q --type stream",
+        "declare queue q --type jms",
         "delete queue",
         "bind x",
         "close-connection one",

@@ -96,7 +96,7 @@ def complete(tmp_path: Path, *words: str) -> list[str]:
         (["declare", ""], ["queue", "exchange"]),
         (["declare", "exchange", "--typ"], ["--type"]),
         (["declare", "exchange", "--type", "to"], ["topic"]),
-        (["declare", "queue", "--type", ""], ["classic", "quorum"]),
+        (["declare", "queue", "--type", ""], ["classic", "quorum", "stream"]),
         (["delete", "v"], ["vhost"]),
         (["alarm", ""], ["memory", "disk", "on", "off"]),
         (["set-vm-memory-high-watermark", "a"], ["absolute"]),
