@@ -1,0 +1,374 @@
+"""What AMQP 1.0 clients see of quorum queues and streams: cases of RabbitMQ's amqp_client_SUITE.
+
+The same cases for classic queues are in test_proton_credit.py and test_proton_outcomes.py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from pika.adapters.blocking_connection import BlockingChannel
+from proton import Delivery, Described, Link, Message, Terminus, symbol
+
+from tests.support.broker_process import BrokerProcess
+from tests.support.pika_client import Inbox
+from tests.support.proton_client import ProtonClient, ReceivingEnd
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+Receive = Callable[..., ReceivingEnd]
+
+
+def from_the_first(receiver: Link) -> None:
+    """A stream's consumer that begins at the oldest message."""
+    receiver.source.filter.put_dict(
+        {symbol("offset"): Described(symbol("rabbitmq:stream-offset-spec"), "first")}
+    )
+
+
+class Scene:
+    """One queue of a kind, and a client.
+
+    Attributes:
+        address: of the queue.
+        keeps: nothing that a consumer does takes a message away.
+    """
+
+    def __init__(self, kind: str, name: str, channel: BlockingChannel, client: ProtonClient) -> None:
+        self.kind, self.name, self.client, self.channel = kind, name, client, channel
+        self.address = f"/queues/{name}"
+        self.keeps = kind == "stream"
+        channel.queue_declare(name, durable=True, arguments={"x-queue-type": kind})
+
+    def receiver(
+        self, credit: int = 0, *, client: ProtonClient | None = None, **options: Any
+    ) -> ReceivingEnd:
+        """A consumer of all that was ever published."""
+        apply = (from_the_first,) if self.kind == "stream" else ()
+        return (client or self.client).receiver(self.address, credit=credit, apply=apply, **options)
+
+    def publish(self, first: int, end: int, **fields: Any) -> None:
+        """Messages whose bodies are numbers; each is accepted when this returns."""
+        sender = self.client.sender(self.address)
+        tags = [sender.transfer(Message(body=number, **fields)) for number in range(first, end)]
+        assert {sender.outcome(tag).state for tag in tags} <= {Delivery.ACCEPTED}
+        sender.close()
+
+    def ready(self) -> int:
+        """Messages that are ready."""
+        return int(self.channel.queue_declare(self.name, passive=True).method.message_count)
+
+    def await_ready(self, count: int) -> None:
+        """Wait for so many."""
+        self.client.wait(lambda: self.ready() == count, f"{count} messages in {self.name}")
+
+
+@pytest.fixture(params=["quorum", "stream"])
+def scene(
+    request: pytest.FixtureRequest, channel: BlockingChannel, client: ProtonClient, queue: str
+) -> Scene:
+    """A quorum queue or a stream."""
+    return Scene(request.param, queue, channel, client)
+
+
+@pytest.fixture
+def quorum(channel: BlockingChannel, client: ProtonClient, queue: str) -> Scene:
+    """A quorum queue."""
+    return Scene("quorum", queue, channel, client)
+
+
+SETTLED = {"snd_settle_mode": Link.SND_SETTLED}
+UNSETTLED: dict[str, Any] = {}
+MODES = pytest.mark.parametrize("mode", [SETTLED, UNSETTLED], ids=["settled", "unsettled"])
+
+
+# --- credit -------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_credit_that_waits_is_used_by_messages_as_they_come(scene: Scene, mode: dict[str, Any]) -> None:
+    """async_notify_*: 30 credits before there is a message; 30 of 40 come, no more."""
+    receiver = scene.receiver(30, **mode)
+    for first in range(0, 40, 10):
+        scene.publish(first, first + 10)
+    receiver.take(30)
+    receiver.drain()
+    assert receiver.bodies == list(range(30))
+
+
+@MODES
+@pytest.mark.parametrize("credit", [1, 2])
+def test_each_grant_gets_so_many_messages(scene: Scene, mode: dict[str, Any], credit: int) -> None:
+    """sync_get_*: as many as were asked for, none without asking."""
+    scene.publish(0, 3 * credit)
+    receiver = scene.receiver(**mode)
+    for number in range(3):
+        receiver.grant(credit)
+        got = receiver.take(credit)
+        if not mode:
+            receiver.settle(got)
+        receiver.drain()
+        assert len(receiver.received) == credit * (number + 1)
+    assert receiver.bodies == list(range(3 * credit))
+
+
+def test_fetch_with_time_out(scene: Scene) -> None:
+    """timed_get_*: a fetch that found nothing leaves no credit behind."""
+    receiver = scene.receiver()
+
+    def fetch(wait_s: float) -> Any:
+        before = len(receiver.received)
+        receiver.grant(1)
+        end = time.monotonic() + wait_s
+        scene.client.wait(lambda: len(receiver.received) > before or time.monotonic() > end, "fetch")
+        if len(receiver.received) == before:
+            receiver.drain()
+            receiver.link.drained()
+        return receiver.received[-1].message.body if len(receiver.received) > before else None
+
+    assert fetch(0.02) is None
+    scene.publish(0, 2)
+    assert receiver.link.credit == 0
+    assert [fetch(20), fetch(20), fetch(0.02)] == [0, 1, None]
+
+
+def test_stop_and_resume(scene: Scene) -> None:
+    """stop_*: after the answer to credit 0 nothing comes; new credit gets the rest in order."""
+    scene.publish(0, 60)
+    receiver = scene.receiver(10)
+    receiver.take(10)
+    receiver.grant(5)
+    receiver.stop()
+    stopped_at = len(receiver.received)
+    assert 10 <= stopped_at <= 15
+    scene.publish(60, 70)
+    receiver.drain()
+    assert len(receiver.received) == stopped_at
+    receiver.grant(70 - stopped_at)
+    client = scene.client
+    client.wait(lambda: len(receiver.received) == 70, "the rest")
+    assert receiver.bodies == list(range(70))
+
+
+@pytest.mark.parametrize(("ready", "credit"), [(0, 5), (3, 10), (300, 1000), (400, 300)])
+def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready: int, credit: int) -> None:
+    """drain_many_*, roundtrip_with_drain_*: also over several batches."""
+    scene.publish(0, ready)
+    receiver = scene.receiver()
+    receiver.link.drain(credit)
+    scene.client.wait(lambda: receiver.link.credit == 0 and not receiver.link.draining(), "drained")
+    assert receiver.bodies == list(range(min(ready, credit)))
+    assert receiver.link.drained() == max(credit - ready, 0)
+
+
+def test_many_messages_made_available_over_time(scene: Scene) -> None:
+    """receive_many_made_available_over_time_*: one big grant lasts for messages that come in bits."""
+    receiver = scene.receiver(2000)
+    for first in range(0, 600, 150):
+        scene.publish(first, first + 150)
+        receiver.settle(receiver.take(150))
+    assert receiver.bodies == list(range(600))
+    scene.await_ready(600 if scene.keeps else 0)
+
+
+@MODES
+def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: dict[str, Any]) -> None:
+    """receive_many_auto_flow_*: in order, with never more on their way than the credit."""
+    scene.publish(0, 500)
+    receiver = scene.receiver(100, **mode)
+    for _ in range(0, 500, 50):
+        got = receiver.take(50)
+        if not mode:
+            receiver.settle(got)
+        receiver.grant(50)
+    assert receiver.bodies == list(range(500))
+
+
+# --- outcomes -----------------------------------------------------------------------------------------
+
+
+def test_outcomes_in_any_order(quorum: Scene) -> None:
+    """accept_multiple_message_order_quorum_queue: what was accepted is gone, whatever the order."""
+    quorum.publish(0, 6)
+    receiver = quorum.receiver(6)
+    got = receiver.take(6)
+    for chosen in ([1, 2], [4], [0], [5, 3]):
+        receiver.settle([got[number] for number in chosen])
+    receiver.close()
+    quorum.await_ready(0)
+
+
+def test_what_is_released_together_comes_back_in_order(quorum: Scene) -> None:
+    """release_multiple_message_order_quorum_queue: before all that nobody had."""
+    quorum.publish(0, 5)
+    receiver = quorum.receiver(4)
+    receiver.settle(receiver.take(4), Delivery.RELEASED)
+    receiver.close()
+    again = quorum.receiver(5)
+    again.take(5)
+    assert again.bodies == [0, 1, 2, 3, 4]
+
+
+def test_each_outcome_has_its_effect(quorum: Scene) -> None:
+    """reliable_send_receive_with_outcomes_quorum_queue, delivery_count_quorum_queue: accepted and rejected
+    take a message away, released brings it back, modified with delivery-failed counts."""
+    receiver = quorum.receiver()
+    for state, counts in ((Delivery.ACCEPTED, None), (Delivery.REJECTED, None), (Delivery.RELEASED, 0)):
+        quorum.publish(0, 1)
+        receiver.grant(1)
+        (got,) = receiver.take()
+        assert (got.message.first_acquirer, got.message.delivery_count) == (True, 0)
+        receiver.settle(got, state)
+        quorum.await_ready(0 if counts is None else 1)
+    for failed, counts in ((False, 0), (True, 0), (True, 1)):
+        receiver.grant(1)
+        (got,) = receiver.take()
+        assert (got.message.first_acquirer, got.message.delivery_count) == (False, counts)
+        receiver.modify(got, failed=failed, undeliverable=False)
+        quorum.await_ready(1)
+
+
+@pytest.mark.parametrize("how", ["close", "connection"])
+def test_what_a_consumer_held_goes_to_the_next_one(
+    quorum: Scene, how: str, clients: Any, broker: BrokerProcess
+) -> None:
+    """detach_requeues_one_session_quorum_queue, detach_requeues_two_connections_quorum_queue: in order."""
+    quorum.publish(0, 6)
+    other = clients(broker) if how == "connection" else quorum.client
+    first = quorum.receiver(4, client=other)
+    got = first.take(4)
+    first.settle(got[1])
+    second = quorum.receiver(10)
+    second.take(2)
+    if how == "connection":
+        other.lose()
+    else:
+        first.close()
+    second.take(3)
+    assert second.bodies == [4, 5, 0, 2, 3]
+    second.settle(second.received)
+    quorum.await_ready(0)
+
+
+def test_a_stream_keeps_what_was_settled(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:
+    """Outcomes mean nothing to a stream; distribution-mode is copy."""
+    scene = Scene("stream", queue, channel, client)
+    scene.publish(0, 3)
+    receiver = scene.receiver(3)
+    for each, state in zip(
+        receiver.take(3), (Delivery.ACCEPTED, Delivery.REJECTED, Delivery.RELEASED), strict=True
+    ):
+        receiver.settle(each, state)
+    assert receiver.link.remote_source.distribution_mode == Terminus.DIST_MODE_COPY
+    assert scene.ready() == 3
+    again = scene.receiver(3)
+    again.take(3)
+    assert again.bodies == [0, 1, 2]
+    offsets = [each.message.annotations[symbol("x-stream-offset")] for each in again.received]
+    assert offsets == [0, 1, 2]
+
+
+# --- messages -----------------------------------------------------------------------------------------
+
+
+def test_durable_is_delivered_as_sent(scene: Scene) -> None:
+    """durable_field_*: what the publisher said, though all are written."""
+    for durable in (True, False):
+        scene.publish(0, 1, durable=durable)
+    receiver = scene.receiver(2)
+    assert [each.message.durable for each in receiver.take(2)] == [True, False]
+
+
+def test_a_consumer_of_the_other_protocol(scene: Scene) -> None:
+    """amqp_quorum_queue_amqpl, amqp_stream_amqpl: published with AMQP 1.0, consumed with AMQP 0-9-1."""
+    client, channel = scene.client, scene.channel
+    client.sender(scene.address).send(
+        Message(body=b"one", inferred=True, id="a", properties={"key": "value"}),
+        Message(body=b"two", inferred=True),
+    )
+    channel.basic_qos(prefetch_count=10)
+    arguments = {"x-stream-offset": "first"} if scene.keeps else {}
+    inbox = Inbox(channel, scene.name, arguments=arguments)
+    first, second = inbox.take(2)
+    assert [first.body, second.body] == [b"one", b"two"]
+    assert first.properties.message_id == "a"
+    assert first.properties.headers is not None
+    assert first.properties.headers["key"] == "value"
+    offsets = [(each.properties.headers or {}).get("x-stream-offset") for each in (first, second)]
+    assert offsets == ([0, 1] if scene.keeps else [None, None])
+
+
+# --- ends and refusals --------------------------------------------------------------------------------
+
+
+def test_links_hear_that_their_queue_was_deleted(scene: Scene) -> None:
+    """server_closes_link_*, link_target_*_deleted: both ends are detached; what was settled stands."""
+    sender = scene.client.sender(scene.address)
+    sender.send(Message(body=1))
+    receiver = scene.receiver(1)
+    receiver.take()
+    scene.channel.queue_delete(scene.name)
+    assert receiver.wait_refused() == "amqp:resource-deleted"
+    assert sender.wait_refused() == "amqp:resource-deleted"
+
+
+def test_a_full_quorum_queue_rejects(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:
+    """target_quorum_queue_rejects: amqp:resource-limit-exceeded; accepted again when there is room."""
+    arguments = {"x-queue-type": "quorum", "x-overflow": "reject-publish", "x-max-length": 1}
+    channel.queue_declare(queue, durable=True, arguments=arguments)
+    sender = client.sender(f"/queues/{queue}")
+    outcomes = sender.send("1", "2", "3", "4")
+    assert outcomes[0].state == Delivery.ACCEPTED
+    assert outcomes[-1].state == Delivery.REJECTED
+    assert outcomes[-1].condition == "amqp:resource-limit-exceeded"
+    channel.queue_purge(queue)
+    assert sender.send("5")[0].state == Delivery.ACCEPTED
+
+
+def test_a_full_classic_queue_drops_what_comes_back(
+    channel: BlockingChannel, client: ProtonClient, queue: str
+) -> None:
+    """detach_requeues_drop_head_classic_queue: a requeue into a full queue drops its head."""
+    arguments = {"x-overflow": "drop-head", "x-max-length": 3}
+    channel.queue_declare(queue, durable=True, arguments=arguments)
+    sender = client.sender(f"/queues/{queue}")
+    sender.send("1", "2")
+    first = client.receiver(f"/queues/{queue}", credit=2)
+    first.take(2)
+    sender.send("3", "4", "5")
+    first.close()
+    second = client.receiver(f"/queues/{queue}")
+    second.drain(10)
+    client.wait(lambda: second.link.credit == 0, "drained")
+    assert second.bodies == ["3", "4", "5"]
+
+
+# --- time and priority --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_what_has_expired_is_not_delivered(
+    kind: str, channel: BlockingChannel, client: ProtonClient, queue: str
+) -> None:
+    """message_ttl: header.ttl; what lives longer is delivered."""
+    scene = Scene(kind, queue, channel, client)
+    scene.publish(0, 2, ttl=0.001)
+    scene.await_ready(0)
+    scene.publish(2, 3, ttl=3600)
+    receiver = scene.receiver(5)
+    assert [each.message.body for each in receiver.take()] == [2]
+    receiver.drain()
+    assert len(receiver.received) == 1
+
+
+def test_priorities_of_a_classic_queue(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:
+    """priority_classic_queue: header.priority, 4 if there is none; above the maximum is the maximum."""
+    channel.queue_declare(queue, durable=True, arguments={"x-max-priority": 10})
+    sender = client.sender(f"/queues/{queue}")
+    sender.send(*(Message(body=priority, priority=priority) for priority in (1, 10, 5, 255, 0)))
+    receiver = client.receiver(f"/queues/{queue}", credit=5)
+    receiver.take(5)
+    assert receiver.bodies == [10, 255, 5, 1, 0]
