@@ -174,8 +174,10 @@ class Extents:
         was_live = extent.gone_count < extent.count
         rest = extent.cut(at)
         self._extents.insert(index + 1, rest)
-        # Rounding must not change what the file is said to need.
-        self._accounts.add_dead(extent.file, extent.gone_bytes + rest.gone_bytes - bytes_before)
+        # Rounding must not change what the file is said to need. If all is gone, so may the file be.
+        rounded = extent.gone_bytes + rest.gone_bytes - bytes_before
+        if rounded:
+            self._accounts.add_dead(extent.file, rounded)
         parts = sum(each.gone_count < each.count for each in (extent, rest))
         if was_live:
             self.files[extent.file] += parts - 1

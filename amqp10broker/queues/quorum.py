@@ -166,6 +166,18 @@ class QuorumQueue:
             for (index, reason), message in zip(found, messages, strict=True)
         ]
 
+    def live_indexes(self) -> list[int]:
+        """Of all messages there are: those that wait, that consumers hold, that are dead and stay."""
+        ready = self._messages.ready
+        indexes = ready.indexes_of_returns()
+        indexes += ready.high.columns()[0]
+        indexes += ready.normal.columns()[0]
+        indexes += [entry[2] for entry in ready.delayed_entries()]
+        indexes += self._messages.pending.entries
+        for consumer in self._service.by_ref.values():
+            indexes += consumer.unsettled
+        return indexes
+
     def parts(self) -> tuple[Messages, Service, dict[PublisherRef, None]]:
         """All of the state, for snapshots."""
         return self._messages, self._service, self._publishers

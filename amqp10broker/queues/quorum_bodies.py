@@ -89,6 +89,12 @@ class _Page:
             self.packed = b"".join(encode_batch([message for message in messages if message is not None]))
         self.messages = None
 
+    def places(self) -> list[int]:
+        """Which places have a message."""
+        if self.messages is not None:
+            return [slot for slot, message in enumerate(self.messages) if message is not None]
+        return [slot for slot in self.slots if slot not in self.dropped]
+
     def drop(self, slots: Sequence[int]) -> None:
         """Forget messages; at least one other stays."""
         self.live -= len(slots)
@@ -115,6 +121,23 @@ class MemoryBodies:
 
     def __len__(self) -> int:
         return sum(page.live for page in self._pages.values())
+
+    def __contains__(self, index: int) -> bool:
+        page = self._pages.get(index >> _PAGE_BITS)
+        if page is None:
+            return False
+        messages, slot = page.messages, index & _MASK
+        if messages is None:
+            messages = self._opened(index >> _PAGE_BITS)[1]
+        return slot < len(messages) and messages[slot] is not None
+
+    def indexes(self) -> list[int]:
+        """Of all messages, sorted."""
+        return [
+            number << _PAGE_BITS | slot
+            for number in sorted(self._pages)
+            for slot in self._pages[number].places()
+        ]
 
     def put(self, first: int, messages: Sequence[Message]) -> None:
         """See `BodyStore`."""

@@ -91,10 +91,12 @@ class Encoded:
     Attributes:
         pieces: its payload, in pieces that belong together in this order.
         batches: for each `Publish` with messages: where its batch begins in the payload.
+        lengths: bytes of each of these.
     """
 
     pieces: list[bytes]
     batches: list[int]
+    lengths: list[int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +124,7 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, refs: Refs) 
     """
     pieces = [_TIME.pack(now_ms)]
     batches: list[int] = []
+    lengths: list[int] = []
     at = _TIME.size
     for command in commands:
         tag, content = _encode(command, refs)
@@ -132,8 +135,9 @@ def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, refs: Refs) 
         if tag == _PUBLISH_TAG:
             assert isinstance(command, Publish)
             if command.messages:
-                batches.append(at - sum(map(len, content[2:])))
-    return Encoded(pieces, batches)
+                lengths.append(sum(map(len, content[2:])))
+                batches.append(at - lengths[-1])
+    return Encoded(pieces, batches, lengths)
 
 
 def _encode(command: QuorumCommand, refs: Refs) -> tuple[int, list[bytes]]:

@@ -52,6 +52,7 @@ from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue import InlineQueue, RunningQueue
 from amqp10broker.tasks.queues import Queues
+from amqp10broker.tasks.quorum_queue import RunningQuorum
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.stream_queue import RunningStream
 from amqp10broker.tasks.trace import TracingStream
@@ -258,7 +259,7 @@ class Broker:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def start_queue(self, queue: QueueSpec) -> RunningQueue | RunningStream:
+    def start_queue(self, queue: QueueSpec) -> RunningQueue | RunningStream | RunningQuorum:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
         return self._queues.start(queue)

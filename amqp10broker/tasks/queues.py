@@ -7,18 +7,25 @@ again with what is on the disk; any other is gone, as if it had been deleted.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqp10broker.alarms import Cause
 from amqp10broker.catalog.queue import QueueSpec, QueueType
+from amqp10broker.errors import StorageError
+from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.service.forwarding import Destination
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
+from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.quorum_queue import RunningQuorum
 from amqp10broker.tasks.stream_queue import RunningStream, storage_error_in
 
 if TYPE_CHECKING:
@@ -27,6 +34,8 @@ if TYPE_CHECKING:
     from amqp10broker.tasks.keeping import Keeping
 
 _log = Log("amqp10broker.queues")
+
+Running = RunningQueue | RunningStream | RunningQuorum
 
 RESTARTS_MAX: Final = 5
 """Faults of one queue within `RESTARTS_S`; then it stays down until the broker is started again."""
@@ -44,7 +53,7 @@ class Queues:
         self.keeping = keeping
         self._broker = broker
         self._nursery = nursery
-        self._running: set[RunningQueue] = set()
+        self._running: set[RunningQueue | RunningQuorum] = set()
         self._streams: set[RunningStream] = set()
         self._full_streams: set[RunningStream] = set()
 
@@ -53,12 +62,14 @@ class Queues:
         """Of the queues that run."""
         return self._nursery.child_tasks
 
-    def start(self, spec: QueueSpec) -> RunningQueue | RunningStream:
+    def start(self, spec: QueueSpec) -> Running:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         for warning in spec.warnings:
             _log.warning(warning, vhost=spec.vhost)
         if spec.type == QueueType.STREAM:
             return self._start_stream(spec)
+        if spec.type == QueueType.QUORUM:
+            return self._start_quorum(spec)
         broker = self._broker
         store = None
         if self.keeping is not None and spec.durable and spec.number:
@@ -87,6 +98,68 @@ class Queues:
         """The tasks are over because the broker stops: what was put before is still decided and kept."""
         for running in self._running:
             running.finish()
+
+    def _start_quorum(self, spec: QueueSpec) -> RunningQuorum:
+        broker = self._broker
+        clock = broker.clock
+        store = None
+        if self.keeping is not None and spec.number:
+            store = QuorumStore(spec.number, spec.name, self.keeping.journal)
+            self.keeping.add(store)
+        running = RunningQuorum(
+            QuorumQueue(spec.name, settings=spec.settings, now_ms=clock.now_ms()),
+            clock,
+            lambda gone: self._forget(spec, gone),
+            lambda given_up: broker.dead_letters.post(spec.vhost, spec.name, given_up),
+            lambda destination, settle: self._start_worker(spec, destination, settle),
+            confirm_delay_ms=broker.config.fault_injection.confirm_delay_ms_for(spec.name),
+            keeping=self.keeping,
+            store=store,
+        )
+        self._running.add(running)
+        self._nursery.start_soon(self._run_quorum, spec, running, name=f"queue {spec.name}")
+        return running
+
+    def _start_worker(
+        self, spec: QueueSpec, destination: Destination, settle: Callable[[Sequence[int]], None]
+    ) -> DeadLetterWorker:
+        broker = self._broker
+        worker = DeadLetterWorker(broker.catalog, spec.vhost, spec.name, destination, settle, broker.clock)
+        self._nursery.start_soon(self._run_worker, spec, worker, name=f"dead letters of {spec.name}")
+        return worker
+
+    async def _run_worker(self, spec: QueueSpec, worker: DeadLetterWorker) -> None:
+        try:
+            await worker.run()
+        except Exception as error:
+            _log.error(
+                "dead letters of a quorum queue stay in it until the broker is started again, "
+                "by a fault in the broker",
+                queue=spec.name,
+                vhost=spec.vhost,
+                exc_info=error,
+            )
+
+    async def _run_quorum(self, spec: QueueSpec, running: RunningQuorum) -> None:
+        try:
+            await running.run()
+        except StorageError as error:
+            assert self.keeping is not None
+            self.keeping.failed(error)
+        except Exception as error:
+            durable = self.keeping is not None and spec.number
+            what = "stays down until the broker is started again" if durable else "is gone"
+            _log.error(
+                f"quorum queue failed by a fault in the broker and {what}",
+                queue=spec.name,
+                vhost=spec.vhost,
+                exc_info=error,
+            )
+            if not durable:
+                self._forget(spec, running)
+            running.fail()
+        # Not when it was cancelled: `finish` wants it then.
+        self._running.discard(running)
 
     def _start_stream(self, spec: QueueSpec) -> RunningStream:
         broker = self._broker
@@ -142,7 +215,7 @@ class Queues:
             now_ms=self._broker.clock.now_ms(),
         )
 
-    def _forget(self, spec: QueueSpec, running: RunningQueue | RunningStream) -> None:
+    def _forget(self, spec: QueueSpec, running: Running) -> None:
         """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
         vhost = self._broker.catalog.find_vhost(spec.vhost)
         declared = None if vhost is None else vhost.find(spec.name)

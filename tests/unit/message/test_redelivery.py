@@ -98,3 +98,22 @@ def test_the_delivery_time_is_a_timestamp() -> None:
     assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): Timestamp(77)})) == 77
     assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): "soon"})) is None
     assert delivery_time_ms(encode({})) is None
+
+
+def test_what_only_the_broker_knows_is_not_overwritten() -> None:
+    """Where a message was published to, its records of dead-lettering, and the hidden keys of BCC stay."""
+    forged = encode({Symbol("x-opt-deaths"): 1, Symbol("x-death"): 1, Symbol("x-exchange"): "other"})
+    annotations = decode_head(redelivered((make_head(None, None, "e", "q"), b""), 1, 0, forged)[0])[1]
+    assert annotations["x-exchange"] == "e"
+    assert "x-opt-deaths" not in annotations
+    keys = b"hidden"
+    head = amqp091.join_head(
+        b"\x01e\x01k", encode_properties(BasicProperties()), hidden_keys=keys, death_times=bytes(16)
+    )
+    again, _ = redelivered((head, b""), 1, 1, forged)
+    assert amqp091.hidden_keys_of(again) == keys
+    assert amqp091.death_times(again) == bytes(16)
+    assert decode_properties(amqp091.split_head(again)[1]).headers == {
+        "x-acquired-count": 1,
+        "x-delivery-count": 1,
+    }

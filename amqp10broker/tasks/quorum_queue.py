@@ -1,0 +1,320 @@
+"""One quorum queue's task: letters in, the machine applied, its log kept, effects to whom they concern.
+
+Without a data folder effects are told at once. With one, what a wake has decided is appended to the
+journal as one record, and nobody hears of it before that is durable; the next wakes are worked off
+meanwhile. So everybody who was told something may rely on it after a restart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+import trio
+
+from amqp10broker.queues.commands import Command, Configure, Publish, Purge, ReplyTo
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick
+from amqp10broker.queues.quorum_dead import DeadMessage
+from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.service.forwarding import Destination
+from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.dead_letter import DeadLetterWorker
+from amqp10broker.tasks.mail import QueueLetter
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.queue import LetterBox, SessionAddress
+
+if TYPE_CHECKING:
+    from amqp10broker.persistence.quorum_store import QuorumStore
+    from amqp10broker.tasks.keeping import Keeping
+
+MakeWorker = Callable[[Destination, Callable[[Sequence[int]], None]], DeadLetterWorker]
+"""Starts what forwards dead messages at least once: to where, and how the queue hears that they arrived."""
+
+
+class Told(NamedTuple):
+    """What one wake has to tell."""
+
+    ticket: int
+    """Of the record that must be durable first."""
+    effects: dict[ReplyTo, list[Effect]]
+    dead_letters: list[DeadLetters]
+    dead: list[DeadMessage]
+
+
+class RunningQuorum(LetterBox):
+    """A quorum queue and its task; also the `QueueHandle` by which sessions reach it.
+
+    Attributes:
+        queue: the state machine; only this task applies commands, others read counts.
+        dead_lettered: messages that it gave up for its dead-letter exchange, by reason.
+    """
+
+    __slots__ = (
+        "_at_work",
+        "_clock",
+        "_delay_s",
+        "_due_ms",
+        "_keeping",
+        "_mailbox",
+        "_make_worker",
+        "_on_dead_letters",
+        "_on_deleted",
+        "_ready",
+        "_store",
+        "_told",
+        "_worker",
+        "dead_lettered",
+        "queue",
+    )
+
+    def __init__(
+        self,
+        queue: QuorumQueue,
+        clock: WallClock,
+        on_deleted: Callable[[RunningQuorum], None],
+        on_dead_letters: Callable[[list[DeadLetters]], None],
+        make_worker: MakeWorker,
+        *,
+        confirm_delay_ms: int = 0,
+        keeping: Keeping | None = None,
+        store: QuorumStore | None = None,
+    ) -> None:
+        """Make a queue ready to run.
+
+        Args:
+            queue: its state; with a store, only its settings are of use.
+            clock: the time.
+            on_deleted: called once when the queue is gone, before anybody hears of it.
+            on_dead_letters: called with what is to be handed on at most once.
+            make_worker: called once, when the first message is to be handed on at least once.
+            confirm_delay_ms: fault injection: every batch takes this long to commit.
+            keeping: where the log is kept; None: nowhere.
+            store: the queue's part of it.
+        """
+        self.queue = queue
+        self.dead_lettered: dict[str, int] = {}
+        self._clock = clock
+        self._on_deleted = on_deleted
+        self._on_dead_letters = on_dead_letters
+        self._make_worker = make_worker
+        self._delay_s = confirm_delay_ms / 1000
+        self._keeping = keeping
+        self._store = store
+        self._mailbox: Mailbox[list[QuorumCommand]] = Mailbox()
+        self._at_work: list[list[QuorumCommand]] = []
+        self._due_ms: int | None = None
+        self._told: deque[Told] = deque()
+        self._worker: DeadLetterWorker | None = None
+        self._ready = store is None
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self._put([command])
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """Put several commands of one sender as one letter."""
+        self._put(cast("list[QuorumCommand]", commands))
+
+    def _put(self, commands: list[QuorumCommand]) -> None:
+        if not self._mailbox.put(commands):
+            # A deleted queue has no task any more; see `RunningQueue.post_all`.
+            now_ms = self._clock.now_ms()
+            for command in commands:
+                self.queue.apply(command, now_ms)
+            self._tell(self._take(0))
+
+    def counts(self) -> dict[str, Any]:
+        """What `status` shows."""
+        queue = self.queue
+        return {
+            "messages_ready": queue.ready,
+            "messages_unsettled": queue.unsettled,
+            "messages_delayed": queue.delayed,
+            "messages_dlx": queue.dlx,
+            "consumers": queue.consumers,
+            "publishers": queue.publishers,
+            "dead_lettered": self.dead_lettered,
+        }
+
+    # --- the task ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until the queue is deleted, or cancelled."""
+        await self._recover()
+        while not self.queue.deleted:
+            letters = self._at_work = await self._next_letters()
+            commands = [command for letter in letters for command in letter]
+            self._work(commands)
+            if self._delay_s and any(type(command) is Publish for command in commands):
+                await trio.sleep(self._delay_s)
+            self._tell_what_is_durable()
+            self._at_work = []
+        await self._tell_the_rest()
+        if self._worker is not None:
+            self._worker.end()
+        for letter in self._mailbox.close():
+            self._put(letter)
+
+    async def _recover(self) -> None:
+        """Begin with what was there before a restart."""
+        keeping, store = self._keeping, self._store
+        if keeping is not None and store is not None:
+            await keeping.recovered.wait()
+            self.queue = store.recovered(self.queue.settings, self._clock.now_ms())
+            self._ready = True
+            keeping.write_soon()
+            self._mailbox.put([])  # what came back may have died of it
+
+    async def _next_letters(self) -> list[list[QuorumCommand]]:
+        """Wait for letters; none if something else is due first."""
+        due_ms = self._due_ms = self.queue.deadline()
+        if due_ms is None:
+            return await self._mailbox.take_all()
+        with trio.move_on_at(self._clock.trio_time(due_ms)):
+            return await self._mailbox.take_all()
+        return []
+
+    def _work(self, commands: list[QuorumCommand]) -> None:
+        """Decide, and have written what was decided."""
+        queue, store = self.queue, self._store
+        now_ms = self._clock.now_ms()
+        if self._due_ms is not None and self._due_ms <= now_ms:
+            commands.append(_TICK)
+        if not commands:
+            if self._ready and queue.dlx and not self._told:
+                self._offer(queue.take_dlx())
+            return
+        before = queue.settings
+        if store is None:
+            for command in commands:
+                queue.apply(command, now_ms)
+            ticket = 0
+        else:
+            ticket = store.apply(commands, now_ms)
+        if queue.deleted:
+            # Nobody may find the queue any more when the first hears that it is gone.
+            self._on_deleted(self)
+            if store is not None and self._keeping is not None:
+                store.delete()
+                self._keeping.forget(store.group)
+        self._look_after_worker(commands, before)
+        told = self._take(ticket)
+        if told.effects or told.dead_letters or told.dead:
+            self._told.append(told)
+        if store is not None and self._keeping is not None:
+            if self._told:
+                self._keeping.committer.when_durable(ticket, self._wake)
+            else:
+                self._keeping.write_soon()
+
+    def _take(self, ticket: int) -> Told:
+        queue = self.queue
+        dead = [] if queue.deleted or not queue.dlx else queue.take_dlx()
+        return Told(ticket, queue.take_effects(), queue.take_dead_letters(), dead)
+
+    def _wake(self) -> None:
+        """Something is durable: an empty letter makes the queue look."""
+        self._mailbox.put([])
+
+    # --- telling ----------------------------------------------------------------------------------
+
+    def _tell_what_is_durable(self) -> None:
+        told = self._told
+        durable = 0 if self._keeping is None or self._store is None else self._keeping.committer.durable
+        while told and told[0].ticket <= durable:
+            self._tell(told.popleft())
+
+    async def _tell_the_rest(self) -> None:
+        """The queue is gone: its last words wait for the disk as all others did."""
+        while self._told:
+            if self._keeping is not None:
+                await self._keeping.committer.wait_durable(self._told[0].ticket)
+            self._tell_what_is_durable()
+
+    def _tell(self, told: Told) -> None:
+        if told.dead_letters:
+            counts = self.dead_lettered
+            for letters in told.dead_letters:
+                counts[letters.reason] = counts.get(letters.reason, 0) + len(letters.messages)
+            self._on_dead_letters(told.dead_letters)
+        if told.dead:
+            self._offer(told.dead)
+        # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,
+        # which says how much it has seen.
+        for reply_to, batch in told.effects.items():
+            assert isinstance(reply_to, SessionAddress)
+            reply_to.mailbox.put(batch)
+
+    # --- dead messages at least once ----------------------------------------------------------------
+
+    def _offer(self, dead: list[DeadMessage]) -> None:
+        for each in dead:
+            self.dead_lettered[each.reason] = self.dead_lettered.get(each.reason, 0) + 1
+        if self._worker is None:
+            destination = _destination(self.queue.settings)
+            if destination is None:
+                return  # a policy has deleted them meanwhile
+            self._worker = self._make_worker(destination, self._settle_dead)
+        self._worker.offer(dead)
+
+    def _settle_dead(self, keys: Sequence[int]) -> None:
+        self._put([DlxSettle(keys)])
+
+    def _look_after_worker(self, commands: Sequence[QuorumCommand], before: QueueSettings) -> None:
+        """Tell the worker of what it could not know: another exchange, or messages that are no more."""
+        worker = self._worker
+        if worker is None:
+            return
+        if any(type(command) is Purge or type(command) is Configure for command in commands):
+            if any(type(command) is Purge for command in commands) or not self.queue.dlx:
+                worker.forget()
+            destination = _destination(self.queue.settings)
+            if destination is not None and destination != _destination(before):
+                worker.redirect(destination)
+
+    # --- the end ------------------------------------------------------------------------------------
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more: who waits for a confirm hears that it does not come."""
+        if self._store is None:
+            return
+        for told in self._told:
+            for reply_to, batch in told.effects.items():
+                refused: list[Effect] = [
+                    Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
+                    for each in batch
+                    if isinstance(each, Confirmed)
+                ]
+                if refused:
+                    assert isinstance(reply_to, SessionAddress)
+                    reply_to.mailbox.put(refused)
+        self._told.clear()
+
+    def finish(self) -> None:
+        """The task is over because the broker stops: what was put before is still decided and kept."""
+        if not self._ready:
+            return  # what is in the mailbox is about messages that have not been read
+        self._due_ms = None
+        self._work([command for letter in self._mailbox.close() for command in letter])
+
+    def fail(self) -> None:
+        """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
+        self.queue.break_down(command for letter in self._at_work for command in letter)
+        self._told.append(self._take(0))
+        while self._told:
+            self._tell(self._told.popleft())
+        if self._worker is not None:
+            self._worker.end()
+        for letter in self._mailbox.close():
+            self._put(letter)
+
+
+def _destination(settings: QueueSettings) -> Destination | None:
+    exchange = settings.dead_letter_exchange
+    return None if exchange is None else Destination(exchange, settings.dead_letter_routing_key)
+
+
+_TICK = Tick()

@@ -1,0 +1,207 @@
+"""A quorum queue's journal: after a restart at any record the queue is as it was, with nobody attached.
+
+Random commands, a few to a record, small files that are cleaned while the queue goes on. After each record
+the node may be started again from what is there, and its queue is compared with the one that went on: same
+state in bytes, same messages.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.queues.commands import (
+    AttachPublisher,
+    Configure,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    Purge,
+    ReplyTo,
+    RequestRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Deliver
+from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
+from amqp10broker.queues.quorum_refs import Refs
+from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
+from tests.support.small_journal import SmallJournal
+
+NORMAL = make_head(None, None, "", "q")
+SETTINGS = [
+    QueueSettings(delivery_limit=3),
+    QueueSettings(delivery_limit=None),
+    QueueSettings(max_length=20, message_ttl_ms=50),
+    QueueSettings(
+        max_length=30,
+        overflow=Overflow.REJECT_PUBLISH,
+        dead_letter_exchange="dlx",
+        dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE,
+    ),
+]
+
+
+class Life:
+    """One queue with its store, and sessions that hold deliveries."""
+
+    def __init__(self, seed: int) -> None:
+        self.dice = Random(seed)
+        self.now = 1_000
+        self.journal = SmallJournal()
+        self.settings = SETTINGS[0]
+        self.published = 0
+        self.reply_to = ReplyTo("s")
+        self.publisher = PublisherRef(self.reply_to)
+        self.start()
+
+    def start(self) -> None:
+        self.store = QuorumStore(7, "q", self.journal)
+        self.store.restore(self.journal.records)
+        self.queue = self.store.recovered(self.settings, self.now)
+        self.held: dict[ConsumerRef, list[tuple[int, Message]]] = {}
+        self.settled: set[ConsumerRef] = set()
+        self.seen: dict[ConsumerRef, int] = {}
+        self.epochs: dict[ConsumerRef, int] = {}
+
+    def record(self) -> None:
+        """Some commands as one record, and what sessions make of the effects."""
+        self.now += self.dice.choice([0, 1, 20])
+        commands = [each for _ in range(self.dice.randint(1, 4)) for each in self.command()]
+        self.store.apply(commands or [Tick()], self.now)
+        self.queue.take_dead_letters()
+        for effect in self.queue.take_effects().get(self.reply_to, []):
+            if (
+                isinstance(effect, Deliver)
+                and effect.consumer in self.held
+                # What was told before it was given back is not taken.
+                and effect.epoch == self.epochs[effect.consumer]
+            ):
+                self.held[effect.consumer] += zip(effect.keys, effect.messages, strict=True)
+                self.seen[effect.consumer] += len(effect.keys)
+
+    def command(self) -> list[QuorumCommand]:
+        dice = self.dice
+        consumers = sorted(self.held, key=lambda ref: id(ref))
+        consumer = dice.choice(consumers) if consumers else None
+        match dice.choice("pppppssssccccuabxtdS"):
+            case "p":
+                count = dice.choice([1, 2, 10])
+                numbers = range(self.published, self.published + count)
+                self.published += count
+                messages = [(NORMAL, b"%d" % number + b"." * dice.choice([0, 60])) for number in numbers]
+                return [Publish(self.publisher, numbers, messages, False)]
+            case "S" if len(consumers) < 3:
+                ref = ConsumerRef(self.reply_to)
+                self.held[ref] = []
+                self.seen[ref] = self.epochs[ref] = 0
+                settled = dice.random() < 0.3
+                if settled:
+                    self.settled.add(ref)
+                return [Subscribe(ref, settled), Credit(ref, 0, 20, False, 0)]
+            case "c" if consumer is not None:
+                return [
+                    Credit(consumer, self.seen[consumer], dice.choice([0, 5, 30]), False, self.seen[consumer])
+                ]
+            case "s" if consumer is not None and consumer not in self.settled:
+                held = self.held[consumer]
+                chosen = dice.sample(held, dice.randint(0, len(held)))
+                self.held[consumer] = [each for each in held if each not in chosen]
+                verdict = dice.choice([Verdict.ACCEPT, Verdict.ACCEPT, *Verdict])
+                return [Settle(consumer, [key for key, _ in chosen], verdict)]
+            case "b" if consumer is not None:
+                back, self.held[consumer] = self.held[consumer], []
+                count = self.seen[consumer]
+                keys, messages = [key for key, _ in back], [message for _, message in back]
+                self.epochs[consumer] += 1
+                return [GiveBack(consumer, keys, messages, count, count, self.epochs[consumer])]
+            case "u" if consumer is not None:
+                back = self.held.pop(consumer) if consumer in self.settled else []
+                self.held.pop(consumer, None)
+                keys, messages = [key for key, _ in back], [message for _, message in back]
+                return [
+                    Unsubscribe(consumer, keys, messages, self.seen[consumer], dice.choice(list(Verdict)))
+                ]
+            case "a":
+                return [AttachPublisher(self.publisher)]
+            case "x" if dice.random() < 0.1:
+                return [Purge(RequestRef(self.reply_to))]
+            case "d":
+                return [DlxSettle([each.key for each in self.queue.take_dlx()])]
+            case "t":
+                self.settings = dice.choice(SETTINGS)
+                return [Configure(self.settings)]
+        return []
+
+    def clean(self) -> None:
+        """Clean the oldest file, the queue going on meanwhile."""
+        if len(self.journal.files) < 3:
+            return
+        for _ in self.store.relocate(min(self.journal.files)):
+            if self.dice.random() < 0.5:
+                self.record()
+        self.journal.drop_oldest()
+
+    def compare_with_a_restart(self) -> None:
+        """A node that is started now has the same queue."""
+        bodies = self.queue.parts()[0].bodies
+        state = encode_snapshot(self.queue, self.store._refs)
+        expected = decode_snapshot("q", state, Refs(), bodies)
+        journal = self.journal.again()
+        store = QuorumStore(7, "q", journal)
+        store.restore(journal.records)
+        found = store.recovered(self.settings, self.now)
+        indexes = [index for index in expected.live_indexes() if not self.sent_settled(index)]
+        # The one it is compared with lives on in the same memory: only what it would say is of interest.
+        messages = bodies.fetch(indexes) if indexes else []
+        expected.parts()[0].bodies = Nothing()
+        expected.apply(NodeRestarted(), self.now)
+        assert encode_snapshot(found, Refs()) == encode_snapshot(expected, Refs())
+        assert len(store.bodies) == len(found.live_indexes())
+        mine = dict(zip(indexes, messages, strict=True))
+        for index, message in self.contents(found, store):
+            if index in mine:
+                assert message == mine[index]
+        assert {file: size for file, size in journal.live.items() if size}.keys() <= journal.files.keys()
+
+    def sent_settled(self, index: int) -> bool:
+        return any(index in each.unsettled for each in self.queue.parts()[1].by_ref.values() if each.settled)
+
+    @staticmethod
+    def contents(queue: QuorumQueue, store: QuorumStore) -> list[tuple[int, Message]]:
+        indexes = sorted(queue.live_indexes())
+        return list(zip(indexes, store.bodies.fetch(indexes), strict=True)) if indexes else []
+
+
+class Nothing:
+    """Bodies of a queue that is not asked for any."""
+
+    def put(self, first: int, messages: object) -> None: ...
+    def put_again(self, index: int, message: Message) -> None: ...
+    def drop(self, indexes: object) -> None: ...
+    def renumber(self, indexes: object, first: int) -> None: ...
+    def clear(self) -> None: ...
+    def fetch(self, indexes: object) -> list[Message]:
+        raise AssertionError("nobody asked for messages")
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_restart_after_any_record_finds_the_same_queue(seed: int) -> None:
+    life = Life(seed)
+    for step in range(60):
+        life.record()
+        if life.dice.random() < 0.3:
+            life.clean()
+        life.compare_with_a_restart()
+        if step % 20 == 19:
+            life.journal = life.journal.again()
+            life.start()
