@@ -178,6 +178,8 @@ class Broker:
                 async with trio.open_nursery() as queues:
                     self._queues = Queues(self, queues, self.keeping)
                     self._furnish()
+                    if self.keeping is not None:
+                        self.keeping.begin()
                     try:
                         async with (
                             trio.open_nursery() as connections,
@@ -202,6 +204,7 @@ class Broker:
                                 for sock in (*sockets, *encrypted):
                                     sock.close()
                                 self._stop_connections(connections)
+                        await self._queues.settle()
                     finally:
                         queues.cancel_scope.cancel()
                 self._queues.finish()

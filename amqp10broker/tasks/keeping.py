@@ -91,6 +91,7 @@ class Keeping:
         self._folder = folder
         self._stream_syncs = stream_syncs
         self._on_failed = on_failed
+        self._begun = trio.Event()
         self._soon = trio.Event()
         self.journal = journal
         self.committer = committer
@@ -152,8 +153,13 @@ class Keeping:
         """A queue is gone."""
         self._kept.pop(group, None)
 
+    def begin(self) -> None:
+        """Every queue that has something in the journal is there: read it."""
+        self._begun.set()
+
     async def run(self) -> None:
-        """Recover, then commit and clean, until the committer is told to stop."""
+        """When told to, recover, then commit and clean, until the committer is told to stop."""
+        await self._begun.wait()
         try:
             await self._recover()
         except StorageError as error:

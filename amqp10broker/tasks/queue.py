@@ -45,6 +45,11 @@ class LetterBox(ABC):
 
     __slots__ = ()
 
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether something was put that has not been worked off, or told to whom it concerns."""
+
     @abstractmethod
     def post_all(self, commands: QueueLetter) -> None:
         """Put several commands of one sender as one letter."""
@@ -108,6 +113,11 @@ class RunningQueue(LetterBox):
         self._keeping = keeping
         self._store = store
         self._asked_for = 0  # the ticket whose being durable we are told of
+
+    @property
+    def busy(self) -> bool:
+        """See `LetterBox`. Who waits for a confirm has gone when this is asked."""
+        return self._mailbox.waiting > 0 or bool(self._at_work)
 
     def post(self, command: Command) -> None:
         """Put one letter."""
@@ -253,6 +263,11 @@ class InlineQueue(LetterBox):
 
     def __init__(self, queue: VolatileQueue) -> None:
         self.queue = queue
+
+    @property
+    def busy(self) -> bool:
+        """Never: it answers at once."""
+        return False
 
     def post(self, command: Command) -> None:
         """Put one letter."""

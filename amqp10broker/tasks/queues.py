@@ -41,6 +41,9 @@ RESTARTS_MAX: Final = 5
 """Faults of one queue within `RESTARTS_S`; then it stays down until the broker is started again."""
 RESTARTS_S: Final = 60.0
 
+SETTLE_S: Final = 5.0
+"""How long queues may take to work off what was put when the broker stops."""
+
 
 class Queues:
     """See the module.
@@ -93,6 +96,14 @@ class Queues:
             running.storage_failed()
         for stream in list(self._streams):
             stream.storage_failed()
+
+    async def settle(self) -> None:
+        """Let queues work off what was put into them, dead letters of each other too, before they end."""
+        if self.keeping is not None and not self.keeping.recovered.is_set():
+            return  # they wait for it, and nobody does for them
+        with trio.move_on_after(SETTLE_S):
+            while any(running.busy for running in (*self._running, *self._streams)):  # noqa: ASYNC110
+                await trio.sleep(0.002)
 
     def finish(self) -> None:
         """The tasks are over because the broker stops: what was put before is still decided and kept."""

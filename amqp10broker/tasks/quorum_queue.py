@@ -110,6 +110,11 @@ class RunningQuorum(LetterBox):
         self._worker: DeadLetterWorker | None = None
         self._ready = store is None
 
+    @property
+    def busy(self) -> bool:
+        """See `LetterBox`: dead letters are handed on when they are durable."""
+        return self._mailbox.waiting > 0 or bool(self._at_work) or bool(self._told)
+
     def post(self, command: Command) -> None:
         """Put one letter."""
         self._put([command])

@@ -107,6 +107,11 @@ class RunningStream(LetterBox):
         # When a marker is due; infinite if the last commit has one, or there was none.
         self._mark_at = math.inf
 
+    @property
+    def busy(self) -> bool:
+        """See `LetterBox`."""
+        return self._mailbox.waiting > 0 or bool(self._at_work) or self._writing is not None
+
     def post(self, command: Command) -> None:
         """Put one letter."""
         self.post_all([command])

@@ -318,3 +318,27 @@ async def test_time_goes_on_while_the_broker_is_down(folder: str, monkeypatch: p
     monkeypatch.setattr(clock.time, "time", lambda: real() + 120)
     async with broker_on(folder) as broker:
         assert await queue_of(broker).get(9) == [2]
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, kind: str) -> None:
+    """A consumer rejects with its last breath: the message must be in one of the two queues afterwards."""
+    async with broker_on(folder) as broker:
+        client = queue_of(
+            broker,
+            arguments={
+                "x-queue-type": kind,
+                "x-dead-letter-exchange": "",
+                "x-dead-letter-routing-key": "dead",
+            },
+        )
+        dead = queue_of(broker, "dead", arguments={"x-queue-type": kind})
+        client.publish(*range(50))
+        await client.listen(until=50)
+        await client.get(30)
+        client.settle(*range(0, 30, 2), verdict=Verdict.DISCARD)
+        client.settle(*range(1, 30, 2))
+        assert dead.queue.handle.counts()["messages_ready"] == 0, "nobody has had a turn yet"
+    async with broker_on(folder) as broker:
+        assert await queue_of(broker, "dead").get(99) == list(range(0, 30, 2))
+        assert await queue_of(broker).get(99) == list(range(30, 50))
