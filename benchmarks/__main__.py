@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,10 +16,12 @@ from benchmarks import (
     both,
     connection_setup,
     consume,
+    durability,
     filters,
     idle,
     latency,
     links,
+    millions,
     one_sender_one_receiver,
     protocols,
     publish,
@@ -31,6 +34,7 @@ from benchmarks import (
     sync_publisher,
     topic,
     two_senders,
+    versus,
 )
 from benchmarks.errors import BenchmarkError
 from benchmarks.measure import Benchmark, Context
@@ -47,6 +51,8 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         sync_publisher.BENCHMARK,
         links.BENCHMARK,
         backlog.BENCHMARK,
+        durability.BENCHMARK,
+        millions.BENCHMARK,
         scatter.BENCHMARK,
         topic.BENCHMARK,
         filters.BENCHMARK,
@@ -58,6 +64,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         two_senders.BENCHMARK,
         one_sender_one_receiver.BENCHMARK,
         sweep.BENCHMARK,
+        versus.BENCHMARK,
     )
 }
 
@@ -74,6 +81,13 @@ def _common_arguments() -> argparse.ArgumentParser:
         "--size", type=int, default=100, help="bytes in a message's data section (%(default)s)"
     )
     group.add_argument("--credit", type=int, default=1000, help="credit of receiving links (%(default)s)")
+    group.add_argument(
+        "--queue-type",
+        choices=("classic", "quorum", "stream"),
+        default="classic",
+        help="type of the queues, where a question does not choose it itself (%(default)s)",
+    )
+    group.add_argument("--durable", action="store_true", help="send all messages as durable (persistent)")
     group.add_argument("--no-floor", action="store_true", help="leave out the generator's own limit")
     group.add_argument("--label", help="name of the result file (default: local, with --quick quick)")
     group.add_argument("--results", type=Path, default=RESULTS, help="directory of results (%(default)s)")
@@ -83,6 +97,18 @@ def _common_arguments() -> argparse.ArgumentParser:
     )
     group.add_argument("--max-incoming-window", type=int, help="default: the broker's own")
     group.add_argument("--max-queue-credit", type=int, help="default: the broker's own")
+    group.add_argument(
+        "--data", action="store_true", help="keep what is durable in a data folder (default: all in memory)"
+    )
+    group.add_argument(
+        "--data-root",
+        type=Path,
+        default=Path(tempfile.gettempdir()),
+        help="where data folders are made; on a disk, for syncs of memory say nothing (%(default)s)",
+    )
+    group.add_argument(
+        "--sync-delay-ms", type=int, default=0, help="with --data: each sync takes so much longer"
+    )
     group.add_argument("--broker-arg", action="append", default=[], help="one more argument for the broker")
     group.add_argument("--python", default=sys.executable, help="interpreter of the broker (this one)")
     group = parser.add_argument_group("a broker that runs already")

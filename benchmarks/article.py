@@ -1,10 +1,11 @@
 """What the two benchmarks of the flow-control article have in common.
 
 RabbitMQ's article "Ten benefits of AMQP 1.0 flow control" (2 September 2024) compares AMQP 0-9-1 with
-AMQP 1.0 over four queues, one fast and one slow for each protocol. The slow ones were quorum queues on a
-consumer disk; here a queue is slow because the broker delays its confirms (fault injection of its test
-mode). This module owns the runs: with the slow neighbour, alone, and, if asked for, with the neighbour on
-a connection of its own. `article_tables` makes tables and sentences of them.
+AMQP 1.0 over four queues, one fast and one slow for each protocol. The slow ones are quorum queues, as
+there: with a data folder, whose syncs can be made slower (fault injection of the broker's test mode). The
+other way, which needs no disk, delays the confirms of the slow queue by its name. This module owns the runs:
+with the slow neighbour, alone, and, if asked for, with the neighbour on a connection of its own.
+`article_tables` makes tables and sentences of them.
 
 A protocol is a `Half`. The article ran both halves at the same time; here each has the broker to itself, so
 that neither takes the other's processor time.
@@ -34,6 +35,10 @@ AMQP_091: Final = "AMQP 0-9-1"
 PROTOCOLS: Final = {"1.0": (AMQP_10,), "0-9-1": (AMQP_091,), "both": (AMQP_091, AMQP_10)}
 FAST_TYPE: Final = "classic"
 SLOW_TYPE: Final = "quorum"
+BY_SYNC: Final = "sync"
+BY_CONFIRM: Final = "confirm"
+TRANSIENT: Final = "transient"
+PERSISTENT: Final = "persistent"
 
 
 class Neighbour(Enum):
@@ -73,8 +78,14 @@ class Half:
         return self.preload - counts.settled if self.consumes else self.preload + counts.published
 
 
-def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
-    """Add what can be varied, prefixed by the benchmark's name so that `all` can tell them apart."""
+def add_arguments(parser: argparse.ArgumentParser, name: str, fast: str) -> None:
+    """Add what can be varied, prefixed by the benchmark's name so that `all` can tell them apart.
+
+    Args:
+        parser: of one benchmark, or of all.
+        name: of the benchmark.
+        fast: which messages it puts into the fast queue if the command line does not say.
+    """
     prefix = f"--{name}"
     group = parser.add_argument_group(f"{name} (as in the article, unless said otherwise)")
     group.add_argument(f"{prefix}-protocol", choices=PROTOCOLS, default="both", help="default %(default)s")
@@ -86,8 +97,22 @@ def add_arguments(parser: argparse.ArgumentParser, name: str) -> None:
         f"{prefix}-delay-ms",
         type=float,
         nargs="+",
-        default=[100.0],
-        help="delays of the slow queue's confirms in milliseconds, each measured (%(default)s)",
+        default=[0.0, 5.0, 50.0],
+        help="milliseconds that are added to each sync, or to the slow queue's confirms, each measured "
+        "(%(default)s)",
+    )
+    group.add_argument(
+        f"{prefix}-delay",
+        choices=(BY_SYNC, BY_CONFIRM),
+        default=BY_SYNC,
+        help="what is late: syncs of a data folder, or, in memory, confirms of the slow queue (%(default)s)",
+    )
+    group.add_argument(
+        f"{prefix}-fast",
+        choices=(TRANSIENT, PERSISTENT),
+        default=fast,
+        help="messages of the fast queue; persistent ones wait for the sync, as those of a quorum queue do "
+        "(%(default)s)",
     )
     group.add_argument(
         f"{prefix}-window", type=int, default=5000, help="the client's incoming-window (%(default)s)"
@@ -105,6 +130,11 @@ def option(context: Context, name: str, key: str) -> int:
     return value or 0
 
 
+def fast_durable(context: Context, name: str) -> bool:
+    """Return whether the fast queue's messages are persistent."""
+    return bool(getattr(context.options, f"{name}_fast") == PERSISTENT)
+
+
 def run_halves(context: Context, name: str, halves: Sequence[Half]) -> Outcome:
     """Measure the halves that were asked for at each delay; return tables, ratios and what to say of them."""
     options = context.options
@@ -113,14 +143,20 @@ def run_halves(context: Context, name: str, halves: Sequence[Half]) -> Outcome:
     wanted = PROTOCOLS[getattr(options, f"{name}_protocol")]
     # A ratio of two rates is noisier than a cost: more repetitions than elsewhere.
     context.repetitions = options.repetitions or (2 if context.quick else 5)
-    columns = ("rate_per_s", "slow_per_s", "cpu_us", "broker_busy", "isolation", "together", "slow_to_fast")
-    outcome = Outcome((*columns, "rss_mb"), context.described_settings())
+    columns = ("rate_per_s", "slow_per_s", "cpu_us", "helper_cpu_us", "broker_busy", "isolation", "together")
+    outcome = Outcome((*columns, "slow_to_fast", "rss_mb", "disk_mb"), context.described_settings())
     for delay_ms in delays:
         results = [
             _run_half(context, name, half, delay_ms, seconds) for half in halves if half.protocol in wanted
         ]
-        join(outcome, results, FAST_TYPE, f"{SLOW_TYPE}, confirms +{delay_ms:g} ms")
+        what = "syncs" if _by_sync(context, name) else "confirms"
+        fast = PERSISTENT if fast_durable(context, name) else TRANSIENT
+        join(outcome, results, f"{FAST_TYPE}, {fast}", f"{SLOW_TYPE}, {what} +{delay_ms:g} ms")
     return outcome
+
+
+def _by_sync(context: Context, name: str) -> bool:
+    return bool(getattr(context.options, f"{name}_delay") == BY_SYNC)
 
 
 def _run_half(context: Context, name: str, half: Half, delay_ms: float, seconds: float) -> HalfResult:
@@ -142,10 +178,13 @@ def _run_half(context: Context, name: str, half: Half, delay_ms: float, seconds:
     return result
 
 
-def _settings(context: Context, half: Half, delay_ms: float) -> BrokerSettings:
-    """Return the broker's settings: its own defaults, as in the article, and the slow queue's delay."""
+def _settings(context: Context, name: str, half: Half, delay_ms: float) -> BrokerSettings:
+    """Return the broker's settings: its own defaults, as in the article, and what makes a queue slow."""
+    settings = context.settings(max_link_credit=None)
+    if _by_sync(context, name):
+        return replace(settings, data_root=context.options.data_root, sync_delay_ms=round(delay_ms))
     delays = ((half.slow_queue, delay_ms),) if delay_ms else ()
-    return replace(context.settings(max_link_credit=None), confirm_delays_ms=delays)
+    return replace(settings, confirm_delays_ms=delays)
 
 
 def _connections(
@@ -160,14 +199,22 @@ def _one_run(
     context: Context, name: str, half: Half, neighbour: Neighbour, delay_ms: float, seconds: float
 ) -> Row:
     queues = (half.fast_queue, half.slow_queue)
-    with context.target(_settings(context, half, delay_ms), queues=queues, amqp091=half.amqp091) as target:
+    settings = _settings(context, name, half, delay_ms)
+    with context.target(settings, queues=queues, amqp091=half.amqp091) as target:
         if half.amqp091 or context.own:
             # The article's programs declare all their queues over AMQP 0-9-1.
             with Queues(target.endpoint) as known:
                 known.declare({half.fast_queue: FAST_TYPE, half.slow_queue: SLOW_TYPE})
         fast, slow = queues if half.amqp091 else [context.address(queue) for queue in queues]
         body = option(context, name, "body")
-        preload(target, (fast,), half.preload, size_bytes=body, durable=True, amqp091=half.amqp091)
+        preload(
+            target,
+            (fast,),
+            half.preload,
+            size_bytes=body,
+            durable=fast_durable(context, name),
+            amqp091=half.amqp091,
+        )
         connections = _connections(context, half, neighbour, fast, slow)
         what = spec.Load(target.endpoint, connections, streams=2, name=name)
         limit = half.preload * 0.95
@@ -192,6 +239,7 @@ def _one_run(
     # The cost is that of both links' messages: they cannot be told apart from outside.
     everything = half.fast_count(taken.counts[0]) + taken.counts[1].published
     row["cpu_us"] = None if taken.cpu_s is None else taken.cpu_s / everything * 1e6
+    row["helper_cpu_us"] = None if taken.helper_cpu_s is None else taken.helper_cpu_s / everything * 1e6
     known_counts = counts or {}
     row["queues"] = {
         half.fast_queue: known_counts.get(half.fast_queue, half.fast_left(total)) + _unsettled(half, taken),

@@ -8,7 +8,7 @@ already (`RunningBroker`), whose processor time is known only when its process i
 from __future__ import annotations
 
 import json
-import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -23,6 +23,13 @@ from typing import Any, Final, Protocol, Self
 from benchmarks import spec
 from benchmarks.errors import BrokerError, PeerError
 from benchmarks.peer import handshake
+from benchmarks.processes import (
+    children_cpu_s,
+    folder_bytes,
+    free_port,
+    process_cpu_s,
+    process_rss_bytes,
+)
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S: Final = 20.0
@@ -30,7 +37,6 @@ STOP_TIMEOUT_S: Final = 15.0
 STATUS_TIMEOUT_S: Final = 15.0
 DEFAULT_LINK_CREDIT: Final = 170
 """What RabbitMQ and the broker under test grant when nothing is set."""
-_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
 
 
 class Target(Protocol):
@@ -41,37 +47,20 @@ class Target(Protocol):
     def cpu_s(self) -> float | None:
         """Processor time the broker has used so far, None if it cannot be known."""
 
+    def helper_cpu_s(self) -> float | None:
+        """Processor time of the processes that the broker has started (it syncs its data folder by one)."""
+
     def rss_bytes(self) -> int | None:
         """Resident memory of the broker now, None if it cannot be known."""
+
+    def disk_bytes(self) -> int | None:
+        """Room that its data folder takes now, None if it has none or it cannot be known."""
 
     def queue_counts(self) -> dict[str, int] | None:
         """Messages in each queue (ready and unsettled), None if the broker does not tell."""
 
     def connection_states(self) -> list[str] | None:
         """State of each AMQP 0-9-1 connection, None if the broker does not tell."""
-
-
-def process_cpu_s(pid: int) -> float:
-    """Return user plus system time of all threads of a process, from /proc (10 ms steps)."""
-    # The command's name stands in parentheses and may hold anything; fields are counted behind it.
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-
-
-def process_rss_bytes(pid: int) -> int:
-    """Return the resident memory of a process (VmRSS)."""
-    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
-        if line.startswith("VmRSS:"):
-            return int(line.split()[1]) * 1024
-    raise BrokerError(f"process {pid} has no memory: it has ended")
-
-
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +72,12 @@ class BrokerSettings:
     max_queue_credit: int | None = None
     confirm_delays_ms: tuple[tuple[str, float], ...] = ()
     """Queue name pattern and delay: confirms of these queues come late. Needs the broker's test mode."""
+    data_root: Path | None = None
+    """Keep what is durable in a new folder in here, which goes with the broker; None keeps all in memory."""
+    sync_delay_ms: int = 0
+    """Each sync of the data folder takes so much longer. Needs the broker's test mode."""
+    tree: Path = REPOSITORY
+    """The checkout whose broker is started."""
     extra: tuple[str, ...] = ()
     """Arguments passed on as they are."""
 
@@ -94,8 +89,10 @@ class BrokerSettings:
             "--max-queue-credit": self.max_queue_credit,
         }
         result = [text for name, value in named.items() if value for text in (name, str(value))]
-        if self.confirm_delays_ms:
+        if self.confirm_delays_ms or self.sync_delay_ms:
             result.append("--test-mode")
+        if self.sync_delay_ms:
+            result += ["--sync-delay", str(self.sync_delay_ms)]
         for pattern, delay_ms in self.confirm_delays_ms:
             result += ["--confirm-delay", f"{pattern}={delay_ms:g}"]
         return [*result, *self.extra]
@@ -111,11 +108,14 @@ class OwnBroker:
     password: str = ""
     floor: tuple[str, ...] | None = None
     """Start the floor peer in the broker's place, with these arguments."""
+    folder: Path | None = None
+    """Use this data folder, whatever the settings say, and leave it: for a broker that is started again."""
     endpoint: spec.Endpoint = field(init=False)
     accept_s: float = field(init=False, default=0.0)
     """Time from starting the process to the first accepted TCP connection."""
     open_s: float = field(init=False, default=0.0)
     """Time from starting the process to the first AMQP connection that was opened."""
+    _own_folder: Path | None = field(init=False, default=None)
     _process: subprocess.Popen[bytes] | None = field(init=False, default=None)
     _log: Any = field(init=False, default=None)
 
@@ -126,6 +126,9 @@ class OwnBroker:
             command = [self.python, "-m", "benchmarks.floor", "--port", str(port), "--credit", credit]
             return [*command, *self.floor]
         serve = [self.python, "-m", "amqp10broker", "serve", "--host", "127.0.0.1", "--port", str(port)]
+        folder = self.folder or self._own_folder
+        if folder is not None:
+            serve += ["--data-dir", str(folder)]
         return serve + self.settings.arguments()
 
     def __enter__(self) -> Self:
@@ -137,10 +140,12 @@ class OwnBroker:
         port = free_port()
         self.endpoint = spec.Endpoint("127.0.0.1", port, self.user, self.password)
         self._log = tempfile.TemporaryFile()
+        if self.settings.data_root is not None and self.folder is None:
+            self._own_folder = Path(tempfile.mkdtemp(prefix="amqp10broker-", dir=self.settings.data_root))
         began = time.monotonic()
         self._process = subprocess.Popen(
             self.command(port),
-            cwd=REPOSITORY,
+            cwd=REPOSITORY if self.floor is not None else self.settings.tree,
             stdin=subprocess.DEVNULL,
             stdout=self._log,
             stderr=subprocess.STDOUT,
@@ -202,6 +207,14 @@ class OwnBroker:
                 process.kill()
                 process.wait()
         self._log.close()
+        if self._own_folder is not None:
+            shutil.rmtree(self._own_folder, ignore_errors=True)
+
+    def kill(self) -> None:
+        """End the process by SIGKILL, as a crash does: it writes nothing any more."""
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
 
     @property
     def pid(self) -> int:
@@ -213,9 +226,18 @@ class OwnBroker:
         """Processor time used so far."""
         return process_cpu_s(self.pid)
 
+    def helper_cpu_s(self) -> float | None:
+        """Processor time of its helper process; None if it has no data folder and so no helper."""
+        return None if self.folder is None and self._own_folder is None else children_cpu_s(self.pid)
+
     def rss_bytes(self) -> int | None:
         """Resident memory now."""
         return process_rss_bytes(self.pid)
+
+    def disk_bytes(self) -> int | None:
+        """Room that its data folder takes now; None if it has none."""
+        folder = self.folder or self._own_folder
+        return None if folder is None else folder_bytes(folder)
 
     def queue_counts(self) -> dict[str, int] | None:
         """Messages in each queue, by the broker's own `status` command; None if it does not answer."""
@@ -239,7 +261,7 @@ class OwnBroker:
         command += ["--port", str(self.endpoint.port)]
         try:
             done = subprocess.run(
-                command, cwd=REPOSITORY, capture_output=True, timeout=STATUS_TIMEOUT_S, check=True
+                command, cwd=self.settings.tree, capture_output=True, timeout=STATUS_TIMEOUT_S, check=True
             )
             found: list[dict[str, Any]] = json.loads(done.stdout)[part]
             return found
@@ -268,9 +290,17 @@ class RunningBroker:
         """Processor time used so far, if the process id is known."""
         return None if self.pid is None else process_cpu_s(self.pid)
 
+    def helper_cpu_s(self) -> float | None:
+        """Processor time of the processes it has started, if the process id is known."""
+        return None if self.pid is None else children_cpu_s(self.pid)
+
     def rss_bytes(self) -> int | None:
         """Resident memory now, if the process id is known."""
         return None if self.pid is None else process_rss_bytes(self.pid)
+
+    def disk_bytes(self) -> int | None:
+        """Where other brokers keep their messages is not known."""
+        return None
 
     def queue_counts(self) -> dict[str, int] | None:
         """Other brokers are not asked."""

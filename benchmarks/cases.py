@@ -19,6 +19,8 @@ from benchmarks.queues091 import Queues
 from benchmarks.results import Row
 
 QUEUE: Final = "bench"
+STREAM: Final = "stream"
+"""The type of queue whose messages stay when they have been read."""
 # Whoever receives is kept supplied by this many messages beyond what has been delivered: four times
 # the usual credit, so that credit and not supply is what limits.
 OUTSTANDING: Final = 4000
@@ -60,8 +62,11 @@ class Case:
     duration_s: float | None = None
     amqp091: bool = False
     """The load speaks AMQP 0-9-1: queues are declared and named plainly, messages preloaded over it."""
-    queue_type: str = "classic"
-    """Another type is declared over AMQP 0-9-1; a classic queue comes into being when it is attached to."""
+    queue_type: str = ""
+    """Another type than classic is declared over AMQP 0-9-1; a classic queue comes into being when it is
+    attached to. Empty: the type that the command line gives."""
+    durable: bool = False
+    """Send all messages as durable, those of the preload too; `--durable` does the same for every case."""
 
 
 def run_cases(context: Context, cases: Sequence[Case]) -> list[Row]:
@@ -105,19 +110,27 @@ def _at_floor(context: Context, case: Case, arguments: tuple[str, ...]) -> Row:
 def _at_broker(context: Context, case: Case) -> Row:
     address = _plain_name if case.amqp091 else context.address
     with context.target(case.settings, queues=case.queues, amqp091=case.amqp091) as target:
-        if case.amqp091 or case.queue_type != "classic":
+        queue_type, durable = case.queue_type or context.queue_type, case.durable or context.durable
+        if case.amqp091 or queue_type != "classic":
             with Queues(target.endpoint) as known:
-                known.declare(dict.fromkeys(case.queues, case.queue_type))
+                known.declare(dict.fromkeys(case.queues, queue_type))
         addresses = [address(queue) for queue in case.queues]
         preload(
             target,
             addresses,
             case.preload,
             size_bytes=case.preload_size_bytes,
+            durable=durable,
             amqp091=case.amqp091,
         )
         before = target.rss_bytes()
-        what = spec.Load(target.endpoint, case.connections(address), name=case.name)
+        connections = spec.varied(
+            case.connections(address),
+            durable=durable,
+            # Who attaches to a stream without saying where gets nothing of what lies in it already.
+            from_first=queue_type == STREAM and case.preload > 0,
+        )
+        what = spec.Load(target.endpoint, connections, name=case.name)
         taken = window(
             target,
             what,

@@ -15,11 +15,12 @@ from ctypes import Array, c_uint64
 from typing import Final
 
 from benchmarks import spec, wire
-from benchmarks.broker_process import Target, process_cpu_s
+from benchmarks.broker_process import Target
 from benchmarks.cases import QUEUE
 from benchmarks.errors import LoadError, MeasureError, PeerError
 from benchmarks.measure import Benchmark, Context
 from benchmarks.peer import Peer, handshake, read_frame
+from benchmarks.processes import process_cpu_s
 from benchmarks.results import Outcome, Row
 from benchmarks.stream import Stream
 

@@ -49,8 +49,9 @@ class Consumer:
         out, number = self._channel.peer.out, self._channel.number
         out += wire091.method(number, wire091.BASIC_QOS, 0, self.what.credit, 0)
         bits = 0 if self.manual else wire091.CONSUME_NO_ACK
+        arguments = {"x-stream-offset": self.what.offset} if self.what.offset else {}
         for tag, queue in zip(self.tags, self.what.addresses, strict=True):
-            out += wire091.method(number, wire091.BASIC_CONSUME, 0, queue, tag, bits, {})
+            out += wire091.method(number, wire091.BASIC_CONSUME, 0, queue, tag, bits, arguments)
 
     def delivered(self, index: int, run: Contents, data: bytearray, now_ns: int) -> None:
         """Count a run of deliveries to one consumer.

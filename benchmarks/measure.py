@@ -21,10 +21,10 @@ from benchmarks.broker_process import (
     OwnBroker,
     RunningBroker,
     Target,
-    process_cpu_s,
 )
 from benchmarks.errors import MeasureError
 from benchmarks.load import Counts, Latency, LoadProcess, LoadResult
+from benchmarks.processes import process_cpu_s
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
 
@@ -37,6 +37,7 @@ _STALL_S: Final = 20.0
 STANDARD_COLUMNS: Final = (
     "rate_per_s",
     "cpu_us",
+    "helper_cpu_us",
     "load_cpu_us",
     "broker_busy",
     "confirm_p50_ms",
@@ -44,6 +45,7 @@ STANDARD_COLUMNS: Final = (
     "delivery_p50_ms",
     "delivery_p99_ms",
     "rss_mb",
+    "disk_mb",
 )
 
 
@@ -69,6 +71,9 @@ class Window:
     rss_bytes: int | None
     result: LoadResult
     """Totals and latencies, as the load process told them when it was stopped."""
+    helper_cpu_s: float | None = None
+    """Of the processes that the broker has started."""
+    disk_bytes: int | None = None
 
     def row(self, case: str, target: str, messages: int, stream: int = 0) -> Row:
         """Return the sample of this window.
@@ -90,7 +95,9 @@ class Window:
             "cpu_us": None if self.cpu_s is None else self.cpu_s / messages * 1e6,
             "load_cpu_us": self.load_cpu_s / messages * 1e6,
             "broker_busy": None if self.cpu_s is None else self.cpu_s / self.seconds,
+            "helper_cpu_us": None if self.helper_cpu_s is None else self.helper_cpu_s / messages * 1e6,
             "rss_mb": None if self.rss_bytes is None else self.rss_bytes / 1e6,
+            "disk_mb": None if self.disk_bytes is None else self.disk_bytes / 1e6,
         }
         row |= _latency("confirm", self.result.confirm[stream])
         row |= _latency("delivery", self.result.delivery[stream])
@@ -152,10 +159,12 @@ def window(
         process.mark()
         before, began = counts(), time.monotonic()
         cpu_before, load_before = target.cpu_s(), process_cpu_s(process.pid)
+        helper_before = target.helper_cpu_s()
         wait(duration_s)
         after, ended = counts(), time.monotonic()
         cpu_after, load_after = target.cpu_s(), process_cpu_s(process.pid)
-        rss_bytes = target.rss_bytes()
+        helper_after = target.helper_cpu_s()
+        rss_bytes, disk_bytes = target.rss_bytes(), target.disk_bytes()
         if at_end is not None:
             at_end()
         result = process.stop()
@@ -166,6 +175,8 @@ def window(
         load_after - load_before,
         rss_bytes,
         result,
+        None if helper_after is None or helper_before is None else helper_after - helper_before,
+        disk_bytes,
     )
 
 
@@ -179,8 +190,12 @@ def _difference(after: Counts, before: Counts) -> Counts:
     )
 
 
-def _progress(process: LoadProcess, done: Callable[[Counts], bool], moved: Callable[[Counts], int]) -> None:
-    """Wait until `done`, as long as something moves."""
+def progress(process: LoadProcess, done: Callable[[Counts], bool], moved: Callable[[Counts], int]) -> None:
+    """Wait until `done`, as long as something moves.
+
+    Raises:
+        MeasureError: nothing has moved for a while.
+    """
     last, since = -1, time.monotonic()
     while not done(now := process.counts()):
         if moved(now) != last:
@@ -224,7 +239,7 @@ def preload(
     what = spec.Load(target.endpoint, (connection,), seconds_max=900.0, name="preload")
     with LoadProcess(what) as process:
         process.start()
-        _progress(process, lambda now: now.confirmed >= count, lambda now: now.confirmed)
+        progress(process, lambda now: now.confirmed >= count, lambda now: now.confirmed)
         result = process.stop()
     if result.counts[0].refused:
         raise MeasureError(f"the broker did not accept {result.counts[0].refused} of {count} messages")
@@ -276,8 +291,20 @@ class Context:
             max_link_credit=self.options.max_link_credit or max_link_credit,
             max_incoming_window=self.options.max_incoming_window,
             max_queue_credit=self.options.max_queue_credit,
+            data_root=self.options.data_root if self.options.data else None,
+            sync_delay_ms=self.options.sync_delay_ms if self.options.data else 0,
             extra=tuple(self.options.broker_arg),
         )
+
+    @property
+    def queue_type(self) -> str:
+        """The type of the queues of a case that names none."""
+        return str(self.options.queue_type)
+
+    @property
+    def durable(self) -> bool:
+        """Whether all messages are sent as durable (persistent in 0-9-1)."""
+        return bool(self.options.durable)
 
     def described_settings(self) -> dict[str, object]:
         """Return what of the options belongs in the result."""

@@ -15,7 +15,7 @@ import argparse
 from dataclasses import replace
 
 from benchmarks import spec
-from benchmarks.article import AMQP_091, AMQP_10, Half, add_arguments, option, run_halves
+from benchmarks.article import AMQP_091, AMQP_10, PERSISTENT, Half, add_arguments, option, run_halves
 from benchmarks.measure import Benchmark, Context
 from benchmarks.results import Outcome
 
@@ -73,7 +73,7 @@ HALVES = (
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, NAME)
+    add_arguments(parser, NAME, PERSISTENT)
     parser.add_argument("--preload", type=int, help="messages beforehand (1 000 000, with --quick 600 000)")
     parser.add_argument("--article-credit", type=int, default=200, help="of the receiver (%(default)s)")
     parser.add_argument(

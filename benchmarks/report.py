@@ -63,6 +63,28 @@ def _dearest_ratio(rows: Sequence[Row]) -> float | None:
     return max((float(row["ratio_091"]) for row in rows if row.get("ratio_091") is not None), default=None)
 
 
+def _dearest_since(rows: Sequence[Row]) -> float | None:
+    return max(
+        (float(row["ratio_before"]) for row in rows if row.get("ratio_before") is not None), default=None
+    )
+
+
+def _worst_of_million(kinds: Sequence[str], key: str) -> Callable[[Sequence[Row]], float | None]:
+    """Return a measure: the highest figure among kinds of queues that hold a million messages."""
+
+    def measure(rows: Sequence[Row]) -> float | None:
+        known = [
+            float(row[key])
+            for row in rows
+            if row.get(key) is not None
+            and row.get("messages") == 1_000_000
+            and row["case"].endswith(tuple(kinds))
+        ]
+        return max(known, default=None)
+
+    return measure
+
+
 def _excess(first: str, others: Callable[[str], bool]) -> Callable[[Sequence[Row]], float | None]:
     """Return a measure: how much dearer the dearest other case is than the first, in per cent."""
 
@@ -89,7 +111,77 @@ def _links(side: str) -> Target:
     )
 
 
+_KEPT: Final = (": classic, persistent", ": quorum")
+
+_DURABLE: Final = (
+    Target(
+        "versus",
+        "transient messages in memory: not dearer than before",
+        "who asks for no durability must not pay for it; a tenth is what this machine's noise hides",
+        "times at worst",
+        _dearest_since,
+        lambda value: value <= 1.1,
+    ),
+    Target(
+        "durability",
+        "publish, persistent, classic: at most 8 µs of broker CPU a message",
+        "publishing in memory costs 2; a record, its checksum and the write are the rest",
+        "µs",
+        _figure("publish: classic, persistent", "cpu_us"),
+        lambda value: value <= 8.0,
+    ),
+    Target(
+        "durability",
+        "publish, quorum: at least 50 000 confirmed messages/s at 2 000 in flight",
+        "2 000 in flight and a commit of 4 ms allow 250 000; the processor is to be the limit, not the disk",
+        "messages/s",
+        _figure("publish: quorum", "rate_per_s"),
+        lambda value: value >= 50_000.0,
+    ),
+    Target(
+        "durability",
+        "publish, quorum, 2 000 in flight: confirms within 3 fdatasyncs (p50)",
+        "a message waits for the sync under way, then for its own; one more is for the work",
+        "fdatasyncs",
+        _figure("publish: quorum", "confirm_syncs"),
+        lambda value: value <= 3.0,
+    ),
+    Target(
+        "durability",
+        "publish, quorum, one in flight: confirm within 3 fdatasyncs (p50)",
+        "a lone message waits for its own sync alone",
+        "fdatasyncs",
+        _figure("publish, 1 in flight: quorum", "confirm_syncs"),
+        lambda value: value <= 3.0,
+    ),
+    Target(
+        "millions",
+        "1 000 000 messages of 100 bytes in at most 250 MB of resident memory",
+        "bodies of a long backlog live on disk",
+        "MB at worst",
+        _worst_of_million((": classic, transient", *_KEPT), "rss_mb"),
+        lambda value: value <= 250.0,
+    ),
+    Target(
+        "millions",
+        "started with 1 000 000 messages, the queue answers in less than 10 s",
+        "recovery reads records in batches, and no body twice",
+        "s at worst",
+        _worst_of_million(_KEPT, "crash_answer_s"),
+        lambda value: value < 10.0,
+    ),
+    Target(
+        "streams",
+        "at least 100 000 messages/s of 100 bytes over one link",
+        "so many rows the connector for Spark wants",
+        "messages/s",
+        _figure("read, settle presettled", "rate_per_s"),
+        lambda value: value >= 100_000.0,
+    ),
+)
+
 TARGETS: Final = (
+    *_DURABLE,
     Target(
         "publish",
         "publish, unsettled: at most 5 µs of broker CPU a message",

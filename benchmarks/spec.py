@@ -101,7 +101,7 @@ class Consume:
     size_bytes: int = 100
     """Where the stamp is: so many bytes before the end of the frame."""
     offset: str = ""
-    """Of a stream: where to begin, "first" for instance (AMQP 1.0 only); not told if empty."""
+    """Of a stream: where to begin, "first" for instance; not told if empty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +163,30 @@ def spread(addresses: Sequence[str], links_per_session: int = 250) -> list[tuple
     if sessions > SESSIONS_PER_CONNECTION_MAX:
         raise ValueError(f"{len(addresses)} links do not fit in {SESSIONS_PER_CONNECTION_MAX} sessions")
     return [tuple(addresses[start::sessions]) for start in range(sessions)]
+
+
+def varied(connections: Connections, *, durable: bool = False, from_first: bool = False) -> Connections:
+    """Return the same load with other messages, or reading a stream from its beginning.
+
+    Args:
+        connections: the load.
+        durable: send all messages as durable.
+        from_first: consumers ask for the first message of a stream, not for what comes next.
+    """
+    changed: list[Connection] = []
+    for connection in connections:
+        parts = [
+            replace(
+                part,
+                publish=tuple(replace(group, durable=durable or group.durable) for group in part.publish),
+                consume=tuple(
+                    replace(group, offset="first" if from_first else group.offset) for group in part.consume
+                ),
+            )
+            for part in connection
+        ]
+        changed.append(tuple(parts))  # type: ignore[arg-type]  # as uniform as it was
+    return tuple(changed)
 
 
 def without_count(connections: Connections) -> Connections:

@@ -10,11 +10,18 @@ from __future__ import annotations
 import argparse
 
 from benchmarks import spec
-from benchmarks.cases import QUEUE, Case, confirmed, delivered, publish_and_consume, published, run_cases
+from benchmarks.cases import (
+    QUEUE,
+    STREAM,
+    Case,
+    confirmed,
+    delivered,
+    publish_and_consume,
+    published,
+    run_cases,
+)
 from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context
 from benchmarks.results import Outcome
-
-STREAM = "stream"
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:

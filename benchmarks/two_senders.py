@@ -13,17 +13,35 @@ from __future__ import annotations
 import argparse
 
 from benchmarks import spec
-from benchmarks.article import AMQP_091, AMQP_10, Half, add_arguments, option, run_halves
+from benchmarks.article import (
+    AMQP_091,
+    AMQP_10,
+    TRANSIENT,
+    Half,
+    add_arguments,
+    fast_durable,
+    option,
+    run_halves,
+)
 from benchmarks.measure import Benchmark, Context
 from benchmarks.results import Outcome
 
 NAME = "two_senders"
 
 
+def _durable(context: Context, stream: int) -> bool:
+    """Return whether the messages of a link are persistent; the slow one's, stream 1, are in any case."""
+    return stream == 1 or fast_durable(context, NAME)
+
+
 def _session(context: Context, fast: str | None, slow: str | None) -> spec.Connection:
     groups = [
         spec.Publish(
-            (address,), stream=stream, settled=True, size_bytes=option(context, NAME, "body"), durable=True
+            (address,),
+            stream=stream,
+            settled=True,
+            size_bytes=option(context, NAME, "body"),
+            durable=_durable(context, stream),
         )
         for stream, address in enumerate((fast, slow))
         if address is not None
@@ -39,7 +57,7 @@ def _channel(context: Context, fast: str | None, slow: str | None) -> spec.Conne
             stream=stream,
             settled=True,
             size_bytes=option(context, NAME, "body"),
-            durable=True,
+            durable=_durable(context, stream),
             mandatory=True,
             content_type="text/plain",
             burst=context.options.turn,
@@ -69,7 +87,7 @@ HALVES = (
 
 
 def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add_arguments(parser, NAME)
+    add_arguments(parser, NAME, TRANSIENT)
     parser.add_argument(
         "--turn",
         type=int,

@@ -27,6 +27,7 @@ OPTIONS = {
     "article_credit": 200,
     "two_senders_body": 12,
     "two_senders_window": 5000,
+    "two_senders_fast": "persistent",
     "one_sender_one_receiver_body": 12,
     "one_sender_one_receiver_window": 5000,
 }

@@ -1,0 +1,106 @@
+"""What the system tells of a process and of a folder: processor time, memory, disk, the time of a sync.
+
+Everything here is read from outside, so that looking costs the broker nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.errors import BrokerError
+
+_TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+# The system counts a file's room in units of this size, whatever the file system's own are (stat(2)).
+_BLOCK_BYTES: Final = 512
+
+
+def _stat_fields(pid: int | str) -> list[str]:
+    # The command's name stands in parentheses and may hold anything; fields are counted behind it.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+
+
+def process_cpu_s(pid: int) -> float:
+    """Return user plus system time of all threads of a process, from /proc (10 ms steps)."""
+    fields = _stat_fields(pid)
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def children_cpu_s(pid: int) -> float:
+    """Return user plus system time of all processes that a process has started and that still run."""
+    total = 0.0
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = _stat_fields(entry)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended after the directory was read
+            if int(fields[1]) == pid:
+                total += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+    return total
+
+
+def process_rss_bytes(pid: int) -> int:
+    """Return the resident memory of a process (VmRSS).
+
+    Raises:
+        BrokerError: the process has ended.
+    """
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) * 1024
+    raise BrokerError(f"process {pid} has no memory: it has ended")
+
+
+def folder_bytes(folder: Path) -> int:
+    """Return the room that the files of a folder take on the disk; files may go while it is counted."""
+    total = 0
+    for path, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.stat(os.path.join(path, name)).st_blocks * _BLOCK_BYTES
+            except FileNotFoundError:
+                continue  # the broker has removed it since
+    return total
+
+
+def free_port() -> int:
+    """Return a TCP port of the loopback interface that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTime:
+    """How long a sync of appended bytes takes, in milliseconds."""
+
+    p50_ms: float
+    p99_ms: float
+
+    @classmethod
+    def measure(cls, folder: Path | None, size_bytes: int = 4096, count: int = 200) -> SyncTime:
+        """Append to a new file and sync it, again and again, as a journal does; nothing else is done.
+
+        Args:
+            folder: on the disk in question; None is the system's folder for temporary files.
+            size_bytes: appended before each sync.
+            count: of syncs.
+        """
+        took_ms: list[float] = []
+        data = os.urandom(size_bytes)
+        with tempfile.TemporaryFile(dir=folder, buffering=0) as file:
+            for _ in range(count):
+                file.write(data)
+                began = time.perf_counter()
+                os.fdatasync(file.fileno())
+                took_ms.append((time.perf_counter() - began) * 1e3)
+        took_ms.sort()
+        return cls(statistics.median(took_ms), took_ms[min(count - 1, int(count * 0.99))])
