@@ -36,7 +36,14 @@ pytestmark = [pytest.mark.integration]
 ROUNDS: Final = 210 if LONG else 8
 FILE_BYTES: Final = 150_000
 """Of the journal's files: some are filled and cleaned in each round."""
-KINDS: Final = (CLASSIC,)
+QUORUM: Final = Kind(
+    "quorum",
+    {"x-delivery-limit": -1},
+    keeps_transient=True,
+    keeps_place=False,
+    settles_for_good=True,
+)
+KINDS: Final = (CLASSIC, QUORUM)
 
 
 class Crashes:
