@@ -6,10 +6,12 @@ are its log, and the same log makes the same state.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-from amqp10broker.queues.commands import Command
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import Command, Publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +36,37 @@ class DlxSettle:
 
 
 QuorumCommand = Command | Tick | NodeRestarted | DlxSettle
+
+JOINED_MAX: Final = 4096
+"""Publishes are joined until they have so many messages."""
+
+
+def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
+    """The same commands, with publishes of one publisher that follow each other as one.
+
+    To the queue that is the same, and each command costs as much as some tens of messages do.
+    """
+    result: list[QuorumCommand] = []
+    last: Publish | None = None
+    ids: list[int] = []
+    messages: list[Message] = []
+    for command in commands:
+        if type(command) is not Publish:
+            last = None
+        elif (
+            last is not None
+            and command.publisher is last.publisher
+            and command.settled is last.settled
+            and len(last.messages) < JOINED_MAX
+        ):
+            if last.messages is not messages:
+                # What others gave is not changed.
+                ids, messages = [*last.ids], [*last.messages]
+                last = result[-1] = Publish(last.publisher, ids, messages, last.settled)
+            ids += command.ids
+            messages += command.messages
+            continue
+        else:
+            last = command
+        result.append(command)
+    return result

@@ -16,7 +16,7 @@ import trio
 from amqp10broker.queues.commands import Command, Configure, Publish, Purge, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick
+from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick, joined
 from amqp10broker.queues.quorum_dead import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.service.forwarding import Destination
@@ -151,7 +151,7 @@ class RunningQuorum(LetterBox):
         await self._recover()
         while not self.queue.deleted:
             letters = self._at_work = await self._next_letters()
-            commands = [command for letter in letters for command in letter]
+            commands = joined(command for letter in letters for command in letter)
             self._work(commands)
             if self._delay_s and any(type(command) is Publish for command in commands):
                 await trio.sleep(self._delay_s)

@@ -1,0 +1,55 @@
+"""Publishes of one publisher that follow each other are carried out as one."""
+
+from __future__ import annotations
+
+from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.queues.quorum_commands import JOINED_MAX, QuorumCommand, Tick, joined
+from tests.support.quorum_bench import message
+
+SESSION = ReplyTo("s")
+ONE, TWO = PublisherRef(SESSION), PublisherRef(SESSION)
+
+
+def publish(publisher: PublisherRef, *numbers: int, settled: bool = False) -> Publish:
+    return Publish(publisher, numbers, [message(str(number)) for number in numbers], settled)
+
+
+def plain(commands: list[QuorumCommand]) -> list[object]:
+    return [
+        (each.publisher, list(each.ids), [body.decode() for _, body in each.messages], each.settled)
+        if isinstance(each, Publish)
+        else each
+        for each in commands
+    ]
+
+
+def test_neighbours_of_one_publisher_are_one() -> None:
+    first = publish(ONE, 1)
+    found = joined([first, publish(ONE, 2, 3), publish(ONE, 4)])
+    assert plain(found) == [(ONE, [1, 2, 3, 4], ["1", "2", "3", "4"], False)]
+    assert list(first.ids) == [1], "what others gave is not changed"
+
+
+def test_others_stay_apart_and_in_order() -> None:
+    tick = Tick()
+    commands: list[QuorumCommand] = [
+        publish(ONE, 1),
+        publish(TWO, 1),
+        publish(ONE, 2),
+        tick,
+        publish(ONE, 3),
+        publish(ONE, 4, settled=True),
+    ]
+    assert plain(joined(commands)) == plain(commands)
+
+
+def test_two_runs_do_not_mix() -> None:
+    found = joined(
+        [publish(ONE, 1), publish(ONE, 2), publish(TWO, 1), publish(TWO, 2), Tick(), publish(TWO, 3)]
+    )
+    assert [list(each.ids) for each in found if isinstance(each, Publish)] == [[1, 2], [1, 2], [3]]
+
+
+def test_a_run_ends_when_it_is_long_enough() -> None:
+    many = publish(ONE, *range(JOINED_MAX))
+    assert joined([many, publish(ONE, 1)])[0] is many
