@@ -23,7 +23,7 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
@@ -50,13 +50,14 @@ from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sock
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
-from amqp10broker.tasks.queue import InlineQueue, RunningQueue
+from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
-from amqp10broker.tasks.quorum_queue import RunningQuorum
 from amqp10broker.tasks.stream import Stream
-from amqp10broker.tasks.stream_queue import RunningStream
 from amqp10broker.tasks.trace import TracingStream
 from amqp10broker.tasks.watch import Watch
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.queues import Running
 
 _log = Log("amqp10broker.broker")
 
@@ -262,7 +263,7 @@ class Broker:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def start_queue(self, queue: QueueSpec) -> RunningQueue | RunningStream | RunningQuorum:
+    def start_queue(self, queue: QueueSpec) -> Running:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
         return self._queues.start(queue)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
@@ -30,9 +30,11 @@ from amqp10broker.storage.stream_files import FileShelf, remove_leftovers
 from amqp10broker.tasks.committer import Committer
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.stream_queue import Sync
 from amqp10broker.tasks.stream_syncs import StreamSyncs
 from amqp10broker.tasks.syncer import open_syncer
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.stream_queue import Sync
 
 _log = Log("amqp10broker.keeping")
 

@@ -8,34 +8,29 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import trio
 
 from amqp10broker.alarms import Cause
 from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.errors import StorageError
-from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.service.forwarding import Destination
-from amqp10broker.storage.stream_log import StreamLog
-from amqp10broker.storage.stream_memory import MemoryShelf
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue import RunningQueue
-from amqp10broker.tasks.quorum_queue import RunningQuorum
-from amqp10broker.tasks.stream_queue import RunningStream, storage_error_in
 
 if TYPE_CHECKING:
     from amqp10broker.persistence.classic_store import ClassicStore
     from amqp10broker.tasks.broker import Broker
     from amqp10broker.tasks.keeping import Keeping
+    from amqp10broker.tasks.quorum_queue import RunningQuorum
+    from amqp10broker.tasks.stream_queue import RunningStream
+
+    Running: TypeAlias = RunningQueue | RunningStream | RunningQuorum
 
 _log = Log("amqp10broker.queues")
-
-Running = RunningQueue | RunningStream | RunningQuorum
 
 RESTARTS_MAX: Final = 5
 """Faults of one queue within `RESTARTS_S`; then it stays down until the broker is started again."""
@@ -111,6 +106,11 @@ class Queues:
             running.finish()
 
     def _start_quorum(self, spec: QueueSpec) -> RunningQuorum:
+        # Imported for the first of its kind: without quorum queues and streams the broker starts sooner.
+        from amqp10broker.persistence.quorum_store import QuorumStore
+        from amqp10broker.queues.quorum import QuorumQueue
+        from amqp10broker.tasks.quorum_queue import RunningQuorum
+
         broker = self._broker
         clock = broker.clock
         store = None
@@ -173,6 +173,11 @@ class Queues:
         self._running.discard(running)
 
     def _start_stream(self, spec: QueueSpec) -> RunningStream:
+        from amqp10broker.queues.stream import StreamQueue
+        from amqp10broker.storage.stream_log import StreamLog
+        from amqp10broker.storage.stream_memory import MemoryShelf
+        from amqp10broker.tasks.stream_queue import RunningStream
+
         broker = self._broker
         keeping = self.keeping if spec.number else None
         log = StreamLog(MemoryShelf() if keeping is None else keeping.stream(spec.number))
@@ -197,6 +202,8 @@ class Queues:
         try:
             await running.run()
         except Exception as error:
+            from amqp10broker.tasks.stream_queue import storage_error_in
+
             fault = storage_error_in(error)
             if keeping is not None and fault is not None:
                 # Not even `restart` could know what is on the disk: nothing more is confirmed or served.

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.errors import NotSupported, PreconditionFailed
-from amqp10broker.message.filters.consumer_arguments import (
-    X_STREAM_FILTER,
-    X_STREAM_MATCH_UNFILTERED,
-    X_STREAM_OFFSET,
-    from_amqp091_arguments,
-)
-from amqp10broker.message.filters.filters import Filters
 from amqp10broker.routing.arguments import type_name
+
+if TYPE_CHECKING:
+    from amqp10broker.message.filters.filters import Filters
 
 _PRIORITY: Final = "x-priority"
 _CANCEL_ON_FAILOVER: Final = "x-cancel-on-ha-failover"
 _TIMEOUT: Final = "x-consumer-timeout"
-
-
-_STREAM: Final = frozenset({X_STREAM_OFFSET, X_STREAM_FILTER, X_STREAM_MATCH_UNFILTERED})
+_STREAM: Final = frozenset({"x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +75,9 @@ def read_consumer_arguments(queue: DeclaredQueue, arguments: Mapping[str, Any]) 
             raise PreconditionFailed(resource, f"invalid arg '{name}' for {resource}{fault}")
     filters = None
     if queue.type == QueueType.STREAM:
+        # Not before there is a stream: a broker without one starts sooner without its filters.
+        from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
+
         filters = from_amqp091_arguments(arguments, stream=queue.name, vhost=queue.vhost)
     elif not arguments:
         return DEFAULT_OPTIONS

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.performatives import (
@@ -36,12 +36,14 @@ from amqp10broker.errors import (
     RefusedError,
     ResourceLocked,
 )
-from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse, queue_address
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO, stripped
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.outcomes import default_verdict
+
+if TYPE_CHECKING:
+    from amqp10broker.message.filters.filters import Filters, FilterSet
 
 T = TypeVar("T")
 
@@ -152,7 +154,7 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
             )
         _allowed(lambda: context.vhost.for_connection(queue, context.connection))
     stream = queue.type == QueueType.STREAM
-    filter_set = from_amqp10(source.filter) if stream else None
+    filter_set = _filter_set(source) if stream else None
     reply = Source(
         address=queue_address(queue.name) if dynamic else source.address,
         durable=source.durable if not dynamic else TerminusDurability.NONE,
@@ -171,6 +173,13 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
     if filter_set is None:
         return plan
     return replace(plan, filters=filter_set.filters, capabilities=STREAM_CAPABILITIES)
+
+
+def _filter_set(source: Source) -> FilterSet:
+    # Not before there is a stream: a broker without one starts sooner without its filters.
+    from amqp10broker.message.filters.filters import from_amqp10
+
+    return from_amqp10(source.filter)
 
 
 def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
