@@ -26,6 +26,8 @@ SECTOR_BYTES: Final = 512
 
 # How far behind a bad record another one is searched byte by byte, when its length leads nowhere.
 _SEARCH_BYTES_MAX: Final = 256 * 1024
+# Longer ones are not found so: checking each place that could begin one would take minutes.
+_SEARCHED_RECORD_BYTES_MAX: Final = 256 * 1024
 
 
 def why_damaged(data: bytes, offset: int, header: Header) -> str | None:
@@ -74,10 +76,11 @@ def _end_of_record(data: bytes, offset: int, seed: int) -> int | None:
     end = RECORD_BYTES + int.from_bytes(data[:4], "big")
     if end == len(data) or is_record(data, end, seed, offset + end):
         return end
-    # A length begins with a zero, unless the record is longer than 16 MiB.
+    # A length that is looked for begins with a zero.
     at = data.find(0, 1)
     while 0 < at < _SEARCH_BYTES_MAX:
-        if is_record(data, at, seed, offset + at):
+        length = int.from_bytes(data[at : at + 4], "big")
+        if length <= _SEARCHED_RECORD_BYTES_MAX and is_record(data, at, seed, offset + at):
             return at
         at = data.find(0, at + 1)
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from pathlib import Path
 
 import pytest
@@ -179,6 +180,35 @@ def test_every_flipped_bit_of_a_last_file_is_told_though_no_marker_follows() -> 
         file.data[bit // 8] ^= 1 << bit % 8
         with pytest.raises(DamagedFile):
             file.read()
+
+
+def test_a_damaged_length_is_told_when_another_record_follows() -> None:
+    for size in (0, 100, 5000):
+        for bit in range(32):
+            file = File().add(b"a" * 700).add(b"b" * size).add(b"c" * 10)
+            file.data[file.starts[0] + bit // 8] ^= 1 << bit % 8
+            with pytest.raises(DamagedFile, match="length") as caught:
+                file.read()
+            assert caught.value.offset == file.starts[0]
+
+
+def test_a_long_tail_of_nonsense_is_judged_in_bounded_time() -> None:
+    file = _some()
+    end = len(file.data)
+    file.data += random.Random(1).randbytes(4 << 20)
+    checked: list[int] = []
+
+    def crc32(data: bytes, seed: int = 0) -> int:
+        checked.append(len(data))
+        return zlib.crc32(data, seed)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("amqp10broker.storage.record.crc32", crc32)
+        _, reader = file.read()
+    assert reader.torn is not None
+    assert reader.torn.offset == end
+    # Not the four MiB again and again: a few times at the most.
+    assert sum(checked) < 5 * len(file.data)
 
 
 def test_what_was_read_before_the_damage_is_right() -> None:
