@@ -319,6 +319,34 @@ def test_old_segments_go(channel: BlockingChannel, broker: BrokerProcess, queue:
     assert inbox.take()[0].properties.headers["x-stream-offset"] == status["first_offset"]
 
 
+def test_a_policy_acts_on_a_stream_that_is_there(
+    channel: BlockingChannel, broker: BrokerProcess, queue: str
+) -> None:
+    """Segment size for what comes, retention at once; an argument does not go before it."""
+    declare(channel, queue, x_max_length_bytes=1_000_000)
+    channel.confirm_delivery()
+
+    def set_policy(definition: str) -> None:
+        command = ["set-policy", queue, f"^{queue}$", definition, "--apply-to", "streams"]
+        done = broker.run_command(*command)
+        assert done.returncode == 0, done.stderr
+
+    def status() -> dict[str, Any]:
+        found = broker.queue(queue)
+        assert found is not None
+        return found
+
+    set_policy('{"stream-max-segment-size-bytes": 500}')
+    publish(channel, queue, ["x" * 100] * 30)
+    assert (status()["first_offset"], status()["segments"] > 3) == (0, True)
+    set_policy('{"stream-max-segment-size-bytes": 500, "max-length-bytes": 1500}')
+    broker.wait_until(lambda: status()["first_offset"] > 10, "retention")
+    assert broker.run_command("clear-policy", queue).returncode == 0
+    first = status()["first_offset"]
+    publish(channel, queue, ["x" * 100] * 30)
+    assert status()["first_offset"] == first
+
+
 # --- durability -----------------------------------------------------------------------------------
 
 

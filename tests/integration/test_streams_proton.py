@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from pika import BasicProperties
+from pika.adapters.blocking_connection import BlockingChannel
 from proton import Delivery, Described, Link, Message, symbol, timestamp
 from rabbitmq_amqp_python_client import (
     AddressHelper,
@@ -21,6 +23,7 @@ from rabbitmq_amqp_python_client import (
 
 from tests.integration.test_rabbitmq_amqp_client import Collect, Done, within
 from tests.support.broker_process import BrokerProcess
+from tests.support.pika_client import Inbox
 from tests.support.proton_client import ProtonClient, ReceivingEnd
 
 pytestmark = pytest.mark.integration
@@ -245,6 +248,52 @@ def test_filters_of_both_stages_work_together(client: ProtonClient, stream: str)
     receiver = reader(client, stream, filter_set)
     receiver.drain(100)
     assert offsets(receiver) == [11, 13, 15, 17, 19]
+
+
+# --- both protocols, and the end --------------------------------------------------------------------
+
+
+def test_a_stream_carries_messages_between_the_protocols(
+    client: ProtonClient, stream: str, channel: BlockingChannel
+) -> None:
+    """Each is delivered with its offset, as an annotation and as a header."""
+    headers = {"x-own": "value", "n": 7}
+    channel.confirm_delivery()
+    channel.basic_publish("", stream, b"from 0-9-1", BasicProperties(headers=headers, delivery_mode=2))
+    receiver = reader(client, stream, filters(offset_spec="last"), credit=1)
+    [received] = receiver.take(1)
+    message = received.message
+    assert bytes(message.body) == b"from 0-9-1"
+    assert message.durable
+    assert message.properties == {"n": 7}
+    assert message.annotations["x-own"] == "value"
+    assert message.annotations[OFFSET] == 20
+    channel.basic_qos(prefetch_count=1)
+    inbox = Inbox(channel, stream, arguments={"x-stream-offset": 3})
+    [delivered] = inbox.take(1)
+    assert delivered.properties.headers == {"n": 3, "x-stream-filter-value": "low", "x-stream-offset": 3}
+    assert delivered.properties.type == "amqp-1.0"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_durable_field_is_kept(client: ProtonClient, stream: str, durable: bool) -> None:
+    """Though a stream keeps all."""
+    sender = client.sender(stream)
+    sender.send(Message(body="x", durable=durable))
+    receiver = reader(client, stream, filters(offset_spec="last"), credit=1)
+    [received] = receiver.take(1)
+    assert received.message.durable is durable
+
+
+def test_links_end_when_their_stream_is_deleted(
+    client: ProtonClient, rabbit: Connection, stream: str
+) -> None:
+    """Both kinds, with resource-deleted."""
+    receiver = reader(client, stream)
+    sender = client.sender(stream)
+    rabbit.management().delete_queue(stream)
+    assert receiver.wait_refused() == "amqp:resource-deleted"
+    assert sender.wait_refused() == "amqp:resource-deleted"
 
 
 # --- RabbitMQ's client ------------------------------------------------------------------------------
