@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
-from amqp10broker.errors import DamagedFile
+from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.message.batch import batch_lengths, decode_batch
 from amqp10broker.message.message import Message
 from amqp10broker.persistence.extents import Accounts, Extent, Extents
@@ -240,12 +240,17 @@ class ClassicStore:
         """See `Store`."""
         if self.live and self._level(level).extents.covers(first, len(messages)):
             return JournalPage(level, first, len(messages))
-        return self._spool.write(encode_messages(level, messages, expiries))
+        pieces = encode_messages(level, messages, expiries)
+        try:
+            return self._spool.write(pieces)
+        except OSError:
+            # No room on the disk, as far as the spool can tell: then the page takes memory, packed.
+            return b"".join(pieces)
 
     def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
         """See `Store`."""
-        if isinstance(handle, Place):
-            payload = self._spool.read(handle)
+        if isinstance(handle, Place | bytes):
+            payload = handle if isinstance(handle, bytes) else self._read_spool(handle)
             _, _, expiries, at = decode_start(payload)
             return decode_batch(payload, at), expiries
         assert isinstance(handle, JournalPage)
@@ -261,6 +266,16 @@ class ClassicStore:
                 times += [0] * len(found) if part.expiries is None else part.expiries
         assert len(messages) == handle.count, "messages of a page are gone"
         return messages, times if expire else None
+
+    def _read_spool(self, place: Place) -> bytes:
+        try:
+            return self._spool.read(place)
+        except OSError as error:
+            raise StorageError(
+                "a file of messages that need not survive a restart",
+                f"cannot be read back: {error.strerror}",
+                "look at the disk, and start again: those messages are lost",
+            ) from error
 
     def drop_page(self, handle: Handle) -> None:
         """See `Store`."""

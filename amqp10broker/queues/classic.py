@@ -249,7 +249,7 @@ class ClassicQueue:
                 before anybody hears that the queue is gone.
         """
         self.take_effects()
-        self.failed = self.deleted = True
+        self.failed = self.deleted = self._serving.stopped = True
         # What the store has is not this state's to decide on any more.
         self._keeps = self._intake.keeps = self._disposal.keeps = self._serving.keeps = False
         self._intake.refuse_unsafe(failed=self.failed)

@@ -19,9 +19,10 @@ class Serving:
 
     Attributes:
         keeps: the store is told what has been delivered.
+        stopped: nothing is handed out any more, because of a fault.
     """
 
-    __slots__ = ("_consumers", "_disposal", "_outbox", "_store", "_waiting", "keeps")
+    __slots__ = ("_consumers", "_disposal", "_outbox", "_store", "_waiting", "keeps", "stopped")
 
     def __init__(
         self, waiting: Ready, consumers: Consumers, disposal: Disposal, outbox: Outbox, store: Store
@@ -32,11 +33,12 @@ class Serving:
         self._outbox = outbox
         self._store = store
         self.keeps = disposal.keeps
+        self.stopped = False
 
     def serve(self, now_ms: int) -> None:
         """Hand out ready messages while any consumer has credit."""
         waiting, consumers = self._waiting, self._consumers
-        while waiting.count and consumers.waiting:
+        while waiting.count and consumers.waiting and not self.stopped:
             ring = consumers.top_ring()
             to_come = len(ring)  # consumers whose turn in this round is still to come
             while waiting.count and ring:

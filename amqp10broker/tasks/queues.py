@@ -251,6 +251,11 @@ class Queues:
             try:
                 await running.run()
                 return
+            except StorageError as error:
+                # Beginning again would read the same file: nothing more is confirmed or served.
+                assert self.keeping is not None
+                self.keeping.failed(error)
+                return
             except Exception as error:
                 now = trio.current_time()
                 often = len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S
