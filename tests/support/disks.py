@@ -76,6 +76,7 @@ class SimDisk:
         fail: the error number by the number of the call, counted from 0. A write that fails has written
             some of its bytes.
         lose_power_at: the number of the call at which the power goes: a write may have been done by then.
+            Nothing is done by any later call.
         free: what `free_bytes` says.
     """
 
@@ -208,6 +209,11 @@ class SimDisk:
         # Spread over all bits, as random ones are.
         return self._next_id * 0x9E3779B97F4A7C15 & 0xFFFF_FFFF_FFFF_FFFF
 
+    def duplicate(self, fd: int) -> int:
+        """Another descriptor of the same file, as a process has to whom it was sent; counts as no call."""
+        what, path = self._open[fd]
+        return self._descriptor(what, path)
+
     # --- looking and changing -----------------------------------------------------------------------
 
     @property
@@ -242,6 +248,14 @@ class SimDisk:
     def names(self, path: str) -> list[str]:
         """Names in a folder; counts as no call."""
         return sorted(self._folder(path).names)
+
+    def paths(self, path: str) -> list[str]:
+        """All files in a folder and those below; counts as no call."""
+        found = []
+        for name, what in sorted(self._folder(path).names.items()):
+            below = os.path.join(path, name)
+            found += [below] if isinstance(what, Inode) else self.paths(below)
+        return found
 
     def after_kill(self) -> SimDisk:
         """The disk after the process was killed: all is there that the system was given, durable or not."""
@@ -301,8 +315,9 @@ class SimDisk:
     ) -> None:
         number = len(self.calls)
         self.calls.append((method, path))
-        if number == self.lose_power_at:
-            lost()
+        if self.lose_power_at is not None and number >= self.lose_power_at:
+            if number == self.lose_power_at:
+                lost()
             raise PowerLoss(number)
         if number in self.fail:
             part()

@@ -1,0 +1,411 @@
+"""A whole broker on a disk in memory, that loses power, fails calls, and is started again: `Node`.
+
+The broker is the real one, with catalog, journal, streams and their tasks; only the disk is `SimDisk`, the
+helper process that syncs is a coroutine, and the clock jumps. Clients post to queues as sessions do. What
+they were promised is noted, and compared at each start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.config import Config
+from amqp10broker.errors import BrokerError, StorageError, StorageFailed
+from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.queues.commands import (
+    ConsumerRef,
+    Credit,
+    Publish,
+    PublisherRef,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Settled
+from amqp10broker.tasks import data as data_module
+from amqp10broker.tasks import keeping as keeping_module
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.mail import SessionLetter
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.queue import SessionAddress
+from tests.support.disks import PowerLoss, SimDisk
+from tests.support.kept_queues import is_persistent, make_message, number_of, shorten_pages
+
+FOLDER: Final = "/data"
+CONFIG: Final = Config(port=0, data_dir=FOLDER, admin_socket="")
+ALL: Final = 100_000
+LIFE_S: Final = 1000.0
+"""In which a life must end, by a clock that jumps when all wait: longer means for ever."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A type of queue, and what it promises."""
+
+    name: str
+    keeps_transient: bool = False
+    """Messages that are not persistent survive too."""
+    keeps_all: bool = False
+    """Nothing goes by being consumed."""
+    keeps_place: bool = True
+    """What is given back goes to where it was, and not to the front."""
+    settles_for_good: bool = False
+    """A settlement that was confirmed is never undone."""
+    arguments: tuple[tuple[str, object], ...] = ()
+
+
+CLASSIC: Final = Kind("classic")
+QUORUM: Final = Kind(
+    "quorum",
+    keeps_transient=True,
+    keeps_place=False,
+    settles_for_good=True,
+    # Looking at everything in each life must not be what ends a message.
+    arguments=(("x-delivery-limit", 1_000_000),),
+)
+STREAM: Final = Kind("stream", keeps_transient=True, keeps_all=True)
+KINDS: Final = (CLASSIC, QUORUM, STREAM)
+
+
+@dataclass
+class History:
+    """What clients know of a queue; numbers are those of messages.
+
+    Attributes:
+        promised: confirmed, and nobody has begun to settle them.
+        settled: somebody has.
+        gone: were not there at some start, or somebody was told that they are gone for good.
+        content: what was found at the last start, in order.
+        consumed: somebody may have been given messages since then, and given them back.
+        published: how many numbers have been given.
+        deleting: somebody has begun to delete the queue.
+    """
+
+    kind: Kind
+    promised: set[int] = field(default_factory=set)
+    settled: set[int] = field(default_factory=set)
+    gone: set[int] = field(default_factory=set)
+    content: list[int] = field(default_factory=list)
+    consumed: bool = False
+    published: int = 0
+    deleting: bool = False
+
+    def keeps(self, number: int) -> bool:
+        return self.kind.keeps_transient or is_persistent(number)
+
+    def compare(self, found: list[int]) -> None:
+        """What a queue holds after a start."""
+        here = set(found)
+        assert len(here) == len(found), "a message is there twice"
+        assert here <= set(range(self.published)), "a message was never published"
+        assert all(self.keeps(number) for number in here), "a message that is not persistent is there"
+        assert not here & self.gone, f"gone for good, and there: {sorted(here & self.gone)}"
+        assert self.promised <= here, f"confirmed, and lost: {sorted(self.promised - here)}"
+        if self.kind.keeps_place:
+            assert found == sorted(found), f"out of order: {found}"
+        elif not self.consumed:
+            old = set(self.content)
+            ordered = [number for number in self.content if number in here] + sorted(here - old)
+            assert found == ordered, f"out of order: {found}"
+        self.content = found
+        self.promised = here
+        self.settled = set()
+        self.gone |= set(range(self.published)) - here
+
+
+class Seat:
+    """A client of one queue during one life."""
+
+    def __init__(self, queue: DeclaredQueue, history: History) -> None:
+        self.mailbox: Mailbox[SessionLetter] = Mailbox()
+        self.here = SessionAddress("client", self.mailbox)
+        self.handle = queue.handle
+        self.history = history
+        self.publisher = PublisherRef(self.here)
+        self.held: dict[int, int] = {}
+        self.consumer: ConsumerRef | None = None
+        self.granted = self.seen = 0
+        self.settling: dict[int, int] = {}
+
+    def publish(self, count: int) -> None:
+        history = self.history
+        numbers = range(history.published, history.published + count)
+        history.published += count
+        messages = [make_message(number) for number in numbers]
+        self.handle.post(Publish(self.publisher, list(numbers), messages, False))
+
+    def consume(self, credit: int) -> None:
+        self.history.consumed = True
+        if self.consumer is None:
+            self.consumer = ConsumerRef(self.here)
+            self.handle.post(Subscribe(self.consumer, False, position=First()))
+        self.handle.post(Credit(self.consumer, self.granted, credit, True, self.granted))
+        self.granted += credit
+
+    def settle(self, rng: random.Random) -> None:
+        if self.consumer is None or not self.held:
+            return
+        keys = rng.sample(sorted(self.held), rng.randrange(1, len(self.held) + 1))
+        by_key = {key: self.held.pop(key) for key in keys}
+        numbers = set(by_key.values())
+        verdict = Verdict.ACCEPT if rng.random() < 0.8 else Verdict.REQUEUE
+        if verdict is Verdict.ACCEPT and not self.history.kind.keeps_all:
+            self.history.settled |= numbers
+            self.history.promised -= numbers
+        final = verdict is Verdict.ACCEPT and self.history.kind.settles_for_good
+        if final:
+            self.settling |= by_key
+        self.handle.post(Settle(self.consumer, keys, verdict, answer=final))
+
+    def leave(self) -> None:
+        if self.consumer is not None:
+            self.handle.post(Unsubscribe(self.consumer, [], [], self.seen, Verdict.REQUEUE))
+            self.consumer = None
+            self.held.clear()
+            self.granted = self.seen = 0
+
+    async def look(self) -> list[int]:
+        """All that is there, in order; it is given back."""
+        consumer = ConsumerRef(self.here)
+        self.handle.post(Subscribe(consumer, False, position=First()))
+        self.handle.post(Credit(consumer, 0, ALL, True, 0))
+        found: list[int] = []
+        while True:
+            for effect in await self._effects():
+                if isinstance(effect, Deliver):
+                    found += [number_of(message) for message in effect.messages]
+                elif isinstance(effect, CreditReply):
+                    self.handle.post(Unsubscribe(consumer, [], [], len(found), Verdict.REQUEUE))
+                    return found
+
+    async def listen(self) -> None:
+        """Take what has come."""
+        if self.mailbox.waiting:
+            self._note(await self._effects())
+
+    def end(self) -> None:
+        """The broker is over: what it has said before counts."""
+        self._note([each for letter in self.mailbox.close() for each in letter])  # type: ignore[union-attr]
+
+    def _note(self, effects: list[Any]) -> None:
+        history = self.history
+        for effect in effects:
+            if isinstance(effect, Confirmed):
+                if not history.deleting:
+                    safe = {number for number in effect.ids if history.keeps(number)}
+                    history.promised |= safe - history.settled
+            elif isinstance(effect, Deliver) and effect.consumer is self.consumer:
+                self.seen += len(effect.keys)
+                for key, message in zip(effect.keys, effect.messages, strict=True):
+                    self.held[key] = number_of(message)
+            elif isinstance(effect, Settled):
+                history.gone |= {self.settling.pop(key) for key in effect.keys}
+
+    async def _effects(self) -> list[Any]:
+        return [each for letter in await self.mailbox.take_all() for each in letter]  # type: ignore[union-attr]
+
+
+class Node:
+    """See the module.
+
+    Attributes:
+        disk: where the next life begins.
+        queues: by name, whatever became of them.
+        starts: how often the broker came up.
+        made: how many queues were declared; no name is used twice.
+        refused: what the last life ended with, if that was an error of storage.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, seed: int = 0, kinds: Sequence[Kind] = KINDS) -> None:
+        self.disk = SimDisk(seed)
+        self.kinds = kinds
+        self.queues: dict[str, History] = {}
+        self.starts = 0
+        self.made = 0
+        self.refused: StorageError | None = None
+        self._faults: list[str] = []
+        monkeypatch.setattr(data_module, "OsDisk", lambda: self.disk)
+        monkeypatch.setattr(keeping_module, "open_syncer", self._open_syncer)
+        monkeypatch.setattr(keeping_module, "FILE_BYTES_MAX", 3000)
+        shorten_pages(monkeypatch)
+        for module in ("queues", "broker", "keeping", "committer", "stream_queue"):
+            monkeypatch.setattr(f"amqp10broker.tasks.{module}._log", self)
+
+    # --- a log that notes faults --------------------------------------------------------------------
+
+    def __getattr__(self, level: str) -> Any:
+        if level not in ("debug", "info", "warning", "error", "critical"):
+            raise AttributeError(level)
+
+        def note(event: str, **fields: Any) -> None:
+            error = fields.get("exc_info")
+            if error is not None and not isinstance(error, StorageError):
+                self._faults.append(f"{event}: {error!r}")
+
+        return note
+
+    # --- lives --------------------------------------------------------------------------------------
+
+    def live(self, rng: random.Random, steps: int) -> None:
+        """One life: start, compare, work, stop; or the end that the disk gives it.
+
+        Raises:
+            AssertionError: a promise is broken, or the broker ended other than by an error of storage.
+        """
+        self.refused = None
+        try:
+            trio.run(self._live, rng, steps, clock=MockClock(autojump_threshold=0))
+        except StorageError as error:
+            self.refused = error
+        except BaseExceptionGroup as group:
+            leaves = list(_leaves(group))
+            if not any(isinstance(each, PowerLoss) for each in leaves):
+                raise
+            # What else failed when the power went did so because of it.
+        except PowerLoss:
+            pass
+        assert not self._faults, self._faults
+
+    async def _live(self, rng: random.Random, steps: int) -> None:
+        with trio.fail_after(LIFE_S):
+            async with Broker(CONFIG, meter=_NoMeter()) as broker:
+                self.starts += 1
+                await self._compare(broker)
+                await self._work(broker, rng, steps)
+            # In order: all that was decided is durable.
+            for history in self.queues.values():
+                history.gone |= history.settled
+
+    async def _compare(self, broker: Broker) -> None:
+        vhost = broker.catalog.lookup_vhost("/")
+        for name, history in list(self.queues.items()):
+            queue = vhost.find(name)
+            if queue is None:
+                lost = history.promised and not history.deleting
+                assert not lost, f"queue {name} is gone, with confirmed messages"
+                del self.queues[name]
+                continue
+            async with _while_well(broker):
+                consumed, history.consumed = history.consumed, True
+                found = await Seat(queue, history).look()
+                history.consumed = consumed
+                history.compare(found)
+                history.deleting = history.consumed = False
+        made = {queue.name for queue in vhost}
+        assert made <= set(self.queues), f"queues from nowhere: {made - set(self.queues)}"
+
+    async def _work(self, broker: Broker, rng: random.Random, steps: int) -> None:
+        vhost = broker.catalog.lookup_vhost("/")
+        seats: dict[str, Seat] = {}
+        try:
+            for _ in range(steps):
+                if broker.failed.is_set():
+                    return
+                self._act(vhost, seats, rng)
+                await trio.sleep(rng.choice((0, 0, 0.0005, 0.002, 0.3, 1.5)))
+                for each in seats.values():
+                    await each.listen()
+        finally:
+            for each in seats.values():
+                each.end()
+
+    def _act(self, vhost: Any, seats: dict[str, Seat], rng: random.Random) -> None:
+        names = [name for name in self.queues if vhost.find(name) is not None]
+        if len(names) < 3 or (len(names) < 8 and rng.random() < 0.1):
+            name = self._declare(vhost, rng)
+        else:
+            name = rng.choice(names)
+        queue = vhost.find(name)
+        if queue is None:
+            return
+        seat = seats.get(name)
+        if seat is None:
+            seat = seats[name] = Seat(queue, self.queues[name])
+        deed = rng.randrange(100)
+        if deed < 40 or not seat.history.published:
+            seat.publish(rng.choice((1, 1, 3, 20)))
+        elif deed < 60:
+            seat.consume(rng.randrange(1, 40))
+        elif deed < 80:
+            seat.settle(rng)
+        elif deed < 83:
+            seat.leave()
+        elif deed < 87:
+            seat.history.deleting = True
+            vhost.remove(name)
+            seat.history.promised = set()
+            seats.pop(name).end()
+
+    def _declare(self, vhost: Any, rng: random.Random) -> str:
+        self.made += 1
+        kind = rng.choice(self.kinds)
+        name = f"{kind.name}{self.made}"
+        self.queues[name] = History(kind)
+        try:
+            vhost.declare(name, arguments={"x-queue-type": kind.name, **dict(kind.arguments)})
+        except BrokerError:
+            pass  # refused in words; it may be there all the same, or not
+        return name
+
+    @asynccontextmanager
+    async def _open_syncer(self, *, delay_ms: int = 0) -> AsyncIterator[Node]:
+        yield self
+
+    async def sync(self, fds: Sequence[int]) -> None:
+        """As `tasks.syncer.Syncer.sync`: the helper has descriptors of its own."""
+        theirs = [self.disk.duplicate(fd) for fd in fds]
+        for fd in theirs:
+            await trio.sleep(0.0004)
+            try:
+                self.disk.sync(fd)
+            except OSError as error:
+                raise StorageFailed("the data folder", f"cannot be synced: {error}", "look") from error
+            finally:
+                self.disk.close(fd)
+
+
+class _NoMeter:
+    """A machine with room for everything."""
+
+    def memory_used(self) -> int | None:
+        return 1 << 20
+
+    def memory_total(self) -> int | None:
+        return 1 << 34
+
+    def disk_free(self, path: str) -> int | None:
+        return 1 << 40
+
+    def give_back(self) -> None:
+        """Nothing is held."""
+
+
+@asynccontextmanager
+async def _while_well(broker: Broker) -> AsyncIterator[None]:
+    """Give up waiting when the broker cannot go on."""
+    async with trio.open_nursery() as nursery:
+
+        async def watch() -> None:
+            await broker.failed.wait()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(watch)
+        yield
+        nursery.cancel_scope.cancel()
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
+    found: list[BaseException] = []
+    for each in group.exceptions:
+        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
+    return found
