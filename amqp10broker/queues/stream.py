@@ -71,6 +71,10 @@ WORK_MAX: Final = 8192
 _TURN_MAX: Final = 1024
 """Of these, for one consumer before the next has its turn."""
 
+_READ_WORK: Final = 256
+"""What reading from the log counts: some hundred kilobytes, whose checksums are made."""
+
+_RECENT_MAX: Final = 256
 _RECENT_BYTES_MAX: Final = 1024 * 1024
 """Chunks last written that stay decoded, for the consumers that wait at the end."""
 
@@ -276,7 +280,7 @@ class StreamQueue:
         recent = self._recent
         recent.append((chunk, size_bytes))
         self._recent_bytes += size_bytes
-        while self._recent_bytes > _RECENT_BYTES_MAX and len(recent) > 1:
+        while len(recent) > 1 and (self._recent_bytes > _RECENT_BYTES_MAX or len(recent) > _RECENT_MAX):
             self._recent_bytes -= recent.popleft()[1]
 
     def _retain(self, now_ms: int) -> None:
@@ -400,12 +404,14 @@ class StreamQueue:
         while work > 0 and consumer.credit and consumer.position < committed:
             chunk = consumer.chunk()
             if chunk is None:
-                if recent and consumer.position >= recent[0][0].first:
-                    chunk = next(each for each, _ in recent if consumer.position < each.end)
-                    consumer.hold(chunk)
-                else:
+                if not recent or consumer.position < recent[0][0].first:
                     consumer.read(self.log)
+                    self._work -= _READ_WORK
+                    work -= _READ_WORK
                     continue
+                # Whoever waits at the end wants the newest, so the search begins there.
+                chunk = next(each for each, _ in reversed(recent) if each.first <= consumer.position)
+                consumer.hold(chunk)
             work_done = consumer.take(chunk, work, keys, messages, now_ms)
             self._work -= work_done
             work -= work_done

@@ -253,6 +253,30 @@ def test_work_of_one_wake_is_bounded_and_goes_on_in_the_next(monkeypatch: pytest
     assert bench.wakes - before >= 10
 
 
+def test_chunks_that_are_passed_over_count_as_work_too() -> None:
+    bench = Bench()
+    large = make_head(None, {Symbol("x-stream-filter-value"): "us"}, "", "s"), data_section(bytes(200_000))
+    for _ in range(100):
+        bench.publish(1, [large])
+    before = bench.wakes
+    assert bench.reader(filters=Filters(bloom=BloomFilter(("eu",)))).read(10) == []
+    assert bench.wakes - before > 2
+
+
+def test_a_reader_at_the_end_finds_its_chunk_among_many_small_ones() -> None:
+    bench = Bench()
+    readers = [bench.reader(Next()) for _ in range(3)]
+    for reader in readers:
+        reader.read(1000)
+    for number in range(600):
+        effects = bench.publish(1)
+        for reader in readers:
+            assert [offset for offset, _ in reader.listen(effects)] == [number]
+    assert len(bench.queue._recent) <= 256
+    late = bench.reader(Offset(450))
+    assert late.read(1000) == list(range(450, 600))
+
+
 def test_consumers_take_turns_within_a_wake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "_TURN_MAX", 4)
     bench = Bench()
