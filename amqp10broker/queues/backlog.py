@@ -131,7 +131,7 @@ class Backlog:
         """
         count = len(messages)
         size = content_bytes(messages)
-        if self._tail or self._pages or self._head_is_full():
+        if self._tail or self._pages or self._head_is_full() or not self._head_ends_at_next():
             self._extend_tail(messages, expiries, size)
         else:
             head = self._head
@@ -159,6 +159,10 @@ class Backlog:
 
     def _head_is_full(self) -> bool:
         return len(self._head) >= HEAD_MESSAGES_MAX or self._head_size >= HEAD_BYTES_MAX
+
+    def _head_ends_at_next(self) -> bool:
+        """Not if the last page found after a restart is the head, and what came behind it was gone."""
+        return not self._head or self._head_first + len(self._head) == self.next
 
     def _extend_tail(self, messages: Sequence[Message], expiries: Sequence[int] | None, size: int) -> None:
         if expiries is not None or self._tail_expiries is not None:

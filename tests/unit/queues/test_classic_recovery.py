@@ -1,0 +1,85 @@
+"""A durable classic queue that comes back with holes in its positions."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp10.performatives import Header
+from amqp10broker.message.message import make_head
+from amqp10broker.persistence.classic_store import ClassicStore
+from amqp10broker.persistence.spool import Spool
+from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.commands import (
+    ConsumerRef,
+    Credit,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import Deliver
+from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
+
+GROUP = 7
+SAFE = make_head(Header(durable=True), None, "", "q")
+HERE = ReplyTo("1.1")
+PUBLISHER = PublisherRef(HERE)
+
+
+def opened(log: FakeLog) -> tuple[ClassicQueue, ClassicStore]:
+    store = ClassicStore(GROUP, log, Spool(MemoryScratch), RECORD_BYTES)
+    store.restore(log.records())
+    queue = ClassicQueue("q", durable=True, store=store)
+    queue.recover(store.backlogs())
+    return queue, store
+
+
+def publish(queue: ClassicQueue, *bodies: bytes) -> None:
+    queue.apply(Publish(PUBLISHER, range(len(bodies)), [(SAFE, body) for body in bodies], False))
+
+
+def consumer_of(queue: ClassicQueue) -> ConsumerRef:
+    consumer = ConsumerRef(HERE)
+    queue.apply(Subscribe(consumer, False))
+    return consumer
+
+
+def get(queue: ClassicQueue, consumer: ConsumerRef, had: int, count: int) -> dict[bytes, int]:
+    """Deliver `count` more messages: key by body."""
+    queue.take_effects()
+    queue.apply(Credit(consumer, had, count, False, had))
+    return {
+        message[1]: key
+        for effects in queue.take_effects().values()
+        for effect in effects
+        if isinstance(effect, Deliver)
+        for key, message in zip(effect.keys, effect.messages, strict=True)
+    }
+
+
+def bodies_in(queue: ClassicQueue) -> list[bytes]:
+    return list(get(queue, consumer_of(queue), 0, 100))
+
+
+def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -> None:
+    log = FakeLog()
+    queue, store = opened(log)
+    publish(queue, b"0", b"1", b"2")
+    consumer = consumer_of(queue)
+    keys = get(queue, consumer, 0, 3)
+    queue.apply(Settle(consumer, [keys[b"2"]], Verdict.ACCEPT))
+    store.flush()
+
+    log = log.reopened()
+    queue, store = opened(log)
+    consumer = consumer_of(queue)
+    # The page with 0 and 1 is the head now; position 2 was taken and is gone.
+    get(queue, consumer, 0, 1)
+    publish(queue, b"3", b"4")
+    keys = get(queue, consumer, 1, 3)
+    queue.apply(Settle(consumer, [keys[b"4"]], Verdict.ACCEPT))
+    store.flush()
+
+    queue, _ = opened(log.reopened())
+
+    assert bodies_in(queue) == [b"0", b"1", b"3"]
