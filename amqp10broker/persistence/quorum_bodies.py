@@ -40,6 +40,7 @@ class JournalBodies:
         self._messages = MemoryBodies()
         self._extents = Extents(accounts)
         self._noted: list[_Put | Sequence[int]] = []
+        self._abandoned = False
         # Extents join what follows each other; here that is what was put one after the other.
         self._end = 0
 
@@ -85,7 +86,12 @@ class JournalBodies:
         """See `BodyStore`."""
         self._messages.clear()
         self._noted.clear()
-        self._extents.clear()
+        if not self._abandoned:
+            self._extents.clear()
+
+    def abandon(self) -> None:
+        """Whatever is dropped from now on, the journal is to keep."""
+        self._abandoned = True
 
     # --- where they are -----------------------------------------------------------------------------
 
@@ -141,7 +147,7 @@ class JournalBodies:
 
         The caller has relocated each before it asks for the next.
         """
-        while extents := self._extents.of_file(file):
+        while not self._abandoned and (extents := self._extents.of_file(file)):
             run = next(extents[0].live_runs())
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)
 

@@ -169,6 +169,14 @@ class QuorumStore:
             self._snapshot = None
         self._queue = None
 
+    def abandon(self) -> None:
+        """The queue's state cannot be trusted any more: what is in the journal stays for the next start.
+
+        From now on nobody can say what of it lives; no file may be cleaned that has something of it.
+        """
+        self.bodies.abandon()
+        self._queue = None
+
     # --- beginning ----------------------------------------------------------------------------------
 
     def restore(self, records: Sequence[Entry]) -> None:

@@ -62,9 +62,10 @@ class Spool:
             OSError: there is no room for it.
         """
         if not self._number or self._filled >= FILE_BYTES_MAX:
+            # First what may fail: then it is tried again with the next page.
+            self._files[self._number + 1] = self._open()
             self._number += 1
             self._filled = 0
-            self._files[self._number] = self._open()
             self._pages[self._number] = 0
             self._close_if_empty(self._number - 1)
         length = sum(map(len, pieces))

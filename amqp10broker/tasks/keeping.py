@@ -100,6 +100,7 @@ class Keeping:
         self.spool = Spool(lambda: Scratch(disk, folder.journal))
         self.recovered = trio.Event()
         self._kept: dict[int, Kept] = {}
+        self._abandoned: set[int] = set()
 
     def write_soon(self) -> None:
         """Something was appended that nobody waits for: it is written with the next batch, or soon."""
@@ -154,6 +155,15 @@ class Keeping:
     def forget(self, group: int) -> None:
         """A queue is gone."""
         self._kept.pop(group, None)
+        self._abandoned.discard(group)
+
+    def abandoned(self, group: int) -> None:
+        """A queue failed, and its records are for the next start: until then nothing is cleaned."""
+        self._abandoned.add(group)
+        _log.warning(
+            "the journal is not cleaned, so that nothing of a failed queue is lost; "
+            "start the broker again, or delete the queue"
+        )
 
     def begin(self) -> None:
         """Every queue that has something in the journal is there: read it."""
@@ -234,7 +244,7 @@ class Keeping:
         try:
             while True:
                 await self.committer.wait_durable(self.journal.ticket + 1)
-                while (file := self.journal.to_clean()) is not None:
+                while not self._abandoned and (file := self.journal.to_clean()) is not None:
                     await self._clean(file)
         except StorageError as error:
             self._fail(error)
@@ -247,6 +257,8 @@ class Keeping:
                     await self.committer.wait_durable(self.journal.ticket)
                 else:
                     await trio.lowlevel.checkpoint()
+        if self._abandoned:
+            return  # the file may hold what a queue that failed meanwhile could not append again
         self.journal.drop(file)
         self.committer.wake()
         await self.committer.wait_durable(self.journal.ticket)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import trio
 
-from amqp10broker.queues.commands import Command, Configure, Publish, Purge, ReplyTo
+from amqp10broker.queues.commands import Command, Configure, Delete, Publish, Purge, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick, joined
@@ -129,6 +129,9 @@ class RunningQuorum(LetterBox):
             now_ms = self._clock.now_ms()
             for command in commands:
                 self.queue.apply(command, now_ms)
+                if type(command) is Delete and self._store is not None and self._keeping is not None:
+                    # It had failed, and what it left was still kept for the next start.
+                    self._keeping.forget(self._store.group)
             self._tell(self._take(0))
 
     def counts(self) -> dict[str, Any]:
@@ -284,8 +287,11 @@ class RunningQuorum(LetterBox):
 
     def storage_failed(self) -> None:
         """Nothing can be kept any more: who waits for a confirm hears that it does not come."""
-        if self._store is None:
-            return
+        if self._store is not None:
+            self._refuse_told()
+
+    def _refuse_told(self) -> None:
+        """What has not been told, because it is not durable, never will be: publishers hear so."""
         for told in self._told:
             for reply_to, batch in told.effects.items():
                 refused: list[Effect] = [
@@ -307,10 +313,13 @@ class RunningQuorum(LetterBox):
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
+        if self._store is not None and self._keeping is not None:
+            self._store.abandon()
+            self._keeping.abandoned(self._store.group)
+        self._tell_what_is_durable()
+        self._refuse_told()
         self.queue.break_down(command for letter in self._at_work for command in letter)
-        self._told.append(self._take(0))
-        while self._told:
-            self._tell(self._told.popleft())
+        self._tell(self._take(0))
         if self._worker is not None:
             self._worker.end()
         for letter in self._mailbox.close():

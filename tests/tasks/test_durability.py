@@ -16,15 +16,19 @@ from amqp10broker.config import Config
 from amqp10broker.errors import StorageFailed
 from amqp10broker.message.message import Message, header_of, make_head
 from amqp10broker.queues.commands import (
+    DELETE,
     ConsumerRef,
     Credit,
     Publish,
     PublisherRef,
+    Purge,
+    RequestRef,
     Settle,
     Subscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, Rejected, Unconfirmed
+from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
@@ -267,6 +271,56 @@ async def test_a_fault_in_a_durable_queue_loses_nothing(folder: str, monkeypatch
         await client.listen(until=3)
         assert client.refused == [3]
         assert await queue_of(broker).get(9) == [1, 2]
+
+
+def break_quorum_queues(patch: pytest.MonkeyPatch) -> None:
+    sound = QuorumQueue._publish
+
+    def fail(self: QuorumQueue, command: Publish) -> None:
+        if not self.deleted:
+            raise RuntimeError("out of order")
+        sound(self, command)
+
+    patch.setattr(QuorumQueue, "_publish", fail)
+
+
+async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until then nothing of it is cleaned away, and nothing is confirmed that was not durable."""
+    monkeypatch.setattr("amqp10broker.tasks.keeping.FILE_BYTES_MAX", 20_000)
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, arguments={"x-queue-type": "quorum"})
+        client.publish(1, 2, 3)
+        await client.listen(until=3)
+        other = queue_of(broker, "other")
+        with monkeypatch.context() as patch:
+            break_quorum_queues(patch)
+            client.publish(4)
+            await client.listen(until=4)
+            assert client.refused == [4]
+        for number in range(40):
+            other.publish(*range(number * 50, number * 50 + 50), head=SAFE)
+            await other.listen(until=number * 50 + 50)
+            other.queue.handle.post(Purge(RequestRef(other.publisher.reply_to)))
+    async with broker_on(folder) as broker:
+        again = Client(broker.catalog.lookup_vhost("/").queues["q"])
+        assert await again.get(10) == [1, 2, 3]
+
+
+async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_cleaned_again(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, arguments={"x-queue-type": "quorum"})
+        with monkeypatch.context() as patch:
+            break_quorum_queues(patch)
+            client.publish(1)
+            await client.listen(until=1)
+        assert broker.keeping is not None
+        assert broker.keeping._abandoned
+        client.queue.handle.post(DELETE)
+        assert not broker.keeping._abandoned
 
 
 async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
