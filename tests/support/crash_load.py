@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import random
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 import pika
@@ -26,6 +28,18 @@ LOST: Final = (AMQPError, ProtonException, Disconnected, OSError)
 IN_FLIGHT: Final = 64
 HELD: Final = 20
 END_S: Final = 20.0
+
+
+@contextmanager
+def connected(broker: BrokerProcess) -> Iterator[BlockingConnection]:
+    """A connection of pika's, closed in the end; pika keeps sockets of its own open otherwise."""
+    connection = BlockingConnection(parameters(broker))
+    try:
+        yield connection
+    finally:
+        if connection.is_open:
+            with suppress(AMQPError):
+                connection.close()
 
 
 class Client(threading.Thread):
@@ -174,11 +188,10 @@ class PikaConsumer(Consumer):
 
     def work(self) -> None:
         while not self.stopping.is_set():
-            connection = BlockingConnection(parameters(self.broker))
-            channel = connection.channel()
-            channel.basic_qos(prefetch_count=2 * HELD)
-            self._consume(channel, self.rng.randrange(30, 200))
-            connection.close()
+            with connected(self.broker) as connection:
+                channel = connection.channel()
+                channel.basic_qos(prefetch_count=2 * HELD)
+                self._consume(channel, self.rng.randrange(30, 200))
 
     def _consume(self, channel: Any, count: int) -> None:
         held = 0
@@ -257,29 +270,27 @@ class DeadWatch(Client):
             number += 1
             while not is_persistent(f"{self.name}:{number}"):
                 number += 1
-            connection = BlockingConnection(parameters(self.broker))
-            channel = connection.channel()
-            channel.confirm_delivery()
-            seen = []
-            for _ in range(10):
-                method, _, body = channel.basic_get(self.queue.name)
-                if method is None:
-                    break
-                name = self.queue.delivered(body, redelivered=method.redelivered)
-                seen.append(name)
-                if self.rng.random() < 0.5:
-                    self.queue.touched.add(name)
-                    channel.basic_ack(method.delivery_tag)
-            fence = f"{self.name}:{number}"
-            self.queue.publish(fence)
-            channel.basic_publish(
-                "", self.queue.name, make_body(fence), pika.BasicProperties(delivery_mode=2)
-            )
-            self.queue.confirmed.add(fence)
-            # The queue had all of these when it confirmed what came later: they are as safe.
-            self.queue.confirmed.update(name for name in seen if name in self.queue.published)
-            connection.close()
+            with connected(self.broker) as connection:
+                self._watch(connection.channel(), f"{self.name}:{number}")
             self.stopping.wait(0.05)
+
+    def _watch(self, channel: Any, fence: str) -> None:
+        channel.confirm_delivery()
+        seen = []
+        for _ in range(10):
+            method, _, body = channel.basic_get(self.queue.name)
+            if method is None:
+                break
+            name = self.queue.delivered(body, redelivered=method.redelivered)
+            seen.append(name)
+            if self.rng.random() < 0.5:
+                self.queue.touched.add(name)
+                channel.basic_ack(method.delivery_tag)
+        self.queue.publish(fence)
+        channel.basic_publish("", self.queue.name, make_body(fence), pika.BasicProperties(delivery_mode=2))
+        self.queue.confirmed.add(fence)
+        # The queue had all of these when it confirmed what came later: they are as safe.
+        self.queue.confirmed.update(name for name in seen if name in self.queue.published)
 
 
 class Topology:
@@ -318,9 +329,11 @@ class Declarer(Client):
         self.name = name
 
     def work(self) -> None:
+        with connected(self.broker) as connection:
+            self._declare(connection.channel())
+
+    def _declare(self, channel: Any) -> None:
         topology = self.topology
-        connection = BlockingConnection(parameters(self.broker))
-        channel = connection.channel()
         for number in range(30):
             if self.stopping.is_set():
                 return
@@ -342,19 +355,18 @@ class Declarer(Client):
 
 def look(broker: BrokerProcess, name: str) -> list[tuple[str, bool]]:
     """All that a queue holds, in order, by basic.consume without acknowledging: names and ``redelivered``."""
-    connection = BlockingConnection(parameters(broker))
-    channel = connection.channel()
-    count = channel.queue_declare(name, passive=True).method.message_count
     found: list[tuple[str, bool]] = []
-    if count:
-        for method, _, body in channel.consume(name, inactivity_timeout=5):
-            if method is None:
-                break
-            found.append((name_of(body), method.redelivered))
-            if len(found) == count:
-                break
-    left = channel.queue_declare(name, passive=True).method.message_count
-    channel.connection.close()
+    with connected(broker) as connection:
+        channel = connection.channel()
+        count = channel.queue_declare(name, passive=True).method.message_count
+        if count:
+            for method, _, body in channel.consume(name, inactivity_timeout=5):
+                if method is None:
+                    break
+                found.append((name_of(body), method.redelivered))
+                if len(found) == count:
+                    break
+        left = channel.queue_declare(name, passive=True).method.message_count
     assert len(found) == count, f"'{name}' says that it has {count} messages, and gives {len(found)}"
     assert left == 0, f"'{name}' says that it has {count} messages, and then {left} more"
     return found

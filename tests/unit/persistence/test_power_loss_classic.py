@@ -39,7 +39,7 @@ def test_what_was_confirmed_is_there_in_order_and_what_went_for_good_stays_away(
         for state in range(STATES):
             kept = _walked(seed, at)
             kept.disk = kept.disk.after_power_loss(1000 * at + state)
-            kept.recover()
+            kept.recover(look=at % 2 == 0)
             # And it can be gone on with, and the power may go again.
             walk(kept, random.Random(at), 6)
             kept.disk = kept.disk.after_power_loss(state)
@@ -54,7 +54,7 @@ def test_a_queue_lives_through_many_losses_of_power(seed: int) -> None:
     for _ in range(40):
         kept.disk.lose_power_at = rng.randrange(1, 90)
         try:
-            kept.recover()
+            kept.recover(look=rng.random() < 0.5)
             walk(kept, rng, 60)
         except PowerLoss:
             pass
