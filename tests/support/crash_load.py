@@ -28,6 +28,8 @@ LOST: Final = (AMQPError, ProtonException, Disconnected, OSError)
 IN_FLIGHT: Final = 64
 HELD: Final = 20
 END_S: Final = 20.0
+AGAIN: Final = 300
+"""So many of the messages that a stream held before are read again after each start."""
 
 
 @contextmanager
@@ -172,6 +174,7 @@ class Consumer(Client):
         super().__init__(broker, seed)
         self.queue = queue
         self.dead = dead
+        queue.consumed = True
 
     def decide(self, name: str) -> str:
         """accept, requeue, reject or hold; noted already."""
@@ -369,6 +372,34 @@ def look(broker: BrokerProcess, name: str) -> list[tuple[str, bool]]:
         left = channel.queue_declare(name, passive=True).method.message_count
     assert len(found) == count, f"'{name}' says that it has {count} messages, and gives {len(found)}"
     assert left == 0, f"'{name}' says that it has {count} messages, and then {left} more"
+    return found
+
+
+def look_at_stream(broker: BrokerProcess, queue: QueueHistory, sentinel: str) -> list[tuple[str, bool]]:
+    """All that a stream holds; of what was there before, the last part is read again, and the rest believed.
+
+    Args:
+        broker: the broker.
+        queue: the stream's history.
+        sentinel: the name of a message to publish: nothing of before comes after it.
+    """
+    start = max(0, len(queue.content) - AGAIN)
+    found: list[tuple[str, bool]] = [(name, False) for name in queue.content[:start]]
+    with connected(broker) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.basic_publish("", queue.name, make_body(sentinel))
+        queue.publish(sentinel)
+        queue.confirmed.add(sentinel)
+        channel.basic_qos(prefetch_count=500)
+        consumed = channel.consume(queue.name, arguments={"x-stream-offset": start}, inactivity_timeout=10)
+        for method, properties, body in consumed:
+            assert method is not None, f"'{queue.name}' stops at {found[-1:]}, and {sentinel} was confirmed"
+            assert properties.headers["x-stream-offset"] == len(found), "an offset was left out"
+            found.append((name_of(body), False))
+            channel.basic_ack(method.delivery_tag)
+            if found[-1][0] == sentinel:
+                break
     return found
 
 
