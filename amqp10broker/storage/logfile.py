@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import Final
 from zlib import crc32
 
-from amqp10broker.errors import DamagedFile, DiskFull, StorageError
+from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import sync_folder
 from amqp10broker.storage.reader import FileReader, parse
@@ -50,7 +50,7 @@ class LogFile:
     """
 
     __slots__ = (
-        "_disk", "_fd", "_marked", "_pieces", "_places", "_seed",
+        "_cut_short", "_disk", "_fd", "_marked", "_pieces", "_places", "_seed",
         "end", "header", "number", "path", "synced", "written",
     )  # fmt: skip
 
@@ -71,6 +71,8 @@ class LogFile:
         self.synced = synced
         self.end = max(size, HEADER_BYTES)
         self._disk = disk
+        # A write failed, and may have left a part of itself.
+        self._cut_short = False
         self._fd: int | None = None
         self._seed = header.seed
         # What the last marker says, or would say: nothing to tell before the first record.
@@ -203,19 +205,42 @@ class LogFile:
         if not self._pieces:
             return
         fd = self.fileno()
+        if self._cut_short:
+            self._forget_half(fd)
         try:
             self._disk.write(fd, self.written, self._pieces)
         except OSError as error:
+            self._cut_short = True
             try:
                 self._disk.truncate(fd, self.written)
             except OSError:
-                # What stands behind is the beginning of what will be written there again; a reader
-                # that comes first finds it torn.
+                # The next try cuts it. What stands there is the beginning of what will be written there
+                # again; a reader that comes first finds it torn.
                 pass
             raise self._failed("cannot be written", error) from error
         self.written = self.end
         self._pieces = []
         self._places = {}
+
+    def _forget_half(self, fd: int) -> None:
+        """After a write that failed: no part of it may be found under what is written there next.
+
+        A loss of power could otherwise leave the half of a record from then in a file as long as now,
+        which looks like a record that was written whole and damaged. It is rare, so the caller waits.
+        """
+        try:
+            self._disk.truncate(fd, self.written)
+        except OSError as error:
+            raise self._failed("cannot be cut back", error) from error
+        try:
+            self._disk.sync(fd)
+        except OSError as error:
+            raise StorageFailed(
+                self.path,
+                f"cannot be synced: {error.strerror}",
+                "look at the disk; the broker stops, and a start recovers what was confirmed",
+            ) from error
+        self._cut_short = False
 
     def synced_to(self, size: int) -> None:
         """Note that the first `size` bytes are durable, and the file's name."""
