@@ -372,3 +372,60 @@ def test_priorities_of_a_classic_queue(channel: BlockingChannel, client: ProtonC
     receiver = client.receiver(f"/queues/{queue}", credit=5)
     receiver.take(5)
     assert receiver.bodies == [10, 255, 5, 1, 0]
+
+
+def test_priorities_of_a_quorum_queue(quorum: Scene) -> None:
+    """priority_quorum_queue: above 4 is high; two high ones go before each normal one (seed 004)."""
+    sender = quorum.client.sender(quorum.address)
+    sender.send(*(Message(body=f"n{number}", priority=4) for number in range(4)))
+    sender.send(*(Message(body=f"h{number}", priority=5) for number in range(4)))
+    quorum.await_ready(8)
+    receiver = quorum.receiver(8)
+    receiver.take(8)
+    assert sorted(receiver.bodies[:3]) == ["h0", "h1", "n0"]
+    assert sorted(receiver.bodies[3:6]) == ["h2", "h3", "n1"]
+    assert receiver.bodies[6:] == ["n2", "n3"]
+
+
+# --- dead letters of modified -------------------------------------------------------------------------
+
+
+def test_annotations_of_modified_route_the_dead_letter(quorum: Scene) -> None:
+    """modified_dead_letter_headers_exchange, modified_dead_letter_history: a headers exchange sees what the
+    consumer wrote; it stays with the message, beside the history of its death."""
+    channel, name = quorum.channel, f"{quorum.name}-dead"
+    channel.queue_delete(quorum.name)
+    arguments = {"x-queue-type": "quorum", "x-dead-letter-exchange": name}
+    channel.queue_declare(quorum.name, durable=True, arguments=arguments)
+    channel.exchange_declare(name, "headers", auto_delete=True)
+    channel.queue_declare(name, durable=True)
+    channel.queue_bind(name, name, arguments={"x-match": "any-with-x", "x-opt-fruit": "apple"})
+    quorum.publish(0, 2)
+    receiver = quorum.receiver(2)
+    for got, fruit in zip(receiver.take(2), ("pear", "apple"), strict=True):
+        annotations = {symbol("x-opt-fruit"): fruit}
+        receiver.modify(got, failed=True, undeliverable=True, annotations=annotations)
+    dead = quorum.client.receiver(f"/queues/{name}", credit=2)
+    (message,) = [each.message for each in dead.take()]
+    assert message.body == 1
+    assert message.annotations[symbol("x-opt-fruit")] == "apple"
+    (record,) = message.annotations[symbol("x-opt-deaths")].elements
+    assert (record["queue"], record["reason"], record["count"]) == (quorum.name, "rejected", 1)
+    dead.drain()
+    assert len(dead.received) == 1
+
+
+def test_dead_letters_of_modified_keep_their_order(quorum: Scene) -> None:
+    """at_most_once_dead_letter_order_delivery_limit_modified_outcome."""
+    channel, name = quorum.channel, f"{quorum.name}-dead"
+    channel.queue_delete(quorum.name)
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": name, "x-delivery-limit": 0}
+    channel.queue_declare(quorum.name, durable=True, arguments={"x-queue-type": "quorum", **arguments})
+    channel.queue_declare(name, durable=True)
+    quorum.publish(0, 6)
+    receiver = quorum.receiver(6)
+    for got in receiver.take(6):
+        receiver.modify(got, failed=True, undeliverable=False)
+    dead = quorum.client.receiver(f"/queues/{name}", credit=6)
+    dead.take(6)
+    assert dead.bodies == [0, 1, 2, 3, 4, 5]

@@ -179,3 +179,26 @@ def test_a_decision_is_answered_once_it_stands() -> None:
         "B> DISPOSITION role=sender first=0 last=1 settled=true state=accepted"
     ]
     assert scene.counts("q") == [0]
+
+
+def test_available_says_what_is_left() -> None:
+    """available_messages_quorum_queue: how many are ready behind what was sent."""
+    scene = QuorumScene()
+    scene.put(10)
+    scene.receiver("/queues/q", 1)
+    (line,) = [each for each in scene.do("C> FLOW h=1 dc=0 cr=4 drain=true") if "FLOW" in each]
+    assert "dc=4 cr=0 available=6" in line
+
+
+def test_a_closed_window_leaves_messages_in_the_queue() -> None:
+    """incoming_window_closed_rabbitmq_internal_flow_quorum_queue: one batch waits in the session, the rest in
+    the queue; when the window opens, all come in order."""
+    scene = QuorumScene()
+    scene.put(1000)
+    scene.receiver("/queues/q", 1)
+    assert [each for each in scene.do("C> FLOW iw=0 h=1 dc=0 cr=1000") if "TRANSFER" in each] == []
+    assert scene.counts("q") == [744]
+    scene.do("C> FLOW iw=2000")
+    client = scene.world.clients["C"]
+    assert client.mine[0].received == [f"m{number}" for number in range(1000)]
+    assert scene.counts("q") == [0]

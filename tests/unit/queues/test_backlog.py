@@ -1,0 +1,67 @@
+"""A long backlog of a classic queue: its head in memory, the rest in pages that the store keeps elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.queues.backlog import HEAD_MESSAGES_MAX, Backlog
+from amqp10broker.queues.store import PAGE_MESSAGES_MAX, Handle, MemoryStore
+
+HEAD = make_head(None, None, "", "q")
+MANY = 100_000
+BATCH = 1000
+MOST = HEAD_MESSAGES_MAX + PAGE_MESSAGES_MAX + BATCH
+"""A batch that meets a head with room goes there as a whole."""
+
+
+class CountingStore(MemoryStore):
+    """Counts the messages that are in pages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.paged = 0
+
+    def page_out(
+        self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None
+    ) -> Handle:
+        """See `Store`."""
+        self.paged += len(messages)
+        return super().page_out(level, first, messages, expiries)
+
+    def page_in(self, handle: Handle) -> tuple[Sequence[Message], Sequence[int] | None]:
+        """See `Store`."""
+        messages, expiries = super().page_in(handle)
+        self.paged -= len(messages)
+        return messages, expiries
+
+
+def fill(store: CountingStore) -> Backlog:
+    """A backlog of many messages, which never holds more than it may."""
+    backlog = Backlog(0, store)
+    for first in range(0, MANY, BATCH):
+        backlog.extend([(HEAD, b"%d" % number) for number in range(first, first + BATCH)], None)
+        assert backlog.count - store.paged <= MOST
+    return backlog
+
+
+def test_what_is_far_from_the_head_is_in_pages() -> None:
+    """However long the backlog: no more than the head and a page are messages in memory."""
+    store = CountingStore()
+    backlog = fill(store)
+    assert backlog.count == MANY
+    assert store.paged >= MANY - MOST
+
+
+def test_pages_come_back_in_order_and_one_at_a_time() -> None:
+    """Who consumes a long backlog gets it in order, and the rest stays where it is."""
+    store = CountingStore()
+    backlog = fill(store)
+    taken: list[bytes] = []
+    while len(taken) < MANY:
+        _, messages, _ = backlog.take(3000)
+        assert messages
+        taken += [content for _, content in messages]
+        assert MANY - len(taken) - store.paged <= MOST
+    assert taken == [b"%d" % number for number in range(MANY)]
+    assert store.paged == 0
