@@ -10,7 +10,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parents[1]
 DOCUMENT = (TESTS.parent / "docs" / "rabbitmq-cases.md").read_text()
-MARKS = ["ours", "differs", "later", "n/a", "open"]
+MARKS = ["ours", "differs", "n/a", "open"]
 
 NAMED = re.compile(r"`([a-z0-9_/]+\.py)::(test_\w+)`")
 SCRIPT = re.compile(r"`(scripts/\w+\.txt)`")
