@@ -288,7 +288,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until then nothing of it is cleaned away, and nothing is confirmed that was not durable."""
-    monkeypatch.setattr("amqp10broker.tasks.keeping.FILE_BYTES_MAX", 20_000)
+    monkeypatch.setattr("amqp10broker.tasks.keeping.FILE_BYTES_MAX", 4_000)
     async with broker_on(folder) as broker:
         client = queue_of(broker, arguments={"x-queue-type": "quorum"})
         client.publish(1, 2, 3)
@@ -299,7 +299,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
             client.publish(4)
             await client.listen(until=4)
             assert client.refused == [4]
-        for number in range(40):
+        for number in range(20):
             other.publish(*range(number * 50, number * 50 + 50), head=SAFE)
             await other.listen(until=number * 50 + 50)
             other.queue.handle.post(Purge(RequestRef(other.publisher.reply_to)))
