@@ -41,6 +41,8 @@ class JournalBodies:
         self._extents = Extents(accounts)
         self._noted: list[_Put | Sequence[int]] = []
         self._abandoned = False
+        # What was put again while the past is repeated, and no record read so far has.
+        self._homeless: set[int] = set()
         # Extents join what follows each other; here that is what was put one after the other.
         self._end = 0
 
@@ -61,6 +63,7 @@ class JournalBodies:
             self._noted.append(_Put(index, 1, -1))
         elif index not in self._messages:
             self._messages.put_again(index, message)
+            self._homeless.add(index)
 
     def fetch(self, indexes: Sequence[int]) -> list[Message]:
         """See `BodyStore`."""
@@ -76,7 +79,12 @@ class JournalBodies:
     def renumber(self, indexes: Sequence[int], first: int) -> None:
         """See `BodyStore`. They are appended again under their new numbers."""
         if self.recovering:
-            self.drop(indexes)  # a record behind this one has them under the new numbers
+            # A record behind this one has them under the new numbers, if it was written whole.
+            for index, new in zip(indexes, range(first, first + len(indexes)), strict=True):
+                if index in self._messages:
+                    (message,) = self._messages.fetch([index])
+                    self.put_again(new, message)
+            self.drop(indexes)
             return
         self._messages.renumber(indexes, first)
         self._noted.append(indexes)
@@ -136,6 +144,7 @@ class JournalBodies:
             if index in self._messages:
                 self._messages.drop([index])
             self._messages.put_again(index, message)
+            self._homeless.discard(index)
         self._place(file, place)
 
     def _place(self, file: int, place: Place) -> None:
@@ -150,6 +159,12 @@ class JournalBodies:
         while not self._abandoned and (extents := self._extents.of_file(file)):
             run = next(extents[0].live_runs())
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)
+
+    def homeless(self) -> list[tuple[int, int]]:
+        """Runs (first, end) of messages that recovery found in no record of their own: append them."""
+        runs = ranges_of(sorted(index for index in self._homeless if index in self._messages))
+        self._homeless.clear()
+        return runs
 
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
         """Recovery is over: forget everything else. Returns those that are missing."""

@@ -255,6 +255,9 @@ class QuorumStore:
                 "restore the data folder from a copy",
             )
         queue.replaying = False
+        # The power went between the record of what a queue decided, and those of the messages it put again.
+        for first, end in self.bodies.homeless():
+            self._relocate(first, end)
         commands: list[QuorumCommand] = [NodeRestarted()]
         if settings != queue.settings:
             commands.append(Configure(settings))

@@ -1,0 +1,89 @@
+"""A quorum queue's log that ends between a decision and the messages that were put again by it."""
+
+from __future__ import annotations
+
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.persistence.quorum_records import RELOCATED
+from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.queues.commands import (
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Settle,
+    Subscribe,
+    Verdict,
+)
+from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum_commands import QuorumCommand
+from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from tests.support.small_journal import SmallJournal
+
+HEAD = make_head(None, None, "", "q")
+HERE = ReplyTo("1.1")
+PUBLISHER = PublisherRef(HERE)
+NOW_MS = 1000
+
+
+def opened(journal: SmallJournal, settings: QueueSettings) -> tuple[QuorumQueue, QuorumStore]:
+    store = QuorumStore(7, "q", journal)
+    store.restore(journal.records)
+    return store.recovered(settings, NOW_MS), store
+
+
+def bodies(queue: QuorumQueue, store: QuorumStore) -> list[bytes]:
+    return sorted(body for _, body in store.bodies.fetch(sorted(queue.live_indexes())))
+
+
+def check_torn(settings: QueueSettings, commands: list[list[QuorumCommand]]) -> None:
+    """Lose what stands behind the last record of commands; then restart, clean, and restart again."""
+    journal = SmallJournal(10**6)
+    queue, store = opened(journal, settings)
+    for each in commands:
+        store.apply(each, NOW_MS)
+    expected = bodies(queue, store)
+    torn = journal.again()
+    assert torn.files[1].pop().kind == RELOCATED
+
+    queue, store = opened(torn, settings)
+
+    assert bodies(queue, store) == expected
+    torn.files[2], torn.live[2] = [], 0
+    for _ in store.relocate(1):
+        pass
+    torn.drop_oldest()
+    again = torn.again()
+    assert bodies(*opened(again, settings)) == expected
+
+
+def two_messages() -> list[Message]:
+    return [(HEAD, b"1"), (HEAD, b"2")]
+
+
+def test_a_message_requeued_without_a_limit_is_not_lost() -> None:
+    """It goes to the tail under another number, which is in a record of its own."""
+    consumer = ConsumerRef(HERE)
+    check_torn(
+        QueueSettings(delivery_limit=None),
+        [
+            [Publish(PUBLISHER, [1, 2], two_messages(), False)],
+            [Subscribe(consumer, False), Credit(consumer, 0, 1, False, 0)],
+            [Settle(consumer, [0], Verdict.REQUEUE)],
+        ],
+    )
+
+
+def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
+    """The queue had let it go: the session's copy is all there is."""
+    consumer = ConsumerRef(HERE)
+    check_torn(
+        DEFAULTS,
+        [
+            [Publish(PUBLISHER, [1, 2], two_messages(), False)],
+            [Subscribe(consumer, True), Credit(consumer, 0, 1, False, 0)],
+            [Credit(consumer, 1, 0, False, 1)],
+            [GiveBack(consumer, [0], [(HEAD, b"1")], 0, 0, 1)],
+        ],
+    )
