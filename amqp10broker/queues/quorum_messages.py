@@ -26,6 +26,9 @@ Counts = tuple[int, int, bytes]
 """Of a message that came back: how often consumers had it, how many of these deliveries failed, and the
 annotations that were merged into it."""
 
+RETRY_MS_MAX: Final = 315_360_000_000
+"""No message waits longer for its next delivery: ten years, as for times to live. Settings have no bound."""
+
 _NO_COUNTS: Final[Counts] = (0, 0, b"")
 _SHARED_COUNTS_MAX: Final = 1024
 _HEAD: Final = itemgetter(0)
@@ -187,7 +190,8 @@ class Messages:
         if settings.retry_min_ms is None or kind not in (RetryType.ALL, wanted):
             return self.now_ms
         wait = settings.retry_min_ms * max(1, self.counts[index][1])
-        return self.now_ms + (wait if settings.retry_max_ms is None else min(wait, settings.retry_max_ms))
+        most = RETRY_MS_MAX if settings.retry_max_ms is None else min(settings.retry_max_ms, RETRY_MS_MAX)
+        return self.now_ms + min(wait, most)
 
     def line_up_again(self, entries: list[tuple[int, int, int]]) -> None:
         """Messages that are to be delivered again now: index, size, expiry."""

@@ -306,7 +306,9 @@ def _parse_plain(text: str) -> Any:
 def _parse_value(text: str) -> Any:
     if text in ("true", "false"):
         return text == "true"
-    return UInt(int(text)) if text.isdigit() else text
+    if not text.isdigit():
+        return text
+    return UInt(int(text)) if int(text) <= UInt.MAX else ULong(int(text))
 
 
 def parse_state(text: str) -> Any:

@@ -234,7 +234,7 @@ def rcv_settle_mode(attach: Attach) -> int:
 
 
 def _whole_number(attach: Attach, name: str) -> int | None:
-    """A link property that is an integer of any width; None if the client does not give it."""
+    """A link property that is an integer of up to 64 bits, signed; None if the client does not give it."""
     value = (attach.properties or {}).get(name)
     if value is None:
         return None
@@ -242,6 +242,11 @@ def _whole_number(attach: Attach, name: str) -> int | None:
         raise AmqpLinkError(
             Condition.INVALID_FIELD,
             f"Attach refused: link property {name} is {value!r}; it must be an integer",
+        )
+    if not -(2**63) <= value < 2**63:
+        raise AmqpLinkError(
+            Condition.INVALID_FIELD,
+            f"Attach refused: link property {name} is {int(value)}; it must be below 2**63",
         )
     return int(value)
 

@@ -187,6 +187,17 @@ def test_a_priority_that_is_no_integer_is_refused() -> None:
     assert queue.told() == []
 
 
+def test_a_number_that_no_log_can_hold_is_refused() -> None:
+    """An unsigned long may be larger than what a quorum queue writes down."""
+    scene = Scene()
+    queue = quorum(scene)
+    for handle, name in enumerate(("priority", "consumer-timeout")):
+        came = scene.receiver("/queues/q", handle, properties=f"{{rabbitmq:{name}:{2**63}}}")
+        text = f"Attach refused: link property rabbitmq:{name} is {2**63}; it must be below 2**63"
+        assert came[-1] == detached(handle, "amqp:invalid-field", text)
+    assert queue.told() == []
+
+
 # --- settling -------------------------------------------------------------------------------------
 
 
