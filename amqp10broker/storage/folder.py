@@ -18,7 +18,7 @@ from __future__ import annotations
 import os.path
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from amqp10broker.errors import FolderInUse, StorageError
@@ -140,10 +140,15 @@ def sync_folder(disk: Disk, path: str) -> None:
 
 
 def _make_folder(disk: Disk, path: str) -> None:
-    if disk.is_folder(path):
+    """Have a folder, and its name durable: whoever made it may have been killed before that."""
+    parent = os.path.dirname(os.path.abspath(path))
+    if not disk.is_folder(path):
+        disk.make_folder(path)
+        sync_folder(disk, parent)
         return
-    disk.make_folder(path)
-    sync_folder(disk, os.path.dirname(os.path.abspath(path)))
+    # Where the folder was given to us, the one above may be nobody's to read.
+    with suppress(PermissionError):
+        sync_folder(disk, parent)
 
 
 def _check_contents(disk: Disk, path: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 from amqp10broker.errors import FolderInUse, StorageError
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
+from tests.support.disks import SimDisk
 
 DISK = OsDisk()
 
@@ -97,3 +98,15 @@ def test_looking_changes_nothing_and_needs_a_data_folder(tmp_path: Path) -> None
     (path / "lock").unlink()
     inspect_data_folder(DISK, str(path)).close()
     assert not (path / "lock").exists()
+
+
+def test_a_folder_that_opened_is_there_after_a_loss_of_power() -> None:
+    """Also if the broker that made it was killed before its name was durable."""
+    disk = SimDisk()
+    disk.make_folder("/data")
+    killed = disk.after_kill()
+    open_data_folder(killed, "/data", "us")
+    for seed in range(50):
+        found = killed.after_power_loss(seed)
+        assert found.is_folder("/data")
+        open_data_folder(found, "/data", "us").close()
