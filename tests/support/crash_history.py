@@ -83,12 +83,14 @@ class QueueHistory:
     """One queue.
 
     Attributes:
-        content: names, as they were found at the last start.
-        published: names given to the broker in this life.
+        content: names, as they were found when somebody looked last.
+        published: names given to the broker since then.
         confirmed: of these, what it has confirmed.
-        touched: names whose removal was attempted in this life.
+        touched: names whose removal was attempted since the last look.
+        touching: of these, those of this life.
         settled: names whose removal the broker has confirmed, in any life.
-        gone: names that were not there at some start after they had been published.
+        gone: names that were not there at some start after they had been published, or that had been
+            removed when a broker was stopped in order.
         fresh: deliveries in this life without the flag ``redelivered``, by name.
         consumed: somebody may have given messages back since the last look.
     """
@@ -101,6 +103,7 @@ class QueueHistory:
     published: set[str] = field(default_factory=set)
     confirmed: set[str] = field(default_factory=set)
     touched: set[str] = field(default_factory=set)
+    touching: set[str] = field(default_factory=set)
     settled: set[str] = field(default_factory=set)
     gone: set[str] = field(default_factory=set)
     fresh: Counter[str] = field(default_factory=Counter)
@@ -111,6 +114,15 @@ class QueueHistory:
         self.published.add(name)
         # A rejection may be lost with the broker, and dead-letter the message in a later life.
         self.gone.discard(name)
+
+    def touch(self, name: str) -> None:
+        """The removal of a message is about to be asked for."""
+        self.touched.add(name)
+        self.touching.add(name)
+
+    def stopped_in_order(self) -> None:
+        """The clients left, and then the broker was told to stop: what they have asked for is done."""
+        self.gone |= self.touching
 
     def delivered(self, body: bytes, *, redelivered: bool) -> str:
         """A client was given a message; returns its name."""
@@ -145,6 +157,7 @@ class QueueHistory:
         """The broker starts again."""
         self._check_flags()
         self.fresh = Counter()
+        self.touching = set()
 
     def _check_flags(self) -> None:
         twice = [name for name, count in self.fresh.items() if count > 1]

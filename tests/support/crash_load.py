@@ -125,6 +125,9 @@ class PikaPublisher(Publisher):
         channel.confirm_delivery(self._confirmed, callback=lambda frame: self._fill())
 
     def _fill(self) -> None:
+        if self.stopping.is_set():
+            self._channel.connection.close()
+            return
         while self.may_send:
             name, persistent = self.next_message()
             self._tag += 1
@@ -180,7 +183,7 @@ class Consumer(Client):
         """accept, requeue, reject or hold; noted already."""
         verdict = self.rng.choices(("accept", "requeue", "reject", "hold"), (6, 2, 1, 1))[0]
         if verdict in ("accept", "reject"):
-            self.queue.touched.add(name)
+            self.queue.touch(name)
         if verdict == "reject" and self.dead is not None:
             self.dead.publish(name)
         return verdict
@@ -287,7 +290,7 @@ class DeadWatch(Client):
             name = self.queue.delivered(body, redelivered=method.redelivered)
             seen.append(name)
             if self.rng.random() < 0.5:
-                self.queue.touched.add(name)
+                self.queue.touch(name)
                 channel.basic_ack(method.delivery_tag)
         self.queue.publish(fence)
         channel.basic_publish("", self.queue.name, make_body(fence), pika.BasicProperties(delivery_mode=2))
