@@ -365,6 +365,7 @@ def look(broker: BrokerProcess, name: str) -> list[tuple[str, bool]]:
     with connected(broker) as connection:
         channel = connection.channel()
         count = channel.queue_declare(name, passive=True).method.message_count
+        channel.basic_qos(prefetch_count=65_535)  # none would mean 2000 in a quorum queue
         if count:
             for method, _, body in channel.consume(name, inactivity_timeout=5):
                 if method is None:

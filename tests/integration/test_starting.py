@@ -1,0 +1,141 @@
+"""The real process on a data folder: a recovery that takes its time, and one that cannot be."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from proton import Delivery, Message
+
+from tests.support.broker_process import REPOSITORY, BrokerProcess
+from tests.support.pika_client import Properties, parameters
+from tests.support.proton_client import ProtonClient
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+KINDS = ("classic", "quorum")
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., BrokerProcess]]:
+    """Start a broker on this test's data folder; those still running at the end are killed."""
+    started: list[BrokerProcess] = []
+
+    def start_one(**options: tuple[str, ...]) -> BrokerProcess:
+        folder = tmp_path / f"broker{len(started)}"
+        folder.mkdir()
+        started.append(BrokerProcess(folder, "--data-dir", str(tmp_path / "data"), **options))
+        return started[-1]
+
+    yield start_one
+    for broker in started:
+        broker.kill()
+
+
+def fill(broker: BrokerProcess) -> None:
+    """Declare a queue of each kind and a stream, with three confirmed messages each."""
+    from pika.adapters.blocking_connection import BlockingConnection
+
+    connection = BlockingConnection(parameters(broker))
+    channel = connection.channel()
+    channel.confirm_delivery()
+    for kind in (*KINDS, "stream"):
+        channel.queue_declare(kind, durable=True, arguments={"x-queue-type": kind})
+        for number in range(3):
+            channel.basic_publish("", kind, f"{number}".encode(), Properties(delivery_mode=2))
+    connection.close()
+
+
+def text_of(message: Message) -> str:
+    body = message.body
+    return bytes(body).decode() if isinstance(body, bytes | memoryview) else str(body)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_clients_are_served_when_the_journal_has_been_read_and_may_come_before(
+    start: Callable[..., BrokerProcess], tmp_path: Path, kind: str
+) -> None:
+    """Nothing is delivered, confirmed or counted before; what came meanwhile stands behind what was there."""
+    broker = start()
+    fill(broker)
+    broker.kill()
+    gate = tmp_path / "gate"
+    broker = start(program=("-m", "tests.support.gated_serve", str(gate)))
+    client = ProtonClient(broker.port)
+    receiver = client.receiver(f"/queues/{kind}", credit=10)
+    sender = client.sender(f"/queues/{kind}")
+    tag = sender.transfer(Message(body=b"3", durable=True, inferred=True))
+    client.flush()
+    assert broker.status()["broker"]["journal"] == {"recovered": False}
+    assert not sender.outcomes
+    assert not receiver.received
+    gate.touch()
+    assert sender.outcome(tag).state == Delivery.ACCEPTED
+    assert [text_of(each.message) for each in receiver.take(4)] == ["0", "1", "2", "3"]
+    client.close()
+    broker.stop()
+
+
+def test_a_broker_is_stopped_while_it_recovers(start: Callable[..., BrokerProcess], tmp_path: Path) -> None:
+    broker = start()
+    fill(broker)
+    broker.kill()
+    broker = start(program=("-m", "tests.support.gated_serve", str(tmp_path / "never")))
+    client = ProtonClient(broker.port)
+    sender = client.sender("/queues/classic")
+    sender.transfer(Message(body=b"lost", durable=True, inferred=True))
+    client.flush()
+    began = time.monotonic()
+    broker.stop()
+    assert time.monotonic() - began < 8, "the time for clients to leave, and no more"
+    client.close()
+    broker = start()
+    client = ProtonClient(broker.port)
+    for kind in KINDS:
+        receiver = client.receiver(f"/queues/{kind}", credit=10)
+        assert [text_of(each.message) for each in receiver.take(3)] == ["0", "1", "2"]
+    client.close()
+    broker.stop()
+
+
+@pytest.mark.parametrize("part", ["journal", "catalog", "streams"])
+def test_a_damaged_file_stops_the_start_and_storage_check_says_the_same(
+    start: Callable[..., BrokerProcess], tmp_path: Path, part: str
+) -> None:
+    """File, offset and what to do, exit code 1; and nothing is changed."""
+    broker = start()
+    fill(broker)
+    broker.stop()
+    data = tmp_path / "data"
+    path = max((each for each in (data / part).rglob("*.log")), key=lambda each: each.stat().st_size)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 4
+    path.write_bytes(content)
+    served = run("serve", "--port", "0", "--admin-socket", "", "--data-dir", str(data))
+    assert served.returncode == 1, served.stderr
+    found = re.search(re.escape(str(path)) + r" at offset (\d+): ([^;\n]+); ([^\n\"]+)", served.stderr)
+    assert found is not None, served.stderr
+    offset, problem, remedy = found.groups()
+    checked = run("storage", "check", str(data))
+    assert checked.returncode == 1
+    line = next(line for line in checked.stdout.splitlines() if line.startswith(f"{path.relative_to(data)}:"))
+    assert f"BAD at offset {offset}: {problem}" in line
+    assert remedy[:40] in line
+    assert path.read_bytes() == content
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command that ends by itself."""
+    return subprocess.run(
+        [sys.executable, "-m", "amqp10broker", *arguments],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )

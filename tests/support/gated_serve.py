@@ -1,0 +1,31 @@
+"""``amqp10broker`` whose journal is read only when a file is there: a recovery as long as a test wants.
+
+Run as a program: ``python -m tests.support.gated_serve FILE serve ...``.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import trio
+
+from amqp10broker.cli.main import main
+from amqp10broker.tasks.keeping import Keeping
+
+
+def hold_recovery(gate: str) -> None:
+    """Let recovery wait for the file."""
+    recover = Keeping._recover
+
+    async def recover_later(keeping: Keeping) -> None:
+        while not os.path.exists(gate):  # noqa: ASYNC110, ASYNC240
+            await trio.sleep(0.01)
+        await recover(keeping)
+
+    Keeping._recover = recover_later  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    hold_recovery(sys.argv.pop(1))
+    sys.exit(main())
