@@ -7,8 +7,10 @@ goes to the spool.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
 from amqp10broker.errors import DamagedFile, StorageError
@@ -31,6 +33,9 @@ from amqp10broker.queues.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""
+
+
+_FIRST: Final = attrgetter("first")
 
 
 class Entry(Protocol):
@@ -84,26 +89,57 @@ class JournalPage:
     count: int
 
 
+class _Read:
+    """A record of messages that was read. It is decoded once, however many parts of it are wanted."""
+
+    __slots__ = ("_at", "_expiries", "_lengths", "_messages", "count", "first", "payload")
+
+    def __init__(
+        self, first: int, count: int, payload: bytes, expiries: Sequence[int] | None, at: int
+    ) -> None:
+        self.first = first
+        self.count = count
+        self.payload = payload
+        self._expiries = expiries
+        self._at = at
+        self._messages: Sequence[Message] | None = None
+        self._lengths: Sequence[int] | None = None
+
+    def messages(self, wanted: slice) -> Sequence[Message]:
+        if self._messages is None:
+            self._messages = decode_batch(self.payload, self._at)
+        return self._messages[wanted]
+
+    def size(self, wanted: slice) -> int:
+        if self._lengths is None:
+            self._lengths = batch_lengths(self.payload, self._at)
+        return sum(self._lengths[wanted])
+
+    def expiries(self, wanted: slice) -> Sequence[int] | None:
+        return None if self._expiries is None else self._expiries[wanted]
+
+
 class _Part(NamedTuple):
     """Wanted messages of one record."""
 
     first: int
     """Position of the first of them."""
-    payload: bytes
-    at: int
-    """Where in the payload the batch begins."""
     wanted: slice
-    """Which of the batch."""
-    expiries: Sequence[int] | None
-    """When they expire."""
+    """Which of the record's."""
+    record: _Read
 
-    def messages(self) -> list[Message]:
+    def messages(self) -> Sequence[Message]:
         """The messages."""
-        return decode_batch(self.payload, self.at)[self.wanted]
+        return self.record.messages(self.wanted)
 
     def size(self) -> int:
         """Bytes of their contents."""
-        return sum(batch_lengths(self.payload, self.at)[self.wanted])
+        return self.record.size(self.wanted)
+
+    @property
+    def expiries(self) -> Sequence[int] | None:
+        """When they expire."""
+        return self.record.expiries(self.wanted)
 
 
 class _Level:
@@ -155,6 +191,8 @@ class ClassicStore:
         self._spool = spool
         self._record_bytes = record_bytes
         self._levels: dict[int, _Level] = {}
+        # The extent with holes that was read last: the next page is mostly behind the next hole.
+        self._last: tuple[tuple[int, int, int, int], list[_Read]] | None = None
 
     def _level(self, number: int) -> _Level:
         level = self._levels.get(number)
@@ -231,6 +269,7 @@ class ClassicStore:
             level.extents.clear()
             level.gone = []
         self.live = 0
+        self._last = None
 
     # --- paging -----------------------------------------------------------------------------------
 
@@ -264,6 +303,8 @@ class ClassicStore:
                 messages += found
                 expire = expire or part.expiries is not None
                 times += [0] * len(found) if part.expiries is None else part.expiries
+            if wanted.stop >= extent.stop:
+                self._last = None
         assert len(messages) == handle.count, "messages of a page are gone"
         return messages, times if expire else None
 
@@ -283,20 +324,35 @@ class ClassicStore:
             self._spool.drop(handle)
 
     def _parts(self, number: int, extent: Extent, wanted: range) -> Iterator[_Part]:
-        """Read the records of an extent that have wanted positions.
+        """What the records of an extent have of wanted positions."""
+        start, stop = max(wanted.start, extent.first), min(wanted.stop, extent.stop)
+        records = self._read(number, extent)
+        for at in range(max(0, bisect_right(records, start, key=_FIRST) - 1), len(records)):
+            record = records[at]
+            first = record.first
+            if first >= stop:
+                break
+            low, high = max(start, first), min(stop, first + record.count)
+            if low < high:
+                yield _Part(low, slice(low - first, high - first), record)
+
+    def _read(self, number: int, extent: Extent) -> list[_Read]:
+        """The records of an extent, by position.
 
         Between them stand records of others, of other levels too, and what the extent has not any more.
         """
-        start, stop = max(wanted.start, extent.first), min(wanted.stop, extent.stop)
+        key = number, extent.file, extent.offset, extent.length
+        if self._last is not None and self._last[0] == key:
+            return self._last[1]
+        records: list[_Read] = []
         for record in self._log.read_run(extent.file, extent.offset, extent.length):
-            if record.group != self.group or record.kind != MESSAGES:
-                continue
-            first, payload = record.index, record.payload
-            level, count, expiries, at = decode_start(payload)
-            low, high = max(start, first), min(stop, first + count)
-            if level == number and low < high:
-                part = slice(low - first, high - first)
-                yield _Part(low, payload, at, part, None if expiries is None else expiries[part])
+            if record.group == self.group and record.kind == MESSAGES:
+                level, count, expiries, at = decode_start(record.payload)
+                if level == number:
+                    records.append(_Read(record.index, count, record.payload, expiries, at))
+        records.sort(key=_FIRST)
+        self._last = (key, records) if extent.gone_count else None
+        return records
 
     # --- cleaning ---------------------------------------------------------------------------------
 
@@ -312,17 +368,18 @@ class ClassicStore:
                 parts = [part for run in extent.live_runs() for part in self._parts(number, extent, run)]
                 for part in parts:
                     self._append_again(number, part)
+                self._last = None
                 yield
             if level.extents and level.delivered >= 0:
                 # The record that says so may be in that file.
                 self._write_delivered(number, level)
 
     def _append_again(self, number: int, part: _Part) -> None:
-        _, count, _, _ = decode_start(part.payload)
+        payload, count = part.record.payload, part.record.count
         first, last = part.wanted.start, part.wanted.stop
         if last - first == count:
-            _, file, offset = self._log.append(self.group, MESSAGES, part.first, [part.payload])
-            length = self._record_bytes + len(part.payload)
+            _, file, offset = self._log.append(self.group, MESSAGES, part.first, [payload])
+            length = self._record_bytes + len(payload)
             self._level(number).extents.add(part.first, count, file, offset, length, part.size())
         else:
             self._append(number, part.first, part.messages(), part.expiries)
@@ -379,6 +436,7 @@ class ClassicStore:
                     self.live += len(run)
                     _add_run(pages, number, run, size, level)
             backlogs[number] = pages, level.next
+        self._last = None
         return backlogs
 
     def _size_of(self, number: int, extent: Extent, run: range) -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pytest
+
 from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence.classic_store import ClassicStore
@@ -18,7 +22,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Deliver
-from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
+from tests.support.fake_log import RECORD_BYTES, FakeLog, FakeRecord, MemoryScratch
 
 GROUP = 7
 SAFE = make_head(Header(durable=True), None, "", "q")
@@ -83,3 +87,40 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     queue, _ = opened(log.reopened())
 
     assert bodies_in(queue) == [b"0", b"1", b"3"]
+
+
+class CountingLog:
+    """Counts how often it is read."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.reads = 0
+        sound = FakeLog.read_run
+
+        def read_run(log: FakeLog, file: int, offset: int, length: int) -> Sequence[FakeRecord]:
+            self.reads += 1
+            return sound(log, file, offset, length)
+
+        patch.setattr(FakeLog, "read_run", read_run)
+
+
+def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_when_cleaned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each hole makes a page of its own; reading the whole extent for each took minutes."""
+    log = FakeLog()
+    queue, store = opened(log)
+    publish(queue, *[b"%d" % number for number in range(100)])
+    consumer = consumer_of(queue)
+    keys = get(queue, consumer, 0, 100)
+    queue.apply(Settle(consumer, [keys[b"%d" % number] for number in range(0, 100, 2)], Verdict.ACCEPT))
+    store.flush()
+
+    counting = CountingLog(monkeypatch)
+    log = log.reopened()
+    queue, store = opened(log)
+    assert counting.reads == 1
+    assert bodies_in(queue) == [b"%d" % number for number in range(1, 100, 2)]
+    assert counting.reads == 2
+    for _ in store.relocate(1):
+        pass
+    assert counting.reads == 3
