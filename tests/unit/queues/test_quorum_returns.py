@@ -244,6 +244,40 @@ def test_delayed_messages_are_purged_and_counted() -> None:
     assert bench.queue.deadline() is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "verdict", "waits"),
+    [
+        (RetryType.FAILED, Verdict.REQUEUE_FAILED, True),
+        (RetryType.FAILED, Verdict.REQUEUE, False),
+        (RetryType.RETURNED, Verdict.REQUEUE_FAILED, False),
+        (RetryType.ALL, Verdict.REQUEUE_FAILED, True),
+    ],
+)
+def test_what_a_lost_consumer_held_waits_too(kind: RetryType, verdict: Verdict, waits: bool) -> None:
+    """delayed_retry_consumer_down, delayed_retry_consumer_down_returned_mode."""
+    bench = Bench(retry_type=kind, retry_min_ms=1000)
+    bench.publish("a", "b")
+    bench.leave(bench.consumer(2), verdict)
+    assert (bench.queue.delayed, bench.queue.ready) == ((2, 0) if waits else (0, 2))
+
+
+def test_the_clock_set_back_delays_and_loses_nothing() -> None:
+    """delayed_retry_monotonic_timestamp: each waits for its own time by the clock that there is."""
+    bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
+    bench.publish("a", "b")
+    consumer = bench.consumer(1)
+    bench.settle(consumer, Verdict.REQUEUE)
+    bench.now -= 600
+    assert bench.get(consumer) == ["b"]
+    bench.settle(consumer, Verdict.REQUEUE)
+    assert bench.queue.delayed == 2
+    bench.wait(1000)
+    assert bench.get(consumer) == ["b"]
+    bench.settle(consumer, Verdict.ACCEPT)
+    bench.wait(600)
+    assert bench.get(consumer) == ["a"]
+
+
 def test_the_delivery_limit_goes_before_the_delay() -> None:
     """delayed_retry_delivery_limit_takes_precedence."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx")
