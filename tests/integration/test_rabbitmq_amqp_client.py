@@ -294,6 +294,14 @@ def test_purging_tells_how_many(
     management.delete_queue(queue)
 
 
+def test_a_stream_cannot_be_purged(management: Management, queue: str) -> None:
+    """purge_stream: 400 with RabbitMQ's words."""
+    management.declare_queue(StreamSpecification(name=queue))
+    answer = management.request(None, AddressHelper.purge_queue_address(queue), "DELETE", [400])
+    assert answer.body == f"purge not supported by queue '{queue}' in vhost '/'"
+    management.delete_queue(queue)
+
+
 def test_a_publisher_without_address_routes_each_message(
     management: Management, connection: Connection, environment: Environment, exchange: str, queue: str
 ) -> None:
