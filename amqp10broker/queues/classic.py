@@ -170,8 +170,7 @@ class ClassicQueue:
             command: what somebody asks.
             now_ms: the time; 0: no other than before.
         """
-        if now_ms > self._now:
-            self._now = now_ms
+        self._now = max(self._now, now_ms)
         match command:
             case Publish():
                 self._publish(command)
@@ -197,7 +196,8 @@ class ClassicQueue:
             case Inspect():
                 self._answer(command.request)
             case Purge():
-                self._purge(command)
+                self._answer(command.request)
+                self._disposal.drop_all()
             case Delete():
                 self._delete(command)
             case Configure():
@@ -210,17 +210,20 @@ class ClassicQueue:
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: messages expire, and the queue itself, when nobody uses it."""
-        if now_ms > self._now:
-            self._now = now_ms
+        self._now = max(self._now, now_ms)
         self._disposal.expire(self._now)
+        if self._disposal.unfinished:
+            self._disposal.make_room()
+        # What is behind many that had expired.
+        self._serving.serve(self._now)
         gone_at = self._gone_at()
         if gone_at is not None and gone_at <= self._now:
             self._delete(DELETE)
 
     def deadline(self) -> int | None:
         """When `tick` is due, in milliseconds; None: nothing is."""
-        if self.deleted:
-            return None
+        if self.deleted or self._disposal.unfinished:
+            return None if self.deleted else self._now
         due = [when for when in (self.waiting.next_expiry(), self._gone_at()) if when is not None]
         return min(due, default=None)
 
@@ -342,10 +345,6 @@ class ClassicQueue:
         ttl = self.settings.message_ttl_ms
         self._intake.take_in(command.publisher, ids, messages, command.settled, ttl, self._now)
 
-    def _purge(self, command: Purge) -> None:
-        self._answer(command.request)
-        self._disposal.drop_all()
-
     # --- settling ---------------------------------------------------------------------------------
 
     def _settle(self, command: Settle) -> None:
@@ -451,7 +450,7 @@ class ClassicQueue:
         self._consumers.set_credit(consumer, credit)
         if not consumer.counted:
             self._unused_since = self._now
-        self._serving.serve(self._now)
+        self._serving.serve(self._now, to_the_end=command.drain)
         if command.drain and consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             self._consumers.set_credit(consumer, 0)

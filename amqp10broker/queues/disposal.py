@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.effects import DeadLetters, Reason
@@ -11,6 +12,9 @@ from amqp10broker.queues.ready import Keyed, Ready
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 from amqp10broker.queues.store import Store
 
+DROPPED_MAX: Final = 4096
+"""Messages that are dropped in one go when a limit was lowered; each may have to be dead-lettered."""
+
 
 class Disposal:
     """See the module.
@@ -18,9 +22,10 @@ class Disposal:
     Attributes:
         settings: of the queue; replaced when they change.
         keeps: messages may be in the store.
+        unfinished: there was more to drop than `make_room` does at one time.
     """
 
-    __slots__ = ("_dead_letters", "_store", "_waiting", "keeps", "settings")
+    __slots__ = ("_dead_letters", "_store", "_waiting", "keeps", "settings", "unfinished")
 
     def __init__(self, waiting: Ready, store: Store, *, keeps: bool) -> None:
         self._waiting = waiting
@@ -28,6 +33,7 @@ class Disposal:
         self._dead_letters: list[DeadLetters] = []
         self.settings: QueueSettings = DEFAULTS
         self.keeps = keeps
+        self.unfinished = False
 
     def forget(self, keys: Sequence[int]) -> None:
         """Messages are gone for good."""
@@ -74,12 +80,16 @@ class Disposal:
             self.remove(Reason.EXPIRED, gone)
 
     def make_room(self) -> None:
-        """Drop from the head what is beyond the limits."""
+        """Drop from the head what is beyond the limits, at most `DROPPED_MAX` messages."""
         settings, waiting = self.settings, self._waiting
+        self.unfinished = False
         if settings.overflow is not Overflow.DROP_HEAD or not is_limited(settings):
             return
         gone: list[Keyed] = []
         while waiting.count and is_over(settings, waiting.count, waiting.size):
+            if len(gone) == DROPPED_MAX:
+                self.unfinished = True
+                break
             gone.append(waiting.drop_head())
         if gone:
             self.remove(Reason.MAXLEN, gone)

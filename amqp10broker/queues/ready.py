@@ -139,7 +139,7 @@ class Ready:
 
         Returns:
             Keys, messages, and (key, message) of those that had expired. Fewer messages than asked for
-            only if some had.
+            only if some had; there may be more then.
         """
         level = self._first_level()
         keys: Sequence[int] = ()
@@ -159,7 +159,7 @@ class Ready:
         """Fill up to `count`, from several levels, and of what was returned or may have expired."""
         here = len(keys)
         expired: list[Keyed] = []
-        while here < count and (level := self._first_level()) is not None:
+        while here < count and len(expired) < EXPIRED_MAX and (level := self._first_level()) is not None:
             for key, message in self._take_from(level, count - here):
                 expiry = self.expiries.get(key, 0) if self.may_expire else 0
                 if expiry and expiry < now_ms:

@@ -10,7 +10,7 @@ from amqp10broker.queues.consumers import Consumer, Consumers, turn_of
 from amqp10broker.queues.disposal import Disposal
 from amqp10broker.queues.effects import Reason
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.ready import Ready
+from amqp10broker.queues.ready import EXPIRED_MAX, Ready
 from amqp10broker.queues.store import Store
 
 
@@ -35,27 +35,40 @@ class Serving:
         self.keeps = disposal.keeps
         self.stopped = False
 
-    def serve(self, now_ms: int) -> None:
-        """Hand out ready messages while any consumer has credit."""
+    def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
+        """Hand out ready messages while any consumer has credit.
+
+        Args:
+            now_ms: the time.
+            to_the_end: the credit left will be forfeited. Otherwise this ends when many messages have
+                expired and more have to: `Ready.next_expiry` is due then, and whoever waits for that
+                lets others run and serves again.
+        """
         waiting, consumers = self._waiting, self._consumers
+        expired = 0
         while waiting.count and consumers.waiting and not self.stopped:
             ring = consumers.top_ring()
             to_come = len(ring)  # consumers whose turn in this round is still to come
             while waiting.count and ring:
                 consumer = ring[0]
-                self._hand_out(consumer, turn_of(consumer, ring, waiting.count, to_come), now_ms)
+                expired += self._hand_out(consumer, turn_of(consumer, ring, waiting.count, to_come), now_ms)
                 consumers.had_turn(consumer)
                 to_come = to_come - 1 or len(ring)
+                if expired >= EXPIRED_MAX and not to_the_end:
+                    due_ms = waiting.next_expiry()
+                    if due_ms is not None and due_ms <= now_ms:
+                        return
 
-    def _hand_out(self, consumer: Consumer, count: int, now_ms: int) -> None:
+    def _hand_out(self, consumer: Consumer, count: int, now_ms: int) -> int:
+        """Give a consumer its turn; how many messages had expired instead."""
         keys, messages, expired = self._waiting.take(count, now_ms)
         if expired:
             self._disposal.remove(Reason.EXPIRED, expired)
-        if not keys:
-            return
-        if self.keeps:
-            self._mark_delivered(keys)
-        self.give(consumer, keys, messages)
+        if keys:
+            if self.keeps:
+                self._mark_delivered(keys)
+            self.give(consumer, keys, messages)
+        return len(expired)
 
     def give(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
         """Deliver messages to a consumer that has credit for them."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from amqp10broker.message.message import header_of
 from amqp10broker.queues.commands import Touch, Verdict
+from amqp10broker.queues.disposal import DROPPED_MAX
 from amqp10broker.queues.ready import EXPIRED_MAX
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
@@ -188,5 +191,30 @@ def test_many_that_expire_together_go_in_parts_and_nobody_gets_one_meanwhile() -
     due = bench.queue.deadline()
     assert due is not None
     assert due <= bench.now, "it wants to go on at once"
-    assert bench.consumer(1).got == ["lives"]
+    consumer = bench.consumer(1)
+    assert consumer.got == []
+    bench.wait(0)
+    assert consumer.got == ["lives"]
     assert len(bench.dead) == count
+    assert bench.queue.deadline() is None
+
+
+def test_who_asks_once_gets_what_is_behind_many_that_have_expired() -> None:
+    """Its credit is forfeited if it gets nothing now."""
+    bench = Bench()
+    bench.publish(*[message(number, ttl=10) for number in range(3 * EXPIRED_MAX)], "lives")
+    bench.now += 20
+    assert bench.consumer().grant(1, drain=True) == ["lives"]
+
+
+def test_what_a_lowered_limit_makes_too_much_goes_in_parts() -> None:
+    bench = Bench(DLX)
+    bench.publish(*range(2 * DROPPED_MAX + 1))
+    bench.configure(replace(DLX, max_length=1))
+    assert bench.ready() == DROPPED_MAX + 1
+    due = bench.queue.deadline()
+    assert due is not None
+    assert due <= bench.now, "it wants to go on at once"
+    bench.wait(0)
+    assert bench.ready() == 1
+    assert bench.queue.deadline() is None
