@@ -45,6 +45,7 @@ class Catalog:
         host: QueueHost,
         *,
         default_queue_type: str = QueueType.CLASSIC.value,
+        relaxed_quorum_checks: bool = False,
         choose: Choose | None = None,
     ) -> None:
         """Make a catalog with the virtual host ``/`` and nobody who may log in.
@@ -53,6 +54,7 @@ class Catalog:
             host: who runs queues.
             default_queue_type: of queues that are declared without a type in a virtual host without
                 a default.
+            relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
             choose: where routing leaves something to chance: given a count, an index below it.
                 None takes turns.
         """
@@ -65,6 +67,7 @@ class Catalog:
         self.unknown: dict[str, Any] = {}
         self._host = host
         self._default_queue_type = default_queue_type
+        self.relaxed_quorum_checks = relaxed_quorum_checks
         self._choose = choose
         self.add_vhost(VHOST, description="Default virtual host")
 
@@ -126,6 +129,7 @@ class Catalog:
             self._host,
             default_queue_type=default_queue_type,
             node_queue_type=self._default_queue_type,
+            relaxed_quorum_checks=self.relaxed_quorum_checks,
             choose=self._choose,
             changes=self.changes,
         )

@@ -120,7 +120,11 @@ class _NoHost:
 
 
 def _copy(catalog: Catalog) -> Catalog:
-    copy = Catalog(_NoHost(), default_queue_type=catalog.default_queue_type)
+    copy = Catalog(
+        _NoHost(),
+        default_queue_type=catalog.default_queue_type,
+        relaxed_quorum_checks=catalog.relaxed_quorum_checks,
+    )
     for user in catalog.users:
         copy.users.put(user)
     for original in catalog.vhosts.values():

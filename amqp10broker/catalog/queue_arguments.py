@@ -203,18 +203,44 @@ def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
             )
 
 
+RELAXED: Final = frozenset(
+    {
+        "x-dead-letter-exchange",
+        "x-dead-letter-routing-key",
+        "x-expires",
+        "x-max-length",
+        "x-max-length-bytes",
+        "x-message-ttl",
+        "x-single-active-consumer",
+    }
+)
+"""What is compared when a quorum queue may be declared again as a classic one: what both kinds know."""
+
+
 def assert_equivalent(
-    received: Mapping[str, Any], current: Mapping[str, Any], kind: QueueType, resource: str
+    received: Mapping[str, Any],
+    current: Mapping[str, Any],
+    kind: QueueType,
+    resource: str,
+    *,
+    relaxed: bool = False,
 ) -> None:
     """Refuse a redeclaration whose x-arguments are not those of the queue.
 
     Only what the existing queue's kind knows is compared. Integers of different widths are the same.
 
+    Args:
+        received: as declared now.
+        current: as declared first.
+        kind: of the queue that is there.
+        resource: how errors name it.
+        relaxed: compare `RELAXED` only.
+
     Raises:
         Inequivalent: with RabbitMQ's text.
     """
     for name, (kinds, _) in KNOWN.items():
-        if kind not in kinds:
+        if kind not in kinds or (relaxed and name not in RELAXED):
             continue
         if name in received and name in current:
             new, old = received[name], current[name]

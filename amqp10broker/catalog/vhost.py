@@ -65,6 +65,7 @@ class VirtualHost:
         *,
         default_queue_type: str | None = None,
         node_queue_type: str = QueueType.CLASSIC.value,
+        relaxed_quorum_checks: bool = False,
         choose: Choose | None = None,
         changes: Changes | None = None,
     ) -> None:
@@ -75,6 +76,7 @@ class VirtualHost:
             host: who runs its queues.
             default_queue_type: see the attribute.
             node_queue_type: what counts when that is None.
+            relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
             choose: where routing leaves something to chance; None takes turns.
             changes: who is told of every change, from the first `put_facts` on.
 
@@ -101,6 +103,7 @@ class VirtualHost:
         self._host = host
         self._queue_changes = 0
         self._volatile = 0
+        self._relaxed_quorum_checks = relaxed_quorum_checks
         self._node_queue_type = queue_type_of(node_queue_type, f"vhost '{name}'")
         if default_queue_type is not None:
             self.default_queue_type = queue_type_of(default_queue_type, f"vhost '{name}'").value
@@ -349,7 +352,13 @@ class VirtualHost:
         if QUEUE_TYPE not in arguments:
             default = self._default_type(durable, owner is not None, auto_delete, server_named=False)
             arguments = {**arguments, QUEUE_TYPE: default.value}
-        queue_arguments.assert_equivalent(arguments, queue.arguments, QueueType(queue.type), resource)
+        relaxed = (
+            self._relaxed_quorum_checks
+            and queue.type == QueueType.QUORUM
+            and arguments[QUEUE_TYPE] == QueueType.CLASSIC.value
+        )
+        kind = QueueType(queue.type)
+        queue_arguments.assert_equivalent(arguments, queue.arguments, kind, resource, relaxed=relaxed)
 
     def _check_name(self, name: str, internal: bool) -> None:
         resource = f"queue '{name}'"

@@ -314,6 +314,10 @@ class Config:
     default_queue_type: str = text(
         "classic", "type of queues that are declared without one", choices=("classic", "quorum", "stream")
     )
+    quorum_relaxed_checks_on_redeclaration: bool = switch(
+        False,
+        "a quorum queue may be declared again as a classic one by programs that cannot be changed",
+    )
     definitions: str | None = text(
         None, "JSON file with users, virtual hosts, queues, exchanges as RabbitMQ exports them, read at start"
     )

@@ -105,7 +105,12 @@ class Broker:
         self.addresses: list[tuple[str, int]] = []
         self.tls_addresses: list[tuple[str, int]] = []
         config = self.config
-        self.catalog = Catalog(self, default_queue_type=config.default_queue_type, choose=random.randrange)
+        self.catalog = Catalog(
+            self,
+            default_queue_type=config.default_queue_type,
+            relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
+            choose=random.randrange,
+        )
         self.data: Data | None = None
         self.keeping: Keeping | None = None
         self.failure: BrokerError | None = None

@@ -365,3 +365,21 @@ def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None
     vhost = catalog.add_vhost("v")
     catalog.delete_vhost("v")
     assert refusal(NotFound, vhost) == "vhost v not found"
+
+
+def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(host: Any) -> None:
+    """relaxed_argument_equivalence_checks_on_qq_redeclare: what both kinds know is compared still."""
+    strict, relaxed = (VirtualHost("/", host, relaxed_quorum_checks=choice) for choice in (False, True))
+    first = {"x-queue-type": "quorum", "x-max-length": 5, "x-delivery-limit": 3}
+    again = {"x-queue-type": "classic", "x-max-length": 5}
+    queues = [vhost.declare("q", arguments=first)[0] for vhost in (strict, relaxed)]
+    assert "'x-queue-type'" in refusal(Inequivalent, strict, arguments=again)
+    assert relaxed.declare("q", arguments=again) == (queues[1], False)
+    assert relaxed.declare("q", arguments={"x-max-length": 5}) == (queues[1], False), "classic by default"
+    assert "'x-max-length'" in refusal(Inequivalent, relaxed, arguments={"x-queue-type": "classic"})
+    assert "'durable'" in refusal(Inequivalent, relaxed, durable=False, arguments=again)
+    assert "'x-delivery-limit'" in refusal(
+        Inequivalent, relaxed, arguments={**again, "x-queue-type": "quorum"}
+    )
+    relaxed.declare("c", arguments={"x-queue-type": "classic"})
+    assert "'x-queue-type'" in refusal(Inequivalent, relaxed, "c", arguments={"x-queue-type": "quorum"})
