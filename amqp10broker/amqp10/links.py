@@ -126,17 +126,23 @@ class Links:
 
         Raises:
             AmqpConnectionError: the handle is larger than we allowed.
-            AmqpSessionError: the handle is in use.
+            AmqpSessionError: the handle is in use, by a link that we did not detach.
         """
         if attach.handle > self.handle_max:
             raise AmqpConnectionError(
                 Condition.FRAMING_ERROR,
                 f"link handle value ({attach.handle}) exceeds maximum link handle value ({self.handle_max})",
             )
-        if attach.handle in self.by_remote:
-            raise AmqpSessionError(
-                Condition.HANDLE_IN_USE, f"handle {attach.handle} is already associated with a link"
-            )
+        held = self.by_remote.get(attach.handle)
+        if held is not None:
+            if held.state is not LinkState.DETACH_SENT:
+                raise AmqpSessionError(
+                    Condition.HANDLE_IN_USE, f"handle {attach.handle} is already associated with a link"
+                )
+            # We refused or detached that link, and the peer owes us its detach. RabbitMQ forgets such a link
+            # at once, so that there are clients which do not answer and use the number again.
+            held.move(LinkInput.RECEIVE_DETACH)
+            self._forget(held)
         for link in self.by_handle.values():
             if (
                 link.remote_handle is None

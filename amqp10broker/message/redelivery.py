@@ -14,7 +14,7 @@ from typing import Any, Final
 from amqp10broker.amqp091.properties import decode_properties, encode_properties
 from amqp10broker.amqp091.types import EncodeError, Int64
 from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.types import Map, Symbol, Timestamp, ULong
+from amqp10broker.amqp10.types import Map, Symbol, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     HEAD_BYTES_MAX,
@@ -36,6 +36,9 @@ _OURS: Final = frozenset((X_EXCHANGE, X_ROUTING_KEY, X_OPT_DEATHS, X_DEATH))
 """What a consumer may not write by the outcome modified: where the message came from, and how it died."""
 
 _CACHE_ENTRIES: Final = 4096
+
+_TIME_MAX_MS: Final = 2**63 - 1
+"""The last time that a timestamp, and the file of a snapshot, can hold."""
 
 
 def redelivered(message: Message, acquired: int, failures: int, annotations: bytes = b"") -> Message:
@@ -72,10 +75,13 @@ def delivery_time_ms(annotations: bytes) -> int | None:
         annotations: an encoded map.
 
     Returns:
-        Milliseconds since 1970, None if `x-opt-delivery-time` is not there, or is no timestamp.
+        Milliseconds since 1970, None if `x-opt-delivery-time` is not there, or is no number. RabbitMQ looks
+        at the value, not at its type: RabbitMQ's own client for Python sends a long, others a timestamp.
     """
     value = _items(annotations).get(X_OPT_DELIVERY_TIME)
-    return int(value) if type(value) is Timestamp else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return min(int(value), _TIME_MAX_MS)
 
 
 def _items(annotations: bytes) -> dict[Any, Any]:

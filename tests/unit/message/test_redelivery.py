@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.amqp091.types import Int64
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import Symbol, Timestamp, UInt, ULong
+from amqp10broker.amqp10.types import Long, Symbol, Timestamp, UInt, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import decode_head, make_head
 from amqp10broker.message.convert import to_amqp091, to_amqp10
@@ -94,9 +96,21 @@ def test_merging_maps() -> None:
     assert (annotations["x-a"], annotations["x-b"]) == (1, 2)
 
 
-def test_the_delivery_time_is_a_timestamp() -> None:
-    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): Timestamp(77)})) == 77
-    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): "soon"})) is None
+@pytest.mark.parametrize("as_type", [Timestamp, Long, ULong, UInt])
+def test_the_delivery_time_is_a_number_of_any_type(as_type: type[int]) -> None:
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): as_type(77)})) == 77
+
+
+def test_a_delivery_time_beyond_all_timestamps_is_the_last_of_them() -> None:
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): ULong(2**64 - 1)})) == 2**63 - 1
+
+
+@pytest.mark.parametrize("value", ["soon", True, None, 1.5])
+def test_a_delivery_time_that_is_no_number_is_none(value: object) -> None:
+    assert delivery_time_ms(encode({Symbol("x-opt-delivery-time"): value})) is None
+
+
+def test_without_a_delivery_time_there_is_none() -> None:
     assert delivery_time_ms(encode({})) is None
 
 
