@@ -175,6 +175,8 @@ class Service:
             for key in arrived:
                 del consumer.unsettled[key]
             self._messages.gone(arrived)
+        if not consumer.counted:
+            self.unused_since = self._messages.now_ms
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.turn = turn_within(credit)
         consumer.credit = credit

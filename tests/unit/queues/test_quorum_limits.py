@@ -258,6 +258,19 @@ def test_a_cancelled_consumer_does_not_use_it() -> None:
     assert bench.queue.deleted
 
 
+def test_each_fetch_of_one_channel_uses_it() -> None:
+    """The queue knows them as one consumer, which is not counted."""
+    bench = Bench(expires_ms=1000)
+    bench.publish("a")
+    fetcher = bench.consumer(counted=False)
+    bench.wait(900)
+    bench.credit(fetcher, 1, drain=True)
+    bench.wait(900)
+    assert not bench.queue.deleted
+    bench.wait(100)
+    assert bench.queue.deleted
+
+
 def test_fetching_a_message_uses_it() -> None:
     bench = Bench(expires_ms=1000)
     bench.wait(900)
