@@ -364,6 +364,8 @@ class ClassicStore:
         """
         for number, level in list(self._levels.items()):
             for extent in level.extents.of_file(file):
+                if file not in level.extents.files:
+                    break  # the queue was deleted meanwhile
                 # Read before anything is appended: that replaces the extent.
                 parts = [part for run in extent.live_runs() for part in self._parts(number, extent, run)]
                 for part in parts:

@@ -11,7 +11,7 @@ import trio
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import Command, Publish, ReplyTo
+from amqp10broker.queues.commands import Command, Delete, Publish, ReplyTo
 from amqp10broker.queues.effects import DeadLetters, Effect
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.clock import WallClock
@@ -130,6 +130,10 @@ class RunningQueue(LetterBox):
             # a publisher that found the queue a moment ago hears that it is gone.
             for command in commands:
                 self.queue.apply(command)
+                if type(command) is Delete and self._store is not None and self._keeping is not None:
+                    # It had failed, and what it left was still kept for the next start.
+                    self._store.delete()
+                    self._keeping.forget(self._store.group)
             self._send_effects()
 
     def counts(self) -> dict[str, Any]:

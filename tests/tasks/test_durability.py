@@ -308,6 +308,21 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
         assert await again.get(10) == [1, 2, 3]
 
 
+async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_it(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with broker_on(folder) as broker:
+        client = queue_of(broker)
+        client.publish(1, 2)
+        await client.listen(until=2)
+        assert broker.keeping is not None
+        assert broker.keeping.journal.live_bytes > 0
+        client.queue.handle.fail()  # type: ignore[attr-defined]
+        assert broker.keeping.journal.live_bytes > 0
+        client.queue.handle.post(DELETE)
+        assert broker.keeping.journal.live_bytes == 0
+
+
 async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_cleaned_again(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,3 +124,16 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     for _ in store.relocate(1):
         pass
     assert counting.reads == 3
+
+
+def test_nothing_is_appended_again_of_a_queue_that_is_deleted_while_it_is_cleaned() -> None:
+    log = FakeLog()
+    queue, store = opened(log)
+    for number in range(3):
+        publish(queue, b"%d" % number)
+        log.append(1, 1, 0, [b"of another queue" * 100])
+    cleaning = store.relocate(1)
+    next(cleaning)
+    store.delete()
+    assert list(cleaning) == []
+    assert not any(log.live.values())
