@@ -18,6 +18,7 @@ import trio
 from trio.testing import MockClock
 
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.cli.serve import leaves
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, StorageError, StorageFailed
 from amqp10broker.message.filters.offset_spec import First
@@ -269,8 +270,10 @@ class Node:
         except StorageError as error:
             self.refused = error
         except BaseExceptionGroup as group:
-            leaves = list(_leaves(group))
-            if not any(isinstance(each, PowerLoss) for each in leaves):
+            found = list(leaves(group))
+            if len(found) == 1 and isinstance(found[0], StorageError):
+                self.refused = found[0]  # which `serve` tells in the same sentence
+            elif not any(isinstance(each, PowerLoss) for each in found):
                 raise
             # What else failed when the power went did so because of it.
         except PowerLoss:
@@ -406,10 +409,3 @@ async def _while_well(broker: Broker) -> AsyncIterator[None]:
         nursery.start_soon(watch)
         yield
         nursery.cancel_scope.cancel()
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> list[BaseException]:
-    found: list[BaseException] = []
-    for each in group.exceptions:
-        found += _leaves(each) if isinstance(each, BaseExceptionGroup) else [each]
-    return found
