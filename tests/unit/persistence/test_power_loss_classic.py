@@ -34,7 +34,7 @@ def _walked(seed: int, lose_power_at: int | None) -> KeptQueue:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_confirmed_is_there_in_order_and_what_went_for_good_stays_away(seed: int) -> None:
     calls = len(_walked(seed, None).disk.calls)
-    assert calls > 40
+    assert calls > 10
     for at in range(0, calls, 1 if LONG else 3):
         for state in range(STATES):
             kept = _walked(seed, at)
