@@ -51,11 +51,6 @@ def delivered(messages: Sequence[Message], offset: int) -> list[Message]:
     return [(head + pack(number), content) for number, (head, content) in enumerate(messages, start=offset)]
 
 
-def delivered_one(message: Message, offset: int) -> Message:
-    """One message of a stream as consumers get it."""
-    return message[0] + _pack_offset(offset), message[1]
-
-
 def kept_head(head: bytes) -> bytes:
     """The head that a stream keeps for a head of AMQP 1.0."""
     return _cached(head) if len(head) <= HEAD_BYTES_MAX else _without_offset(head)

@@ -282,9 +282,9 @@ class Journal:
 
         Args:
             file: its number; it is full, and the oldest.
-            after: the ticket that must be durable first; None takes all that was appended. A file whose
-                records are only dead because they were consumed may go at once: 0. That matters when
-                the disk is full.
+            after: the ticket that must be durable first; None takes all that was appended. That is right
+                for whoever cannot do without a record that is dead only because of one behind it, as
+                quorum queues: if the later one were lost, they would miss the earlier one. 0: at once.
         """
         assert self._current is not None, "recover first"
         if file != next(iter(self._files)) or file >= self._current.number:

@@ -79,7 +79,6 @@ _BODY_SECTION: Final = b"\x00\x53"
 _BODY_CODES: Final = frozenset((0x75, 0x76, 0x77))
 _STRING8: Final = 0xA1
 _STRING32: Final = 0xB1
-_NULL: Final = 0x40
 _UUID: Final = 0x98
 
 # How to walk over a value: the width of its content, or the width of its size field below zero. Only a
