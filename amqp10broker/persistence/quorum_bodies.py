@@ -1,4 +1,4 @@
-"""The messages of a durable quorum queue: in memory to be read, in the journal to be there again.
+"""The messages of a durable quorum queue: in pages to be read, in the journal to be there again.
 
 A queue puts and drops messages while it carries out commands; where they are in the journal is known when
 the record has been appended. So what happens meanwhile is noted, and worked off then (`placed`).
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from amqp10broker.message.message import Message
 from amqp10broker.persistence.extents import Accounts, Extents
 from amqp10broker.persistence.quorum_records import Place
-from amqp10broker.queues.quorum_bodies import MemoryBodies, ranges_of
+from amqp10broker.queues.quorum_bodies import Packs, PagedBodies, ranges_of
 
 RELOCATED_MAX: Final = 1024
 """Messages of one record that cleaning appends."""
@@ -34,10 +34,10 @@ class JournalBodies:
             comes later in the journal.
     """
 
-    def __init__(self, accounts: Accounts) -> None:
+    def __init__(self, accounts: Accounts, packs: Packs | None = None) -> None:
         self.batch = 0
         self.recovering = False
-        self._messages = MemoryBodies()
+        self._messages = PagedBodies(packs)
         self._extents = Extents(accounts)
         self._noted: list[_Put | Sequence[int]] = []
         self._abandoned = False

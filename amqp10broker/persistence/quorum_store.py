@@ -25,6 +25,7 @@ from amqp10broker.persistence.quorum_records import (
 )
 from amqp10broker.queues.commands import Configure, Publish
 from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum_bodies import Packs
 from amqp10broker.queues.quorum_commands import NodeRestarted, QuorumCommand
 from amqp10broker.queues.quorum_log import decode_commands, encode_commands
 from amqp10broker.queues.quorum_refs import Refs
@@ -73,16 +74,17 @@ class QuorumStore:
         bodies: its messages.
     """
 
-    def __init__(self, group: int, name: str, log: Log) -> None:
+    def __init__(self, group: int, name: str, log: Log, packs: Packs | None = None) -> None:
         """Make the store of a queue, new or of before.
 
         Args:
             group: the queue's number in the journal.
             name: of the queue.
             log: the journal; it need not be recovered yet.
+            packs: where messages are that nobody is near; None: in memory.
         """
         self.group = group
-        self.bodies = JournalBodies(log)
+        self.bodies = JournalBodies(log, packs)
         self._name = name
         self._log = log
         self._refs = Refs()

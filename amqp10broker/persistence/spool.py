@@ -7,7 +7,7 @@ has been taken back.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, cast
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 
@@ -75,9 +75,13 @@ class Spool:
         self.bytes_used += length
         return Place(self._number, offset, length)
 
+    def peek(self, place: Place) -> bytes:
+        """A page, which stays."""
+        return self._files[place.file].read(place.offset, place.length)
+
     def read(self, place: Place) -> bytes:
         """A page, for the last time."""
-        data = self._files[place.file].read(place.offset, place.length)
+        data = self.peek(place)
         self.drop(place)
         return data
 
@@ -99,3 +103,30 @@ class Spool:
             scratch.close()
         self._files.clear()
         self._pages.clear()
+
+
+class SpoolPacks:
+    """Packed messages of quorum queues out of memory (`queues.quorum_bodies.Packs`).
+
+    They are in the journal too; here they are together, page by page, and cost no search.
+    """
+
+    def __init__(self, spool: Spool) -> None:
+        self._spool = spool
+
+    def keep(self, pieces: Sequence[bytes]) -> object:
+        """See `Packs`."""
+        try:
+            return self._spool.write(pieces)
+        except OSError:
+            # No room: the disk alarm is on or will be, and memory is what is left.
+            return b"".join(pieces)
+
+    def read(self, handle: object) -> bytes:
+        """See `Packs`."""
+        return self._spool.peek(handle) if isinstance(handle, Place) else cast("bytes", handle)
+
+    def drop(self, handle: object) -> None:
+        """See `Packs`."""
+        if isinstance(handle, Place):
+            self._spool.drop(handle)

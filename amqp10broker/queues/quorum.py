@@ -47,7 +47,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.quorum_bodies import BodyStore, MemoryBodies
+from amqp10broker.queues.quorum_bodies import BodyStore, PagedBodies
 from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
 from amqp10broker.queues.quorum_dead import DeadMessage, at_least_once
 from amqp10broker.queues.quorum_messages import Messages
@@ -86,7 +86,7 @@ class QuorumQueue:
         self.deleted = False
         self.failed = False
         self._outbox = Outbox()
-        self._messages = Messages(settings, MemoryBodies() if bodies is None else bodies, now_ms)
+        self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._service = Service(name, self._messages, self._outbox, now_ms)
         self._publishers: dict[PublisherRef, None] = {}
 

@@ -1,8 +1,8 @@
 """Where a quorum queue's messages are while its state holds only their indexes.
 
-`BodyStore` is what the queue asks for. `MemoryBodies` keeps the messages of a queue without a data
-folder: in pages of 4096 consecutive indexes, of which a few are lists of messages and all others packed
-bytes, so that a long backlog costs little more than its bytes.
+`BodyStore` is what the queue asks for. `PagedBodies` keeps messages in pages of 4096 consecutive indexes,
+of which a few are lists of messages and all others packed bytes. Where those are is the business of
+`Packs`: in memory, where a long backlog costs little more than its bytes, or out of it.
 """
 
 from __future__ import annotations
@@ -45,23 +45,57 @@ class BodyStore(Protocol):
         """Drop everything."""
 
 
+Handle = object
+"""Packed messages, as `Packs` knows them."""
+
+
+class Packs(Protocol):
+    """Where packed messages are."""
+
+    def keep(self, pieces: Sequence[bytes]) -> Handle:
+        """Take them."""
+
+    def read(self, handle: Handle) -> bytes:
+        """Give them back, as often as they are asked for."""
+
+    def drop(self, handle: Handle) -> None:
+        """Nobody will ask for them any more."""
+
+
+class MemoryPacks:
+    """In memory."""
+
+    def keep(self, pieces: Sequence[bytes]) -> Handle:
+        """See `Packs`."""
+        return b"".join(pieces)
+
+    def read(self, handle: Handle) -> bytes:
+        """See `Packs`."""
+        assert isinstance(handle, bytes)
+        return handle
+
+    def drop(self, handle: Handle) -> None:
+        """See `Packs`."""
+
+
 class _Page:
     """Messages of 4096 consecutive indexes: packed, or a list with holes, or both.
 
     Attributes:
         live: messages that are there.
         messages: the list, None while the page is closed.
-        packed: all messages of `slots`, empty if it would not say the same as the list.
+        packed: all messages of `slots`, None if it would not say the same as the list.
         slots: which places the packed messages have.
         dropped: places dropped since it was packed.
     """
 
-    __slots__ = ("dropped", "live", "messages", "packed", "slots")
+    __slots__ = ("_packs", "dropped", "live", "messages", "packed", "slots")
 
-    def __init__(self) -> None:
+    def __init__(self, packs: Packs) -> None:
+        self._packs = packs
         self.live = 0
         self.messages: list[Message | None] | None = []
-        self.packed = b""
+        self.packed: Handle | None = None
         self.slots: array[int] = array("H")
         self.dropped: set[int] = set()
 
@@ -70,23 +104,32 @@ class _Page:
         messages = self.messages
         if messages is None:
             messages = self.messages = [None] * _PAGE
-            for slot, message in zip(self.slots, decode_batch(self.packed), strict=True):
+            assert self.packed is not None
+            packed = decode_batch(self._packs.read(self.packed))
+            for slot, message in zip(self.slots, packed, strict=True):
                 messages[slot] = message
             if self.dropped:
                 for slot in self.dropped:
                     messages[slot] = None
                 self.dropped.clear()
-                self.packed = b""
+                self.changed()
         return messages
+
+    def changed(self) -> None:
+        """What is packed does not say the same as the list any more, or is not needed."""
+        if self.packed is not None:
+            self._packs.drop(self.packed)
+            self.packed = None
 
     def close(self) -> None:
         """Have it packed only."""
         messages = self.messages
         assert messages is not None
-        if not self.packed:
+        if self.packed is None:
             there = [message is not None for message in messages]
             self.slots = array("H", compress(range(len(messages)), there))
-            self.packed = b"".join(encode_batch([message for message in messages if message is not None]))
+            pieces = encode_batch([message for message in messages if message is not None])
+            self.packed = self._packs.keep(pieces)
         self.messages = None
 
     def places(self) -> list[int]:
@@ -100,7 +143,7 @@ class _Page:
         self.live -= len(slots)
         messages = self.messages
         if messages is not None:
-            self.packed = b""
+            self.changed()
             for slot in slots:
                 messages[slot] = None
             return
@@ -110,10 +153,16 @@ class _Page:
             self.close()
 
 
-class MemoryBodies:
-    """Messages in memory, packed while nobody is near them."""
+class PagedBodies:
+    """Messages in pages, packed while nobody is near them."""
 
-    def __init__(self) -> None:
+    def __init__(self, packs: Packs | None = None) -> None:
+        """Begin empty.
+
+        Args:
+            packs: where packed messages are; None: in memory.
+        """
+        self._packs = packs or MemoryPacks()
         self._pages: dict[int, _Page] = {}
         self._open: dict[int, None] = {}
         """Pages that are lists, the one longest untouched first."""
@@ -150,7 +199,7 @@ class MemoryBodies:
                 held.extend([None] * (slot - len(held)))
             held[slot : slot + count] = messages if count == left and not at else messages[at : at + count]
             page.live += count
-            page.packed = b""
+            page.changed()
             first, at, left = first + count, at + count, left - count
 
     def put_again(self, index: int, message: Message) -> None:
@@ -162,7 +211,7 @@ class MemoryBodies:
         assert held[slot] is None
         held[slot] = message
         page.live += 1
-        page.packed = b""
+        page.changed()
 
     def fetch(self, indexes: Sequence[int]) -> list[Message]:
         """See `BodyStore`."""
@@ -198,6 +247,7 @@ class MemoryBodies:
             page.drop(slots)
             return
         # The page that publishers fill may be emptied too, and made anew by the next of them.
+        page.changed()
         del self._pages[number]
         self._open.pop(number, None)
 
@@ -209,6 +259,8 @@ class MemoryBodies:
 
     def clear(self) -> None:
         """See `BodyStore`."""
+        for page in self._pages.values():
+            page.changed()
         self._pages.clear()
         self._open.clear()
         self._latest = -1
@@ -216,7 +268,7 @@ class MemoryBodies:
     def _opened(self, number: int) -> tuple[_Page, list[Message | None]]:
         page = self._pages.get(number)
         if page is None:
-            page = self._pages[number] = _Page()
+            page = self._pages[number] = _Page(self._packs)
         if self._latest != number or page.messages is None:
             self._latest = number
             self._open.pop(number, None)

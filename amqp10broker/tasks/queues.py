@@ -108,6 +108,7 @@ class Queues:
     def _start_quorum(self, spec: QueueSpec) -> RunningQuorum:
         # Imported for the first of its kind: without quorum queues and streams the broker starts sooner.
         from amqp10broker.persistence.quorum_store import QuorumStore
+        from amqp10broker.persistence.spool import SpoolPacks
         from amqp10broker.queues.quorum import QuorumQueue
         from amqp10broker.tasks.quorum_queue import RunningQuorum
 
@@ -115,7 +116,8 @@ class Queues:
         clock = broker.clock
         store = None
         if self.keeping is not None and spec.number:
-            store = QuorumStore(spec.number, spec.name, self.keeping.journal)
+            packs = SpoolPacks(self.keeping.spool)
+            store = QuorumStore(spec.number, spec.name, self.keeping.journal, packs)
             self.keeping.add(store)
         running = RunningQuorum(
             QuorumQueue(spec.name, settings=spec.settings, now_ms=clock.now_ms()),

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum_bodies import OPEN_PAGES_MAX, MemoryBodies, ranges_of
+from amqp10broker.queues.quorum_bodies import OPEN_PAGES_MAX, PagedBodies, ranges_of
 from amqp10broker.queues.quorum_lane import BLOCK_MAX, NEVER, Lane
 
 HEAD = make_head(None, None, "", "q")
@@ -18,14 +18,14 @@ def messages(indexes: range | list[int]) -> list[Message]:
 
 
 def test_messages_come_back_by_index_in_any_order() -> None:
-    bodies = MemoryBodies()
+    bodies = PagedBodies()
     bodies.put(10, messages(range(10, 20_000)))
     for indexes in ([10], [4095, 4096], [19_999, 10, 8191], range(100, 9000), [12, 11, 10], [10, 12, 11, 13]):
         assert bodies.fetch(indexes) == messages(list(indexes))
 
 
 def test_a_dropped_message_is_not_there() -> None:
-    bodies = MemoryBodies()
+    bodies = PagedBodies()
     bodies.put(0, messages(range(10)))
     bodies.drop([3, 4])
     assert len(bodies) == 8
@@ -34,7 +34,7 @@ def test_a_dropped_message_is_not_there() -> None:
 
 
 def test_pages_that_nobody_is_near_are_packed_and_empty_ones_gone() -> None:
-    bodies = MemoryBodies()
+    bodies = PagedBodies()
     bodies.put(0, messages(range(20 * 4096)))
     opened = [number for number, page in bodies._pages.items() if page.messages is not None]
     assert len(opened) == OPEN_PAGES_MAX
@@ -45,7 +45,7 @@ def test_pages_that_nobody_is_near_are_packed_and_empty_ones_gone() -> None:
 
 
 def test_a_packed_page_that_is_mostly_dropped_is_packed_anew() -> None:
-    bodies = MemoryBodies()
+    bodies = PagedBodies()
     bodies.put(0, messages(range(10 * 4096)))
     size = len(bodies._pages[0].packed)
     bodies.drop(list(range(0, 4096, 2)))
@@ -55,7 +55,7 @@ def test_a_packed_page_that_is_mostly_dropped_is_packed_anew() -> None:
 
 
 def test_renumbering_gives_new_indexes() -> None:
-    bodies = MemoryBodies()
+    bodies = PagedBodies()
     bodies.put(0, messages(range(5)))
     bodies.renumber([4, 2], 5)
     assert bodies.fetch([5, 6]) == messages([4, 2])
@@ -63,7 +63,7 @@ def test_renumbering_gives_new_indexes() -> None:
 
 
 def test_a_message_may_come_back_after_its_page_is_gone() -> None:
-    bodies = MemoryBodies()
+    bodies = PagedBodies()
     bodies.put(0, messages(range(5)))
     bodies.drop(range(5))
     bodies.put_again(3, messages([3])[0])
@@ -73,7 +73,7 @@ def test_a_message_may_come_back_after_its_page_is_gone() -> None:
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_walk_agrees_with_a_dictionary(seed: int) -> None:
     dice = random.Random(seed)
-    bodies = MemoryBodies()
+    bodies = PagedBodies()
     model: dict[int, Message] = {}
     first = 0
     for _ in range(300):
