@@ -290,3 +290,7 @@ Command = (
 
 DELETE: Final = Delete()
 TOUCH: Final = Touch()
+
+ANSWERED_WHEN_GONE: Final = (Publish, AttachPublisher, DetachPublisher, Subscribe, Inspect, Purge, Delete)
+"""Commands to which a queue that is gone has something to say. All else is about consumers, who hear that it
+is gone; carried out by a queue that broke down it might meet the same fault again."""

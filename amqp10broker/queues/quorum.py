@@ -16,6 +16,7 @@ from operator import itemgetter
 from typing import Final, assert_never
 
 from amqp10broker.queues.commands import (
+    ANSWERED_WHEN_GONE,
     DELETE,
     AttachPublisher,
     Cancel,
@@ -192,7 +193,8 @@ class QuorumQueue:
         self.take_effects()
         self.failed = self.deleted = True
         for command in at_work:
-            self.apply(command, self._messages.now_ms)
+            if isinstance(command, ANSWERED_WHEN_GONE):
+                self.apply(command, self._messages.now_ms)
         self.deleted = False
         self._delete(DELETE)
 

@@ -24,6 +24,7 @@ from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import filter_values, kept
 from amqp10broker.queues.commands import (
+    ANSWERED_WHEN_GONE,
     DELETE,
     AttachPublisher,
     Cancel,
@@ -249,7 +250,8 @@ class StreamQueue:
         self.failed = self.deleted = True
         self.refuse_waiting()
         for command in at_work:
-            self.apply(command, 0)
+            if isinstance(command, ANSWERED_WHEN_GONE):
+                self.apply(command, 0)
         self.deleted = False
         self._delete(DELETE)
 

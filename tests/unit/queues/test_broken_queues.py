@@ -1,0 +1,72 @@
+"""Queues that break down while they serve a consumer: the same fault must not end the broker."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.message.message import make_head
+from amqp10broker.queues.commands import (
+    Command,
+    ConsumerRef,
+    Credit,
+    Publish,
+    PublisherRef,
+    ReplyTo,
+    Subscribe,
+)
+from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
+from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum_messages import Messages
+from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.queues.stream_consumer import StreamConsumer
+from amqp10broker.storage.stream_log import StreamLog
+from amqp10broker.storage.stream_memory import MemoryShelf
+
+NOW_MS = 1000
+HERE = ReplyTo("1.1")
+MESSAGE = (make_head(None, None, "", "q"), b"a")
+
+
+def broken(*given: object) -> None:
+    raise RuntimeError("out of order")
+
+
+def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
+    queue = QuorumQueue("q", now_ms=NOW_MS)
+    queue.apply(Publish(PublisherRef(HERE), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    monkeypatch.setattr(Messages, "read", broken)
+    return queue
+
+
+def stream(monkeypatch: pytest.MonkeyPatch) -> StreamQueue:
+    log = StreamLog(MemoryShelf())
+    queue = StreamQueue("q", log)
+    queue.apply(Publish(PublisherRef(HERE), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    queue.write(NOW_MS)
+    log.commit(log.write())
+    queue.commit(NOW_MS)
+    monkeypatch.setattr(StreamConsumer, "take", broken)
+    return queue
+
+
+@pytest.mark.parametrize("make", [quorum, stream])
+def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_failed(
+    make: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert callable(make)
+    queue = make(monkeypatch)
+    publisher = PublisherRef(HERE)
+    consumers = [ConsumerRef(HERE), ConsumerRef(HERE)]
+    for consumer in consumers:
+        queue.apply(Subscribe(consumer, False, position=First()), NOW_MS)
+    at_work: list[Command] = [Credit(consumer, 0, 1, False, 0) for consumer in consumers]
+    at_work.append(Publish(publisher, [7], [MESSAGE], False))
+    with pytest.raises(RuntimeError):
+        queue.apply(at_work[0], NOW_MS)
+
+    queue.break_down(at_work)
+
+    effects = queue.take_effects()[HERE]
+    assert [each.ids for each in effects if isinstance(each, Unconfirmed) and each.failed] == [[7]]
+    assert [each.ref for each in effects if isinstance(each, QueueDeleted)] == consumers
