@@ -362,6 +362,7 @@ def test_unbind_of_nothing_is_ok(channel: WorldChannel) -> None:
     """A missing binding is no error."""
     declare(channel)
     assert channel.call(QueueUnbind("q", "amq.direct", "k")) == QueueUnbindOk()
+    assert channel.call(QueueUnbind("q", "gone", "k")) == QueueUnbindOk()
 
 
 def test_bindings_go_with_the_queue(channel: WorldChannel) -> None:

@@ -119,12 +119,7 @@ class Topologies(RuleBasedStateMachine):
             self._unbind(self.bindings[number % len(self.bindings)])
 
     def _unbind(self, binding: Binding) -> None:
-        try:
-            removed = self.real.unbind(binding)
-        except RefusedError:
-            assert binding.destination.kind == "exchange"
-            assert {binding.source, binding.destination.name} - self.exchanges.keys()
-            return
+        removed = self.real.unbind(binding)
         assert removed is (binding in self.bindings)
         if removed:
             self._forget([binding])
