@@ -35,8 +35,9 @@ from amqp10broker.storage.reader import FileReader, Torn
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
 from amqp10broker.storage.sequence import file_name, list_files
 
-FILE_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A file that has grown to this takes no further record."""
+FILE_BYTES_MAX: Final = 32 * 1024 * 1024
+"""A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), or
+there would be no room to clean one when it is on."""
 
 OPEN_FILES_MAX: Final = 64
 """Descriptors of files that are only read; more are closed, the longest unused first."""
