@@ -38,6 +38,8 @@ SLOW_TYPE: Final = "quorum"
 BY_SYNC: Final = "sync"
 BY_CONFIRM: Final = "confirm"
 TRANSIENT: Final = "transient"
+# Each has the broker's own credit, and gets it anew at each sync: one alone would fill for minutes at 50 ms.
+PRELOAD_LINKS: Final = 64
 PERSISTENT: Final = "persistent"
 
 
@@ -209,7 +211,7 @@ def _one_run(
         body = option(context, name, "body")
         preload(
             target,
-            (fast,),
+            (fast,) * PRELOAD_LINKS,
             half.preload,
             size_bytes=body,
             durable=fast_durable(context, name),
