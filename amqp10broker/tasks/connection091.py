@@ -30,34 +30,23 @@ from amqp10broker.amqp091.events import (
     UpdateSecretReceived,
 )
 from amqp10broker.amqp091.framing import HEARTBEAT
-from amqp10broker.amqp091.items import PublishRun
 from amqp10broker.amqp10.heartbeat import IdleTimer
-from amqp10broker.errors import NotAllowed, NotFound, RefusedError
-from amqp10broker.security.authorise import Access
+from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.security.login import Authentication, Challenge, Peer, Step, Success
-from amqp10broker.service.channels.channel import BrokerChannel
-from amqp10broker.service.channels.context import ChannelContext
-from amqp10broker.service.channels.credit_flow import CreditFlowSettings
-from amqp10broker.service.channels.status import channel_status
 from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
 from amqp10broker.tasks import login
-from amqp10broker.tasks.channel import RunningChannel, contents_of, split
+from amqp10broker.tasks.channels091 import Channels
 from amqp10broker.tasks.lifeline import Lifeline
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
-from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.membership import Membership
-from amqp10broker.tasks.queue import SessionAddress
 from amqp10broker.tasks.stream import Stream
-from amqp10broker.tasks.writer import Lane
 
 if TYPE_CHECKING:
+    from amqp10broker.catalog.vhost import VirtualHost
     from amqp10broker.tasks.broker import Broker
 
 _log = Log("amqp10broker.connection")
-
-FLOW_SHOWN_S: Final = 1.0
-"""A connection is shown in state `flow` for so long after the reader went on."""
 
 CAPABILITIES: Final = (
     "publisher_confirms",
@@ -97,14 +86,10 @@ class Connection091:
     ) -> None:
         self._broker = broker
         self._origin = origin
-        self._channels: dict[int, RunningChannel] = {}
+        self._channels = Channels(broker, self)
         self._member: Membership | None = None
         self._authentication: Authentication | None = None
         self._mechanism = ""
-        self._flow = CreditFlowSettings.of(broker.config)
-        self._held_by: RunningChannel | None = None
-        self._held_until = -FLOW_SHOWN_S
-        self._publishes = False
         self._no_alarm: trio.Event | None = None
         self.line = Lifeline(stream, first_bytes, broker.config.writer_buffer_bytes)
         self.number = number
@@ -121,6 +106,12 @@ class Connection091:
     def vhost(self) -> str:
         """The virtual host it is in, empty before it is open."""
         return "" if self._member is None else self._member.vhost.name
+
+    @property
+    def home(self) -> VirtualHost:
+        """The virtual host of an open connection."""
+        assert self._member is not None, "not open"
+        return self._member.vhost
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -144,7 +135,7 @@ class Connection091:
                 [each.value for each in broker.authenticator.offered(self._origin)],
                 server_properties=self._server_properties(),
             )
-            self._flush()
+            self.flush()
             await self._handshake()
             await self._take(b"")  # what came behind the open
             while engine.state is ConnectionState.RUNNING:
@@ -164,7 +155,7 @@ class Connection091:
     async def _take(self, data: bytes) -> None:
         """Work off what the client sent."""
         await self._dispatch(self.engine.receive(data))
-        self._flush()
+        self.flush()
 
     async def _handshake(self) -> None:
         """From start to open-ok, within the time allowed."""
@@ -188,7 +179,7 @@ class Connection091:
                         return  # it is open, and what is behind that does not hurry
                     # Bytes behind a frame that waited for our answer.
                     events = engine.receive(b"")
-                self._flush()
+                self.flush()
         if limit.cancelled_caught:
             _log.warning(
                 "handshake timed out", connection=self.number, peer=self.peer, state=engine.state.name
@@ -197,7 +188,7 @@ class Connection091:
 
     def stop_parts(self) -> None:
         """Tell the channels to end."""
-        for channel in list(self._channels.values()):
+        for channel in list(self._channels.by_number.values()):
             channel.inbox.put(Stop())
             channel.lane.abandon()
 
@@ -206,7 +197,7 @@ class Connection091:
         self._leave()
         if self.engine.state is ConnectionState.CLOSE_RECEIVED:
             self.engine.close_ok()
-        self._flush()
+        self.flush()
 
     @property
     def awaits_close(self) -> bool:
@@ -216,7 +207,7 @@ class Connection091:
     def take_rest(self, data: bytes) -> None:
         """Bytes that come while the client's close-ok is awaited."""
         self.engine.receive(data)
-        self._flush()
+        self.flush()
 
     def _server_properties(self) -> dict[str, Any]:
         broker = self._broker
@@ -235,7 +226,7 @@ class Connection091:
     async def _dispatch(self, events: list[ConnectionEvent]) -> None:
         for event in events:
             if type(event) is ChannelItems:
-                await self._pass_on(event)
+                await self._channels.pass_on(event)
                 continue
             match event:
                 case StartOkReceived():
@@ -306,7 +297,7 @@ class Connection091:
             self._log_fault(fault)
             return
         self.engine.open_ok()
-        self._flush()
+        self.flush()
         _log.info(
             "connection open",
             connection=self.number,
@@ -369,139 +360,27 @@ class Connection091:
 
     def _is_held(self) -> bool:
         """Whether the reader waits for something of ours, so that silence is not the client's."""
-        return (
-            self._held_by is not None
-            or self._no_alarm is not None
-            or any(channel.reads.full for channel in self._channels.values())
-        )
-
-    # --- channels ---------------------------------------------------------------------------------
-
-    async def _pass_on(self, event: ChannelItems) -> None:
-        channel = self._channel(event.channel)
-        batch: list[object] = []
-        for item in event.items:
-            contents = contents_of(item)
-            if contents and self._broker.alarms:
-                self._publishes = True
-            while channel is not None and contents > channel.credit.credit:
-                # More than it may be given now: what it may, and then everybody waits.
-                if isinstance(item, PublishRun) and channel.credit.credit > 0:
-                    first, item = split(item, channel.credit.credit)
-                    contents -= len(first.bodies)
-                    channel.credit.credit = 0
-                    batch.append(first)
-                channel = await self._put(channel, batch)
-                batch = []
-                if channel is not None:
-                    await self._hold_for(channel)
-                    channel = self._lasting(channel)
-            if channel is None:
-                return
-            channel.credit.credit -= contents
-            batch.append(item)
-        channel = await self._put(channel, batch)
-        if channel is not None and channel.credit.blocked:
-            await self._hold_for(channel)
-
-    def _channel(self, number: int) -> RunningChannel | None:
-        """The channel of this number, begun now if there is none; None if there may be no more."""
-        return self._channels.get(number) or self._start_channel(number)
-
-    def _lasting(self, channel: RunningChannel) -> RunningChannel | None:
-        """The channel, or if it ended while the reader waited for it, the next one of its number."""
-        return self._channel(channel.service.number) if channel.inbox.closed else channel
-
-    async def _put(self, channel: RunningChannel | None, batch: list[object]) -> RunningChannel | None:
-        """Give frames to a channel, or to the next one of its number; returns which."""
-        if channel is None or not batch:
-            return channel
-        if channel.reads.full:
-            self._flush()
-            await channel.reads.wait()
-            lasting = self._lasting(channel)
-            if lasting is None:
-                return None
-            channel = lasting
-        channel.reads.add()
-        if not channel.inbox.put(Frames(batch)):
-            channel.reads.done()
-        return channel
-
-    async def _hold_for(self, channel: RunningChannel) -> None:
-        """The reader of the whole connection waits until one channel takes contents again."""
-        self._flush()
-        self._held_by = channel
-        try:
-            await channel.wait_for_credit()
-        finally:
-            self._held_by = None
-            self._held_until = trio.current_time()
-
-    def _start_channel(self, number: int) -> RunningChannel | None:
-        broker = self._broker
-        member = self._member
-        assert member is not None
-        limit = self.engine.channel_max
-        if len(self._channels) >= limit:
-            text = f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
-            self.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10))
-            return None
-        try:
-            broker.catalog.usage.open_channel(broker.catalog.users.lookup(self.user))
-        except RefusedError as refusal:
-            self.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10))
-            return None
-        access = Access(broker.catalog.users, self.user, member.vhost.name)
-        inbox: Mailbox[SessionLetter] = Mailbox()
-        context = ChannelContext(
-            vhost=member.vhost,
-            access=access,
-            config=broker.config,
-            reply_to=SessionAddress(f"{self.number}.{number}", inbox),
-            user=self.user,
-            impersonator=access.impersonator,
-            connection=self,
-            capabilities=self.engine.capabilities,
-            frame_max=self.engine.frame_max,
-            new_id=broker.new_id,
-            volatile=broker.make_volatile,
-        )
-        lane = Lane(self.line.writer, inbox, broker.config.writer_buffer_bytes)
-        channel = RunningChannel(BrokerChannel(number, context), inbox, lane, self._flow)
-        self._channels[number] = channel
-        self.line.start_part(self._run_channel, number, channel)
-        return channel
-
-    async def _run_channel(self, number: int, channel: RunningChannel) -> None:
-        try:
-            await channel.run(self.fail)
-        except Exception as error:
-            self.crash(error)
-        finally:
-            self._broker.catalog.usage.close_channel(self.user)
-            if self._channels.get(number) is channel:
-                del self._channels[number]
+        return self._no_alarm is not None or self._channels.full
 
     # --- alarms -----------------------------------------------------------------------------------
 
     async def _wait_out_alarm(self) -> None:
         """A connection that has published during an alarm is not read until its end; others go on."""
         broker = self._broker
-        while broker.alarms and self._publishes:
+        while broker.alarms and self._channels.publishes:
             self._no_alarm = trio.Event()
             told = self.engine.blocked(
                 " & ".join(f"low on {name}" for name in sorted(broker.alarms, reverse=True))
             )
-            self._flush()
+            self.flush()
             try:
                 await self._no_alarm.wait()
             finally:
                 self._no_alarm = None
-            self._publishes = False
+            self._channels.publishes = False
             if told:
                 self.engine.unblocked()
-                self._flush()
+                self.flush()
 
     def tell(self, letter: AlarmChanged | ConfigChanged) -> None:
         """Put a letter into every channel's mailbox; let the reader go on when an alarm is over."""
@@ -509,7 +388,7 @@ class Connection091:
             if not letter.on and self._no_alarm is not None:
                 self._no_alarm.set()
             return
-        for channel in self._channels.values():
+        for channel in self._channels.by_number.values():
             channel.inbox.put(letter)
 
     # --- ends -------------------------------------------------------------------------------------
@@ -541,7 +420,8 @@ class Connection091:
         self.line.end = f"by the broker: {text}"
         self.line.stop()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Hand what the engine has to say to the writer."""
         out = self.engine.take_output()
         if out:
             self.line.lane.put([out])
@@ -567,7 +447,7 @@ class Connection091:
             return "blocked"
         if self._broker.alarms:
             return "blocking"
-        if self._held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S:
+        if self._channels.flows:
             return "flow"
         return "running"
 
@@ -596,13 +476,5 @@ class Connection091:
             "bytes_out": line.writer.bytes_sent,
             "writer_waiting_bytes": line.writer.waiting_bytes,
             "sessions": [],
-            "channels": [
-                channel_status(
-                    channel.service,
-                    writer_blocked=channel.lane.blocked,
-                    reader_credit=channel.credit.credit,
-                    holds_reader=self._held_by is channel,
-                )
-                for _, channel in sorted(self._channels.items())
-            ],
+            "channels": self._channels.status(),
         }

@@ -249,7 +249,7 @@ async def test_what_was_not_written_returns_unmarked(autojump_clock: object, end
         client = await connect091(broker, pair=partial(pipe_pair, 2_000)).open(channels=2)
         await client.send(1, BasicConsume("q", "c", no_ack=no_ack))
         await settle_down()
-        channel = client.task._channels[1]
+        channel = client.task._channels.by_number[1]
         written = BEFORE - channel.service.consuming.consumers["c"].unsent
         assert 0 < written < BEFORE
         await ENDS[end](client)
@@ -299,7 +299,9 @@ async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object)
         await setup.call(1, Q, QueueDeclareOk)
         publishers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(6)]
         consumers = [await connect091(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(3)]
-        channels = [each for client in (*publishers, *consumers) for each in client.task._channels.values()]
+        channels = [
+            each for client in (*publishers, *consumers) for each in client.task._channels.by_number.values()
+        ]
         left = [6 * 500]
         with trio.fail_after(300):
             async with trio.open_nursery() as outer:
@@ -334,7 +336,7 @@ async def test_flood_of_methods_behind_a_slow_answer_is_bounded(
         for _ in range(READS_MAX + 10):
             await client.send(1, *[BasicGet("q")] * 300)
             await settle_down()
-        channel = client.task._channels[1]
+        channel = client.task._channels.by_number[1]
         assert channel.reads.outstanding == READS_MAX
         assert len(client.stream.outgoing.data) > 0, "the reader goes on reading"
         monkeypatch.setattr(type(handle), "post_all", original)
@@ -365,7 +367,7 @@ async def test_channel_reopened_while_the_reader_waits_for_it(
         await settle_down()
         await client.send(1, ChannelOpen(), QueueDeclare("r", durable=True))
         await settle_down()
-        assert client.task._channels[1].reads.full
+        assert client.task._channels.by_number[1].reads.full
         monkeypatch.setattr(type(handle), "post_all", original)
         for commands in kept:
             original(handle, commands)

@@ -656,7 +656,7 @@ async def test_close_and_open_in_one_write_and_in_two(autojump_clock: object) ->
             await client.send(1, ChannelOpen(), Q)
             assert names(await client.idle()) == ["ChannelCloseOk", "ChannelOpenOk", "QueueDeclareOk"]
         assert queue_counts(broker, "q") == (60, 0)
-        assert len(client.task._channels) == 1
+        assert len(client.task._channels.by_number) == 1
 
 
 async def test_exclusive_queues_go_with_the_connection(autojump_clock: object) -> None:
