@@ -175,6 +175,7 @@ class ClassicStore:
     """
 
     durable: Final = True
+    in_memory: Final = False
 
     def __init__(self, group: int, log: Log, spool: Spool, record_bytes: int) -> None:
         """Begin empty.

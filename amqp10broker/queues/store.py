@@ -33,6 +33,10 @@ class Store(Protocol):
     def durable(self) -> bool:
         """Whether messages given to `keep` survive a restart. If not, `keep` is never called."""
 
+    @property
+    def in_memory(self) -> bool:
+        """Whether pages are in memory."""
+
     def keep(
         self,
         level: int,
@@ -78,6 +82,7 @@ class MemoryStore:
     """A store without a disk."""
 
     durable: Final = False
+    in_memory = True
 
     def keep(
         self, level: int, first: int, messages: Sequence[Message], expiries: Sequence[int] | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.backlog import HEAD_MESSAGES_MAX, Backlog
+from amqp10broker.queues.backlog import HEAD_MESSAGES_MAX, HEADS_IN_MEMORY, Backlog
 from amqp10broker.queues.store import PAGE_MESSAGES_MAX, Handle, MemoryStore
 
 HEAD = make_head(None, None, "", "q")
@@ -16,7 +16,9 @@ MOST = HEAD_MESSAGES_MAX + PAGE_MESSAGES_MAX + BATCH
 
 
 class CountingStore(MemoryStore):
-    """Counts the messages that are in pages."""
+    """Counts the messages that are in pages, as if they were elsewhere."""
+
+    in_memory = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,3 +67,14 @@ def test_pages_come_back_in_order_and_one_at_a_time() -> None:
         assert MANY - len(taken) - store.paged <= MOST
     assert taken == [b"%d" % number for number in range(MANY)]
     assert store.paged == 0
+
+
+def test_where_pages_are_in_memory_too_a_backlog_is_longer_before_it_is_packed() -> None:
+    store = CountingStore()
+    store.in_memory = True
+    backlog = Backlog(0, store)
+    batch = [(HEAD, b"x")] * 16_384
+    while not store.paged:
+        backlog.extend(batch, None)
+    most = HEADS_IN_MEMORY * HEAD_MESSAGES_MAX
+    assert most < backlog.count <= most + 2 * len(batch)
