@@ -1,0 +1,26 @@
+"""Names of runs and of their files: safe on every file system, and in the folder names of partitions."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def check_run_id(name: str, what: str = "run id") -> str:
+    """Return a name that can be a run id, or the prefix of files.
+
+    Letters, digits, ``.``, ``_`` and ``-``, at most 128, and a letter or digit first: readers leave out
+    files that begin with ``_`` or ``.``. Whoever reads the partition column has to say that it is text:
+    readers that guess take ``2026-01-01`` for a date.
+
+    Raises:
+        ValueError: it is not such a name; the message says what is.
+    """
+    if not _SAFE.fullmatch(name):
+        raise ValueError(
+            f"{what} is {name!r}; it must be 1 to 128 letters, digits, '.', '_' or '-', "
+            "beginning with a letter or digit"
+        )
+    return name

@@ -1,0 +1,137 @@
+"""Rows of runs: what was measured with which settings, one small Parquet file a run.
+
+``DIR/runs.parquet`` is a folder: each process writes the rows of its own runs, and nobody rewrites what
+another one wrote (`docs/adr/0021`). A row may be written again by whoever knows more, and replaces the
+one of the same run id as a whole.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from amqp10broker.flowevents.schema import RUN_FIELDS, RUNS
+from amqp10broker.recording.arrow import check_version, load_arrow, load_parquet, run_schema
+from amqp10broker.recording.errors import NotARecording, NotWritable
+from amqp10broker.recording.names import check_run_id
+
+__all__ = ["Run", "check_run_id", "new_run_id", "read_run", "read_runs", "write_run"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run: the columns of `schema.RUN_FIELDS`, which says what each means. None is null.
+
+    Raises:
+        ValueError: the run id is no safe name of a file.
+    """
+
+    run_id: str
+    benchmark: str
+    case: str = ""
+    repetition: int = 0
+    began_ns: int
+    """Since 1970; events before are warm-up."""
+    ended_ns: int | None = None
+    max_link_credit: int | None = None
+    max_incoming_window: int | None = None
+    max_queue_credit: int | None = None
+    message_size_bytes: int | None = None
+    queue_type: str | None = None
+    protocol: str | None = None
+    publishers: int | None = None
+    consumers: int | None = None
+    rate_limit_per_s: float | None = None
+    durable: bool | None = None
+    sample_ms: int | None = None
+    events_dropped: int | None = None
+    broker_version: str | None = None
+    python_version: str | None = None
+    machine: str | None = None
+    settings: str = "{}"
+    """A JSON object."""
+
+    def __post_init__(self) -> None:
+        check_run_id(self.run_id)
+
+
+def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
+    """Write a run's row, or write it again.
+
+    Args:
+        recording: its folder, made if it is not there.
+        run: the row. It replaces the row of the same run id, if there is one, in one step.
+
+    Returns:
+        The file.
+
+    Raises:
+        ArrowMissing: pyarrow is not installed.
+        NotWritable: the system does not let us.
+    """
+    pa, pq = load_arrow(), load_parquet()
+    folder = Path(recording) / RUNS
+    path = folder / f"{run.run_id}.parquet"
+    # Of this process: two that write the same run do not write into one file.
+    growing = folder / f"_{run.run_id}-{os.getpid()}.parquet"
+    table = pa.Table.from_pylist([asdict(run)], schema=run_schema())
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        pq.write_table(table, str(growing), compression="zstd")
+        os.replace(growing, path)
+    except OSError as error:
+        raise NotWritable(str(path), error.strerror or str(error)) from error
+    return path
+
+
+def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
+    """All runs of a recording, by the time they began.
+
+    Raises:
+        ArrowMissing: pyarrow is not installed.
+        NotARecording: there is no folder of runs, none in it, or one that is damaged.
+        OtherVersion: it has another layout.
+    """
+    folder = Path(recording) / RUNS
+    paths = [path for path in folder.glob("*.parquet") if path.name[0] not in "_."]
+    if not paths:
+        raise NotARecording(str(recording), f"it has no {RUNS} with a run in it")
+    runs = [_read(path) for path in paths]
+    return sorted(runs, key=lambda run: (run.began_ns, run.run_id))
+
+
+def read_run(recording: str | os.PathLike[str], run_id: str) -> Run:
+    """One run.
+
+    Raises:
+        ArrowMissing, NotARecording, OtherVersion: as `read_runs`.
+    """
+    path = Path(recording) / RUNS / f"{check_run_id(run_id)}.parquet"
+    if not path.exists():
+        raise NotARecording(str(recording), f"it has no run {run_id!r}")
+    return _read(path)
+
+
+def new_run_id(benchmark: str, *, now: float | None = None) -> str:
+    """A run id that nobody else takes: ``broker-20260102T030405-1f2e3d``.
+
+    Args:
+        benchmark: the name it begins with.
+        now: seconds since 1970, None for the present.
+    """
+    at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() if now is None else now))
+    return check_run_id(f"{benchmark}-{at}-{secrets.token_hex(3)}")
+
+
+def _read(path: Path) -> Run:
+    pa, pq = load_arrow(), load_parquet()
+    try:
+        table = pq.ParquetFile(path).read()
+    except (pa.ArrowException, OSError) as error:
+        raise NotARecording(str(path), f"cannot be read as Parquet: {error}") from error
+    check_version(table.schema.metadata, str(path))
+    row = table.to_pylist()[0]
+    return Run(**{name: row[name] for name, _ in RUN_FIELDS})

@@ -1,0 +1,179 @@
+"""Packed events become Parquet files and come back as they were."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from amqp10broker.flowevents.schema import FIELDS, PACK, SCHEMA_VERSION, VERSION_KEY
+from amqp10broker.recording import arrow
+from amqp10broker.recording.errors import ArrowMissing, NotARecording, NotWritable, OtherVersion
+from amqp10broker.recording.parquet import EventWriter, read_events
+
+_BITS = {"q": 63, "b": 7, "I": 32, "H": 16}
+
+
+def some_events(count: int, *, seed: int = 1) -> list[tuple[int, ...]]:
+    chance = random.Random(seed)
+    return [tuple(chance.getrandbits(_BITS[field.code]) for field in FIELDS) for _ in range(count)]
+
+
+def packed(events: list[tuple[int, ...]]) -> bytes:
+    return b"".join(PACK.pack(*event) for event in events)
+
+
+def rows(table: object) -> list[tuple[int, ...]]:
+    return [tuple(row.values()) for row in table.to_pylist()]  # type: ignore[attr-defined]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_events_size_is_a_multiple_of_every_columns() -> None:
+    """`arrow._column` picks every n-th value of the whole buffer."""
+    offset = 0
+    for field in FIELDS:
+        size = arrow.array(field.code).itemsize
+        assert PACK.size % size == 0
+        offset += size
+    assert offset == PACK.size
+
+
+def test_columns_hold_what_was_packed() -> None:
+    events = some_events(500)
+    table = arrow.event_table(packed(events))
+    assert rows(table) == events
+    assert [str(kind) for kind in table.schema.types] == [field.parquet for field in FIELDS]
+
+
+def test_no_events_are_a_table_without_rows() -> None:
+    assert arrow.event_table(b"").num_rows == 0
+
+
+def test_half_an_event_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no whole number of events"):
+        arrow.event_table(b"x" * (PACK.size + 1))
+    with EventWriter(tmp_path, "r") as writer, pytest.raises(ValueError, match="no whole number of events"):
+        writer.write(b"x")
+
+
+def test_what_is_written_is_read(tmp_path: Path) -> None:
+    events = some_events(1000)
+    with EventWriter(tmp_path, "run-1", "broker") as writer:
+        for start in range(0, 1000, 100):
+            writer.write(packed(events[start : start + 100]))
+    assert (writer.events, writer.parts) == (1000, 1)
+    assert rows(read_events(tmp_path, "run-1")) == events
+    assert names(tmp_path / "events" / "run_id=run-1") == ["broker-00000.parquet"]
+
+
+def test_a_file_is_zstd_and_says_its_version(tmp_path: Path) -> None:
+    with EventWriter(tmp_path, "r") as writer:
+        writer.write(packed(some_events(3)))
+    file = pq.ParquetFile(writer.folder / "part-00000.parquet")
+    assert file.metadata.row_group(0).column(0).compression == "ZSTD"
+    assert file.schema_arrow.metadata[VERSION_KEY] == str(SCHEMA_VERSION).encode()
+
+
+def test_a_part_is_complete_after_so_many_events(tmp_path: Path) -> None:
+    events = some_events(95)
+    with EventWriter(tmp_path, "r", part_events_max=40, row_group_events=8) as writer:
+        for event in events:
+            writer.write(packed([event]))
+        assert names(writer.folder) == ["_part-00002.parquet", "part-00000.parquet", "part-00001.parquet"]
+    assert writer.parts == 3
+    assert rows(read_events(tmp_path, "r")) == events
+
+
+def test_a_part_is_complete_after_so_many_seconds(tmp_path: Path) -> None:
+    now = 100.0
+    with EventWriter(tmp_path, "r", part_seconds_max=10, clock=lambda: now) as writer:
+        writer.write(packed(some_events(2)))
+        now = 109.9
+        writer.tick()
+        assert writer.parts == 0
+        now = 110.0
+        writer.tick()
+        assert writer.parts == 1
+        now = 200.0
+        writer.tick()
+        assert writer.parts == 1
+    assert names(writer.folder) == ["part-00000.parquet"]
+
+
+def test_without_events_there_is_no_file(tmp_path: Path) -> None:
+    with EventWriter(tmp_path, "r") as writer:
+        writer.write(b"")
+    assert names(writer.folder) == []
+
+
+def test_numbers_go_on_behind_what_is_there(tmp_path: Path) -> None:
+    for seed in (1, 2):
+        with EventWriter(tmp_path, "r") as writer:
+            writer.write(packed(some_events(5, seed=seed)))
+    assert names(writer.folder) == ["part-00000.parquet", "part-00001.parquet"]
+    assert rows(read_events(tmp_path, "r")) == some_events(5, seed=1) + some_events(5, seed=2)
+
+
+def test_closing_twice_is_no_harm(tmp_path: Path) -> None:
+    writer = EventWriter(tmp_path, "r")
+    writer.write(packed(some_events(1)))
+    writer.close()
+    writer.close()
+    assert writer.parts == 1
+
+
+@pytest.mark.parametrize("name", ["", "_x", ".x", "a/b", "a=b", "a b", "x" * 129, "..", "a\n"])
+def test_a_run_id_is_a_safe_name(tmp_path: Path, name: str) -> None:
+    with pytest.raises(ValueError, match="run id is .*letter or digit"):
+        EventWriter(tmp_path, name)
+
+
+def test_a_file_in_the_way_is_said(tmp_path: Path) -> None:
+    (tmp_path / "events").write_text("no folder")
+    with pytest.raises(NotWritable, match="cannot be written: .*name a folder"):
+        EventWriter(tmp_path, "r")
+
+
+def test_a_full_disk_is_said(tmp_path: Path) -> None:
+    """/dev/full takes no byte; Parquet writes its first ones at once."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    writer = EventWriter(tmp_path, "r")
+    os.symlink("/dev/full", writer.folder / "_part-00000.parquet")
+    writer.write(packed(some_events(10)))
+    with pytest.raises(NotWritable, match="No space left|Error writing"):
+        writer.complete_part()
+
+
+def test_without_pyarrow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
+    with pytest.raises(ArrowMissing, match=r"pip install 'amqp10broker\[record\]'"):
+        EventWriter(tmp_path, "r")
+
+
+def test_reading_what_is_no_recording(tmp_path: Path) -> None:
+    with pytest.raises(NotARecording, match="no events of this run"):
+        read_events(tmp_path, "r")
+    folder = tmp_path / "events" / "run_id=r"
+    folder.mkdir(parents=True)
+    (folder / "a-0.parquet").write_bytes(b"PAR1 and no more")
+    with pytest.raises(NotARecording, match="cannot be read as Parquet"):
+        read_events(tmp_path, "r")
+
+
+@pytest.mark.parametrize(
+    ("metadata", "says"), [({VERSION_KEY: b"2"}, "layout 2"), (None, "no version of recordings")]
+)
+def test_another_layout_is_said(tmp_path: Path, metadata: dict[bytes, bytes] | None, says: str) -> None:
+    folder = tmp_path / "events" / "run_id=r"
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"a": [1]}).replace_schema_metadata(metadata), folder / "a-0.parquet")
+    with pytest.raises(OtherVersion, match=says):
+        read_events(tmp_path, "r")
