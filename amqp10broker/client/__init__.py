@@ -8,6 +8,7 @@
 `outcomes`      `Accepted`, `Rejected` ...: what becomes of a message
 `message`       `Message` and `data_message`: what a program says, to and from bytes
 `errors`        `ClientError` and what is under it
+`transport`     the blocking client's sockets, plain or under TLS
 `blocking`      `connect`, `Client`, `Sender`, `Receiver` on a blocking socket (links in `blocking_links`)
 `trio`          the same on Trio; the only module here that imports it
 ==============  =========================================================================================

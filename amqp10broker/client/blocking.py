@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import selectors
 import socket
+import ssl
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
@@ -39,11 +40,11 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.options import (
     CLOSE_TIMEOUT_S,
     CREDIT,
-    READ_BYTES,
     TIMEOUT_S,
     ClientOptions,
     made_up_container_id,
 )
+from amqp10broker.client.transport import WOULD_BLOCK, receive_some, with_tls
 
 
 def connect(
@@ -59,6 +60,8 @@ def connect(
     properties: Mapping[str, Any] | None = None,
     incoming_window: int = 2048,
     frame_size_max_bytes: int = 1_048_576,
+    ssl_context: ssl.SSLContext | None = None,
+    mechanism: str | None = None,
 ) -> Client:
     """Connect, log in, open, and begin a session.
 
@@ -74,12 +77,16 @@ def connect(
         properties: of the open frame, shown in the broker's status.
         incoming_window: transfer frames that may be under way to us in one session.
         frame_size_max_bytes: largest frame that we take.
+        ssl_context: speak TLS, checked against `host`; None speaks plainly.
+        mechanism: of SASL: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL`` (by our certificate); None chooses
+            by `user`.
 
     Returns:
         A client with one session; use it as a context manager, or close it.
 
     Raises:
         ConnectError: nobody listens there, or it cannot be reached.
+        TlsError: TLS failed.
         LoginError: the broker refused user and password.
         ConnectionEndedError: the broker closed the connection, with its reason.
         TimedOutError: it took too long.
@@ -101,9 +108,11 @@ def connect(
         ) from error
     except OSError as error:
         raise cannot_connect(host, port, error) from error
+    if ssl_context is not None:
+        sock = with_tls(sock, ssl_context, host, port)
     client = Client(sock, ClientCore(options), timeout_s=timeout_s)
     try:
-        client.open(user, password, timeout_s=timeout_s - (time.monotonic() - started))
+        client.open(user, password, mechanism, timeout_s=timeout_s - (time.monotonic() - started))
     except BaseException:
         client.abort()
         raise
@@ -134,14 +143,16 @@ class Client:
         self._out = memoryview(b"")
         self._tick_at: float | None = None
 
-    def open(self, user: str | None, password: str | None, *, timeout_s: float) -> None:
+    def open(
+        self, user: str | None, password: str | None, mechanism: str | None = None, *, timeout_s: float
+    ) -> None:
         """Log in, open, begin the first session. Called by `connect`.
 
         Raises:
             ClientError: as `connect`.
         """
         deadline = time.monotonic() + timeout_s
-        self.core.start(user, password)
+        self.core.start(user, password, mechanism)
         self._wait(lambda: self.core.opened, self._failure, deadline, timeout_s, "answer to our open frame")
         self._tick()
         self.session = self.begin_session(timeout_s=max(0.0, deadline - time.monotonic()))
@@ -379,8 +390,8 @@ class Client:
 
     def _read(self) -> None:
         try:
-            data = self._socket.recv(READ_BYTES)
-        except BlockingIOError:
+            data = receive_some(self._socket)
+        except WOULD_BLOCK:
             return
         except OSError as error:
             self._lost(error)
@@ -399,7 +410,7 @@ class Client:
                     if not self._out:
                         return True
                 self._out = self._out[self._socket.send(self._out) :]
-        except BlockingIOError:
+        except WOULD_BLOCK:
             return False
         except OSError as error:
             # What the broker said before it closed the socket is a better reason than the reset.
@@ -409,7 +420,7 @@ class Client:
 
     def _read_rest(self) -> None:
         try:
-            while data := self._socket.recv(READ_BYTES):
+            while data := receive_some(self._socket):
                 self.core.receive(data)
         except OSError:
             pass

@@ -69,6 +69,7 @@ class ClientCore:
         self._by_remote_channel: dict[int, ClientSession] = {}
         self._first: list[bytes | memoryview] = []
         self._closing = False
+        self._mechanism = ""
         self._idle: IdleTimer | None = None
         self._numbers = 0
 
@@ -96,19 +97,31 @@ class ClientCore:
 
     # --- life -------------------------------------------------------------------------------------
 
-    def start(self, user: str | None, password: str | None) -> None:
+    def start(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
         """Begin to log in; `opened` comes to hold, or `failure` is set.
 
         Args:
             user: None logs in as anonymous.
             password: of that user.
+            mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``, the last of which logs in by the
+                certificate of the transport; None takes PLAIN if there is a user, else ANONYMOUS.
+
+        Raises:
+            ValueError: another mechanism.
         """
-        hostname = self.options.hostname
-        if user is None:
-            self._connection.start("ANONYMOUS", self.options.container_id.encode(), hostname)
-        else:
-            response = b"\0" + user.encode() + b"\0" + (password or "").encode()
-            self._connection.start("PLAIN", response, hostname)
+        if mechanism is None:
+            mechanism = "ANONYMOUS" if user is None else "PLAIN"
+        match mechanism:
+            case "PLAIN":
+                response = b"\0" + (user or "").encode() + b"\0" + (password or "").encode()
+            case "ANONYMOUS":
+                response = self.options.container_id.encode()
+            case "EXTERNAL":
+                response = b""  # no other identity than the certificate's
+            case _:
+                raise ValueError(f"mechanism is {mechanism!r}; it must be PLAIN, ANONYMOUS or EXTERNAL")
+        self._mechanism = mechanism
+        self._connection.start(mechanism, response, self.options.hostname)
 
     def begin(self) -> ClientSession:
         """Begin a session; `ClientSession.begun` comes to hold, or `ClientSession.failure`.
@@ -242,14 +255,7 @@ class ClientCore:
 
     def _on_sasl(self, event: SaslFinished) -> None:
         if event.code != SaslCode.OK:
-            self.fail(
-                LoginError(
-                    "the broker refused user and password: correct them; note that guest may log in from the "
-                    "broker's own machine only"
-                    if event.code == SaslCode.AUTH
-                    else f"the broker cannot check logins now (SASL code {event.code}): try again later"
-                )
-            )
+            self.fail(LoginError(self._login_refused(event.code)))
             return
         options = self.options
         self._connection.open(
@@ -258,6 +264,16 @@ class ClientCore:
             # Half of what we bear, so that one lost or late frame does no harm (2.4.5).
             idle_time_out_ms=options.idle_timeout_ms // 2 or None,
             properties=fields(options.properties),
+        )
+
+    def _login_refused(self, code: int) -> str:
+        if code != SaslCode.AUTH:
+            return f"the broker cannot check logins now (SASL code {code}): try again later"
+        if self._mechanism == "EXTERNAL":
+            return "the broker has no user for our certificate: a user must have the name that stands in it"
+        return (
+            "the broker refused user and password: correct them; note that guest may log in from the "
+            "broker's own machine only"
         )
 
     def _failed(self, fault: AmqpError) -> None:

@@ -4,6 +4,7 @@ The class says what has ended; `condition` and `description` are the broker's ow
 
     ClientError
     |-- ConnectError             no connection: nobody listens there, or it cannot be reached
+    |   `-- TlsError             somebody listens, but TLS cannot be agreed on
     |-- LoginError               the broker refused user and password, or the way of logging in
     |-- ConnectionEndedError     the connection is over; connect again
     |-- SessionEndedError        the session is over, the connection is not
@@ -58,6 +59,10 @@ class ClientError(BrokerError):
 
 class ConnectError(ClientError):
     """There is no connection. Start the broker, or correct host and port."""
+
+
+class TlsError(ConnectError):
+    """TLS failed: no trust in the broker's certificate, or none there. Correct port and certificates."""
 
 
 class LoginError(ClientError):

@@ -14,6 +14,7 @@ is cancelled while it waits for outcomes takes back what it had not begun to sen
 from __future__ import annotations
 
 import itertools
+import ssl
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -45,6 +46,7 @@ from amqp10broker.client.options import (
     made_up_container_id,
 )
 from amqp10broker.client.outcomes import ACCEPTED, Accepted, BatchesUnderWay, Outcome, encoded
+from amqp10broker.client.transport import tls_failed
 
 
 @asynccontextmanager
@@ -56,13 +58,19 @@ async def connect(
     password: str | None = None,
     options: ClientOptions | None = None,
     timeout_s: float = TIMEOUT_S,
+    ssl_context: ssl.SSLContext | None = None,
+    mechanism: str | None = None,
 ) -> AsyncIterator[Client]:
     """Connect over TCP; otherwise as `over`.
 
+    Args:
+        ssl_context: speak TLS, checked against `host`; None speaks plainly.
+
     Raises:
         ConnectError: nobody listens there, or it cannot be reached.
+        TlsError: TLS failed.
     """
-    stream: trio.SocketStream | None = None
+    stream: trio.abc.Stream | None = None
     try:
         with trio.move_on_after(timeout_s):
             stream = await trio.open_tcp_stream(host, port)
@@ -70,8 +78,34 @@ async def connect(
         raise cannot_connect(host, port, error) from error
     if stream is None:
         raise TimedOutError(f"answer from {host}:{port}", timeout_s)
-    async with over(stream, user=user, password=password, options=options, timeout_s=timeout_s) as client:
+    if ssl_context is not None:
+        stream = await _with_tls(stream, ssl_context, host, port, timeout_s)
+    async with over(
+        stream, user=user, password=password, options=options, timeout_s=timeout_s, mechanism=mechanism
+    ) as client:
         yield client
+
+
+async def _with_tls(
+    stream: trio.abc.Stream, context: ssl.SSLContext, host: str, port: int, timeout_s: float
+) -> trio.SSLStream[trio.abc.Stream]:
+    secured = trio.SSLStream(stream, context, server_hostname=host)
+    try:
+        with trio.fail_after(timeout_s):
+            await secured.do_handshake()
+    except trio.TooSlowError:
+        await trio.aclose_forcefully(stream)
+        raise TimedOutError(
+            f"TLS handshake with {host}:{port}", timeout_s, "is that the broker's TLS port?"
+        ) from None
+    except trio.BrokenResourceError as error:
+        await trio.aclose_forcefully(stream)
+        cause = error.__cause__
+        raise tls_failed(host, port, cause if isinstance(cause, OSError) else OSError(str(error))) from error
+    except BaseException:
+        await trio.aclose_forcefully(stream)
+        raise
+    return secured
 
 
 @asynccontextmanager
@@ -82,6 +116,7 @@ async def over(
     password: str | None = None,
     options: ClientOptions | None = None,
     timeout_s: float = TIMEOUT_S,
+    mechanism: str | None = None,
 ) -> AsyncIterator[Client]:
     """Log in over a stream, open, begin a session; close all of it, and the stream, at the end.
 
@@ -91,6 +126,7 @@ async def over(
         password: of that user.
         options: None for the defaults, with a container id that is made up.
         timeout_s: seconds for it, and the default of everything that is waited for later.
+        mechanism: of SASL, as of `blocking.connect`.
 
     Raises:
         LoginError: the broker refused user and password.
@@ -106,7 +142,7 @@ async def over(
             nursery.start_soon(client.run_reader)
             nursery.start_soon(client.run_writer)
             try:
-                await client.open(user, password)
+                await client.open(user, password, mechanism)
                 nursery.start_soon(client.run_heartbeat)
                 yield client
             except Exception as error:
@@ -181,9 +217,9 @@ class Client:
             self.core.tick(trio.current_time())
             self._wake()
 
-    async def open(self, user: str | None, password: str | None) -> None:
+    async def open(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
         """Log in, open, begin the first session. Called by `over`."""
-        self.core.start(user, password)
+        self.core.start(user, password, mechanism)
         await self.wait(lambda: self.core.opened, self._failure, None, "answer to our open frame")
         self.session = await self.begin_session()
 

@@ -1,10 +1,20 @@
-"""Errors of the Spark data source, written for the person who started the query.
+"""What can go wrong between Spark and a broker, as exceptions.
 
-::
+Spark shows the text of an error at the end of a long traceback, so that each text says by itself what is
+wrong and what to do; none of them holds a password::
 
-    SparkSourceError            anything below; its message says what to do
-    |-- MissingExtraError       pyspark, pyarrow or pandas is not installed
-    `-- JavaNotFound            no Java that Spark runs on
+    SparkSourceError
+    |-- OptionError           an option is unknown, missing, of a wrong value, or contradicts another
+    |-- BrokerUnreachable     nobody answers, or it went away and did not come back in time
+    |-- BrokerRefused         user, password, virtual host, permission or TLS: trying again does not help
+    |-- QueueUnusable         there is no such queue or stream, or it is of the other kind
+    |-- FilterRefused         the broker does not apply the filter that was asked for
+    |-- DataLost              messages that should have been read are no longer in the stream
+    |-- ReadStalled           messages that should be there do not come
+    |-- SpoolError            the folder of a queue source cannot be used
+    |-- NotDelivered          the broker did not take messages of a sink over
+    |-- MissingExtraError     pyspark, pyarrow or pandas is not installed
+    `-- JavaNotFound          no Java that Spark runs on
 """
 
 from __future__ import annotations
@@ -14,6 +24,57 @@ from amqp10broker.errors import BrokerError
 
 class SparkSourceError(BrokerError):
     """Spark cannot read from, or write to, the broker as asked."""
+
+
+class OptionError(SparkSourceError):
+    """An option cannot be used; nothing was connected.
+
+    Args:
+        option: its name as documented: ``linkCredit``.
+        problem: what was given, as a clause: "is 'many'". Without secrets.
+        allowed: what would be accepted, as a clause: "must be an integer from 1".
+    """
+
+    def __init__(self, option: str, problem: str, allowed: str) -> None:
+        super().__init__(option, problem, allowed)
+        self.option = option
+        self.problem = problem
+        self.allowed = allowed
+
+    def __str__(self) -> str:
+        return f"option {self.option} {self.problem}; {self.allowed}"
+
+
+class BrokerUnreachable(SparkSourceError):
+    """No connection could be made, or it was lost, and trying again for the time allowed did not help."""
+
+
+class BrokerRefused(SparkSourceError):
+    """The broker, or TLS, said no: the same attempt would be refused again. Correct the options."""
+
+
+class QueueUnusable(SparkSourceError):
+    """The queue or stream does not exist, or is not what the option says. Declare it, or correct it."""
+
+
+class FilterRefused(SparkSourceError):
+    """The broker did not put the filter in place: without it, rows would come that nobody wanted."""
+
+
+class DataLost(SparkSourceError):
+    """Retention removed messages that were still to be read."""
+
+
+class ReadStalled(SparkSourceError):
+    """Nothing came for the option idleTimeout although messages are missing."""
+
+
+class SpoolError(SparkSourceError):
+    """The spool of a queue source cannot be used; the message names the file and what to do."""
+
+
+class NotDelivered(SparkSourceError):
+    """The broker released, rejected or modified messages, or did not answer for them in time."""
 
 
 class MissingExtraError(SparkSourceError):
@@ -32,3 +93,19 @@ class MissingExtraError(SparkSourceError):
 
 class JavaNotFound(SparkSourceError):
     """No Java that Spark runs on was found; the message says where was looked, and how to get one."""
+
+
+__all__ = [
+    "BrokerRefused",
+    "BrokerUnreachable",
+    "DataLost",
+    "FilterRefused",
+    "JavaNotFound",
+    "MissingExtraError",
+    "NotDelivered",
+    "OptionError",
+    "QueueUnusable",
+    "ReadStalled",
+    "SparkSourceError",
+    "SpoolError",
+]

@@ -1,0 +1,73 @@
+"""Sockets of the blocking client, plain or under TLS."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Final
+
+from amqp10broker.client.errors import TimedOutError, TlsError
+from amqp10broker.client.options import READ_BYTES
+
+WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""Raised by a socket that has nothing, or no room, just now. To be caught before OSError."""
+
+
+def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
+    """Shake hands; the socket's own time-out counts. What fails closes the socket.
+
+    Raises:
+        TlsError: no trust, no TLS at the other end, or no common version.
+        TimedOutError: the other end does not answer.
+    """
+    try:
+        return context.wrap_socket(sock, server_hostname=host)
+    except TimeoutError as error:
+        sock.close()
+        raise TimedOutError(
+            f"TLS handshake with {host}:{port}", sock.gettimeout() or 0.0, "is that the broker's TLS port?"
+        ) from error
+    except OSError as error:
+        sock.close()
+        raise tls_failed(host, port, error) from error
+
+
+def tls_failed(host: str, port: int, error: OSError) -> TlsError:
+    """The error for a handshake that failed."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return TlsError(
+            f"the certificate of {host}:{port} is not trusted: {error.verify_message}; give the certificate "
+            "of the authority that signed it, and the host name that stands in it"
+        )
+    reason = getattr(error, "reason", None) or error.strerror or str(error)
+    return TlsError(
+        f"no TLS with {host}:{port}: {reason}; is that the broker's TLS port, and does the broker ask for a "
+        "client certificate?"
+    )
+
+
+def receive_some(sock: socket.socket) -> bytes:
+    """What has arrived, up to about `READ_BYTES`; empty at the end of the stream.
+
+    Raises:
+        BlockingIOError: nothing has; under TLS one of the others in `WOULD_BLOCK`.
+    """
+    data = sock.recv(READ_BYTES)
+    if not isinstance(sock, ssl.SSLSocket) or not data:
+        return data
+    # One record of TLS has 16 KiB at most, and what OpenSSL has decrypted no selector tells of.
+    pieces = [data]
+    size = len(data)
+    while size < READ_BYTES or sock.pending():
+        try:
+            data = sock.recv(READ_BYTES)
+        except (*WOULD_BLOCK, OSError):
+            break  # a fault is met again by the next call
+        if not data:
+            break
+        pieces.append(data)
+        size += len(data)
+    return b"".join(pieces)
+
+
+__all__ = ["WOULD_BLOCK", "receive_some", "tls_failed", "with_tls"]

@@ -1,0 +1,223 @@
+"""Connections of the data source: opened with patience, and every failure told so that it can be mended.
+
+A broker that is away for a moment (a restart, a network that is slow to come back) is tried again with
+growing pauses for `ConnectionOptions.retry_timeout_s`; what the broker refuses is not, for it would be
+refused again. Spark itself restarts nothing when a source fails.
+"""
+
+from __future__ import annotations
+
+import ssl
+import time
+from collections.abc import Callable
+from typing import Final, TypeVar
+from urllib.parse import quote
+
+from amqp10broker.amqp10.errors import Condition
+from amqp10broker.client.blocking import Client
+from amqp10broker.client.blocking import connect as connect_once
+from amqp10broker.client.errors import (
+    ClientError,
+    ConnectError,
+    ConnectionEndedError,
+    LinkError,
+    LoginError,
+    SessionEndedError,
+    TimedOutError,
+    TlsError,
+)
+from amqp10broker.client.options import made_up_container_id
+from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
+from amqp10broker.spark.options import ConnectionOptions
+
+CONNECT_TIMEOUT_S: Final = 10.0
+"""For one attempt, of which there may be several."""
+PAUSE_FIRST_S: Final = 0.05
+PAUSE_MAX_S: Final = 2.0
+
+T = TypeVar("T")
+
+_PERMANENT: Final = frozenset(
+    {
+        Condition.NOT_FOUND,
+        Condition.UNAUTHORIZED_ACCESS,
+        Condition.NOT_ALLOWED,
+        Condition.NOT_IMPLEMENTED,
+        Condition.PRECONDITION_FAILED,
+        Condition.INVALID_FIELD,
+    }
+)
+
+
+def open_client(
+    options: ConnectionOptions,
+    *,
+    purpose: str,
+    incoming_window: int = 2048,
+    deadline: float | None = None,
+) -> Client:
+    """Connect, log in, and begin a session; a broker that is away is tried again.
+
+    Args:
+        options: of the data source.
+        purpose: a word for the broker's status: ``source``, ``sink``.
+        incoming_window: transfer frames that may be under way to us.
+        deadline: of `time.monotonic`; None for `retry_timeout_s` from now.
+
+    Raises:
+        BrokerRefused: login, virtual host or TLS.
+        BrokerUnreachable: nobody answered in time.
+    """
+    context = tls_context(options)
+
+    def attempt() -> Client:
+        return connect_once(
+            options.host,
+            options.port,
+            user=options.username,
+            password=options.password,
+            container_id=f"spark-{purpose}-{made_up_container_id()}",
+            timeout_s=CONNECT_TIMEOUT_S,
+            hostname=None if options.vhost is None else f"vhost:{options.vhost}",
+            properties={"product": "amqp10broker-spark"},
+            incoming_window=incoming_window,
+            ssl_context=context,
+            mechanism=options.mechanism,
+        )
+
+    return with_retries(options, attempt, deadline=deadline)
+
+
+def with_retries(
+    options: ConnectionOptions, attempt: Callable[[], T], *, queue: str = "", deadline: float | None = None
+) -> T:
+    """Call `attempt` until it does not fail for a reason that may pass.
+
+    Args:
+        options: whose broker; `retry_timeout_s` of it bounds all attempts together.
+        attempt: connects and does something that does no harm when it is done twice.
+        queue: what it uses, for errors.
+        deadline: of `time.monotonic`; None for `retry_timeout_s` from now.
+
+    Raises:
+        SparkSourceError: as `translated`.
+    """
+    if deadline is None:
+        deadline = time.monotonic() + options.retry_timeout_s
+    pause = PAUSE_FIRST_S
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            return attempt()
+        except ClientError as error:
+            left = deadline - time.monotonic()
+            if not may_pass(error) or left <= 0:
+                raise translated(error, options, queue=queue, tries=tries) from error
+        time.sleep(min(pause, left))
+        pause = min(pause * 2, PAUSE_MAX_S)
+
+
+def may_pass(error: ClientError) -> bool:
+    """Whether the same attempt may succeed a little later."""
+    match error:
+        case TlsError():
+            # A broker that is just starting or stopping may drop the connection; a certificate stays.
+            return isinstance(error.__cause__, ConnectionError)
+        case LoginError():
+            return False
+        case ConnectError() | TimedOutError():
+            return True
+        case ConnectionEndedError() | SessionEndedError():
+            return error.condition not in _PERMANENT
+        case LinkError():
+            return error.condition in (
+                Condition.RESOURCE_LIMIT_EXCEEDED,
+                Condition.INTERNAL_ERROR,
+                Condition.DETACH_FORCED,
+            )
+    return False
+
+
+def translated(
+    error: ClientError, options: ConnectionOptions, *, queue: str = "", tries: int = 1
+) -> SparkSourceError:
+    """A client's error as one that names options of the data source.
+
+    Args:
+        error: as the client raised it.
+        options: of the data source.
+        queue: the queue or stream that it was about, empty for none.
+        tries: how often it was tried.
+    """
+    where = f"{options.host}:{options.port}"
+    again = f" (tried {tries} times in {options.retry_timeout_s:g} s)" if tries > 1 else ""
+    match error:
+        case TlsError():
+            return BrokerRefused(f"{error}; see the options url, tls.caFile and tls.certificateFile")
+        case LoginError():
+            who = f"user '{options.username}'" if options.username is not None else "a client without user"
+            return BrokerRefused(
+                f"{where} does not let {who} in by SASL {options.mechanism}: {error}; see the options "
+                "username, password and saslMechanism"
+            )
+        case LinkError() | SessionEndedError() if error.condition == Condition.NOT_FOUND:
+            return QueueUnusable(
+                f"there is no queue or stream '{queue}' in {_vhost(options)} of {where}: declare it first, "
+                "or correct the name"
+            )
+        case LinkError() if error.condition != Condition.UNAUTHORIZED_ACCESS:
+            return QueueUnusable(f"{where}: {error}")
+        case ConnectionEndedError() | SessionEndedError() | LinkError() if error.condition in _PERMANENT:
+            return BrokerRefused(f"{where}: {error}; see the options username and vhost")
+        case ConnectError() | TimedOutError():
+            return BrokerUnreachable(f"{where} does not answer{again}: {error}; see the option url")
+    return BrokerUnreachable(f"{where} went away and did not come back{again}: {error}")
+
+
+def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
+    """What TLS needs; None for a plain connection.
+
+    Raises:
+        BrokerRefused: a file of the options cannot be used.
+    """
+    if not options.tls:
+        return None
+    try:
+        context = ssl.create_default_context(cafile=options.ca_file)
+    except OSError as error:
+        raise _file_unusable("tls.caFile", options.ca_file, error) from error
+    if options.certificate_file is not None:
+        try:
+            context.load_cert_chain(options.certificate_file, options.key_file)
+        except OSError as error:
+            name = "tls.certificateFile or tls.keyFile"
+            raise _file_unusable(name, options.certificate_file, error) from error
+    return context
+
+
+def queue_address(name: str) -> str:
+    """A queue or stream by name as the address of a source or target; it is not declared by attaching."""
+    return f"/queues/{quote(name, safe='')}"
+
+
+def _vhost(options: ConnectionOptions) -> str:
+    return "the default virtual host" if options.vhost is None else f"virtual host '{options.vhost}'"
+
+
+def _file_unusable(option: str, path: str | None, error: OSError) -> BrokerRefused:
+    reason = error.strerror or str(error)
+    return BrokerRefused(
+        f"option {option} is '{path}', which cannot be used: {reason}; give a PEM file that is on the driver "
+        "and on all workers under this path"
+    )
+
+
+__all__ = [
+    "may_pass",
+    "open_client",
+    "queue_address",
+    "tls_context",
+    "translated",
+    "with_retries",
+]

@@ -1,0 +1,206 @@
+"""Values of single options, from the text that Spark hands over. Pure.
+
+Each function takes the option's name for the error, and the text; none repeats a secret.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import Enum, auto
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from amqp10broker.spark.errors import OptionError
+
+PORT: Final = 5672
+PORT_TLS: Final = 5671
+_LONG_MAX: Final = 2**63 - 1
+_CREDENTIALS: Final = re.compile(r"//.*@", re.DOTALL)
+_DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
+_UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_URL_FORM: Final = "must be amqp://host:port, amqps://user:password@host:port/vhost or the like"
+
+
+class StartKind(Enum):
+    """What a starting position is."""
+
+    EARLIEST = auto()
+    LATEST = auto()
+    OFFSET = auto()
+    TIMESTAMP = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a source begins.
+
+    Attributes:
+        kind: what `value` is.
+        value: an offset, or milliseconds since 1970; 0 for the other kinds.
+    """
+
+    kind: StartKind
+    value: int = 0
+
+
+EARLIEST: Final = Start(StartKind.EARLIEST)
+LATEST: Final = Start(StartKind.LATEST)
+
+
+@dataclass(frozen=True, slots=True)
+class Url:
+    """The parts of the option `url`, percent-encoding removed; None for what it does not say."""
+
+    host: str
+    port: int
+    tls: bool
+    username: str | None
+    password: str | None = field(repr=False)
+    vhost: str | None
+
+
+def parse_url(name: str, text: str) -> Url:
+    """``amqp://`` or ``amqps://``, user and password, host, port, virtual host: all but the host may lack."""
+    shown = _CREDENTIALS.sub("//***@", text)
+    try:
+        parts = urlsplit(text)
+        port = parts.port
+    except ValueError:
+        raise OptionError(name, f"is '{shown}', whose port or host is malformed", _URL_FORM) from None
+    if parts.scheme not in ("amqp", "amqps"):
+        raise OptionError(name, f"is '{shown}'", f"{_URL_FORM}: it begins with amqp:// or amqps://")
+    if not parts.hostname:
+        raise OptionError(name, f"is '{shown}', which names no host", _URL_FORM)
+    if parts.query or parts.fragment:
+        raise OptionError(
+            name,
+            f"is '{shown}', with a query or fragment",
+            f"{_URL_FORM}; write '?' and '#' of a password as %3F and %23, and settings as options",
+        )
+    vhost = parts.path.removeprefix("/")
+    if "/" in vhost:
+        raise OptionError(
+            name, f"is '{shown}', with more than one '/'", f"{_URL_FORM}; the virtual host '/' is written %2F"
+        )
+    tls = parts.scheme == "amqps"
+    return Url(
+        host=parts.hostname,
+        port=port or (PORT_TLS if tls else PORT),
+        tls=tls,
+        username=None if parts.username is None else unquote(parts.username),
+        password=None if parts.password is None else unquote(parts.password),
+        vhost=unquote(vhost) or None,
+    )
+
+
+def text_value(name: str, text: str) -> str:
+    """Any text but the empty one."""
+    if not text:
+        raise OptionError(name, "is empty", "give a value, or leave the option out")
+    return text
+
+
+def secret_value(name: str, text: str) -> str:
+    """Any text, the empty one too."""
+    return text
+
+
+def flag(name: str, text: str) -> bool:
+    """``true`` or ``false``."""
+    match text.strip().lower():
+        case "true":
+            return True
+        case "false":
+            return False
+    raise OptionError(name, f"is '{text}'", "must be true or false")
+
+
+def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
+    """A parser of integers in a range."""
+
+    def parse(name: str, text: str) -> int:
+        allowed = f"must be an integer from {least}" + ("" if most == _LONG_MAX else f" to {most}")
+        try:
+            value = int(text.strip())
+        except ValueError:
+            raise OptionError(name, f"is '{text}'", allowed) from None
+        if not least <= value <= most:
+            raise OptionError(name, f"is {value}", allowed)
+        return value
+
+    return parse
+
+
+def choice(allowed: Sequence[str]) -> Callable[[str, str], str]:
+    """A parser of one of several words, in any case."""
+
+    def parse(name: str, text: str) -> str:
+        for word in allowed:
+            if word.lower() == text.strip().lower():
+                return word
+        raise OptionError(name, f"is '{text}'", f"must be {' or '.join(allowed)}")
+
+    return parse
+
+
+def seconds(name: str, text: str) -> float:
+    """A time with its unit, ``30s``, ``500ms``, ``2m``; a bare number is seconds. More than 0."""
+    found = _DURATION.fullmatch(text.strip().lower())
+    value = float(found[1]) * _UNIT_S[found[2] or "s"] if found else 0.0
+    if value <= 0:
+        raise OptionError(name, f"is '{text}'", "must be a time above 0 such as 30s, 500ms or 2m")
+    return value
+
+
+def starting_offsets(name: str, text: str, stream: str) -> Start:
+    """``earliest``, ``latest``, a number, or ``{"STREAM": number}``."""
+    match text.strip().lower():
+        case "earliest":
+            return EARLIEST
+        case "latest":
+            return LATEST
+    return Start(StartKind.OFFSET, _offset(name, text, stream, "earliest, latest"))
+
+
+def ending_offsets(name: str, text: str, stream: str) -> int | None:
+    """``latest`` (None), a number, or ``{"STREAM": number}``: the first offset that is not read."""
+    if text.strip().lower() == "latest":
+        return None
+    return _offset(name, text, stream, "latest")
+
+
+def _offset(name: str, text: str, stream: str, words: str) -> int:
+    allowed = f'must be {words}, an offset from 0 such as 1000, or {{"{stream}": 1000}}'
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise OptionError(name, f"is '{text}'", allowed) from None
+    if isinstance(value, dict):
+        if list(value) != [stream]:
+            raise OptionError(name, f"is {text}, which does not name the stream '{stream}' alone", allowed)
+        value = value[stream]
+    if type(value) is not int or not 0 <= value <= _LONG_MAX:
+        raise OptionError(name, f"is '{text}'", allowed)
+    return value
+
+
+def timestamp_ms(name: str, text: str) -> int:
+    """Milliseconds since 1970, or ISO 8601 with a zone: ``2026-01-31T12:00:00Z``."""
+    allowed = "must be milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z"
+    written = text.strip()
+    if written.isdecimal():
+        return int(written)
+    try:
+        moment = datetime.fromisoformat(written)
+    except ValueError:
+        raise OptionError(name, f"is '{text}'", allowed) from None
+    if moment.tzinfo is None:
+        raise OptionError(name, f"is '{text}', without a zone", allowed)
+    value = round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
+    if value < 0:
+        raise OptionError(name, f"is '{text}', before 1970", allowed)
+    return value

@@ -1,0 +1,427 @@
+"""Options of the data source: from Spark's map of texts to records that everything else works with. Pure.
+
+Spark hands names over in lower case or as written, and values as text. Everything that is wrong is an
+`OptionError` that names the option, what was given and what is allowed; a password is in no error and in no
+`repr`. One table says which option belongs to which use; `docs/spark.md` says what each means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Flag
+from typing import Any, Final
+
+from amqp10broker.spark.errors import OptionError
+from amqp10broker.spark.option_values import (
+    EARLIEST,
+    LATEST,
+    Start,
+    StartKind,
+    choice,
+    ending_offsets,
+    flag,
+    integer,
+    parse_url,
+    seconds,
+    secret_value,
+    starting_offsets,
+    text_value,
+    timestamp_ms,
+)
+
+FORMAT: Final = "amqp10"
+_UINT_MAX: Final = 4_294_967_295
+_CREDIT_MAX: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionOptions:
+    """How to reach the broker.
+
+    Attributes:
+        vhost: None for the broker's default.
+        username: None for the mechanisms that need none.
+        mechanism: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL``.
+        ca_file: of the authority that signed the broker's certificate; None for the system's own.
+        certificate_file, key_file: our own, for brokers that ask for one.
+        retry_timeout_s: how long a broker that is away is tried again.
+    """
+
+    host: str
+    port: int
+    tls: bool
+    vhost: str | None
+    username: str | None
+    password: str | None = field(repr=False)
+    mechanism: str
+    ca_file: str | None = None
+    certificate_file: str | None = None
+    key_file: str | None = None
+    retry_timeout_s: float = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOptions:
+    """A source that reads a stream.
+
+    Attributes:
+        end_offset: the first that a batch query does not read; None for the end as it is.
+        max_offsets_per_trigger: None for no limit.
+        min_partitions: None for as many as Spark runs at a time.
+        idle_timeout_s: silence after which messages that are missing are given up.
+        filter: SQL text that the broker evaluates.
+    """
+
+    connection: ConnectionOptions
+    stream: str
+    start: Start
+    end_offset: int | None
+    max_offsets_per_trigger: int | None
+    min_partitions: int | None
+    fail_on_data_loss: bool
+    link_credit: int
+    arrow_batch_rows: int
+    idle_timeout_s: float
+    filter: str | None
+    pushdown: bool
+
+
+@dataclass(frozen=True, slots=True)
+class QueueOptions:
+    """A source that takes messages out of a classic or quorum queue.
+
+    Attributes:
+        spool_location: folder that the driver and all workers see.
+        deduplicate: by message-id.
+        idle_timeout_s: silence after which a batch is taken for complete.
+    """
+
+    connection: ConnectionOptions
+    queue: str
+    spool_location: str
+    max_messages_per_trigger: int
+    deduplicate: bool
+    min_partitions: int | None
+    link_credit: int
+    arrow_batch_rows: int
+    idle_timeout_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """A sink.
+
+    Attributes:
+        address: as of AMQP 1.0, ``/queues/orders``; not together with the next two.
+        exchange: for rows that name none.
+        routing_key: for rows that name none.
+        max_in_flight: messages without outcome, of one task.
+        mandatory: a message that no queue takes fails the task.
+        idle_timeout_s: silence of the broker after which outcomes that are missing are given up.
+    """
+
+    connection: ConnectionOptions
+    address: str | None
+    exchange: str | None
+    routing_key: str | None
+    durable: bool
+    max_in_flight: int
+    mandatory: bool
+    idle_timeout_s: float
+
+
+class Use(Flag):
+    """What a query does with the data source."""
+
+    STREAM_BATCH = 1
+    STREAM_STREAMING = 2
+    QUEUE_BATCH = 4
+    QUEUE_STREAMING = 8
+    SINK_BATCH = 16
+    SINK_STREAMING = 32
+    STREAM = 3
+    QUEUE = 12
+    SOURCE = 15
+    SINK = 48
+    ANY = 63
+
+
+_USE_WORDS: Final[Mapping[Use, str]] = {
+    Use.STREAM_BATCH: "batch queries of a stream",
+    Use.STREAM_STREAMING: "streaming queries of a stream",
+    Use.STREAM: "streams",
+    Use.QUEUE: "queues",
+    Use.SOURCE: "sources",
+    Use.SINK: "sinks",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Option:
+    """One option: who may use it, how its text is read, and its value when it is absent."""
+
+    use: Use
+    parse: Callable[[str, str], Any]
+    default: Any = None
+
+
+def _later(name: str, text: str) -> str:
+    """Read when the name of the stream is known."""
+    return text
+
+
+_OPTIONS: Final[Mapping[str, _Option]] = {
+    "url": _Option(Use.ANY, text_value),
+    "vhost": _Option(Use.ANY, text_value),
+    "username": _Option(Use.ANY, text_value),
+    "password": _Option(Use.ANY, secret_value),
+    "saslMechanism": _Option(Use.ANY, choice(("PLAIN", "ANONYMOUS", "EXTERNAL"))),
+    "tls.caFile": _Option(Use.ANY, text_value),
+    "tls.certificateFile": _Option(Use.ANY, text_value),
+    "tls.keyFile": _Option(Use.ANY, text_value),
+    "retryTimeout": _Option(Use.ANY, seconds, 30.0),
+    "idleTimeout": _Option(Use.ANY, seconds, 30.0),
+    "stream": _Option(Use.STREAM, text_value),
+    "queue": _Option(Use.QUEUE, text_value),
+    "linkCredit": _Option(Use.SOURCE, integer(1, _CREDIT_MAX), 1000),
+    "arrowBatchSize": _Option(Use.SOURCE, integer(1, _CREDIT_MAX), 4096),
+    "minPartitions": _Option(Use.SOURCE, integer(1, 100_000)),
+    "startingOffsets": _Option(Use.STREAM, _later),
+    "endingOffsets": _Option(Use.STREAM_BATCH, _later),
+    "startingTimestamp": _Option(Use.STREAM, timestamp_ms),
+    "maxOffsetsPerTrigger": _Option(Use.STREAM_STREAMING, integer(1)),
+    "failOnDataLoss": _Option(Use.STREAM, flag, True),
+    "filter": _Option(Use.STREAM, text_value),
+    "pushdown": _Option(Use.STREAM_BATCH, flag, False),
+    "spoolLocation": _Option(Use.QUEUE, text_value),
+    "maxMessagesPerTrigger": _Option(Use.QUEUE, integer(1, _UINT_MAX), 10_000),
+    "deduplicate": _Option(Use.QUEUE, choice(("none", "messageId")), "none"),
+    "address": _Option(Use.SINK, text_value),
+    "exchange": _Option(Use.SINK, secret_value),
+    "routingKey": _Option(Use.SINK, secret_value),
+    "durable": _Option(Use.SINK, flag, True),
+    "maxInFlight": _Option(Use.SINK, integer(1, _CREDIT_MAX), 1000),
+    "mandatory": _Option(Use.SINK, flag, True),
+}
+_WRITTEN: Final[Mapping[str, str]] = {name.lower(): name for name in _OPTIONS}
+# Spark puts some of its own into the same map; they are not for us.
+_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+
+
+def parse_source(given: Mapping[str, str], *, streaming: bool) -> StreamOptions | QueueOptions:
+    """The options of ``spark.read`` or ``spark.readStream``.
+
+    Args:
+        given: Spark's map; case of names does not matter.
+        streaming: of readStream.
+
+    Raises:
+        OptionError: one is unknown, missing, wrong, or contradicts another.
+    """
+    names = {name.lower() for name in given}
+    if "stream" in names and "queue" in names:
+        raise OptionError("queue", "is given together with stream", "give exactly one of the two")
+    if "stream" in names:
+        return _stream(_Values(given, Use.STREAM_STREAMING if streaming else Use.STREAM_BATCH))
+    if "queue" in names:
+        return _queue(_Values(given, Use.QUEUE_STREAMING if streaming else Use.QUEUE_BATCH))
+    _Values(given, Use.SOURCE)  # a misspelt name is a better reason than a missing one
+    raise OptionError(
+        "stream", "is missing", 'give .option("stream", NAME) for a stream, or "queue" for any other queue'
+    )
+
+
+def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
+    """The options of ``DataFrame.write`` or ``writeStream``.
+
+    Args:
+        given: Spark's map; case of names does not matter.
+        streaming: of writeStream.
+
+    Raises:
+        OptionError: one is unknown, missing, wrong, or contradicts another.
+    """
+    values = _Values(given, Use.SINK_STREAMING if streaming else Use.SINK_BATCH)
+    for name in ("exchange", "routingKey"):
+        values.exclude("address", name)
+    return SinkOptions(
+        connection=_connection(values),
+        address=values["address"],
+        exchange=values["exchange"],
+        routing_key=values["routingKey"],
+        durable=values["durable"],
+        max_in_flight=values["maxInFlight"],
+        mandatory=values["mandatory"],
+        idle_timeout_s=values["idleTimeout"],
+    )
+
+
+class _Values:
+    """The options given, read and checked one by one; absent ones have their defaults."""
+
+    def __init__(self, given: Mapping[str, str], use: Use) -> None:
+        self._values: dict[str, Any] = {}
+        for written, text in given.items():
+            if written.lower() in _SPARKS_OWN:
+                continue
+            name = _known(written, use)
+            if name in self._values:
+                raise OptionError(name, "is given twice", "give it once; case does not matter")
+            self._values[name] = _OPTIONS[name].parse(name, str(text))
+
+    def __getitem__(self, name: str) -> Any:
+        return self._values.get(name, _OPTIONS[name].default)
+
+    def given(self, name: str) -> bool:
+        """Whether it was given."""
+        return name in self._values
+
+    def need(self, name: str, allowed: str) -> Any:
+        """One that must be there."""
+        if name not in self._values:
+            raise OptionError(name, "is missing", allowed)
+        return self._values[name]
+
+    def exclude(self, one: str, other: str) -> None:
+        """Two that may not be there together."""
+        if one in self._values and other in self._values:
+            raise OptionError(other, f"is given together with {one}", "give one of the two")
+
+
+def _known(written: str, use: Use) -> str:
+    """The option as documented, if this use has it."""
+    name = _WRITTEN.get(written.lower())
+    if name is None:
+        if written.lower() == "path":
+            raise OptionError(
+                "path",
+                "is given",
+                'is unknown: use load() and save() without path, and .option("stream", NAME)',
+            )
+        raise OptionError(written, "is unknown", _suggestion(written, use))
+    option = _OPTIONS[name]
+    if not option.use & use:
+        raise OptionError(name, "does not apply here", f"it is for {_USE_WORDS[option.use]} only")
+    return name
+
+
+def _suggestion(written: str, use: Use) -> str:
+    from difflib import get_close_matches
+
+    usable = [name for name, option in _OPTIONS.items() if option.use & use]
+    near = get_close_matches(written.lower(), [name.lower() for name in usable], n=1)
+    if near:
+        return f"did you mean {_WRITTEN[near[0]]}?"
+    return f"known here: {_listed(usable)}"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names, key=str.lower))
+
+
+def _connection(values: _Values) -> ConnectionOptions:
+    url = parse_url("url", values.need("url", "give amqp://host:port or amqps://host:port"))
+    if url.vhost is not None and values.given("vhost"):
+        raise OptionError("vhost", "is given, and url names a virtual host, too", "give it in one place")
+    if url.username is not None and values.given("username"):
+        raise OptionError("username", "is given, and url names a user, too", "give it in one place")
+    if url.password is not None and values.given("password"):
+        raise OptionError("password", "is given, and url has a password, too", "give it in one place")
+    username = url.username if url.username is not None else values["username"]
+    password = url.password if url.password is not None else values["password"]
+    mechanism = values["saslMechanism"] or ("PLAIN" if username else "ANONYMOUS")
+    if mechanism == "PLAIN":
+        if username is None:
+            raise OptionError("username", "is missing", "saslMechanism PLAIN needs username and password")
+        if password is None:
+            raise OptionError("password", "is missing", f"give the password of user '{username}'")
+    elif username is not None or password is not None:
+        raise OptionError(
+            "saslMechanism",
+            f"is {mechanism}, and a user or password is given",
+            "use PLAIN, or leave them out",
+        )
+    for name in ("tls.caFile", "tls.certificateFile", "tls.keyFile"):
+        if values.given(name) and not url.tls:
+            raise OptionError(name, "is given, and url begins with amqp://", "use amqps://, or leave it out")
+    if values.given("tls.keyFile"):
+        values.need("tls.certificateFile", "tls.keyFile belongs to it; give both")
+    if mechanism == "EXTERNAL":
+        values.need("tls.certificateFile", "saslMechanism EXTERNAL logs in with it; use amqps:// and give it")
+    return ConnectionOptions(
+        host=url.host,
+        port=url.port,
+        tls=url.tls,
+        vhost=url.vhost or values["vhost"],
+        username=username,
+        password=password,
+        mechanism=mechanism,
+        ca_file=values["tls.caFile"],
+        certificate_file=values["tls.certificateFile"],
+        key_file=values["tls.keyFile"],
+        retry_timeout_s=values["retryTimeout"],
+    )
+
+
+def _stream(values: _Values) -> StreamOptions:
+    stream = values["stream"]
+    values.exclude("startingOffsets", "startingTimestamp")
+    start = EARLIEST
+    if values.given("startingOffsets"):
+        start = starting_offsets("startingOffsets", values["startingOffsets"], stream)
+    elif values.given("startingTimestamp"):
+        start = Start(StartKind.TIMESTAMP, values["startingTimestamp"])
+    end = None
+    if values.given("endingOffsets"):
+        end = ending_offsets("endingOffsets", values["endingOffsets"], stream)
+    if start.kind is StartKind.OFFSET and end is not None and end < start.value:
+        raise OptionError(
+            "endingOffsets", f"is {end}, before startingOffsets {start.value}", "must not be before the start"
+        )
+    return StreamOptions(
+        connection=_connection(values),
+        stream=stream,
+        start=start,
+        end_offset=end,
+        max_offsets_per_trigger=values["maxOffsetsPerTrigger"],
+        min_partitions=values["minPartitions"],
+        fail_on_data_loss=values["failOnDataLoss"],
+        link_credit=values["linkCredit"],
+        arrow_batch_rows=values["arrowBatchSize"],
+        idle_timeout_s=values["idleTimeout"],
+        filter=values["filter"],
+        pushdown=values["pushdown"],
+    )
+
+
+def _queue(values: _Values) -> QueueOptions:
+    return QueueOptions(
+        connection=_connection(values),
+        queue=values["queue"],
+        spool_location=values.need(
+            "spoolLocation",
+            "give a folder that the driver and all workers see: messages stand there before they are settled",
+        ),
+        max_messages_per_trigger=values["maxMessagesPerTrigger"],
+        deduplicate=values["deduplicate"] == "messageId",
+        min_partitions=values["minPartitions"],
+        link_credit=values["linkCredit"],
+        arrow_batch_rows=values["arrowBatchSize"],
+        idle_timeout_s=values["idleTimeout"],
+    )
+
+
+__all__ = [
+    "EARLIEST",
+    "FORMAT",
+    "LATEST",
+    "ConnectionOptions",
+    "QueueOptions",
+    "SinkOptions",
+    "Start",
+    "StartKind",
+    "StreamOptions",
+    "parse_sink",
+    "parse_source",
+]
