@@ -108,6 +108,10 @@ class _NoQueue:
     def post(self, command: Command) -> None:
         return
 
+    @property
+    def ready(self) -> int:
+        return 0
+
     def counts(self) -> dict[str, Any]:
         return {}
 

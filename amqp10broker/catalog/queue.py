@@ -89,6 +89,10 @@ class QueueHandle(Protocol):
     def post(self, command: Command) -> None:
         """Put one letter."""
 
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer; asked often, so it must cost nothing."""
+
     def counts(self) -> dict[str, Any]:
         """What `status` shows: messages_ready, messages_unsettled, consumers, publishers; and
         dead_lettered, a number for each reason, of queues that can dead-letter."""

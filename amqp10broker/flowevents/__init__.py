@@ -2,5 +2,6 @@
 
 ===========  ============================================================================================
 `schema`     the one definition of an event and of a run; every other form is derived from it
+`ring`       a bounded buffer of packed events that drops, and counts, rather than wait
 ===========  ============================================================================================
 """

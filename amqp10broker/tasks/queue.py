@@ -136,6 +136,11 @@ class RunningQueue(LetterBox):
                     self._keeping.forget(self._store.group)
             self._send_effects()
 
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer."""
+        return self.queue.ready
+
     def counts(self) -> dict[str, Any]:
         """What `status` shows. Reading between two awaits of a single-threaded program is exact."""
         queue = self.queue
@@ -272,6 +277,11 @@ class InlineQueue(LetterBox):
     def busy(self) -> bool:
         """Never: it answers at once."""
         return False
+
+    @property
+    def ready(self) -> int:
+        """It keeps nothing."""
+        return 0
 
     def post(self, command: Command) -> None:
         """Put one letter."""

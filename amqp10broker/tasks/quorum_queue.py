@@ -134,6 +134,11 @@ class RunningQuorum(LetterBox):
                     self._keeping.forget(self._store.group)
             self._tell(self._take(0))
 
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer."""
+        return self.queue.ready
+
     def counts(self) -> dict[str, Any]:
         """What `status` shows."""
         queue = self.queue

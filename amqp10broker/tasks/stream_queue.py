@@ -124,6 +124,11 @@ class RunningStream(LetterBox):
                 self.queue.apply(command, self._clock.now_ms())
             self._send_effects()
 
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer."""
+        return self.queue.ready
+
     def counts(self) -> dict[str, Any]:
         """What `status` shows."""
         queue, log = self.queue, self._store

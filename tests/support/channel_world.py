@@ -87,6 +87,11 @@ class QueueBox:
         """Put one letter."""
         self.letters.append(command)
 
+    @property
+    def ready(self) -> int:
+        """As the running queue's."""
+        return self.queue.ready
+
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""
         return {
@@ -116,6 +121,11 @@ class VolatileBox:
         """Work on one letter."""
         self.queue.apply(command)
         deliver(self.queue.take_effects())
+
+    @property
+    def ready(self) -> int:
+        """As the running queue's."""
+        return 0
 
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""

@@ -125,6 +125,11 @@ class WorldQueue:
         """Put one letter."""
         self.inbox.append(command)
 
+    @property
+    def ready(self) -> int:
+        """As the running queue's."""
+        return self.queue.ready
+
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""
         return {

@@ -60,6 +60,7 @@ class Consumer:
         "_epoch",
         "_granted",
         "_post",
+        "_returned",
         "_seen",
         "cancelled",
         "in_flight",
@@ -81,6 +82,7 @@ class Consumer:
         self._ahead = 0
         self._epoch = 0
         self._granted = 0
+        self._returned = 0
         self._seen = 0
         self.tag = tag
         self.queue = queue
@@ -98,6 +100,24 @@ class Consumer:
     def unsent(self) -> int:
         """Deliveries that wait here for the socket."""
         return len(self.keys)
+
+    @property
+    def written(self) -> int:
+        """Deliveries written, in all."""
+        return self._seen - len(self.keys) - self._returned
+
+    @property
+    def granted(self) -> int:
+        """Deliveries that the queue may still hand out of the last request."""
+        return self._granted
+
+    @property
+    def full(self) -> bool:
+        """Whether it holds as many deliveries as it may, and gets more when the client acknowledges."""
+        if self.prefetch:
+            return self.holds >= self.prefetch
+        quorum = self.queue.type == QueueType.QUORUM and not self.no_ack
+        return quorum and self.holds >= QUORUM_PREFETCH_MAX
 
     @property
     def holds(self) -> int:
@@ -158,6 +178,11 @@ class Consumer:
 
     # --- to the queue -----------------------------------------------------------------------------
 
+    def forget_unsent(self) -> None:
+        """The queue is gone, and what waits here with it."""
+        self._returned += len(self.keys)
+        self.take(len(self.keys))
+
     def take(self, count: int) -> tuple[list[int], list[Message]]:
         """Take deliveries to write them."""
         keys, messages = self.keys, self.messages
@@ -175,6 +200,7 @@ class Consumer:
     def give_back(self) -> None:
         """What waits here goes back to its place, and so does what is on its way."""
         keys, messages = self.take(len(self.keys))
+        self._returned += len(keys)
         self._epoch += 1
         self._granted = 0
         count = (self._seen + self._ahead) & MASK
@@ -189,6 +215,7 @@ class Consumer:
     def leave(self) -> None:
         """The channel is gone: everything goes back. A quorum queue counts that as a failed attempt."""
         keys, messages = self.take(len(self.keys))
+        self._returned += len(keys)
         quorum = self.queue.type == QueueType.QUORUM
         verdict = Verdict.REQUEUE_FAILED if quorum else Verdict.REQUEUE
         self._post(self.queue.handle, Unsubscribe(self.ref, keys, messages, self._seen, verdict))

@@ -100,7 +100,7 @@ class Consuming:
         if consumer is None:
             return None
         consumer.cancelled = True
-        consumer.take(consumer.unsent)
+        consumer.forget_unsent()
         self._encoders.pop(consumer, None)
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
@@ -154,6 +154,11 @@ class Consuming:
         room = self._global_room()
         for consumer in self.consumers.values():
             consumer.request(None if consumer.no_ack else room)
+
+    @property
+    def full(self) -> bool:
+        """Whether the channel holds as many deliveries as its own limit allows."""
+        return bool(self.global_prefetch) and self._unsettled >= self.global_prefetch
 
     def _hold_to_global_limit(self) -> None:
         """Every consumer was allowed what the channel has left; what is too much goes back."""

@@ -101,6 +101,7 @@ class Publishing:
         self._held_by: set[Outlet] = set()
         self._tracker = ConfirmTracker()
         self._next_seq = 1
+        self._before_confirms = 0
         self._buffered: list[_Buffered] = []
         self._commit: dict[int, int] | None = None
         self.confirming = False
@@ -121,6 +122,16 @@ class Publishing:
     def unconfirmed(self) -> int:
         """Messages that some queue has not taken over yet."""
         return sum(outlet.outstanding for outlet in self._outlets.values())
+
+    @property
+    def published(self) -> int:
+        """Messages that were routed, in all; in a transaction, when it is committed."""
+        return self._before_confirms + self._next_seq - 1
+
+    @property
+    def waiting(self) -> int:
+        """In confirm mode: messages that the client has not been told about."""
+        return self._tracker.waiting
 
     # --- from the client --------------------------------------------------------------------------
 
@@ -286,6 +297,7 @@ class Publishing:
             raise PreconditionFailed("confirm.select", "cannot switch from tx to confirm mode")
         if not self.confirming:
             self.confirming = True
+            self._before_confirms = self._next_seq - 1
             self._next_seq = 1
 
     def select_transactions(self) -> None:

@@ -59,6 +59,7 @@ class Consumer:
         queue_credit: what the queue may still have out of the last request.
         queue_delivery_count: as the queue counts, up to what was written to the client.
         in_flight: a request to the queue has no answer yet.
+        settled: deliveries on which the client has decided, in all.
     """
 
     __slots__ = (
@@ -70,6 +71,7 @@ class Consumer:
         "_owed",
         "_post",
         "_renew_at",
+        "_returned",
         "_session",
         "_stale",
         "_stream",
@@ -87,6 +89,7 @@ class Consumer:
         "ref",
         "seen",
         "settings",
+        "settled",
     )
 
     def __init__(
@@ -119,6 +122,8 @@ class Consumer:
         self.queue_delivery_count = 0
         self.in_flight = False
         self.seen = 0
+        self.settled = 0
+        self._returned = 0
         self._unsent = 0
         self._epoch = 0
         self._stale = False
@@ -138,13 +143,17 @@ class Consumer:
         as of its last answer."""
         if self._stream:
             return self.available
-        ready: int = self.queue.handle.counts()["messages_ready"]
-        return ready
+        return self.queue.handle.ready
 
     @property
     def unsent(self) -> int:
         """Deliveries of the queue that wait in the session."""
         return self._unsent
+
+    @property
+    def sent(self) -> int:
+        """Deliveries written, in all."""
+        return self.seen - self._unsent - self._returned
 
     # --- from the client --------------------------------------------------------------------------
 
@@ -170,6 +179,7 @@ class Consumer:
             keys, ids = self._without_expired(event)
         quorum = self.queue.type == QueueType.QUORUM
         answer = quorum and not event.settled and bool(keys)
+        self.settled += len(keys)
         if keys:
             annotations = decision.annotations if quorum else b""
             self._post(
@@ -254,6 +264,7 @@ class Consumer:
         never_sent = self._session.discard(self.link, expired)
         if never_sent:
             self._unsent -= never_sent
+            self._returned += never_sent
             self._spend(never_sent)
             self._request_next()
 
@@ -351,6 +362,7 @@ class Consumer:
         """
         taken = self._session.withdraw(self.link, self.link.credit.link_credit)
         self._unsent -= len(taken)
+        self._returned += len(taken)
         self._spend(len(taken))
         self._epoch += 1
         self._post(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
+from typing import Any, assert_never
 
 from amqp10broker.amqp10.performatives import SenderSettleMode
 from amqp10broker.service.sessions.consumer import Consumer
@@ -101,34 +101,67 @@ def _publisher_status(broker_session: BrokerSession, publisher: Publisher) -> di
 def why_consumer_waits(
     broker_session: BrokerSession, consumer: Consumer, *, writer_blocked: bool
 ) -> tuple[Wait | None, str]:
-    """The nearest cause first: what is already handed over can only wait for window or writer."""
+    """Why no delivery moves on a consumer's link, and what shows it."""
+    wait = consumer_wait(broker_session, consumer, writer_blocked=writer_blocked, ready=consumer.ready)
+    return wait, "" if wait is None else _consumer_evidence(consumer, wait)
+
+
+def consumer_wait(
+    broker_session: BrokerSession, consumer: Consumer, *, writer_blocked: bool, ready: int
+) -> Wait | None:
+    """The nearest cause first: what is already handed over can only wait for window or writer.
+
+    Args:
+        broker_session: the consumer's; it is only read.
+        consumer: likewise.
+        writer_blocked: transfers of the session wait for the connection's writer.
+        ready: messages that the queue could deliver now (`Consumer.ready`).
+    """
     link = consumer.link
     credit = link.credit
     unsent = consumer.unsent or link.partial is not None
     if unsent and broker_session.session.outgoing.remote_incoming_window == 0:
-        return Wait.PEER_WINDOW_CLOSED, (
-            f"{consumer.unsent} deliveries wait; the client's incoming-window is 0 and no flow has opened it"
-        )
+        return Wait.PEER_WINDOW_CLOSED
     if unsent and writer_blocked:
-        return Wait.WRITER_BLOCKED, (
-            f"{consumer.unsent} deliveries wait; the client does not read its socket fast enough"
-        )
+        return Wait.WRITER_BLOCKED
     if credit.drain and (credit.link_credit or consumer.in_flight):
-        return Wait.DRAINING, f"the client asked to drain {credit.link_credit} credits"
+        return Wait.DRAINING
     if credit.link_credit == 0:
-        return Wait.NO_CREDIT, _no_credit_evidence(consumer)
+        return Wait.NO_CREDIT
     if consumer.in_flight:
-        return Wait.QUEUE_CREDIT_IN_FLIGHT, (
-            f"{consumer.queue_credit} credits were asked of queue '{consumer.queue.name}': no answer yet"
-        )
-    if not unsent and consumer.ready == 0:
-        return Wait.QUEUE_EMPTY, f"queue '{consumer.queue.name}' has no ready message"
+        return Wait.QUEUE_CREDIT_IN_FLIGHT
+    if not unsent and ready == 0:
+        return Wait.QUEUE_EMPTY
     if not unsent and consumer.queue.effective.settings.single_active_consumer:
         # The active one would have got what is ready.
-        return Wait.NOT_ACTIVE, (
-            f"queue '{consumer.queue.name}' has a single active consumer: this one waits for it to go"
-        )
-    return None, ""
+        return Wait.NOT_ACTIVE
+    return None
+
+
+def _consumer_evidence(consumer: Consumer, wait: Wait) -> str:
+    queue = f"queue '{consumer.queue.name}'"
+    match wait:
+        case Wait.PEER_WINDOW_CLOSED:
+            return (
+                f"{consumer.unsent} deliveries wait; the client's incoming-window is 0 and no flow has "
+                "opened it"
+            )
+        case Wait.WRITER_BLOCKED:
+            return f"{consumer.unsent} deliveries wait; the client does not read its socket fast enough"
+        case Wait.DRAINING:
+            return f"the client asked to drain {consumer.link.credit.link_credit} credits"
+        case Wait.NO_CREDIT:
+            return _no_credit_evidence(consumer)
+        case Wait.QUEUE_CREDIT_IN_FLIGHT:
+            return f"{consumer.queue_credit} credits were asked of {queue}: no answer yet"
+        case Wait.QUEUE_EMPTY:
+            return f"{queue} has no ready message"
+        case Wait.NOT_ACTIVE:
+            return f"{queue} has a single active consumer: this one waits for it to go"
+        case Wait.CREDIT_WITHHELD | Wait.WINDOW_CLOSED_BY_ALARM:
+            raise AssertionError("only publishers are held back so")
+        case _:
+            assert_never(wait)
 
 
 def _no_credit_evidence(consumer: Consumer) -> str:
@@ -143,19 +176,27 @@ def _no_credit_evidence(consumer: Consumer) -> str:
 
 
 def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher) -> tuple[Wait | None, str]:
-    """Only our own limits hold a publisher back; with credit and window open it is its own turn."""
-    incoming = broker_session.session.incoming
-    if incoming.closed:
-        return Wait.WINDOW_CLOSED_BY_ALARM, (
-            "an alarm is on (status says which, and what ends it): consume, or raise its limit"
-        )
+    """Why a publisher's client is held back, and what shows it."""
+    wait = publisher_wait(broker_session, publisher)
+    if wait is None:
+        return None, ""
+    if wait is Wait.WINDOW_CLOSED_BY_ALARM:
+        return wait, "an alarm is on (status says which, and what ends it): consume, or raise its limit"
     credit = publisher.link.credit
-    if credit.withheld and credit.link_credit == 0:
-        where = f"queue '{publisher.queue.name}'" if publisher.queue else "its queues"
-        return Wait.CREDIT_WITHHELD, (
-            f"{credit.outstanding} deliveries are not confirmed by {where}, max_link_credit is {credit.limit}"
-        )
-    return None, ""
+    where = f"queue '{publisher.queue.name}'" if publisher.queue else "its queues"
+    return wait, (
+        f"{credit.outstanding} deliveries are not confirmed by {where}, max_link_credit is {credit.limit}"
+    )
+
+
+def publisher_wait(broker_session: BrokerSession, publisher: Publisher) -> Wait | None:
+    """Only our own limits hold a publisher back; with credit and window open it is its own turn."""
+    if broker_session.session.incoming.closed:
+        return Wait.WINDOW_CLOSED_BY_ALARM
+    credit = publisher.link.credit
+    if credit.link_credit == 0 and credit.withheld:
+        return Wait.CREDIT_WITHHELD
+    return None
 
 
 def _plain(properties: Any) -> Any:

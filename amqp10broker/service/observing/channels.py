@@ -1,0 +1,231 @@
+"""Observes one channel of AMQP 0-9-1: what its client publishes, and its consumers.
+
+A channel has no links: what is published on it has handle 0, its consumers are numbered from 1 in the order
+in which they were seen. What basic.get fetches is not told.
+"""
+
+from __future__ import annotations
+
+from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.channels.publishing import Publishing
+from amqp10broker.service.observing.latency import Latency
+from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
+from amqp10broker.service.observing.trail import Emit, Trail
+
+
+class ChannelObserver:
+    """Sees one channel. What was there when it was made counts from then on, what comes later whole."""
+
+    __slots__ = (
+        "_channel",
+        "_connection",
+        "_consumers",
+        "_emit",
+        "_handles",
+        "_probe_left",
+        "_publisher",
+        "_publishing",
+        "_turn",
+    )
+
+    def __init__(
+        self, channel: BrokerChannel, connection: int, emit: Emit, now_ns: int, *, new: bool
+    ) -> None:
+        """See it for the first time.
+
+        Args:
+            channel: only read.
+            connection: number of its connection.
+            emit: takes events.
+            now_ns: the present, by a clock that never goes back.
+            new: it began since anybody looked last: what it has done already counts.
+        """
+        self._channel = channel
+        self._connection = connection
+        self._emit = emit
+        self._consumers: dict[Consumer, _Part] = {}
+        self._handles = 0
+        self._turn = 0
+        self._probe_left = 0
+        self._publishing = channel.publishing
+        self._publisher = self._new_publisher(now_ns, from_now=not new)
+        if not new:
+            for consumer in channel.consuming.consumers.values():
+                self._consumers[consumer] = self._new_consumer(consumer, now_ns, from_now=True)
+
+    def observe(
+        self,
+        now_ns: int,
+        ts_ns: int,
+        *,
+        writer_blocked: bool,
+        reader_credit: int,
+        reader_waits: int,
+        latencies: bool,
+        whole: bool = False,
+    ) -> None:
+        """Emit what has happened since the last time.
+
+        Args:
+            now_ns: the present, by a clock that never goes back.
+            ts_ns: the same by the wall clock.
+            writer_blocked: deliveries of the channel wait for the connection's writer.
+            reader_credit: contents that the connection's reader may still give the channel.
+            reader_waits: `Reason` for which the connection is not read, or NONE.
+            latencies: time deliveries, too; for that it must be called after each wake.
+            whole: tell the elapsed time up to now although nothing has moved.
+        """
+        emit, channel, parts = self._emit, self._channel, self._consumers
+        publishing = channel.publishing
+        if publishing is not self._publishing:
+            # The channel was closed and opened again.
+            self._finish_publisher(now_ns, ts_ns)
+            self._publishing = publishing
+            self._publisher = self._new_publisher(now_ns, from_now=False)
+        published, credit = publishing.published, max(0, reader_credit)
+        publisher = self._publisher
+        if published or reader_waits:
+            unconfirmed = _unconfirmed(publishing)
+            publisher.trail.see(
+                emit, now_ns, ts_ns, published, reader_waits, credit, 0, unconfirmed, 0, whole=whole
+            )
+            if latencies and publishing.confirming:
+                publisher.latency.see(emit, now_ns, ts_ns, published, published - unconfirmed)
+        self._turn = turn = self._turn + 1
+        consumers = channel.consuming.consumers
+        whole_channel_full = channel.consuming.full
+        for consumer in consumers.values():
+            part = parts.get(consumer)
+            if part is None:
+                part = parts[consumer] = self._new_consumer(consumer, now_ns, from_now=False)
+            part.trail.turn = turn
+            depth = consumer.queue.handle.ready
+            full = consumer.full or (whole_channel_full and not consumer.no_ack)
+            reason = consumer_reason(consumer, writer_blocked=writer_blocked, full=full, ready=depth)
+            left = max(0, consumer.prefetch - consumer.holds) if consumer.prefetch else 0
+            written, granted = consumer.written, max(0, consumer.granted)
+            part.trail.see(emit, now_ns, ts_ns, written, reason, left, 0, granted, depth, whole=whole)
+            if latencies and not consumer.no_ack:
+                part.latency.see(emit, now_ns, ts_ns, written, written - consumer.unacked)
+        if len(consumers) < len(parts):
+            self._forget_gone(now_ns, ts_ns, latencies=latencies)
+
+    def finish(self, now_ns: int, ts_ns: int) -> None:
+        """The channel is over: emit what it has done since the last time."""
+        self._turn += 1
+        self._finish_publisher(now_ns, ts_ns)
+        self._forget_gone(now_ns, ts_ns, latencies=False)
+
+    # --- probes -----------------------------------------------------------------------------------
+
+    def begin_probe(self) -> None:
+        """Time the deliveries of the next wakes, by `probe`, until their times are known."""
+        self._probe_left = PROBE_WAKES_MAX
+        self._publisher.latency.begin(*_published(self._publishing))
+        for consumer, part in self._consumers.items():
+            part.latency.begin(*_delivered(consumer))
+
+    def probe(self, now_ns: int, ts_ns: int) -> bool:
+        """After a wake: time deliveries and nothing else.
+
+        Returns:
+            Whether to go on; when not, `begin_probe` begins the next one.
+        """
+        if self._channel.publishing is not self._publishing:
+            return False
+        latency = self._publisher.latency
+        came = latency.see(self._emit, now_ns, ts_ns, *_published(self._publishing))
+        waits = latency.waits
+        for consumer, part in self._consumers.items():
+            came = part.latency.see(self._emit, now_ns, ts_ns, *_delivered(consumer)) or came
+            waits = waits or part.latency.waits
+        if came and self._probe_left:
+            self._probe_left -= 1
+            if not self._probe_left:
+                for each in (self._publisher, *self._consumers.values()):
+                    each.latency.taking = False
+        return waits
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _new_publisher(self, now_ns: int, *, from_now: bool) -> _Part:
+        counts = _published(self._publishing) if from_now else (0, 0)
+        return self._new_part((Kind.LINK_IN, Kind.CONFIRM), 0, counts, now_ns)
+
+    def _new_consumer(self, consumer: Consumer, now_ns: int, *, from_now: bool) -> _Part:
+        self._handles += 1
+        counts = _delivered(consumer) if from_now else (0, 0)
+        return self._new_part((Kind.LINK_OUT, Kind.SETTLE), self._handles, counts, now_ns)
+
+    def _new_part(self, kinds: tuple[int, int], handle: int, counts: tuple[int, int], now_ns: int) -> _Part:
+        where = (self._connection, self._channel.number, handle)
+        latency = Latency(kinds[1], *where)
+        latency.begin(*counts)
+        return _Part(Trail(kinds[0], *where, now_ns=now_ns, count=counts[0]), latency)
+
+    def _finish_publisher(self, now_ns: int, ts_ns: int) -> None:
+        published = self._publishing.published
+        if published:
+            self._publisher.trail.see(self._emit, now_ns, ts_ns, published, 0, 0, 0, 0, 0, whole=True)
+
+    def _forget_gone(self, now_ns: int, ts_ns: int, *, latencies: bool) -> None:
+        turn = self._turn
+        for consumer in [each for each, part in self._consumers.items() if part.trail.turn != turn]:
+            part = self._consumers.pop(consumer)
+            written, settled = _delivered(consumer)
+            part.trail.see(self._emit, now_ns, ts_ns, written, 0, 0, 0, 0, 0, whole=True)
+            if latencies:
+                part.latency.see(self._emit, now_ns, ts_ns, written, settled)
+
+
+class _Part:
+    """The two records of what is published, or of a consumer."""
+
+    __slots__ = ("latency", "trail")
+
+    def __init__(self, trail: Trail, latency: Latency) -> None:
+        self.trail = trail
+        self.latency = latency
+
+
+def consumer_reason(consumer: Consumer, *, writer_blocked: bool, full: bool, ready: int) -> int:
+    """Why a consumer gets nothing; the nearest cause first, as for links of AMQP 1.0.
+
+    Args:
+        consumer: only read.
+        writer_blocked: deliveries of the channel wait for the connection's writer.
+        full: it, or the channel, holds as much as the client has allowed.
+        ready: messages of its queue.
+    """
+    if consumer.unsent and writer_blocked:
+        return Reason.WRITER_BLOCKED
+    if full:
+        return Reason.PREFETCH_FULL
+    if consumer.unsent:
+        return Reason.NONE
+    if consumer.in_flight:
+        return Reason.QUEUE_CREDIT_IN_FLIGHT
+    if ready == 0:
+        return Reason.QUEUE_EMPTY
+    if consumer.queue.effective.settings.single_active_consumer:
+        return Reason.NOT_ACTIVE
+    return Reason.NONE
+
+
+def _unconfirmed(publishing: Publishing) -> int:
+    """Messages without confirmation: of the client, or if it wants none, of the queues."""
+    return publishing.waiting if publishing.confirming else publishing.unconfirmed
+
+
+def _published(publishing: Publishing) -> tuple[int, int]:
+    """Messages that have come, and those that the client was told of; without confirms nothing is timed."""
+    published = publishing.published
+    return published, published - publishing.waiting if publishing.confirming else published
+
+
+def _delivered(consumer: Consumer) -> tuple[int, int]:
+    """Deliveries that were written, and those that are settled; without acknowledgements nothing is timed."""
+    written = consumer.written
+    return written, written if consumer.no_ack else written - consumer.unacked

@@ -1,0 +1,186 @@
+"""Observes one session of AMQP 1.0: its links, and how long deliveries wait on each."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT
+from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.service.observing.latency import Latency
+from amqp10broker.service.observing.trail import UINT_MAX, Emit, Trail
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.service.sessions.status import Wait, consumer_wait, publisher_wait
+
+REASONS: Final[dict[Wait | None, int]] = {
+    None: int(Reason.NONE),
+    **{wait: int(Reason[wait.name]) for wait in Wait},
+}
+"""Numbers of the reasons in events."""
+
+PROBE_WAKES_MAX: Final = 4
+"""Wakes with deliveries whose times one probe takes."""
+
+
+class SessionObserver:
+    """Sees one session. Links that were there when it was made count from then on, later ones whole."""
+
+    __slots__ = ("_connection", "_emit", "_links", "_probe_left", "_session", "_turn")
+
+    def __init__(
+        self, session: BrokerSession, connection: int, emit: Emit, now_ns: int, *, new: bool
+    ) -> None:
+        """See it for the first time.
+
+        Args:
+            session: only read.
+            connection: number of its connection.
+            emit: takes events.
+            now_ns: the present, by a clock that never goes back.
+            new: it began since anybody looked last: what it has done already counts.
+        """
+        self._session = session
+        self._connection = connection
+        self._emit = emit
+        self._links: dict[Publisher | Consumer, _Link] = {}
+        self._turn = 0
+        self._probe_left = 0
+        if not new:
+            apps: list[Publisher | Consumer] = [*session.publishers, *session.consumers]
+            for app in apps:
+                self._links[app] = self._new_link(app, now_ns, from_now=True)
+
+    def observe(
+        self, now_ns: int, ts_ns: int, *, writer_blocked: bool, latencies: bool, whole: bool = False
+    ) -> None:
+        """Emit what has happened since the last time.
+
+        Args:
+            now_ns: the present, by a clock that never goes back.
+            ts_ns: the same by the wall clock.
+            writer_blocked: transfers of the session wait for the connection's writer.
+            latencies: time deliveries, too; for that it must be called after each wake.
+            whole: tell the elapsed time up to now although nothing has moved.
+        """
+        emit, session, links = self._emit, self._session, self._links
+        self._turn = turn = self._turn + 1
+        seen = 0
+        window = session.session.incoming.advertised
+        for publisher in session.publishers:
+            link = links.get(publisher)
+            if link is None:
+                link = links[publisher] = self._new_link(publisher, now_ns)
+            link.trail.turn = turn
+            seen += 1
+            credit = publisher.link.credit
+            count = credit.delivery_count
+            reason = REASONS[publisher_wait(session, publisher)]
+            depth = 0 if publisher.queue is None else publisher.queue.handle.ready
+            outstanding = credit.outstanding
+            left = credit.link_credit
+            link.trail.see(emit, now_ns, ts_ns, count, reason, left, window, outstanding, depth, whole=whole)
+            if latencies:
+                link.latency.see(emit, now_ns, ts_ns, count, count - outstanding)
+        window = session.session.outgoing.remote_incoming_window
+        for consumer in session.consumers:
+            link = links.get(consumer)
+            if link is None:
+                link = links[consumer] = self._new_link(consumer, now_ns)
+            link.trail.turn = turn
+            seen += 1
+            depth = consumer.ready
+            reason = REASONS[consumer_wait(session, consumer, writer_blocked=writer_blocked, ready=depth)]
+            sent = consumer.sent
+            left = consumer.link.credit.link_credit
+            link.trail.see(
+                emit, now_ns, ts_ns, sent, reason, left, window, consumer.queue_credit, depth, whole=whole
+            )
+            if latencies and not consumer.link.settled:
+                link.latency.see(emit, now_ns, ts_ns, sent, consumer.settled)
+        if seen < len(links):
+            self._forget_gone(now_ns, ts_ns, latencies=latencies)
+
+    def finish(self, now_ns: int, ts_ns: int) -> None:
+        """The session is over: emit what its links have done since the last time."""
+        self._turn += 1
+        self._forget_gone(now_ns, ts_ns, latencies=False)
+
+    # --- probes -----------------------------------------------------------------------------------
+
+    def begin_probe(self) -> None:
+        """Time the deliveries of the next wakes, by `probe`, until their times are known."""
+        self._probe_left = PROBE_WAKES_MAX
+        for app, link in self._links.items():
+            link.latency.begin(*_counts(app))
+
+    def probe(self, now_ns: int, ts_ns: int) -> bool:
+        """After a wake: time deliveries and nothing else.
+
+        Returns:
+            Whether to go on; when not, `begin_probe` begins the next one.
+        """
+        came = waits = False
+        for app, link in self._links.items():
+            came = link.latency.see(self._emit, now_ns, ts_ns, *_counts(app)) or came
+            waits = waits or link.latency.waits
+        if came and self._probe_left:
+            self._probe_left -= 1
+            if not self._probe_left:
+                for link in self._links.values():
+                    link.latency.taking = False
+        return waits
+
+    # --- links ------------------------------------------------------------------------------------
+
+    def _new_link(self, app: Publisher | Consumer, now_ns: int, *, from_now: bool = False) -> _Link:
+        kind, later = (
+            (Kind.LINK_IN, Kind.CONFIRM) if isinstance(app, Publisher) else (Kind.LINK_OUT, Kind.SETTLE)
+        )
+        came, done = _counts(app)
+        first = came if from_now else _first_count(app)
+        where = (self._connection, self._session.session.channel, app.link.remote_handle or 0)
+        latency = Latency(later, *where)
+        if from_now:
+            latency.begin(came, done)
+        else:
+            latency.begin(first, first)
+        return _Link(Trail(kind, *where, now_ns=now_ns, count=first), latency)
+
+    def _forget_gone(self, now_ns: int, ts_ns: int, *, latencies: bool) -> None:
+        turn = self._turn
+        for app in [app for app, link in self._links.items() if link.trail.turn != turn]:
+            link = self._links.pop(app)
+            came, done = _counts(app)
+            link.trail.see(self._emit, now_ns, ts_ns, came, 0, 0, 0, 0, 0, whole=True)
+            if latencies:
+                link.latency.see(self._emit, now_ns, ts_ns, came, done)
+
+
+class _Link:
+    """A link's two records."""
+
+    __slots__ = ("latency", "trail")
+
+    def __init__(self, trail: Trail, latency: Latency) -> None:
+        self.trail = trail
+        self.latency = latency
+
+
+def _counts(app: Publisher | Consumer) -> tuple[int, int]:
+    """Deliveries that have come (or went), and those that are done: both modulo 2**32."""
+    if isinstance(app, Publisher):
+        credit = app.link.credit
+        return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
+    if app.link.settled:
+        return app.sent, app.sent
+    return app.sent, app.settled
+
+
+def _first_count(app: Publisher | Consumer) -> int:
+    """The count of a link without deliveries."""
+    if isinstance(app, Consumer):
+        return 0
+    attach = app.link.remote_attach
+    given = attach.initial_delivery_count if attach is not None else None
+    return INITIAL_DELIVERY_COUNT if given is None else given

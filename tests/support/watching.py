@@ -1,0 +1,63 @@
+"""Flow events in tests: named tuples of what an observer emitted, and a clock that tests turn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from amqp10broker.flowevents.schema import PACK, Kind, Reason
+
+
+class Event(NamedTuple):
+    """The columns of `flowevents.schema.FIELDS`."""
+
+    ts_ns: int
+    kind: int
+    reason: int
+    connection: int
+    channel: int
+    handle: int
+    link_credit: int
+    incoming_window: int
+    queue_credit: int
+    n: int
+    bytes: int
+    value_ns: int
+    queue_depth: int
+
+
+class Seen:
+    """Takes events as a ring does; each must be one that can be packed.
+
+    Attributes:
+        events: since the last `take`.
+        now_ns: what tests say it is.
+    """
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.now_ns = 1_000
+
+    def add(self, *columns: int) -> None:
+        """See `Ring.add`."""
+        assert PACK.unpack(PACK.pack(*columns)) == columns
+        self.events.append(Event(*columns))
+
+    def take(self, *kinds: Kind) -> list[Event]:
+        """Events since the last time, of these kinds; the others are dropped."""
+        events, self.events = self.events, []
+        return [event for event in events if not kinds or event.kind in kinds]
+
+
+def total(events: Iterable[Event], kind: Kind, column: str = "n") -> int:
+    """The sum of a column over events of a kind."""
+    return sum(getattr(event, column) for event in events if event.kind == kind)
+
+
+def reasons(events: Iterable[Event], kind: Kind) -> dict[Reason, int]:
+    """Elapsed time by reason, in ns, over events of a kind."""
+    found: dict[Reason, int] = {}
+    for event in events:
+        if event.kind == kind:
+            found[Reason(event.reason)] = found.get(Reason(event.reason), 0) + event.value_ns
+    return found

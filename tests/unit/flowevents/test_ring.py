@@ -1,0 +1,80 @@
+"""The ring keeps what fits, counts what does not, and says where the gap was."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from amqp10broker.flowevents.ring import Ring
+from amqp10broker.flowevents.schema import PACK, Kind
+
+
+def event(number: int) -> tuple[int, ...]:
+    return (number, Kind.QUEUE, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
+
+
+def taken(ring: Ring) -> list[tuple[int, ...]]:
+    return list(PACK.iter_unpack(ring.take_all()))
+
+
+def lost(ts_ns: int, count: int) -> tuple[int, ...]:
+    return (ts_ns, Kind.DROPPED, 0, 0, 0, 0, 0, 0, 0, count, 0, 0, 0)
+
+
+def test_what_is_added_is_taken_once_and_in_order() -> None:
+    ring = Ring(4)
+    for number in range(3):
+        ring.add(*event(number))
+    assert taken(ring) == [event(0), event(1), event(2)]
+    assert taken(ring) == []
+
+
+def test_what_does_not_fit_is_counted() -> None:
+    ring = Ring(4)
+    for number in range(10):
+        ring.add(*event(number))
+    assert (ring.offered, ring.dropped, ring.waiting) == (10, 6, 4)
+    assert taken(ring) == [event(number) for number in range(4)]
+
+
+def test_the_gap_is_told_before_what_comes_after_it() -> None:
+    ring = Ring(2)
+    for number in range(5):
+        ring.add(*event(number))
+    assert taken(ring) == [event(0), event(1)]
+    ring.add(*event(5))
+    assert taken(ring) == [lost(5, 3), event(5)]
+    ring.add(*event(6))
+    assert taken(ring) == [event(6)]
+
+
+def test_a_gap_at_the_end_is_told_when_asked() -> None:
+    ring = Ring(2)
+    for number in range(3):
+        ring.add(*event(number))
+    ring.settle(9)
+    assert taken(ring) == [event(0), event(1)], "there was no room to tell it"
+    ring.settle(9)
+    ring.settle(10)
+    assert taken(ring) == [lost(9, 1)]
+
+
+def test_what_could_not_be_handed_on_is_lost_too() -> None:
+    """And what it told of an earlier gap is told again, not counted again."""
+    ring = Ring(2)
+    for number in range(3):
+        ring.add(*event(number))
+    ring.take_all()
+    ring.add(*event(3))
+    ring.lose(ring.take_all())
+    assert (ring.offered, ring.dropped) == (4, 2)
+    ring.add(*event(4))
+    assert taken(ring) == [lost(4, 2), event(4)]
+
+
+def test_a_value_that_does_not_fit_its_column_is_refused() -> None:
+    ring = Ring(2)
+    with pytest.raises(struct.error):
+        ring.add(*event(0)[:4], 70_000, *event(0)[5:])
+    assert (ring.offered, ring.waiting) == (0, 0)
