@@ -4,6 +4,9 @@ Spark's launcher always passes ``--add-modules=jdk.incubator.vector``. The image
 module and refuses to start; every other Java prints a warning that it is an incubator module, on each
 start. Spark uses the module for linear algebra alone, so what `java_home` returns is a folder with a
 ``bin/java`` of ours that leaves this one argument out and becomes the Java that was found.
+
+``python -m amqp10broker.spark.java`` prints that folder, for who starts Spark by other means:
+``export JAVA_HOME=$(python -m amqp10broker.spark.java)``.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ import os
 import shlex
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -153,3 +157,17 @@ def _write_program(path: Path, text: str) -> None:
         file.write(text)
     os.chmod(temporary, 0o700)
     os.replace(temporary, path)
+
+
+def main() -> int:
+    """Print the folder, or on standard error why there is none; the exit code."""
+    try:
+        sys.stdout.write(f"{java_home()}\n")
+    except JavaNotFound as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
