@@ -4,6 +4,7 @@ Spark shows the text of an error at the end of a long traceback, so that each te
 wrong and what to do; none of them holds a password::
 
     SparkSourceError
+    |-- ColumnError           a DataFrame has a column that a sink does not take, or lacks one
     |-- OptionError           an option is unknown, missing, of a wrong value, or contradicts another
     |-- BrokerUnreachable     nobody answers, or it went away and did not come back in time
     |-- BrokerRefused         user, password, virtual host, permission or TLS: trying again does not help
@@ -24,6 +25,10 @@ from amqp10broker.errors import BrokerError
 
 class SparkSourceError(BrokerError):
     """Spark cannot read from, or write to, the broker as asked."""
+
+
+class ColumnError(SparkSourceError):
+    """The columns of a DataFrame are not those of a message; nothing was connected."""
 
 
 class OptionError(SparkSourceError):
@@ -98,6 +103,7 @@ class JavaNotFound(SparkSourceError):
 __all__ = [
     "BrokerRefused",
     "BrokerUnreachable",
+    "ColumnError",
     "DataLost",
     "FilterRefused",
     "JavaNotFound",

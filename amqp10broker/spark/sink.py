@@ -1,0 +1,155 @@
+"""The sink: rows of a DataFrame become messages, at least once, each with a message-id of its own.
+
+A message-id says which row it is: ``QUERY-BATCH-PARTITION-ROW`` of a streaming query, ``JOB-PARTITION-ROW``
+of a batch query. Whatever is sent again (a lost connection, a task or a batch that Spark repeats) has
+the same ids, as long as the rows of a partition come in the same order, so that duplicates can be told.
+
+The driver makes a writer, which checks all that can be checked before a job starts, and pickles it
+into the tasks. Each task has one connection.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from amqp10broker.spark.errors import OptionError, SparkSourceError
+from amqp10broker.spark.options import SinkOptions
+from amqp10broker.spark.sink_columns import SinkPlan, plan
+from amqp10broker.spark.sink_encoding import Encoder
+from amqp10broker.spark.sink_sending import Sending
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_LOG: Final = logging.getLogger("amqp10broker.spark")
+_QUERY: Final = "sql.streaming.queryId"
+_BATCH: Final = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True)
+class Sent(WriterCommitMessage):
+    """What one task has done.
+
+    Attributes:
+        accepted: messages that the broker has taken over.
+        released: messages that no queue took, where the option mandatory is false.
+    """
+
+    accepted: int
+    released: int
+
+
+class SinkWriter(DataSourceArrowWriter):
+    """The writer of a batch query."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        """Check everything: columns, options, and that the broker lets us send.
+
+        Raises:
+            ColumnError: the DataFrame is not made of what messages are made of.
+            OptionError: the mode is overwrite, or it is not said where messages go.
+            SparkSourceError: the broker is away, or refuses user or address.
+        """
+        if overwrite:
+            raise OptionError("mode", "is overwrite", 'a queue can only be added to: use mode("append")')
+        self._options = options
+        self._plan = plan(schema, options)
+        # Made once, on the driver: a task that is tried again sends the same message-ids.
+        self._job = uuid.uuid4().hex
+        with Sending(options, self._plan.address) as sending:
+            sending.connect()
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send the rows of one partition; in a task."""
+        partition = _context().partitionId()
+        return _send(self._options, self._plan, f"{self._job}-{partition}-", iterator)
+
+    def commit(self, messages: Sequence[Sent | None]) -> None:
+        """All tasks are done; on the driver."""
+        _report(messages, "the job")
+
+    def abort(self, messages: Sequence[Sent | None]) -> None:
+        """A task failed for good; on the driver."""
+        _report_abort(messages, "the job")
+
+
+class SinkStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of a streaming query, made anew for each batch. Output mode complete sends all rows anew."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, overwrite: bool) -> None:
+        """Check what can be checked without the broker, which a batch would have to wait for.
+
+        Raises:
+            ColumnError: the DataFrame is not made of what messages are made of.
+            OptionError: it is not said where messages go.
+        """
+        self._options = options
+        self._plan = plan(schema, options)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Sent:
+        """Send the rows of one partition; in a task."""
+        context = _context()
+        query, batch = context.getLocalProperty(_QUERY), context.getLocalProperty(_BATCH)
+        if query is None or batch is None:
+            raise SparkSourceError(
+                f"Spark does not say which query and batch this task belongs to ({_QUERY}, {_BATCH}), and "
+                "without them message-ids would not be the same when it is repeated: use pyspark 4.2 to 4.x"
+            )
+        return _send(self._options, self._plan, f"{query}-{batch}-{context.partitionId()}-", iterator)
+
+    def commit(self, messages: Sequence[Sent | None], batchId: int) -> None:
+        """All tasks are done; on the driver."""
+        _report(messages, f"batch {batchId}")
+
+    def abort(self, messages: Sequence[Sent | None], batchId: int) -> None:
+        """A task failed for good; on the driver."""
+        _report_abort(messages, f"batch {batchId}")
+
+
+def _context() -> TaskContext:
+    context = TaskContext.get()
+    assert context is not None, "a writer's write runs in a task of Spark"
+    return context
+
+
+def _send(options: SinkOptions, columns: SinkPlan, id_prefix: str, batches: Iterator[pa.RecordBatch]) -> Sent:
+    encoder = Encoder(columns, id_prefix)
+    with Sending(options, columns.address) as sending:
+        for batch in batches:
+            sending.send(encoder.encode(batch))
+        sending.finish()
+        return Sent(sending.sent, sending.released)
+
+
+def _report(messages: Sequence[Sent | None], what: str) -> None:
+    done = [message for message in messages if message is not None]
+    released = sum(message.released for message in done)
+    if released:
+        _LOG.warning(
+            "%d of %d messages of %s were released: no queue took them, and they are lost (mandatory=false)",
+            released,
+            released + sum(message.accepted for message in done),
+            what,
+        )
+
+
+def _report_abort(messages: Sequence[Sent | None], what: str) -> None:
+    done = [message for message in messages if message is not None]
+    if accepted := sum(message.accepted for message in done):
+        _LOG.warning(
+            "%s failed, and %d messages of tasks that were done are in their queues: when it is repeated "
+            "they come again, with the same message-ids if the job is the same",
+            what,
+            accepted,
+        )
+
+
+__all__ = ["Sent", "SinkStreamWriter", "SinkWriter"]

@@ -1,0 +1,267 @@
+"""Rows to AMQP 1.0 messages, an Arrow batch at a time.
+
+A message of a sink is header, properties, application-properties and data (part 3, section 3.2). Columns
+are encoded one after the other, and what repeats (a header, a subject, an address) once. In the usual case, a
+body and a made-up message-id, all messages of a batch share everything before the row number.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from amqp10broker.amqp10.encoder import FALSE, NULL, TRUE, write_compound
+from amqp10broker.spark.errors import NotDelivered
+from amqp10broker.spark.sink_columns import MESSAGE_ID, SYMBOLS, TO, SinkPlan, exchange_address
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_HEADER: Final = {True: b"\x00\x53\x70\xc0\x02\x01\x41", False: b"\x00\x53\x70\xc0\x02\x01\x42"}
+_PROPERTIES: Final = b"\x00\x53\x73"
+_APPLICATION_PROPERTIES: Final = b"\x00\x53\x74"
+_DATA8: Final = b"\x00\x53\x75\xa0%c%b"
+_DATA32: Final = b"\x00\x53\x75\xb0"
+_KNOWN_MAX: Final = 4096
+"""Encoded texts that are remembered for each field."""
+
+Column = Sequence[bytes]
+
+
+class Encoder:
+    """Makes the messages of one task.
+
+    Attributes:
+        rows: rows encoded so far.
+    """
+
+    def __init__(self, plan: SinkPlan, id_prefix: str) -> None:
+        """Prepare.
+
+        Args:
+            plan: which column becomes what.
+            id_prefix: of made-up message-ids; the number of the row in its partition follows.
+        """
+        self.rows = 0
+        self._plan = plan
+        self._prefix = id_prefix.encode()
+        self._header = _HEADER[plan.durable]
+        self._texts = {place: _Texts(0xA3 if place in SYMBOLS else 0xA1) for place, _ in plan.fields}
+        self._addresses: dict[tuple[str | None, str | None], bytes] = {}
+        self._keys = _Texts(0xA1)
+        self._values = _value_encoder(plan.map_value)
+
+    def encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        """The messages of a batch, in order.
+
+        Raises:
+            NotDelivered: a row does not say where it goes, or has a text that AMQP does not allow.
+        """
+        plan = self._plan
+        bodies = _data_sections(_bytes(batch.column(plan.body)))
+        maps = self._maps(batch)
+        simple = plan.message_id is None and plan.address is not None and not plan.fields
+        heads = self._numbered_heads(len(bodies)) if simple else self._heads(batch)
+        self.rows += len(bodies)
+        if maps is None:
+            return [head + body for head, body in zip(heads, bodies, strict=True)]
+        return [head + some + body for head, some, body in zip(heads, maps, bodies, strict=True)]
+
+    def _numbered_heads(self, count: int) -> list[bytes]:
+        """Header and properties with nothing but a made-up message-id: alike but for the number."""
+        heads: list[bytes] = []
+        row, end = self.rows, self.rows + count
+        while row < end:
+            digits = len(str(row))
+            stop = min(end, 10**digits)
+            length = len(self._prefix) + digits
+            if length > 200:
+                return [self._header + _properties([_text(0xA1, each)]) for each in self._ids(count)]
+            learned = b"%b%b\xc0%c\x01\xa1%c%b" % (
+                self._header,
+                _PROPERTIES,
+                length + 3,
+                length,
+                self._prefix,
+            )
+            heads += [b"%b%d" % (learned, number) for number in range(row, stop)]
+            row = stop
+        return heads
+
+    def _heads(self, batch: pa.RecordBatch) -> list[bytes]:
+        """Header and properties of each row."""
+        plan = self._plan
+        columns: dict[int, Column] = {MESSAGE_ID: self._message_ids(batch)}
+        if plan.address is None:
+            columns[TO] = self._to(batch)
+        for place, number in plan.fields:
+            columns[place] = self._texts[place].encode_all(_bytes(batch.column(number)))
+        fields: list[Any] = [
+            columns.get(place) or repeat(NULL, batch.num_rows) for place in range(max(columns) + 1)
+        ]
+        header = self._header
+        return [header + _properties(row) for row in zip(*fields, strict=True)]
+
+    def _ids(self, count: int) -> Iterator[bytes]:
+        return (b"%b%d" % (self._prefix, row) for row in range(self.rows, self.rows + count))
+
+    def _message_ids(self, batch: pa.RecordBatch) -> Column:
+        made_up = self._ids(batch.num_rows)
+        if self._plan.message_id is None:
+            return [_text(0xA1, each) for each in made_up]
+        given = _bytes(batch.column(self._plan.message_id))
+        return [_text(0xA1, made if own is None else own) for own, made in zip(given, made_up, strict=True)]
+
+    def _to(self, batch: pa.RecordBatch) -> Column:
+        """The address of each row."""
+        plan = self._plan
+        nothing: list[str | None] = [None] * batch.num_rows
+        exchanges = nothing if plan.exchange is None else batch.column(plan.exchange).to_pylist()
+        keys = nothing if plan.routing_key is None else batch.column(plan.routing_key).to_pylist()
+        known = self._addresses
+        found = []
+        for number, pair in enumerate(zip(exchanges, keys, strict=True)):
+            address = known.get(pair)
+            if address is None:
+                if len(known) >= _KNOWN_MAX:
+                    known.clear()
+                address = known[pair] = _text(0xA1, self._address(*pair, number).encode())
+            found.append(address)
+        return found
+
+    def _address(self, exchange: str | None, key: str | None, number: int) -> str:
+        plan = self._plan
+        if exchange is None:
+            exchange = plan.exchange_default
+        if exchange is None or (not exchange and not (key or plan.routing_key_default)):
+            if exchange is None and plan.to_default is not None:
+                return plan.to_default
+            what = (
+                "names no exchange"
+                if exchange is None
+                else "goes to the default exchange without routing key"
+            )
+            raise NotDelivered(
+                f"row {self.rows + number} of this partition {what}, and the options name no address: fill "
+                "the columns exchange and routingKey, or give the option address, or exchange and routingKey"
+            )
+        return exchange_address(exchange, plan.routing_key_default if key is None else key)
+
+    def _maps(self, batch: pa.RecordBatch) -> Column | None:
+        """The application-properties section of each row; None if there is no such column."""
+        place = self._plan.application_properties
+        if place is None:
+            return None
+        column = batch.column(place)
+        offsets = column.offsets.to_pylist()
+        first, last = offsets[0], offsets[-1]
+        keys = self._keys.encode_all(_bytes(column.keys.slice(first, last - first)))
+        values = self._values(column.items.slice(first, last - first))
+        pairs = [key + value for key, value in zip(keys, values, strict=True)]
+        ends = zip(offsets, offsets[1:], column.is_valid().to_pylist(), strict=False)
+        return [
+            _APPLICATION_PROPERTIES
+            + write_compound(0xC1, 0xD1, 2 * (end - start), b"".join(pairs[start - first : end - first]))
+            if valid and start < end
+            else b""
+            for start, end, valid in ends
+        ]
+
+
+class _Texts:
+    """Texts of one field, encoded; those that come again are looked up."""
+
+    def __init__(self, code: int) -> None:
+        self._code = code
+        self._known: dict[bytes | None, bytes] = {None: NULL}
+
+    def encode_all(self, values: Sequence[bytes | None]) -> list[bytes]:
+        """One after the other, null as null."""
+        known = self._known
+        found = []
+        for value in values:
+            encoded = known.get(value)
+            if encoded is None:
+                assert value is not None
+                encoded = self._encode(value)
+                if len(known) < _KNOWN_MAX:
+                    known[value] = encoded
+            found.append(encoded)
+        return found
+
+    def _encode(self, value: bytes) -> bytes:
+        if self._code == 0xA3 and not value.isascii():
+            raise NotDelivered(
+                f"'{value.decode()}' is no content type or encoding: AMQP allows ASCII only; mend the column"
+            )
+        return _text(self._code, value)
+
+
+def _text(code: int, value: bytes) -> bytes:
+    """A string or symbol; `code` is that of the short form."""
+    size = len(value)
+    if size < 256:
+        return b"%c%c%b" % (code, size, value)
+    return b"%c%b%b" % (code + 0x10, size.to_bytes(4, "big"), value)
+
+
+def _properties(fields: Sequence[bytes]) -> bytes:
+    body = b"".join(fields)
+    size = len(body) + 1
+    if size < 256:
+        return b"%b\xc0%c%c%b" % (_PROPERTIES, size, len(fields), body)
+    return _PROPERTIES + write_compound(0xC0, 0xD0, len(fields), body)
+
+
+def _data_sections(values: Sequence[bytes | None]) -> list[bytes]:
+    return [
+        _DATA8 % (len(value), value) if len(value) < 256 else _DATA32 + len(value).to_bytes(4, "big") + value
+        for value in [each or b"" for each in values]
+    ]
+
+
+def _bytes(column: pa.Array) -> list[bytes | None]:
+    """The values of a column of texts (as UTF-8) or bytes."""
+    if pa.types.is_string(column.type):
+        column = column.cast(pa.binary())
+    elif pa.types.is_large_string(column.type):
+        column = column.cast(pa.large_binary())
+    found: list[bytes | None] = column.to_pylist()
+    return found
+
+
+def _value_encoder(kind: str) -> Callable[[pa.Array], list[bytes]]:
+    """How values of application properties of a type are encoded (part 1, section 1.6)."""
+    if kind in ("string", "binary", ""):
+        texts = _Texts(0xA0 if kind == "binary" else 0xA1)
+        return lambda column: texts.encode_all(_bytes(column))
+    if kind == "boolean":
+        booleans: Mapping[Any, bytes] = {None: NULL, True: TRUE, False: FALSE}
+        return lambda column: [booleans[value] for value in column.to_pylist()]
+    pack = struct.Struct(_LAYOUTS[kind]).pack
+    code = _CODES[kind]
+    return lambda column: [NULL if value is None else pack(code, value) for value in column.to_pylist()]
+
+
+_CODES: Final = {
+    "tinyint": 0x51,
+    "smallint": 0x61,
+    "int": 0x71,
+    "bigint": 0x81,
+    "float": 0x72,
+    "double": 0x82,
+}
+_LAYOUTS: Final = {
+    "tinyint": ">Bb",
+    "smallint": ">Bh",
+    "int": ">Bi",
+    "bigint": ">Bq",
+    "float": ">Bf",
+    "double": ">Bd",
+}
+
+__all__ = ["Encoder"]

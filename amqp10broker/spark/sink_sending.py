@@ -1,0 +1,246 @@
+"""Sends the messages of one task and sees to it that the broker takes each of them over.
+
+At most `max_in_flight` messages are without outcome. A broken connection is opened again, for as long as
+the option retryTimeout says, and what had no outcome is sent again with the same message-ids: a message
+may be there twice, and can be told by its id.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.amqp10.disposition import Outcome
+from amqp10broker.amqp10.performatives import Accepted, Rejected, Released
+from amqp10broker.client.blocking import Client
+from amqp10broker.client.blocking_links import Sender
+from amqp10broker.client.errors import ClientError, MessageTooLargeError, TimedOutError
+from amqp10broker.spark.connection import PAUSE_FIRST_S, may_pass, open_client, translated
+from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered
+from amqp10broker.spark.options import SinkOptions
+
+PART_MAX: Final = 1000
+"""Messages handed to the link at once: their outcomes are waited for and looked at together."""
+
+
+@dataclass(slots=True)
+class _Part:
+    """Messages that were handed over together."""
+
+    first_row: int
+    payloads: Sequence[bytes]
+    keys: range
+
+
+class Sending:
+    """The sending side of one task. Use it as a context manager.
+
+    Attributes:
+        sent: messages that the broker has accepted.
+        released: messages that no queue took, where the option mandatory is false.
+    """
+
+    def __init__(self, options: SinkOptions, address: str | None) -> None:
+        """Prepare; nothing is connected before the first message.
+
+        Args:
+            options: of the sink.
+            address: of the link; None for messages that say themselves where they go.
+        """
+        self.sent = 0
+        self.released = 0
+        self._options = options
+        self._address = address
+        self._client: Client | None = None
+        self._sender: Sender | None = None
+        self._under_way: deque[_Part] = deque()
+        self._rows = 0
+        self._retry_until: float | None = None
+
+    def __enter__(self) -> Sending:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._client is not None:
+            if kind is None:
+                self._client.close()
+            else:  # what was not sent yet must not be sent while closing
+                self._client.abort()
+
+    def connect(self) -> None:
+        """Open connection and link now, to learn early whether that can be done.
+
+        Raises:
+            SparkSourceError: it cannot.
+        """
+        self._retrying(lambda sender: None)
+
+    def send(self, payloads: Sequence[bytes]) -> None:
+        """Hand messages over, and wait until there is room for more.
+
+        Args:
+            payloads: encoded messages, in order.
+
+        Raises:
+            NotDelivered: the broker did not take one over.
+            SparkSourceError: it is away, or refuses us.
+        """
+        limit = self._options.max_in_flight
+        size = min(PART_MAX, max(1, limit // 2))
+        for start in range(0, len(payloads), size):
+            part = payloads[start : start + size]
+            self._settle_down_to(limit - len(part))
+            self._under_way.append(_Part(self._rows, part, range(0)))
+            self._rows += len(part)
+            self._retrying(self._hand_over_last)
+
+    def finish(self) -> None:
+        """Wait until all messages have their outcome.
+
+        Raises:
+            NotDelivered: the broker did not take one over.
+            SparkSourceError: it is away, or refuses us.
+        """
+        self._settle_down_to(0)
+
+    # --- parts ------------------------------------------------------------------------------------
+
+    def _settle_down_to(self, count: int) -> None:
+        """Wait until no more than so many are without outcome, and look at the outcomes."""
+        while self._in_flight() > max(count, 0):
+            self._retrying(self._take_first)
+
+    def _in_flight(self) -> int:
+        return sum(len(part.payloads) for part in self._under_way)
+
+    def _hand_over_last(self, sender: Sender) -> None:
+        part = self._under_way[-1]
+        if not part.keys:  # a new connection has handed it over already
+            self._hand_over(part, sender)
+
+    def _hand_over(self, part: _Part, sender: Sender) -> None:
+        try:
+            part.keys = sender.end.send(part.payloads)
+        except MessageTooLargeError as error:
+            sizes = [len(payload) for payload in part.payloads]
+            row = part.first_row + sizes.index(max(sizes))
+            raise NotDelivered(f"row {row} of this partition: {error}") from error
+        assert self._client is not None
+        self._client.flush_now()
+
+    def _take_first(self, sender: Sender) -> None:
+        """Wait for the outcomes of the oldest part."""
+        assert self._client is not None
+        part, end = self._under_way[0], sender.end
+        try:
+            self._client.wait(
+                lambda: not end.waiting(part.keys),
+                lambda: end.failure,
+                self._options.idle_timeout_s,
+                f"outcome of {len(part.keys)} messages",
+            )
+        except TimedOutError as error:
+            raise NotDelivered(
+                f"no outcome for {self._in_flight()} messages within {self._options.idle_timeout_s:g} s: the "
+                "broker withholds credit because the queue is overloaded or an alarm is on (`amqp10broker "
+                "status` says which), or does not answer; allow more with the option idleTimeout"
+            ) from error
+        self._take(part, sender)
+
+    def _take(self, part: _Part, sender: Sender) -> None:
+        """Look at the outcomes of the oldest part, which are all there."""
+        outcomes = sender.end.take_outcomes(part.keys)
+        self._under_way.popleft()
+        self._retry_until = None  # it went on: patience begins anew
+        accepted = sum(type(outcome) is Accepted for outcome in outcomes)
+        self.sent += accepted
+        if accepted < len(outcomes):
+            self._look_at(part.first_row, outcomes)
+
+    def _look_at(self, first_row: int, outcomes: Sequence[Outcome | None]) -> None:
+        """Raise for what was not taken over; count what may be released."""
+        for row, outcome in enumerate(outcomes, first_row):
+            match outcome:
+                case Accepted():
+                    continue
+                case Released() if not self._options.mandatory:
+                    self.released += 1
+                case _:
+                    raise NotDelivered(_not_delivered(row, outcome, self._address))
+
+    def _retrying(self, work: _Work) -> None:
+        """Do something with a link, on a new connection if the old one breaks."""
+        while True:
+            try:
+                work(self._open())
+                return
+            except ClientError as error:
+                self._lost(error)
+
+    def _open(self) -> Sender:
+        """The link; made anew, and handed everything that has no outcome, if there is none."""
+        if self._sender is not None:
+            return self._sender
+        if self._client is not None:
+            self._client.abort()
+        self._client = open_client(self._options.connection, purpose="sink", deadline=self._retry_until)
+        sender = self._client.sender(self._address)
+        for part in self._under_way:
+            part.keys = range(0)
+        for part in self._under_way:
+            self._hand_over(part, sender)
+        self._sender = sender
+        return sender
+
+    def _lost(self, error: ClientError) -> None:
+        """A broken link: to be made anew, unless that cannot help or time is over."""
+        if self._sender is not None:
+            # Outcomes that came before it broke: what has one is not sent again.
+            while (
+                self._under_way and (keys := self._under_way[0].keys) and not self._sender.end.waiting(keys)
+            ):
+                self._take(self._under_way[0], self._sender)
+        self._sender = None
+        what = self._address or "the anonymous terminus"
+        if not may_pass(error):
+            raise translated(error, self._options.connection, queue=what) from error
+        now = time.monotonic()
+        if self._retry_until is None:
+            self._retry_until = now + self._options.connection.retry_timeout_s
+        elif now >= self._retry_until:
+            raise BrokerUnreachable(str(translated(error, self._options.connection, queue=what))) from error
+        else:
+            time.sleep(PAUSE_FIRST_S)
+
+
+_Work = Callable[[Sender], None]
+
+
+def _not_delivered(row: int, outcome: Outcome | None, address: str | None) -> str:
+    where = "" if address is None else f" for {address}"
+    match outcome:
+        case Rejected(error=error) if error is not None:
+            words = f": {error.description}" if error.description else ""
+            return (
+                f"the broker rejected row {row} of this partition{where} with {error.condition}{words}; mend "
+                "the row or the queue, and start again: rows sent already have the same message-ids then"
+            )
+        case Rejected():
+            return (
+                f"the broker rejected row {row} of this partition{where} and gave no reason; a queue that is "
+                "full with overflow reject-publish does that"
+            )
+        case Released():
+            return (
+                f"the broker released row {row} of this partition{where}: no queue takes it. Bind one, "
+                "correct exchange and routing key, or let such rows go with the option mandatory=false"
+            )
+    return (
+        f"the broker gave row {row} of this partition{where} back ({type(outcome).__name__}); try again later"
+    )
+
+
+__all__ = ["Sending"]

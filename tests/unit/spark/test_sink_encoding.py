@@ -1,0 +1,206 @@
+"""Rows as messages: what the encoder writes is what a decoder reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from amqp10broker.client.message import Message, decode_message
+from amqp10broker.spark.errors import NotDelivered
+from amqp10broker.spark.options import parse_sink
+from amqp10broker.spark.sink_columns import plan
+from amqp10broker.spark.sink_encoding import Encoder
+
+TEXT, BYTES = StringType(), BinaryType()
+
+
+def an_encoder(columns: dict[str, DataType], prefix: str = "q-0-1-", **given: str) -> Encoder:
+    schema = StructType([StructField(name, kind) for name, kind in columns.items()])
+    if "exchange" not in columns and "exchange" not in given:
+        given.setdefault("address", "/queues/orders")
+    return Encoder(plan(schema, parse_sink({"url": "amqp://127.0.0.1", **given}, streaming=False)), prefix)
+
+
+def decoded(encoder: Encoder, **columns: Any) -> list[Message]:
+    arrays = [value if isinstance(value, pa.Array) else pa.array(value) for value in columns.values()]
+    return [
+        decode_message(each) for each in encoder.encode(pa.RecordBatch.from_arrays(arrays, list(columns)))
+    ]
+
+
+def test_message_ids_number_the_rows_of_a_partition_across_batches() -> None:
+    """Also where the number gets another digit, which changes the learned head."""
+    encoder = an_encoder({"body": BYTES})
+    first = decoded(encoder, body=[b"x"] * 95)
+    second = decoded(encoder, body=[b"y"] * 1000)
+    ids = [message.properties.message_id for message in first + second if message.properties]
+    assert ids == [f"q-0-1-{row}" for row in range(1095)]
+    assert encoder.rows == 1095
+
+
+def test_a_long_prefix_is_no_different() -> None:
+    (message,) = decoded(an_encoder({"body": BYTES}, prefix="p" * 300), body=[b"x"])
+    assert message.properties is not None
+    assert message.properties.message_id == "p" * 300 + "0"
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_the_header_says_durable_or_not(durable: bool) -> None:
+    (message,) = decoded(an_encoder({"body": BYTES}, durable=str(durable)), body=[b"x"])
+    assert message.header is not None
+    assert message.header.durable is durable
+
+
+@pytest.mark.parametrize("size", [0, 1, 255, 256, 70_000])
+@pytest.mark.parametrize("large", [False, True])
+def test_bodies_of_any_size(size: int, large: bool) -> None:
+    kind = pa.large_binary() if large else pa.binary()
+    (message,) = decoded(an_encoder({"body": BYTES}), body=pa.array([b"z" * size], kind))
+    assert message.body == b"z" * size
+
+
+def test_a_text_body_is_utf8_and_null_is_empty() -> None:
+    for kind in (pa.string(), pa.large_string()):
+        found = decoded(an_encoder({"body": TEXT}), body=pa.array(["grün", None], kind))
+        assert [message.body for message in found] == ["grün".encode(), b""]
+
+
+def test_a_given_message_id_is_kept_and_null_made_up() -> None:
+    encoder = an_encoder({"body": BYTES, "messageId": TEXT})
+    found = decoded(encoder, body=[b"x", b"y"], messageId=["mine", None])
+    assert [message.properties.message_id for message in found if message.properties] == ["mine", "q-0-1-1"]
+
+
+def test_every_property() -> None:
+    names = ("subject", "replyTo", "correlationId", "contentType", "contentEncoding", "groupId")
+    encoder = an_encoder({"body": BYTES, **dict.fromkeys(names, TEXT)})
+    found = decoded(encoder, body=[b"x", b"y"], **{name: [name, None] for name in names})
+    full, empty = (message.properties for message in found)
+    assert full is not None
+    assert empty is not None
+    values = (full.subject, full.reply_to, full.correlation_id, full.content_type, full.content_encoding)
+    assert (*values, full.group_id) == names
+    assert (empty.subject, empty.content_type, empty.group_id, empty.to) == (None, None, None, None)
+
+
+def test_long_texts_and_many_texts() -> None:
+    """More different ones than are remembered."""
+    encoder = an_encoder({"body": BYTES, "subject": TEXT})
+    subjects = [f"{number}" * (300 if number == 7 else 1) for number in range(5000)]
+    found = decoded(encoder, body=[b"x"] * 5000, subject=subjects)
+    assert [message.properties.subject for message in found if message.properties] == subjects
+
+
+def test_a_content_type_that_is_no_symbol_is_refused() -> None:
+    encoder = an_encoder({"body": BYTES, "contentType": TEXT})
+    with pytest.raises(NotDelivered, match="'grün' is no content type"):
+        decoded(encoder, body=[b"x"], contentType=["grün"])
+
+
+@pytest.mark.parametrize(
+    ("kind", "arrow", "values"),
+    [
+        (TEXT, pa.string(), ["a", "", "ü" * 200, None]),
+        (BYTES, pa.binary(), [b"a", b"b" * 300, None]),
+        (BooleanType(), pa.bool_(), [True, False, None]),
+        (ByteType(), pa.int8(), [-128, 127, None]),
+        (ShortType(), pa.int16(), [-5, 300, None]),
+        (IntegerType(), pa.int32(), [-1, 2**31 - 1, None]),
+        (LongType(), pa.int64(), [-(2**63), 7, None]),
+        (FloatType(), pa.float32(), [0.5, None]),
+        (DoubleType(), pa.float64(), [0.1, None]),
+    ],
+)
+def test_application_properties_of_every_type(kind: DataType, arrow: pa.DataType, values: list[Any]) -> None:
+    encoder = an_encoder({"body": BYTES, "applicationProperties": MapType(TEXT, kind)})
+    rows = [[("one", value)] for value in values] + [[("a", values[0]), ("b", values[1])], [], None]
+    found = decoded(
+        encoder, body=[b"x"] * len(rows), applicationProperties=pa.array(rows, pa.map_(pa.string(), arrow))
+    )
+    expected = [None if not row else dict(row) for row in rows]
+    assert [message.application_properties for message in found] == expected
+
+
+def test_maps_of_a_slice() -> None:
+    """Spark hands over slices of bigger batches."""
+    encoder = an_encoder({"body": BYTES, "applicationProperties": MapType(TEXT, TEXT)})
+    whole = pa.RecordBatch.from_arrays(
+        [
+            pa.array([b"%d" % number for number in range(5)]),
+            pa.array(
+                [[("n", str(number))] * (number > 0) for number in range(5)],
+                pa.map_(pa.string(), pa.string()),
+            ),
+        ],
+        ["body", "applicationProperties"],
+    )
+    found = [decode_message(each) for each in encoder.encode(whole.slice(2, 2))]
+    assert [(message.body, message.application_properties) for message in found] == [
+        (b"2", {"n": "2"}),
+        (b"3", {"n": "3"}),
+    ]
+
+
+def test_a_big_map() -> None:
+    encoder = an_encoder({"body": BYTES, "applicationProperties": MapType(TEXT, TEXT)})
+    row = [(f"key{number}", "v" * number) for number in range(200)]
+    (message,) = decoded(
+        encoder, body=[b"x"], applicationProperties=pa.array([row], pa.map_(pa.string(), pa.string()))
+    )
+    assert message.application_properties == dict(row)
+
+
+def test_each_row_says_where_it_goes() -> None:
+    """Null takes the option's exchange or key."""
+    encoder = an_encoder(
+        {"body": BYTES, "exchange": TEXT, "routingKey": TEXT}, exchange="events", routingKey="all"
+    )
+    found = decoded(
+        encoder,
+        body=[b"x"] * 5,
+        exchange=["e", "e", None, None, ""],
+        routingKey=["k/1", None, "k", None, "orders"],
+    )
+    assert [message.properties.to for message in found if message.properties] == [
+        "/exchanges/e/k%2F1",
+        "/exchanges/e/all",
+        "/exchanges/events/k",
+        "/exchanges/events/all",
+        "/queues/orders",
+    ]
+
+
+def test_a_row_without_exchange_goes_to_the_address() -> None:
+    encoder = an_encoder({"body": BYTES, "exchange": TEXT}, address="/queues/rest")
+    found = decoded(encoder, body=[b"x", b"y"], exchange=["e", None])
+    assert [message.properties.to for message in found if message.properties] == [
+        "/exchanges/e",
+        "/queues/rest",
+    ]
+
+
+def test_a_row_that_goes_nowhere_is_refused() -> None:
+    encoder = an_encoder({"body": BYTES, "exchange": TEXT, "routingKey": TEXT})
+    decoded(encoder, body=[b"x"], exchange=["e"], routingKey=[None])
+    nothing = pa.array([None], pa.string())
+    with pytest.raises(NotDelivered, match="row 1 of this partition names no exchange"):
+        decoded(encoder, body=[b"x"], exchange=nothing, routingKey=["k"])
+    with pytest.raises(NotDelivered, match="goes to the default exchange without routing key"):
+        decoded(encoder, body=[b"x"], exchange=[""], routingKey=nothing)
