@@ -89,7 +89,9 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "client": _room("amqp10", "greeting", "errors", why="the engine with a socket, no broker", pure=False),
     "spark": _room(
-        "client", "amqp10", "errors", "__init__", why="a client inside Spark's workers", pure=False
+        "client", "amqp10", "storage.disk", "errors", "__init__",
+        why="a client inside Spark's workers; its spool asks the disk what storage asks it",
+        pure=False,
     ),
     "analysis": _room(
         "flowevents", "recording", "spark", "errors", why="reads recordings; knows no broker", pure=False

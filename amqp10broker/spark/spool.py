@@ -1,0 +1,441 @@
+"""The spool of a queue source: a folder in which messages stand before they are settled.
+
+A segment is a file that is written once and never changed: under a temporary name, synced, renamed, the
+folder synced. Only then may its messages be settled, and only then is its number given to Spark as an offset;
+so whatever Spark has in its checkpoint is on the disk, and the same numbers always mean the same rows.
+
+==========================  ===============================================================================
+``spool.json``              whose spool it is, and for a batch query how many segments it has when complete
+``lock``                    held by the one process that takes messages
+``NUMBER.ROWS.CRC.arrow``   a segment: rows as an Arrow IPC file; the name says how many and their CRC-32
+``NUMBER.COUNT.CRC.ids``    message-ids of a segment that is no longer kept (`queue_seen`)
+``*.tmp``                   left by a crash, removed at the next start
+==========================  ===============================================================================
+
+Numbers begin with 1 and have no gaps. The newest segment is never removed, so that its number is not given
+again. All calls go through `Disk`, so that tests can fail each one and lose power between any two.
+"""
+
+from __future__ import annotations
+
+import json
+import os.path
+import re
+import time
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+from urllib.parse import unquote, urlsplit
+
+from amqp10broker.spark.errors import OptionError, SpoolError
+from amqp10broker.storage.disk import Disk, OsDisk
+
+MANIFEST: Final = "spool.json"
+LOCK: Final = "lock"
+TEMPORARY: Final = ".tmp"
+FORMAT_VERSION: Final = 1
+DIGEST_BYTES: Final = 16
+"""Of a message-id; see `queue_seen`."""
+LOCK_WAIT_S: Final = 30.0
+"""A query that was stopped a moment ago may still have its process, and with it the lock."""
+
+_LOCK_POLL_S: Final = 0.05
+_NAME: Final = re.compile(r"(\d{12})\.(\d+)\.([0-9a-f]{8})\.(arrow|ids)")
+_ELSEWHERE: Final = "give each query a spoolLocation of its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """Whose messages a spool holds; another owner is refused.
+
+    Attributes:
+        use: ``stream`` for a streaming query, ``batch`` for a batch query.
+        queue: name of the queue.
+        broker: ``host:port``.
+        vhost: virtual host; empty for the broker's default.
+    """
+
+    use: str
+    queue: str
+    broker: str
+    vhost: str
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class SpoolFile:
+    """A segment, or the message-ids of one, by what its name says."""
+
+    number: int
+    count: int
+    """Rows, or message-ids."""
+    crc: int
+    kind: str = "arrow"
+
+    @property
+    def name(self) -> str:
+        """Its file name."""
+        return f"{self.number:012d}.{self.count}.{self.crc:08x}.{self.kind}"
+
+
+class Spool:
+    """An open spool, held by this process alone. Made by `open_spool`.
+
+    Attributes:
+        path: the folder.
+        id: of this spool; a spool that was deleted and made anew has another one.
+        segments: those that are kept, ascending and without a gap.
+        ids: files of message-ids, ascending.
+        sealed: how many segments a batch query took in all; None while it is not complete.
+    """
+
+    def __init__(self, path: str, disk: Disk, owner: Owner, lock: int) -> None:
+        self.path = path
+        self.id = ""
+        self.segments: list[SpoolFile] = []
+        self.ids: list[SpoolFile] = []
+        self.sealed: int | None = None
+        self._disk = disk
+        self._owner = owner
+        self._lock: int | None = lock
+        self._failed = False
+
+    @property
+    def newest(self) -> int:
+        """The number of the newest segment; 0 if there was never one."""
+        return self.segments[-1].number if self.segments else 0
+
+    @property
+    def oldest(self) -> int:
+        """The number of the oldest segment that is kept; 1 if there was never one."""
+        return self.segments[0].number if self.segments else 1
+
+    def between(self, start: int, end: int) -> list[SpoolFile]:
+        """The segments after `start` up to and with `end`.
+
+        Raises:
+            SpoolError: one of them is not there.
+        """
+        found = [segment for segment in self.segments if start < segment.number <= end]
+        if len(found) != max(0, end - start):
+            have = {segment.number for segment in found}
+            missing = next(number for number in range(start + 1, end + 1) if number not in have)
+            raise SpoolError(
+                f"{self.path}: segment {missing} is gone, and with it messages that Spark's checkpoint still "
+                "asks for: restore the folder from a copy, or begin anew with another checkpointLocation and "
+                "another spoolLocation, without those messages"
+            )
+        return found
+
+    def file_path(self, file: SpoolFile) -> str:
+        """Where a file of this spool is."""
+        return os.path.join(self.path, file.name)
+
+    def append(self, pieces: Sequence[bytes], rows: int) -> SpoolFile:
+        """Write the next segment; when this returns, it survives a loss of power.
+
+        Args:
+            pieces: its bytes, one after the other.
+            rows: how many rows they are.
+
+        Raises:
+            SpoolError: it may or may not be there; open the spool again to learn.
+        """
+        segment = SpoolFile(self.newest + 1, rows, _crc(pieces))
+        self._write(segment.name, pieces)
+        self.segments.append(segment)
+        return segment
+
+    def remove_through(self, number: int, ids_of: Callable[[SpoolFile], bytes] | None = None) -> None:
+        """Remove segments that nobody can ask for any more; the newest one stays.
+
+        Args:
+            number: of the last one to go.
+            ids_of: the message-ids of a segment, to be kept in its place; None to keep none.
+
+        Raises:
+            SpoolError: the disk failed.
+        """
+        while len(self.segments) > 1 and self.segments[0].number <= number:
+            segment = self.segments[0]
+            if ids_of is not None and (digests := ids_of(segment)):
+                kept = SpoolFile(segment.number, len(digests) // DIGEST_BYTES, zlib.crc32(digests), "ids")
+                self._write(kept.name, [digests])
+                self.ids.append(kept)
+            self._unlink(segment.name)
+            del self.segments[0]
+
+    def remove_ids(self, file: SpoolFile) -> None:
+        """Forget message-ids.
+
+        Raises:
+            SpoolError: the disk failed.
+        """
+        self._unlink(file.name)
+        self.ids.remove(file)
+
+    def seal(self) -> None:
+        """The segments that are there are all that a batch query shall ever have.
+
+        Raises:
+            SpoolError: the disk failed.
+        """
+        self._write_manifest(len(self.segments))
+        self.sealed = len(self.segments)
+
+    def read(self, file: SpoolFile) -> bytes:
+        """The bytes of a segment or of message-ids.
+
+        Raises:
+            SpoolError: it cannot be read, or is damaged.
+        """
+        with _translated(self.file_path(file), "read"):
+            data = _read_all(self._disk, self.file_path(file))
+        check(self.file_path(file), data, file.crc)
+        return data
+
+    def close(self) -> None:
+        """Let another process have the spool."""
+        if self._lock is not None:
+            self._disk.close(self._lock)
+            self._lock = None
+
+    # --- opening ------------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take in what is there. Called by `open_spool`.
+
+        Raises:
+            SpoolError: it is not ours, or cannot be used.
+        """
+        with _translated(self.path, "read"):
+            names = self._disk.list_folder(self.path)
+        for name in names:
+            if name.endswith(TEMPORARY) and _ours(name):
+                self._unlink(name)
+        if MANIFEST in names:
+            self._read_manifest()
+        else:
+            self.id = f"{self._disk.fresh_id():016x}"
+            self._sync_folder(os.path.dirname(self.path) or ".")
+            self._write_manifest(None)
+        # A rename that was not synced before a crash must not be trusted: Spark would write its number
+        # down, and a loss of power could take the segment away after that.
+        self._sync_folder(self.path)
+        files = sorted(
+            SpoolFile(int(found[1]), int(found[2]), int(found[3], 16), found[4])
+            for name in names
+            if (found := _NAME.fullmatch(name))
+        )
+        self.ids = [file for file in files if file.kind == "ids"]
+        segments = [file for file in files if file.kind == "arrow"]
+        # Removals are not synced: a loss of power may undo some of them. Below a gap nothing is wanted.
+        start = len(segments) - 1
+        while start > 0 and segments[start - 1].number == segments[start].number - 1:
+            start -= 1
+        for leftover in segments[: max(start, 0)]:
+            self._unlink(leftover.name)
+        self.segments = segments[max(start, 0) :]
+
+    def _read_manifest(self) -> None:
+        path = os.path.join(self.path, MANIFEST)
+        with _translated(path, "read"):
+            data = _read_all(self._disk, path)
+        try:
+            found: dict[str, Any] = json.loads(data)
+            version, self.id, self.sealed = found["format"], found["id"], found["sealed"]
+            owner = Owner(found["use"], found["queue"], found["broker"], found["vhost"])
+        except (ValueError, KeyError, TypeError) as error:
+            raise SpoolError(
+                f"{path} is damaged: restore it from a copy, or take another spoolLocation; the segments "
+                "beside it are Arrow IPC files that any tool can read"
+            ) from error
+        if version != FORMAT_VERSION:
+            raise SpoolError(
+                f"{path} has format {version}, and this version of amqp10broker reads 1: upgrade it"
+            )
+        if owner != self._owner:
+            raise SpoolError(
+                f"{self.path} is the spool of {_described(owner)}, and this is {_described(self._owner)}: "
+                f"{_ELSEWHERE}. If it is the same broker under a new address, correct {path}"
+            )
+
+    def _write_manifest(self, sealed: int | None) -> None:
+        found = {"format": FORMAT_VERSION, "id": self.id, **asdict(self._owner), "sealed": sealed}
+        self._write(MANIFEST, [json.dumps(found, indent=1).encode()])
+
+    # --- the disk -----------------------------------------------------------------------------------
+
+    def _write(self, name: str, pieces: Sequence[bytes]) -> None:
+        """Make a file that is there as a whole or not at all."""
+        if self._failed:
+            raise SpoolError(f"{self.path}: a write failed before; start the query again")
+        path = os.path.join(self.path, name)
+        # Until it has gone well: nobody knows what stands there after a failed sync.
+        self._failed = True
+        with _translated(path, "write"):
+            fd = self._disk.create(path + TEMPORARY)
+            try:
+                self._disk.write(fd, 0, pieces)
+                self._disk.sync(fd)
+            finally:
+                self._disk.close(fd)
+            self._disk.rename(path + TEMPORARY, path)
+        self._sync_folder(self.path)
+        self._failed = False
+
+    def _unlink(self, name: str) -> None:
+        path = os.path.join(self.path, name)
+        with _translated(path, "remove"):
+            self._disk.unlink(path)
+
+    def _sync_folder(self, path: str) -> None:
+        with _translated(path, "sync"):
+            fd = self._disk.open_folder(path)
+            try:
+                self._disk.sync(fd)
+            finally:
+                self._disk.close(fd)
+
+
+def open_spool(
+    location: str, owner: Owner, *, disk: Disk | None = None, lock_wait_s: float = LOCK_WAIT_S
+) -> Spool:
+    """Take a spool for this process alone, and make it if it is not there.
+
+    Args:
+        location: the option spoolLocation.
+        owner: whose it is to be.
+        disk: the files; the system's own if None.
+        lock_wait_s: how long to wait for another process to let go of it.
+
+    Raises:
+        OptionError: the location is no folder of this machine.
+        SpoolError: somebody else has it, it is somebody else's, it is damaged, or the disk failed.
+    """
+    disk = disk or OsDisk()
+    path = local_path(location)
+    with _translated(path, "make"):
+        if not disk.is_folder(path):
+            if not disk.is_folder(os.path.dirname(path)):
+                raise SpoolError(
+                    f"there is no folder {os.path.dirname(path)} for the spool {os.path.basename(path)}: "
+                    "make it, on a file system that the driver and all workers see, or correct the option "
+                    "spoolLocation"
+                )
+            disk.make_folder(path)
+        names = disk.list_folder(path)
+    if MANIFEST not in names and not all(map(_ours, names)):
+        raise SpoolError(
+            f"{path} holds other files and no spool: give a spoolLocation that is empty or not there"
+        )
+    lock = _lock(path, disk, lock_wait_s)
+    spool = Spool(path, disk, owner, lock)
+    try:
+        spool.load()
+    except BaseException:
+        spool.close()
+        raise
+    return spool
+
+
+def local_path(location: str) -> str:
+    """The folder that the option spoolLocation names.
+
+    Raises:
+        OptionError: it is on no file system with sync and rename, or not an absolute path.
+    """
+    allowed = (
+        "must be an absolute path, or file:///path, of a file system that the driver and all workers see"
+    )
+    path = location
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", location):
+        parts = urlsplit(location)
+        if parts.scheme.lower() != "file":
+            raise OptionError(
+                "spoolLocation",
+                f"is '{location}'",
+                f"{allowed}: object stores neither sync nor rename, which nothing lost depends on",
+            )
+        if parts.netloc not in ("", "localhost"):
+            raise OptionError("spoolLocation", f"is '{location}', which names a host", allowed)
+        path = unquote(parts.path)
+    if not os.path.isabs(path):
+        raise OptionError("spoolLocation", f"is '{location}'", allowed)
+    return os.path.normpath(path)
+
+
+def check(path: str, data: bytes, crc: int) -> None:
+    """Whether these are the bytes that were written.
+
+    Raises:
+        SpoolError: they are not.
+    """
+    if zlib.crc32(data) != crc:
+        raise SpoolError(
+            f"{path} is damaged: its bytes are not those that were written. Restore it from a copy; without "
+            "one, begin anew with another checkpointLocation and another spoolLocation"
+        )
+
+
+def _ours(name: str) -> bool:
+    """Whether a spool makes files of this name."""
+    name = name.removesuffix(TEMPORARY)
+    return name in (LOCK, MANIFEST) or _NAME.fullmatch(name) is not None
+
+
+def _lock(path: str, disk: Disk, wait_s: float) -> int:
+    name = os.path.join(path, LOCK)
+    with _translated(name, "lock"):
+        try:
+            fd = disk.create(name)
+        except FileExistsError:
+            fd = disk.open(name, write=True)
+        deadline = time.monotonic() + wait_s
+        try:
+            while not disk.lock(fd):
+                if time.monotonic() >= deadline:
+                    raise SpoolError(
+                        f"another query uses the spool {path}: {_ELSEWHERE}, or stop the other query"
+                    )
+                time.sleep(_LOCK_POLL_S)
+        except BaseException:
+            disk.close(fd)
+            raise
+    return fd
+
+
+@contextmanager
+def _translated(path: str, what: str) -> Iterator[None]:
+    """The system's errors as ours."""
+    try:
+        yield
+    except OSError as error:
+        raise SpoolError(
+            f"cannot {what} {path}: {error.strerror or error}; what was not settled is still in the queue. "
+            "Mend that (room, permissions, the mount) and start the query again"
+        ) from error
+
+
+def _read_all(disk: Disk, path: str) -> bytes:
+    fd = disk.open(path)
+    try:
+        return disk.read(fd, 0, disk.size(fd))
+    finally:
+        disk.close(fd)
+
+
+def _crc(pieces: Sequence[bytes]) -> int:
+    crc = 0
+    for piece in pieces:
+        crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def _described(owner: Owner) -> str:
+    vhost = f", virtual host '{owner.vhost}'" if owner.vhost else ""
+    return f"a {owner.use} query of queue '{owner.queue}' at {owner.broker}{vhost}"
+
+
+__all__ = ["DIGEST_BYTES", "Owner", "Spool", "SpoolFile", "check", "local_path", "open_spool"]
