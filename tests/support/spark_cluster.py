@@ -45,7 +45,11 @@ class SparkCluster:
     @property
     def conf(self) -> dict[str, str]:
         """Settings with which an application gets one executor on each worker."""
-        return {"spark.executor.memory": EXECUTOR_MEMORY, "spark.executor.cores": "1"}
+        return {
+            "spark.executor.memory": EXECUTOR_MEMORY,
+            "spark.executor.cores": "1",
+            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+        }
 
     def executors(self) -> list[int]:
         """Process ids of the executors."""
@@ -66,16 +70,28 @@ def log_tails(directory: Path) -> str:
 
 
 @contextmanager
-def spark_cluster(directory: Path, *, workers: int = 2) -> Iterator[SparkCluster]:
-    """Start a master and workers of one core each; every process of theirs is ended behind the block."""
+def spark_cluster(
+    directory: Path, *, workers: int = 2, java_home: Path | None = None
+) -> Iterator[SparkCluster]:
+    """Start a master and workers of one core each; every process of theirs is ended behind the block.
+
+    Args:
+        directory: for logs and whatever else they write.
+        workers: how many.
+        java_home: of the Java to run; None for the one that `local_session` would take.
+    """
+    java = {} if java_home is None else {"JAVA_HOME": str(java_home)}
+    scratch = directory / "tmp"
+    scratch.mkdir(parents=True)
     with ExitStack() as started, family() as members:
         environment = {
             **os.environ,
-            **spark_environment(),
+            **spark_environment({**os.environ, **java}),
             **members.environment,
             "SPARK_PUBLIC_DNS": LOOPBACK,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1",
+            "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={scratch}",
+            "TMPDIR": str(scratch),
             "SPARK_LOCAL_DIRS": str(directory / "local"),
         }
 

@@ -24,7 +24,7 @@ Plan = Mapping[str, Any]
 
 
 def run_range(spark: SparkSession, plan: Plan) -> dict[str, Any]:
-    """No data source: proves that executors run, and tells on how many."""
+    """No data source: proves that executors run, and tells on how many, and by which Java."""
     from pyspark.sql.functions import udf
 
     def where(row: int) -> str:
@@ -32,9 +32,10 @@ def run_range(spark: SparkSession, plan: Plan) -> dict[str, Any]:
 
         return os.environ["SPARK_EXECUTOR_DIRS"]
 
-    rows = spark.range(0, int(plan["rows"]), 1, 16).select(udf(where)("id").alias("executor"))
+    rows = spark.range(0, int(plan["rows"]), 1, 4).select(udf(where)("id").alias("executor"))
     counts = rows.groupBy("executor").count().collect()
-    return {"rows": sum(row["count"] for row in counts), "executors": len(counts)}
+    java = spark.sparkContext._jvm.java.lang.System.getProperty("java.specification.version")
+    return {"rows": sum(row["count"] for row in counts), "executors": len(counts), "java": java}
 
 
 def run_batch(spark: SparkSession, plan: Plan) -> dict[str, Any]:

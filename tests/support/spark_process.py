@@ -6,24 +6,17 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from amqp10broker.spark.session import spark_environment
 from tests.support.broker_process import REPOSITORY
-from tests.support.process_family import Family, family, wait_until
+from tests.support.process_family import Family, family, parent_of, wait_until
 
 RUN_S: Final = 240.0
 _LOG_TAIL_CHARS: Final = 6000
-
-SMALL: Final[Mapping[str, str]] = {
-    "spark.sql.shuffle.partitions": "1",
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
-}
-"""Settings of an application that lives for seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +41,23 @@ class DriverProcess:
         """SIGKILL to all of it at once, as if the machine had stopped."""
         self.family.kill()
         self.process.wait()
+
+    def kill_part(self, part: str) -> None:
+        """SIGKILL to a part of it, which Spark then finds missing.
+
+        Args:
+            part: ``driver``, all of it; ``worker``, the Python processes that run tasks at this moment, or
+                the next; ``source``, the Python process of a streaming query that asks for offsets.
+        """
+        match part:
+            case "driver":
+                self.kill()
+            case "worker":
+                self.wait_for(lambda: kill_python_workers(self.family), "a Python worker to be killed")
+            case "source":
+                assert self.family.kill("python_streaming_source_runner"), self.logs()
+            case _:
+                raise AssertionError(part)
 
     def outcome(self) -> dict[str, Any]:
         """Wait for the end, and return what the program said of it."""
@@ -102,17 +112,34 @@ def batches(checkpoint: Path) -> int:
     return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else 0
 
 
+def kill_python_workers(members: Family) -> int:
+    """SIGKILL to the Python processes that run tasks, not to the daemon that they are forked from."""
+    daemons = members.members("pyspark.daemon")
+    return sum(members.kill_one(pid) for pid in daemons if parent_of(pid) in daemons)
+
+
 @contextmanager
-def spark_driver(directory: Path, run: str, **plan: Any) -> Iterator[DriverProcess]:
+def spark_driver(
+    directory: Path, run: str, *, java_home: Path | None = None, **plan: Any
+) -> Iterator[DriverProcess]:
     """Start a driver; all of it is ended behind the block.
 
     Args:
         directory: new, for its logs.
         run: one of `tests.support.spark_driver.RUNS`.
+        java_home: of the Java to run; None for the one that `local_session` finds.
         plan: what that reads. ``master`` and ``conf`` may be left out.
     """
-    directory.mkdir(parents=True)
-    conf = {**SMALL, "spark.local.dir": str(directory / "local"), **plan.pop("conf", {})}
+    scratch = directory / "tmp"
+    scratch.mkdir(parents=True)
+    java = {} if java_home is None else {"JAVA_HOME": str(java_home)}
+    conf = {
+        # It lives for seconds, and what it leaves when it is killed is to be where tests leave things.
+        "spark.sql.shuffle.partitions": "1",
+        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={scratch}",
+        "spark.local.dir": str(scratch),
+        **plan.pop("conf", {}),
+    }
     path = directory / "plan.json"
     path.write_text(json.dumps({"run": run, "master": "local[2]", **plan, "conf": conf}, default=str))
     with (
@@ -123,7 +150,8 @@ def spark_driver(directory: Path, run: str, **plan: Any) -> Iterator[DriverProce
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.support.spark_driver", str(path)],
             cwd=REPOSITORY,
-            env={**os.environ, **spark_environment(), **members.environment},
+            # `local_session` finds Java and the package by itself.
+            env={**os.environ, **java, **members.environment, "TMPDIR": str(scratch)},
             stdin=subprocess.DEVNULL,
             stdout=stdout,
             stderr=stderr,

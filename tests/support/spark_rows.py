@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow.parquet
 from proton import Delivery, Message
 
 from tests.support.broker_process import BrokerProcess
@@ -128,3 +130,20 @@ def tally_rows(rows: Iterable[Sequence[Any]], count: int) -> Tally:
         twice=tuple(number for number, times in sorted(seen.items()) if times > 1),
         strange=tuple(strange),
     )
+
+
+def read_copies(folder: Path, *columns: str) -> list[list[list[tuple[Any, ...]]]]:
+    """What `spark_driver` has copied: for each batch each attempt at it, as rows in the order they came."""
+    return [
+        [_rows(folder / str(batch) / str(attempt), columns) for attempt in range(_count(folder / str(batch)))]
+        for batch in range(_count(folder))
+    ]
+
+
+def _count(folder: Path) -> int:
+    return sum(1 for path in folder.iterdir() if path.is_dir())
+
+
+def _rows(folder: Path, columns: Sequence[str]) -> list[tuple[Any, ...]]:
+    table = pyarrow.parquet.read_table(folder, columns=list(columns))
+    return [tuple(row.values()) for row in table.to_pylist()]
