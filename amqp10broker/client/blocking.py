@@ -212,7 +212,7 @@ class Client:
             LinkRefusedError: the broker did not attach it; the condition says why.
         """
         end = (session or self.session).sender(address, settled=settled, properties=properties)
-        self._attach(end, timeout_s)
+        self.attach(end, timeout_s)
         return Sender(self, end)
 
     def receiver(
@@ -252,8 +252,20 @@ class Client:
             filters=filters,
             properties=properties,
         )
-        self._attach(end, timeout_s)
+        self.attach(end, timeout_s)
         return Receiver(self, end)
+
+    def attach(self, end: LinkEnd, timeout_s: float | None = None) -> None:
+        """Wait until the broker has attached an end that a `ClientSession` made.
+
+        Raises:
+            LinkRefusedError: the broker did not attach it; the condition says why.
+        """
+        try:
+            self.wait(lambda: end.attached, lambda: end.failure, timeout_s, "answer to our attach frame")
+        except BaseException:
+            end.detach()  # or messages would arrive on a link that nobody has
+            raise
 
     # --- waiting ----------------------------------------------------------------------------------
 
@@ -341,13 +353,6 @@ class Client:
             self.core.fail(ConnectionEndedError("this program has closed the connection: connect again"))
 
     # --- helpers ----------------------------------------------------------------------------------
-
-    def _attach(self, end: LinkEnd, timeout_s: float | None) -> None:
-        try:
-            self.wait(lambda: end.attached, lambda: end.failure, timeout_s, "answer to our attach frame")
-        except BaseException:
-            end.detach()  # or messages would arrive on a link that nobody has
-            raise
 
     def _failure(self) -> ClientError | None:
         return self.core.failure

@@ -77,7 +77,12 @@ class ClientSession:
             self.engine.end()
 
     def sender(
-        self, address: str | None, *, settled: bool = False, properties: Mapping[str, Any] | None = None
+        self,
+        address: str | None,
+        *,
+        settled: bool = False,
+        properties: Mapping[str, Any] | None = None,
+        name: str | None = None,
     ) -> SenderEnd:
         """Attach a link for sending; `SenderEnd.attached` comes to hold, or `failure`.
 
@@ -85,9 +90,10 @@ class ClientSession:
             address: where messages go; None: each says so in its property `to`.
             settled: send without asking for outcomes.
             properties: of the attach.
+            name: of the link; None makes one up.
         """
         link = self.engine.attach(
-            self._link_name(address),
+            self._link_name(address, name),
             ROLE_SENDER,
             source=Source(),
             target=Target(address=address),
@@ -106,6 +112,8 @@ class ClientSession:
         max_message_size_bytes: int = 0,
         filters: Mapping[str, Any] | None = None,
         properties: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        end_type: type[ReceiverEnd] = ReceiverEnd,
     ) -> ReceiverEnd:
         """Attach a link for receiving; `ReceiverEnd.attached` comes to hold, or `failure`.
 
@@ -117,6 +125,8 @@ class ClientSession:
             max_message_size_bytes: larger ones end the link; 0 for no limit.
             filters: of the source.
             properties: of the attach.
+            name: of the link; None makes one up.
+            end_type: what to make of it.
         """
         if address is None:
             source = Source(
@@ -127,7 +137,7 @@ class ClientSession:
         else:
             source = Source(address=address, filter=fields(filters))
         link = self.engine.attach(
-            self._link_name(address),
+            self._link_name(address, name),
             ROLE_RECEIVER,
             source=source,
             target=Target(),
@@ -137,13 +147,15 @@ class ClientSession:
             properties=fields(properties),
         )
         assert type(link) is ReceiverLink
-        return ReceiverEnd(self, link, address, credit_limit)
+        return end_type(self, link, address, credit_limit)
 
-    def _link_name(self, address: str | None) -> str:
+    def _link_name(self, address: str | None, name: str | None) -> str:
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         if self.engine.ended:
             raise SessionEndedError("this program has ended the session: begin another one")
+        if name is not None:
+            return name
         self._links_made += 1
         shown = (address or "-")[:_LINK_NAME_ADDRESS_CHARS]
         return f"{shown}#{self.engine.channel}.{self._links_made}.{self._core.next_number()}"

@@ -68,24 +68,33 @@ def open_client(
         BrokerRefused: login, virtual host or TLS.
         BrokerUnreachable: nobody answered in time.
     """
-    context = tls_context(options)
+    return with_retries(
+        options,
+        lambda: dial(options, purpose=purpose, incoming_window=incoming_window),
+        deadline=deadline,
+    )
 
-    def attempt() -> Client:
-        return connect_once(
-            options.host,
-            options.port,
-            user=options.username,
-            password=options.password,
-            container_id=f"spark-{purpose}-{made_up_container_id()}",
-            timeout_s=CONNECT_TIMEOUT_S,
-            hostname=None if options.vhost is None else f"vhost:{options.vhost}",
-            properties={"product": "amqp10broker-spark"},
-            incoming_window=incoming_window,
-            ssl_context=context,
-            mechanism=options.mechanism,
-        )
 
-    return with_retries(options, attempt, deadline=deadline)
+def dial(options: ConnectionOptions, *, purpose: str, incoming_window: int = 2048) -> Client:
+    """`open_client`, tried once: for an `attempt` of `with_retries` that does more than this.
+
+    Raises:
+        ClientError: as `client.blocking.connect`.
+        BrokerRefused: a file for TLS cannot be used.
+    """
+    return connect_once(
+        options.host,
+        options.port,
+        user=options.username,
+        password=options.password,
+        container_id=f"spark-{purpose}-{made_up_container_id()}",
+        timeout_s=CONNECT_TIMEOUT_S,
+        hostname=None if options.vhost is None else f"vhost:{options.vhost}",
+        properties={"product": "amqp10broker-spark"},
+        incoming_window=incoming_window,
+        ssl_context=tls_context(options),
+        mechanism=options.mechanism,
+    )
 
 
 def with_retries(
@@ -214,6 +223,7 @@ def _file_unusable(option: str, path: str | None, error: OSError) -> BrokerRefus
 
 
 __all__ = [
+    "dial",
     "may_pass",
     "open_client",
     "queue_address",

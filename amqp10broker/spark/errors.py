@@ -11,6 +11,7 @@ wrong and what to do; none of them holds a password::
     |-- QueueUnusable         there is no such queue or stream, or it is of the other kind
     |-- FilterRefused         the broker does not apply the filter that was asked for
     |-- DataLost              messages that should have been read are no longer in the stream
+    |-- UnreadableMessage     a message of the stream is no AMQP 1.0
     |-- ReadStalled           messages that should be there do not come
     |-- SpoolError            the folder of a queue source cannot be used
     |-- NotDelivered          the broker did not take messages of a sink over
@@ -70,6 +71,28 @@ class DataLost(SparkSourceError):
     """Retention removed messages that were still to be read."""
 
 
+class UnreadableMessage(SparkSourceError):
+    """The bytes of a message are no AMQP 1.0 message.
+
+    Args:
+        stream: where it came from.
+        place: how many messages of the same batch stand in front of it.
+        reason: what is wrong with it.
+    """
+
+    def __init__(self, stream: str, place: int, reason: str) -> None:
+        super().__init__(stream, place, reason)
+        self.stream = stream
+        self.place = place
+        self.reason = reason
+
+    def __str__(self) -> str:
+        return (
+            f"message {self.place} of a batch of '{self.stream}' is no AMQP 1.0 message: {self.reason}; "
+            "mend its publisher, and begin behind it or filter it out"
+        )
+
+
 class ReadStalled(SparkSourceError):
     """Nothing came for the option idleTimeout although messages are missing."""
 
@@ -114,4 +137,5 @@ __all__ = [
     "ReadStalled",
     "SparkSourceError",
     "SpoolError",
+    "UnreadableMessage",
 ]

@@ -1,0 +1,337 @@
+"""Learns the layout of a message: which of its bytes are the same in the next one of its publisher.
+
+A publisher repeats itself: the same sections, the same keys, values of the same types. A `Layout` is a
+message with its values taken out: pieces of constant bytes, between them values of fixed width, and values
+that say their own length. `row_layouts` lays it over thousands of messages at once.
+
+What cannot be said so (two body sections, a compound value among the application properties ...) has no
+layout; such messages are read one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from amqp10broker.amqp10.codec import decode, skip
+from amqp10broker.amqp10.performatives import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+)
+from amqp10broker.spark.message_row import X_ENQUEUED, X_STREAM_OFFSET, section_at, text_of
+
+LAYOUT_BYTES_MAX: Final = 4096
+"""A message with more constant bytes than this is read one by one."""
+
+FIXED_WIDTHS: Final = {0x50: 1, 0x60: 2, 0x70: 4, 0x80: 8, 0x90: 16}
+_ZERO_WIDTH: Final = frozenset({0x40, 0x41, 0x42, 0x43, 0x44, 0x45})
+_STRINGS: Final = frozenset({0xA1, 0xB1})
+_SYMBOLS: Final = frozenset({0xA3, 0xB3})
+_BINARIES: Final = frozenset({0xA0, 0xB0})
+# Values of fixed width any bits of which are good ones; boolean and char have others, too.
+_ANY_BITS: Final = frozenset(
+    {0x50, 0x51, 0x52, 0x53, 0x54, 0x55, 0x60, 0x61, 0x70, 0x71, 0x72, 0x74, 0x80, 0x81, 0x82, 0x83}
+    | {0x84, 0x94, 0x98}
+)
+_PROPERTY_NAMES: Final = {0: "message_id", 3: "subject", 9: "creation_time"}
+
+
+class NoLayout(Exception):
+    """The message has none."""
+
+
+@dataclass(slots=True)
+class Value:
+    """Where a value that is wanted stands.
+
+    Attributes:
+        code: its constructor.
+        slot: number of the capture that holds its content; None for a constant.
+        text: of a constant, as text.
+    """
+
+    code: int
+    slot: int | None = None
+    text: str | None = None
+
+
+@dataclass(slots=True)
+class Block:
+    """Bytes at fixed distances from one another, up to a value that says its own length.
+
+    Attributes:
+        pattern: one byte for each; those that vary are 0.
+        mask: 255 where `pattern` must be met, 0 where it varies.
+        fixed: ``(slot, distance, width)`` of captured values.
+        sizes: ``(compound, distance, width)`` of the size fields of lists and maps that begin here.
+        ends: ``(compound, distance)`` where one must end.
+        var: ``(slot or None, width of the length)`` of the value that ends the block; None at the
+            message's end.
+    """
+
+    pattern: bytearray = field(default_factory=bytearray)
+    mask: bytearray = field(default_factory=bytearray)
+    fixed: list[tuple[int, int, int]] = field(default_factory=list)
+    sizes: list[tuple[int, int, int]] = field(default_factory=list)
+    ends: list[tuple[int, int]] = field(default_factory=list)
+    var: tuple[int | None, int] | None = None
+
+
+@dataclass(slots=True)
+class Layout:
+    """A message with its values taken out.
+
+    Attributes:
+        slots: number of captures.
+        utf8, ascii: slots whose content must be text of that kind although no row shows it.
+        body: slot of the body, or its bytes, or None for null.
+        application: keys and values; None if the section is absent.
+    """
+
+    blocks: list[Block] = field(default_factory=lambda: [Block()])
+    slots: int = 0
+    utf8: list[int] = field(default_factory=list)
+    ascii: list[int] = field(default_factory=list)
+    offset: Value | None = None
+    annotated_time: Value | None = None
+    creation_time: Value | None = None
+    message_id: Value | None = None
+    subject: Value | None = None
+    body: int | bytes | None = None
+    application: list[tuple[str, Value]] | None = None
+
+
+def learn(payload: bytes) -> Layout | None:
+    """The layout of a message, None if it has none.
+
+    Args:
+        payload: one that `message_row.read_row` could read.
+    """
+    learner = _Learner(payload)
+    try:
+        learner.message()
+    except NoLayout:
+        return None
+    return learner.layout
+
+
+class _Learner:
+    """Walks over a message that is known to be good, and writes down what it meets."""
+
+    def __init__(self, payload: bytes) -> None:
+        self.layout = Layout()
+        self._data = payload
+        self._pos = 0
+        self._block = self.layout.blocks[0]
+        self._compounds = 0
+        self._constant_bytes = 0
+
+    # --- pieces -----------------------------------------------------------------------------------
+
+    def _constant(self, stop: int) -> None:
+        """Bytes up to `stop` are the same in every message."""
+        piece = self._data[self._pos : stop]
+        self._constant_bytes += len(piece)
+        if self._constant_bytes > LAYOUT_BYTES_MAX:
+            raise NoLayout
+        self._block.pattern += piece
+        self._block.mask += b"\xff" * len(piece)
+        self._pos = stop
+
+    def _varying(self, width: int) -> int:
+        """So many bytes differ; returns their distance in the block."""
+        at = len(self._block.pattern)
+        self._block.pattern += bytes(width)
+        self._block.mask += bytes(width)
+        self._pos += width
+        return at
+
+    def _slot(self) -> int:
+        self.layout.slots += 1
+        return self.layout.slots - 1
+
+    def _fixed(self, width: int, *, back: int = 0) -> int:
+        """Capture so many bytes, and `back` in front of them."""
+        slot = self._slot()
+        at = self._varying(width)
+        self._block.fixed.append((slot, at - back, width + back))
+        return slot
+
+    def _variable(self, code: int, *, wanted: bool) -> int | None:
+        """A value that begins, after its constructor, with the length of what follows."""
+        width = 4 if code & 0x10 else 1
+        length = int.from_bytes(self._data[self._pos : self._pos + width], "big")
+        slot = self._slot() if wanted else None
+        self._varying(width)
+        self._block.var = (slot, width)
+        self._pos += length
+        self._block = Block()
+        self.layout.blocks.append(self._block)
+        return slot
+
+    def _open(self, code: int) -> tuple[int, int]:
+        """Into a list or map, at its size; returns its number, and where it stops."""
+        width = 4 if code & 0x10 else 1
+        size = int.from_bytes(self._data[self._pos : self._pos + width], "big")
+        stop = self._pos + width + size
+        number = self._compounds
+        self._compounds += 1
+        self._block.sizes.append((number, self._varying(width), width))
+        self._constant(self._pos + width)  # the count
+        return number, stop
+
+    def _close(self, number: int) -> None:
+        self._block.ends.append((number, len(self._block.pattern)))
+
+    def _code(self) -> int:
+        """The constructor at the position, which is passed."""
+        code = self._data[self._pos]
+        self._constant(self._pos + 1)
+        return code
+
+    # --- values -----------------------------------------------------------------------------------
+
+    def _skipped(self) -> None:
+        """A value that no row shows, but that must be a good one."""
+        code = self._data[self._pos]
+        if code in _ANY_BITS:
+            self._code()
+            self._varying(FIXED_WIDTHS[code & 0xF0])
+        elif code in _BINARIES:
+            self._variable(self._code(), wanted=False)
+        elif code in _STRINGS or code in _SYMBOLS:
+            slot = self._variable(self._code(), wanted=True)
+            assert slot is not None
+            (self.layout.utf8 if code in _STRINGS else self.layout.ascii).append(slot)
+        else:
+            self._constant(skip(self._data, self._pos))
+
+    def _wanted(self) -> Value:
+        """A value that a row shows as text."""
+        start = self._pos
+        code = self._data[start]
+        if code in _ZERO_WIDTH or code == 0x56:
+            value, stop = decode(self._data, start)
+            self._constant(stop)
+            return Value(code, text=text_of(value))
+        width = FIXED_WIDTHS.get(code & 0xF0)
+        if width is not None:
+            return Value(self._code(), slot=self._fixed(width))
+        if code in _STRINGS or code in _SYMBOLS or code in _BINARIES:
+            return Value(self._code(), slot=self._variable(code, wanted=True))
+        raise NoLayout
+
+    def _integer(self, codes: frozenset[int]) -> Value | None:
+        """An integer or time with one of these constructors, or null."""
+        code = self._data[self._pos]
+        if code == 0x40:
+            self._code()
+            return None
+        if code not in codes:
+            raise NoLayout
+        return Value(self._code(), slot=self._fixed(FIXED_WIDTHS[code & 0xF0]))
+
+    # --- sections ---------------------------------------------------------------------------------
+
+    def message(self) -> None:
+        """The whole message."""
+        data = self._data
+        end = len(data)
+        bodies = 0
+        seen: set[int] = set()
+        while self._pos < end:
+            code, start = section_at(data, self._pos, end)
+            if code in seen:
+                raise NoLayout
+            seen.add(code)
+            self._constant(start)
+            if code == MESSAGE_ANNOTATIONS:
+                self._annotations()
+            elif code == PROPERTIES:
+                self._properties()
+            elif code == APPLICATION_PROPERTIES:
+                self._application_properties()
+            elif code in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
+                bodies += 1
+                self._body(code)
+            else:
+                self._constant(skip(data, self._pos, end))
+        if bodies > 1:
+            raise NoLayout
+
+    def _annotations(self) -> None:
+        number, stop = self._open(self._code())
+        while self._pos < stop:
+            key, after = decode(self._data, self._pos)
+            self._constant(after)
+            if key == X_STREAM_OFFSET:
+                self.layout.offset = self._integer(frozenset({0x80, 0x53}))
+            elif key == X_ENQUEUED:
+                self.layout.annotated_time = self._integer(frozenset({0x83, 0x81}))
+            else:
+                self._skipped()
+        self._close(number)
+
+    def _properties(self) -> None:
+        code = self._code()
+        if code == 0x45:
+            return
+        number, stop = self._open(code)
+        index = 0
+        while self._pos < stop:
+            match _PROPERTY_NAMES.get(index):
+                case "message_id":
+                    self.layout.message_id = self._wanted()
+                case "subject":
+                    self.layout.subject = self._wanted()
+                case "creation_time":
+                    self.layout.creation_time = self._integer(frozenset({0x83}))
+                case _:
+                    self._skipped()
+            index += 1
+        self._close(number)
+
+    def _application_properties(self) -> None:
+        number, stop = self._open(self._code())
+        pairs: list[tuple[str, Value]] = []
+        while self._pos < stop:
+            key, after = decode(self._data, self._pos)
+            self._constant(after)
+            pairs.append((text_of(key) or "", self._wanted()))
+        self._close(number)
+        if len({key for key, _ in pairs}) < len(pairs):
+            raise NoLayout
+        self.layout.application = pairs
+
+    def _body(self, section: int) -> None:
+        data = self._data
+        start = self._pos
+        code = data[start]
+        if section == AMQP_VALUE and code == 0x40:
+            self._code()
+        elif code in _BINARIES or (section == AMQP_VALUE and code in _STRINGS):
+            self.layout.body = self._variable(self._code(), wanted=True)
+            if code in _STRINGS:
+                assert self.layout.body is not None
+                self.layout.utf8.append(self.layout.body)
+        elif section == AMQP_VALUE and code in _SYMBOLS:
+            slot = self.layout.body = self._variable(self._code(), wanted=True)
+            assert slot is not None
+            self.layout.ascii.append(slot)
+        elif code in _ANY_BITS:
+            self._code()
+            self.layout.body = self._fixed(FIXED_WIDTHS[code & 0xF0], back=1)
+        else:
+            # A compound: what it holds would have to be looked at, value by value.
+            stop = skip(data, start)
+            if stop - start > 1:
+                raise NoLayout
+            self.layout.body = data[start:stop]
+            self._constant(stop)
+
+
+__all__ = ["FIXED_WIDTHS", "Block", "Layout", "Value", "learn"]

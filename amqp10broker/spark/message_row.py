@@ -1,0 +1,209 @@
+"""What a row says of a message: the definition, and the decoder that reads any message by it.
+
+==========================  ==============================================================================
+`offset`                    annotation ``x-stream-offset``; null if there is none (queues)
+`enqueuedTime`              property creation-time, else annotation ``x-opt-enqueued-time``, else null
+`messageId`, `subject`      properties, as text (below); null if absent
+`body`                      data: the bytes, several sections joined. amqp-value: a string or symbol as UTF-8,
+                            a binary as it is, null as null; any other value in the AMQP 1.0 encoding
+                            in which it came. amqp-sequence: that encoding, several sections one after the
+                            other. No body section: null
+`applicationProperties`     keys and values as text; null if the section is absent
+==========================  ==============================================================================
+
+As text: strings and symbols as they are; integers in decimal; booleans ``true`` and ``false``; floating point
+numbers as Python prints them; timestamps as ``2026-01-31T12:00:00.000Z``; UUIDs with hyphens; binaries as
+``0x`` and hexadecimal digits; null as null; anything else as ``0x`` and its AMQP 1.0 encoding.
+
+`row_layouts` does the same for thousands of messages at a time; what it cannot read comes here, and
+here is what it must agree with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
+from uuid import UUID
+
+from amqp10broker.amqp10.codec import decode, encode, skip
+from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.amqp10.performatives import (
+    AMQP_SEQUENCE,
+    AMQP_VALUE,
+    APPLICATION_PROPERTIES,
+    DATA,
+    DELIVERY_ANNOTATIONS,
+    FOOTER,
+    HEADER,
+    MESSAGE_ANNOTATIONS,
+    PROPERTIES,
+    Properties,
+    decode_composite,
+)
+from amqp10broker.amqp10.types import Map, Symbol, Timestamp
+
+X_STREAM_OFFSET: Final = "x-stream-offset"
+X_ENQUEUED: Final = "x-opt-enqueued-time"
+US_MAX: Final = 2**63 - 1
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_NAMES: Final[Mapping[str, int]] = {
+    "amqp:header:list": HEADER,
+    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
+    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
+    "amqp:properties:list": PROPERTIES,
+    "amqp:application-properties:map": APPLICATION_PROPERTIES,
+    "amqp:data:binary": DATA,
+    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
+    "amqp:amqp-value:*": AMQP_VALUE,
+    "amqp:footer:map": FOOTER,
+}
+_KNOWN: Final = frozenset(_NAMES.values())
+
+
+class MessageRow(NamedTuple):
+    """A row without the stream's name; `enqueued_us` is microseconds since 1970."""
+
+    offset: int | None
+    enqueued_us: int | None
+    message_id: str | None
+    subject: str | None
+    body: bytes | None
+    application_properties: dict[str, str | None] | None
+
+
+def read_row(payload: bytes) -> MessageRow:
+    """Read an encoded message.
+
+    Raises:
+        DecodeError: it is no message.
+    """
+    offset: int | None = None
+    annotated_ms: int | None = None
+    properties = Properties()
+    application: dict[str, str | None] | None = None
+    body: bytes | None = None
+    body_code = 0
+    pos = 0
+    end = len(payload)
+    while pos < end:
+        code, start = section_at(payload, pos, end)
+        if code == PROPERTIES:
+            decoded, pos = decode_composite(payload, pos, end)
+            assert isinstance(decoded, Properties)
+            properties = decoded
+        elif code == MESSAGE_ANNOTATIONS:
+            annotations, pos = _map(payload, start, end)
+            for key, value in annotations.items():
+                if key == X_STREAM_OFFSET:
+                    offset = _integer(value, X_STREAM_OFFSET)
+                elif key == X_ENQUEUED:
+                    annotated_ms = _integer(value, X_ENQUEUED)
+        elif code == APPLICATION_PROPERTIES:
+            pairs, pos = _map(payload, start, end)
+            application = {text_of(key) or "": text_of(value) for key, value in pairs.items()}
+        elif code in (DATA, AMQP_VALUE, AMQP_SEQUENCE):
+            if body_code and (code != body_code or code == AMQP_VALUE):
+                raise DecodeError(f"a second body section, 0x{code:02x} after 0x{body_code:02x}")
+            piece, pos = _body(code, payload, start, end)
+            body = piece if not body_code or piece is None else (body or b"") + piece
+            body_code = code
+        else:
+            pos = skip(payload, start, end)
+    created_ms = properties.creation_time
+    return MessageRow(
+        offset,
+        microseconds(annotated_ms if created_ms is None else created_ms),
+        text_of(properties.message_id),
+        properties.subject,
+        body,
+        application,
+    )
+
+
+def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
+    """The descriptor of the section that begins at `pos`, and where its value begins.
+
+    Raises:
+        DecodeError: no section begins there.
+    """
+    if payload[pos] != 0:
+        raise DecodeError(f"no section begins at byte {pos}")
+    descriptor, start = decode(payload, pos + 1, end)
+    code = _NAMES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
+    if type(code) is bool or not isinstance(code, int) or code not in _KNOWN:
+        raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
+    return int(code), start
+
+
+def microseconds(ms: int | None) -> int | None:
+    """Milliseconds as Spark keeps times; null beyond what it can keep, some 292 000 years."""
+    return None if ms is None or abs(ms) > US_MAX // 1000 else ms * 1000
+
+
+def text_of(value: Any) -> str | None:
+    """A value as text, as the head of this module says."""
+    match value:
+        case None:
+            return None
+        case bool():
+            return "true" if value else "false"
+        case Timestamp():
+            try:
+                moment = _EPOCH + timedelta(milliseconds=value)
+            except OverflowError:
+                return int.__repr__(value)  # beyond the year 9999
+            return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case int():
+            return int.__repr__(value)
+        case float():
+            return float.__repr__(value)
+        case str():
+            return str(value)
+        case bytes():
+            return "0x" + value.hex()
+        case UUID():
+            return str(value)
+        case _:
+            return "0x" + encode(value).hex()
+
+
+def _body(code: int, payload: bytes, start: int, end: int) -> tuple[bytes | None, int]:
+    value, pos = decode(payload, start, end)
+    if code == DATA:
+        if not isinstance(value, bytes):
+            raise DecodeError(f"a data section holds a {type(value).__name__.lower()}")
+        return value, pos
+    if code == AMQP_SEQUENCE:
+        if not isinstance(value, list):
+            raise DecodeError(f"an amqp-sequence section holds a {type(value).__name__.lower()}")
+        return payload[start:pos], pos
+    if value is None:
+        return None, pos
+    if isinstance(value, bytes):
+        return value, pos
+    if isinstance(value, str) and payload[start] in _TEXT_CODES:
+        return value.encode(), pos
+    return payload[start:pos], pos
+
+
+_TEXT_CODES: Final = frozenset({0xA1, 0xB1, 0xA3, 0xB3})
+"""Strings and symbols; a char is a str in Python, too, and is none of these."""
+
+
+def _map(payload: bytes, start: int, end: int) -> tuple[dict[Any, Any] | Map, int]:
+    value, pos = decode(payload, start, end)
+    if not isinstance(value, dict | Map):
+        raise DecodeError(f"a section that must be a map holds a {type(value).__name__.lower()}")
+    return value, pos
+
+
+def _integer(value: Any, name: str) -> int | None:
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > US_MAX:
+        raise DecodeError(f"annotation {name} holds {value!r}, which is no integer that fits 64 bits")
+    return int(value)
+
+
+__all__ = ["MessageRow", "microseconds", "read_row", "section_at", "text_of"]

@@ -1,0 +1,125 @@
+"""Conditions of a Spark query that the broker or the choice of offsets can take over.
+
+Spark hands over simple conditions that must all hold. What is done with them here only leaves out rows that
+Spark would have dropped: every condition but one on `offset` is returned for Spark to check again, because
+a column holds text where a message may hold another type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.datasource import (
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    LessThan,
+    LessThanOrEqual,
+)
+
+_SQL_CHARS_MAX: Final = 3000
+"""Of all conditions together: brokers refuse filters above 4096 characters."""
+_ULONG: Final = re.compile("0|[1-9][0-9]*")
+_ULONG_DIGITS_MAX: Final = 18
+"""What has more digits may be no integer literal to a broker."""
+_HEX: Final = re.compile("0x(?:[0-9a-f]{2})*")
+_UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+@dataclass(slots=True)
+class Pushed:
+    """What was taken over.
+
+    Attributes:
+        low: the first offset wanted.
+        high: the first offset that is not, None for no limit.
+        conditions: of the SQL filter.
+    """
+
+    low: int = 0
+    high: int | None = None
+    conditions: tuple[str, ...] = ()
+
+    def sql(self, given: str | None) -> str | None:
+        """The filter of the option `filter`, and the conditions."""
+        parts = [] if given is None else [given if not self.conditions else f"({given})"]
+        return " AND ".join([*parts, *self.conditions]) or None
+
+
+def push(filters: Iterable[Filter], pushed: Pushed) -> Iterator[Filter]:
+    """Take over what can be.
+
+    Args:
+        filters: Spark's, all of which must hold.
+        pushed: is added to.
+
+    Returns:
+        Those that Spark has to check, too.
+    """
+    for each in filters:
+        if not _push_offset(each, pushed):
+            _push_text(each, pushed)
+            yield each
+
+
+def _push_offset(each: Any, pushed: Pushed) -> bool:
+    if getattr(each, "attribute", None) != ("offset",):
+        return False
+    value = getattr(each, "value", None)
+    if type(value) is not int:
+        return False
+    match each:
+        case GreaterThan():
+            low, high = value + 1, None
+        case GreaterThanOrEqual():
+            low, high = value, None
+        case LessThan():
+            low, high = 0, value
+        case LessThanOrEqual():
+            low, high = 0, value + 1
+        case EqualTo():
+            low, high = value, value + 1
+        case _:
+            return False
+    pushed.low = max(pushed.low, low)
+    if high is not None:
+        pushed.high = max(0, high if pushed.high is None else min(pushed.high, high))
+    return True
+
+
+def _push_text(each: Any, pushed: Pushed) -> None:
+    if not isinstance(each, EqualTo) or not isinstance(each.value, str):
+        return
+    match each.attribute:
+        case ("subject",):
+            condition = f"p.subject = {_quoted(each.value)}"
+        case ("messageId",):
+            found = _message_id(each.value)
+            if found is None:
+                return
+            condition = found
+        case _:
+            return
+    if sum(map(len, pushed.conditions)) + len(condition) <= _SQL_CHARS_MAX and each.value.isprintable():
+        pushed.conditions += (condition,)
+
+
+def _message_id(text: str) -> str | None:
+    """All message-ids that the column shows as this text, or None if that cannot be said."""
+    as_string = f"p.message_id = {_quoted(text)}"
+    if _UUID.fullmatch(text) or text == "0x" or (_ULONG.fullmatch(text) and len(text) > _ULONG_DIGITS_MAX):
+        return None
+    if _ULONG.fullmatch(text) or _HEX.fullmatch(text):
+        return f"({as_string} OR p.message_id = {text})"
+    return as_string
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
+
+
+__all__ = ["Pushed", "push"]

@@ -1,0 +1,382 @@
+"""Thousands of encoded messages to one Arrow batch, by the layouts that their publishers repeat.
+
+A layout (see `layout_learning`) is laid over all messages of a batch at once with numpy: constant bytes are
+compared, lengths and sizes followed, and every message must end where the layout says it ends, so that
+one that differs in anything but its values is not taken for one of that layout. The rest is tried with
+the next layout, and what none fits is read by `message_row.read_row`, which says what is right. Values
+become Arrow columns without a Python object for each. About 0.4 microseconds a message of 100 bytes,
+against 12 one by one (docs/adr/0019).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from amqp10broker.amqp10.codec import decode
+from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.spark.errors import UnreadableMessage
+from amqp10broker.spark.layout_learning import Block, Layout, Value, learn
+from amqp10broker.spark.message_row import US_MAX, MessageRow, read_row, text_of
+from amqp10broker.spark.schema import arrow_schema
+
+LAYOUTS_MAX: Final = 16
+"""Layouts kept; messages of more shapes than this are not repeating themselves."""
+_ROWS_WORTH_IT: Final = 8
+"""Fewer messages are read one by one: numpy's own cost is that of some ten messages."""
+
+_UNSIGNED: Final = {0x50: "u1", 0x52: "u1", 0x53: "u1", 0x60: ">u2", 0x70: ">u4", 0x80: ">u8"}
+_SIGNED: Final = {0x51: "i1", 0x54: "i1", 0x55: "i1", 0x61: ">i2", 0x71: ">i4", 0x81: ">i8"}
+_TEXTS: Final = frozenset({0xA1, 0xB1, 0xA3, 0xB3})
+_NOT_OF_THIS_KIND: Final = (DecodeError, pa.ArrowInvalid, UnicodeDecodeError)
+
+
+class RowDecoder:
+    """Makes batches of one stream or queue; keeps the layouts that it has learned.
+
+    Args:
+        stream: the text of the column `stream`.
+    """
+
+    def __init__(self, stream: str) -> None:
+        self._stream = stream
+        self._layouts: list[CompiledLayout] = []
+
+    def batch(self, payloads: Sequence[bytes]) -> pa.RecordBatch:
+        """Encoded messages as rows, in order.
+
+        Raises:
+            UnreadableMessage: one is no message; the error names its place.
+        """
+        groups: list[tuple[Any, pa.RecordBatch]] = []
+        left = np.arange(len(payloads))
+        if len(left) >= _ROWS_WORTH_IT:
+            sheet = Sheet(payloads)
+            left = self._by_known_layouts(sheet, left, groups)
+            for _ in range(LAYOUTS_MAX):
+                if len(left) < _ROWS_WORTH_IT:
+                    break
+                left = self._by_a_new_layout(payloads, sheet, left, groups)
+        if len(left):
+            groups.append((left, self._one_by_one(payloads, left)))
+        return _in_order(groups)
+
+    def _by_a_new_layout(
+        self, payloads: Sequence[bytes], sheet: Sheet, left: Any, groups: list[tuple[Any, pa.RecordBatch]]
+    ) -> Any:
+        """Learn from the first message that is left; returns what is left then."""
+        layout = _learned(payloads[left[0]])
+        if layout is not None:
+            rest = _try(layout, sheet, left, groups, self._stream)
+            if len(rest) < len(left):
+                self._layouts.insert(0, layout)
+                del self._layouts[LAYOUTS_MAX:]
+                return rest
+        groups.append((left[:1], self._one_by_one(payloads, left[:1])))
+        return left[1:]
+
+    def _by_known_layouts(self, sheet: Sheet, left: Any, groups: list[tuple[Any, pa.RecordBatch]]) -> Any:
+        for layout in tuple(self._layouts):
+            if not len(left):
+                break
+            rest = _try(layout, sheet, left, groups, self._stream)
+            if len(rest) < len(left) and self._layouts[0] is not layout:
+                self._layouts.remove(layout)  # the ones in use come first
+                self._layouts.insert(0, layout)
+            left = rest
+        return left
+
+    def _one_by_one(self, payloads: Sequence[bytes], rows: Any) -> pa.RecordBatch:
+        read: list[MessageRow] = []
+        for number in rows:
+            try:
+                read.append(read_row(payloads[number]))
+            except DecodeError as error:
+                raise UnreadableMessage(self._stream, int(number), str(error)) from error
+        columns: list[Any] = list(zip(*read, strict=True)) if read else [[] for _ in MessageRow._fields]
+        maps = [None if each is None else list(each.items()) for each in columns[5]]
+        schema = arrow_schema()
+        values = [[self._stream] * len(read), *columns[:5], maps]
+        return pa.RecordBatch.from_arrays(
+            [pa.array(each, field.type) for each, field in zip(values, schema, strict=True)], schema=schema
+        )
+
+
+class Sheet:
+    """Messages side by side in one buffer.
+
+    Attributes:
+        data: all their bytes.
+        array: the same, for numpy.
+        starts, stops: of each message.
+    """
+
+    def __init__(self, payloads: Sequence[bytes]) -> None:
+        self.data = b"".join(payloads)
+        self.array = np.frombuffer(self.data, np.uint8)
+        lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
+        self.stops = np.cumsum(lengths)
+        self.starts = self.stops - lengths
+
+
+class Capture:
+    """Values of one slot: `fixed` is their bytes row by row, else they stand from `starts` to `stops`."""
+
+    __slots__ = ("fixed", "starts", "stops")
+
+    def __init__(self, fixed: Any = None, starts: Any = None, stops: Any = None) -> None:
+        self.fixed = fixed
+        self.starts = starts
+        self.stops = stops
+
+    def only(self, chosen: Any) -> Capture:
+        """Those of some rows."""
+        if self.fixed is not None:
+            return Capture(self.fixed[chosen])
+        return Capture(None, self.starts[chosen], self.stops[chosen])
+
+    def binaries(self, sheet: Sheet, kind: pa.DataType) -> pa.Array:
+        """As an Arrow array of binaries or strings, which are not checked."""
+        if self.fixed is not None:
+            count, width = self.fixed.shape
+            offsets = np.arange(count + 1, dtype=np.int32) * width
+            content = np.ascontiguousarray(self.fixed)
+            buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(content)]
+            return pa.Array.from_buffers(kind, count, buffers)
+        # An array of values and of what stands between them, of which every second one is taken: Arrow
+        # copies them without an object for each.
+        count = len(self.starts)
+        offsets = np.empty(2 * count, np.int32)
+        offsets[0::2] = self.starts
+        offsets[1::2] = self.stops
+        both = pa.Array.from_buffers(
+            kind, 2 * count - 1, [None, pa.py_buffer(offsets), pa.py_buffer(sheet.data)]
+        )
+        return both.take(pa.array(np.arange(0, 2 * count - 1, 2, dtype=np.int32)))
+
+    def numbers(self, kind: str) -> Any:
+        """As integers, unsigned ones of 8 bytes as such, all others signed."""
+        read = np.ascontiguousarray(self.fixed).view(kind)[:, 0]
+        return read.astype(np.uint64 if kind == ">u8" else np.int64)
+
+
+class CompiledLayout:
+    """A layout with its patterns as numpy arrays."""
+
+    def __init__(self, layout: Layout) -> None:
+        self.layout = layout
+        self._blocks = [
+            (block, np.frombuffer(bytes(block.pattern), np.uint8), np.frombuffer(bytes(block.mask), np.uint8))
+            for block in layout.blocks
+        ]
+
+    def find(self, sheet: Sheet, rows: Any) -> tuple[Any, Any, dict[int, Capture]] | None:
+        """The rows that have this layout, the others, and the values; None if there are none."""
+        base = sheet.starts[rows]
+        good: Any = np.ones(len(rows), bool)
+        captures: dict[int, Capture] = {}
+        ends: dict[int, Any] = {}
+        for block, pattern, mask in self._blocks:
+            window = _windows(sheet.array, base, len(pattern), good)
+            if window is None:
+                return None
+            if len(pattern):
+                good &= ((window ^ pattern) & mask).max(axis=1) == 0
+            if not good.any():
+                return None
+            base = self._follow(block, window, base, good, captures, ends)
+        good &= base == sheet.stops[rows]
+        if good.all():
+            return rows, rows[:0], captures
+        if not good.any():
+            return None
+        return rows[good], rows[~good], {slot: capture.only(good) for slot, capture in captures.items()}
+
+    @staticmethod
+    def _follow(
+        block: Block, window: Any, base: Any, good: Any, captures: dict[int, Capture], ends: dict[int, Any]
+    ) -> Any:
+        """Take a block's values, check where compounds end; returns where the next block begins."""
+        for number, at, width in block.sizes:
+            ends[number] = base + (at + width) + _big_endian(window, at, width)
+        for number, at in block.ends:
+            good &= base + at == ends[number]
+        for slot, at, width in block.fixed:
+            captures[slot] = Capture(window[:, at : at + width])
+        if block.var is None:
+            return base + len(block.pattern)
+        slot_or_none, width = block.var
+        starts = base + len(block.pattern)
+        stops = starts + _big_endian(window, len(block.pattern) - width, width)
+        if slot_or_none is not None:
+            captures[slot_or_none] = Capture(None, starts, stops)
+        return stops
+
+    def batch(self, sheet: Sheet, captures: dict[int, Capture], count: int, stream: str) -> pa.RecordBatch:
+        """The rows.
+
+        Raises:
+            ArrowInvalid: a text is no UTF-8.
+            DecodeError: another value is none of its type, or out of range.
+        """
+        layout = self.layout
+        for slot in layout.utf8:
+            captures[slot].binaries(sheet, pa.utf8()).validate(full=True)
+        for slot in layout.ascii:
+            _check_ascii(captures[slot].binaries(sheet, pa.utf8()))
+        columns = [
+            pa.repeat(pa.scalar(stream, pa.string()), count),
+            _offsets(layout.offset, captures, count),
+            self._times(captures, count),
+            _texts(layout.message_id, sheet, captures, count),
+            _texts(layout.subject, sheet, captures, count),
+            self._bodies(sheet, captures, count),
+            self._application(sheet, captures, count),
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
+
+    def _times(self, captures: dict[int, Capture], count: int) -> pa.Array:
+        value = self.layout.creation_time or self.layout.annotated_time
+        kind = arrow_schema().field("enqueuedTime").type
+        if self.layout.annotated_time is not None:
+            _check_range(_integers(self.layout.annotated_time, captures))
+        if value is None:
+            return pa.nulls(count, kind)
+        ms = _integers(value, captures)
+        far = (ms > US_MAX // 1000) | (ms < -(US_MAX // 1000))
+        return pa.array(np.where(far, 0, ms) * 1000, pa.int64(), mask=far if far.any() else None).cast(kind)
+
+    def _bodies(self, sheet: Sheet, captures: dict[int, Capture], count: int) -> pa.Array:
+        body = self.layout.body
+        if body is None:
+            return pa.nulls(count, pa.binary())
+        if isinstance(body, bytes):
+            return pa.repeat(pa.scalar(body, pa.binary()), count)
+        return captures[body].binaries(sheet, pa.binary())
+
+    def _application(self, sheet: Sheet, captures: dict[int, Capture], count: int) -> pa.Array:
+        pairs = self.layout.application
+        kind = arrow_schema().field("applicationProperties").type
+        if pairs is None:
+            return pa.nulls(count, kind)
+        many = len(pairs)
+        offsets = pa.array(np.arange(count + 1, dtype=np.int32) * many, pa.int32())
+        if not pairs:
+            empty = pa.array([], pa.string())
+            return pa.MapArray.from_arrays(offsets, empty, empty).cast(kind)
+        keys = pa.array([key for key, _ in pairs], pa.string())
+        values = pa.concat_arrays([_texts(value, sheet, captures, count) for _, value in pairs])
+        # Column after column becomes row after row.
+        order = (np.arange(many) * count + np.arange(count)[:, None]).reshape(-1)
+        repeated = keys.take(pa.array(np.tile(np.arange(many), count)))
+        return pa.MapArray.from_arrays(offsets, repeated, values.take(pa.array(order)))
+
+
+def _try(
+    layout: CompiledLayout, sheet: Sheet, rows: Any, groups: list[tuple[Any, pa.RecordBatch]], stream: str
+) -> Any:
+    """Read those of `rows` that have the layout; returns the others."""
+    found = layout.find(sheet, rows)
+    if found is None:
+        return rows
+    mine, rest, captures = found
+    try:
+        groups.append((mine, layout.batch(sheet, captures, len(mine), stream)))
+    except _NOT_OF_THIS_KIND:
+        return rows  # a text that is none, a number out of range: whose, is found one by one
+    return rest
+
+
+def _learned(payload: bytes) -> CompiledLayout | None:
+    """The layout of a message, if it is one and has one."""
+    try:
+        read_row(payload)
+    except DecodeError:
+        return None  # its error is raised when it is read alone
+    layout = learn(payload)
+    return None if layout is None else CompiledLayout(layout)
+
+
+def _windows(array: Any, base: Any, width: int, good: Any) -> Any:
+    """`width` bytes from each of `base`, as rows; None if the buffer is shorter than that."""
+    last = len(array) - width
+    if last < 0:
+        return None
+    good &= base <= last
+    every = np.lib.stride_tricks.as_strided(array, (last + 1, width), (1, 1), writeable=False)
+    return every[np.minimum(base, last)]
+
+
+def _big_endian(window: Any, at: int, width: int) -> Any:
+    if width == 1:
+        return window[:, at].astype(np.int64)
+    return np.ascontiguousarray(window[:, at : at + 4]).view(">u4")[:, 0].astype(np.int64)
+
+
+def _integers(value: Value, captures: dict[int, Capture]) -> Any:
+    assert value.slot is not None
+    kind = ">i8" if value.code == 0x83 else _SIGNED.get(value.code) or _UNSIGNED[value.code]
+    return captures[value.slot].numbers(kind)
+
+
+def _offsets(value: Value | None, captures: dict[int, Capture], count: int) -> pa.Array:
+    if value is None:
+        return pa.nulls(count, pa.int64())
+    numbers = _integers(value, captures)
+    if (numbers > US_MAX).any():
+        raise DecodeError("an offset beyond 64 bits with a sign")
+    return pa.array(numbers.astype(np.int64))
+
+
+def _check_range(ms: Any) -> None:
+    if (ms < -US_MAX).any():
+        raise DecodeError("a time beyond 64 bits")
+
+
+def _check_ascii(texts: pa.Array) -> None:
+    texts.validate(full=True)
+    if not pc.all(pc.string_is_ascii(texts)).as_py():
+        raise DecodeError("a symbol that is not ASCII")
+
+
+def _texts(value: Value | None, sheet: Sheet, captures: dict[int, Capture], count: int) -> pa.Array:
+    """Values as text; see `message_row`."""
+    if value is None or (value.slot is None and value.text is None):
+        return pa.nulls(count, pa.string())
+    if value.slot is None:
+        return pa.repeat(pa.scalar(value.text, pa.string()), count)
+    capture = captures[value.slot]
+    if value.code in _TEXTS:
+        texts = capture.binaries(sheet, pa.utf8())
+        if value.code in (0xA3, 0xB3):
+            _check_ascii(texts)
+        else:
+            texts.validate(full=True)
+        return texts
+    kind = _UNSIGNED.get(value.code) or _SIGNED.get(value.code)
+    if kind is not None:
+        return pa.array(capture.numbers(kind)).cast(pa.string())
+    contents = capture.binaries(sheet, pa.binary()).to_pylist()
+    if value.code in (0xA0, 0xB0):
+        return pa.array(["0x" + each.hex() for each in contents], pa.string())
+    constructor = bytes((value.code,))
+    return pa.array([text_of(decode(constructor + each)[0]) for each in contents], pa.string())
+
+
+def _in_order(groups: list[tuple[Any, pa.RecordBatch]]) -> pa.RecordBatch:
+    """One batch with the rows where they belong."""
+    if not groups:
+        return pa.RecordBatch.from_pylist([], schema=arrow_schema())
+    if len(groups) == 1:
+        return groups[0][1]
+    places = np.concatenate([rows for rows, _ in groups])
+    table = pa.Table.from_batches([batch for _, batch in groups]).combine_chunks()
+    (batch,) = table.to_batches()
+    return batch.take(pa.array(np.argsort(places, kind="stable")))
+
+
+__all__ = ["LAYOUTS_MAX", "RowDecoder"]

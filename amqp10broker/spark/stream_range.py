@@ -1,0 +1,319 @@
+"""Reads a range of a stream's offsets, the same rows each time: what one Spark task does.
+
+Without a filter the range is read to its last offset, and every offset in it must come (but of RabbitMQ,
+which uses some offsets for itself). With a filter the broker sends what matches and says nothing of the
+rest; that it has looked at the whole range is known when a later message comes, or when it gives credit back
+on a drain, because it has reached the stream's end.
+
+A connection that breaks is made again and the range goes on behind the last row that was read, as long as
+there is progress within `retryTimeout`.
+
+Loss: retention may take messages away before they are read. Without a filter that is a gap. With one, the
+stream's first offset is looked at after each batch: as long as it is not above the place up to which the
+range was known to be whole, nothing in between was lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
+
+from amqp10broker.client.blocking import Client
+from amqp10broker.client.bulk import BulkReceiver
+from amqp10broker.client.errors import ClientError
+from amqp10broker.spark.connection import dial, may_pass, translated
+from amqp10broker.spark.errors import DataLost, ReadStalled
+from amqp10broker.spark.options import StreamOptions
+from amqp10broker.spark.row_layouts import RowDecoder
+from amqp10broker.spark.schema import COLUMNS
+from amqp10broker.spark.stream_ends import StreamEnds, attach, ends_of, offset_of
+
+BATCH_BYTES_MAX: Final = 32_000_000
+"""An Arrow batch ends here although `arrowBatchSize` rows are not reached, so that large messages fit."""
+STALL_S: Final = 2.0
+"""Silence after which the broker is asked, by a drain, whether anything is still to come."""
+_OFFSET: Final = COLUMNS.index("offset")
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class StreamRange(InputPartition):
+    """Offsets from `start` to below `end`.
+
+    Attributes:
+        dense: every one of them is a message (see `stream_ends.Bounds`).
+    """
+
+    start: int
+    end: int
+    dense: bool
+
+
+def split(start: int, end: int, pieces: int, *, dense: bool) -> list[StreamRange]:
+    """Cut a range into as many ranges of nearly one size, or fewer if there are fewer offsets."""
+    count = max(0, end - start)
+    pieces = min(pieces, count)
+    marks = [start + count * number // pieces for number in range(pieces + 1)] if pieces else []
+    return [StreamRange(low, high, dense) for low, high in pairwise(marks)]
+
+
+def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> Iterator[pa.RecordBatch]:
+    """The rows of a range as Arrow batches.
+
+    Args:
+        options: of the source.
+        piece: the range.
+        sql: filter that the broker applies.
+
+    Raises:
+        DataLost: messages of the range are no longer there, and `failOnDataLoss` is true.
+        ReadStalled: nothing comes although messages are missing.
+        SparkSourceError: the broker cannot be reached or refuses.
+    """
+    reading = _Reading(options, piece, sql)
+    deadline = time.monotonic() + options.connection.retry_timeout_s
+    pause = 0.05
+    while True:
+        before = reading.position
+        try:
+            yield from reading.rows()
+            return
+        except ClientError as error:
+            now = time.monotonic()
+            if reading.position > before:
+                deadline = now + options.connection.retry_timeout_s
+                pause = 0.05
+            if not may_pass(error) or now >= deadline:
+                raise translated(error, options.connection, queue=options.stream) from error
+            time.sleep(min(pause, deadline - now))
+            pause = min(2 * pause, 2.0)
+
+
+class _Reading:
+    """A range that is being read, over one connection after another.
+
+    Attributes:
+        position: the first offset that was not yet read, or with a filter not yet known to be looked at.
+    """
+
+    def __init__(self, options: StreamOptions, piece: StreamRange, sql: str | None) -> None:
+        self.position = piece.start
+        self._options = options
+        self._piece = piece
+        self._sql = sql
+        self._decoder = RowDecoder(options.stream)
+        self._waiting: list[bytes] = []
+        self._waiting_bytes = 0
+        self._whole_to = piece.start
+        self._client: Client
+        self._ends: StreamEnds | None = None
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        """Connect, and read on to the end of the range."""
+        options = self._options
+        self._waiting, self._waiting_bytes, self._ends = [], 0, None
+        window = max(2048, 2 * options.link_credit)
+        self._client = dial(options.connection, purpose="source", incoming_window=window)
+        try:
+            receiver = attach(self._client, options.stream, self.position, self._sql)
+            every = self._sql is None and self._piece.dense
+            yield from (self._all(receiver) if every else self._drained(receiver))
+            self._client.close()
+        finally:
+            self._client.abort()
+
+    # --- every offset is a message that must come ---------------------------------------------------
+
+    def _all(self, receiver: BulkReceiver) -> Iterator[pa.RecordBatch]:
+        end = self._piece.end
+        credit_max = self._options.link_credit
+        first = True
+        while self.position < end:
+            missing = end - self.position - len(self._waiting)
+            if receiver.credit <= credit_max // 2 and receiver.credit < missing:
+                receiver.grant(min(credit_max, missing))
+            if missing > 0 and not receiver.wait(min(STALL_S, self._options.idle_timeout_s)):
+                if self._nothing_more(receiver, missing):
+                    yield from self._batches(rest=True)
+                    self._note_missing_tail()
+                    return
+                continue
+            self._take(receiver)
+            if first and self._waiting:
+                first = False
+                self._begin_at(offset_of(self._waiting[0]))
+            yield from self._batches(rest=missing <= 0 or len(self._waiting) >= end - self.position)
+
+    def _begin_at(self, offset: int) -> None:
+        """The first message of a connection: above the position if retention was faster than we."""
+        upto = min(offset, self._piece.end)
+        if upto > self.position:
+            self._lost(upto - self.position, f"{offset} came first, and {self.position} was asked for")
+            self.position = upto
+
+    def _nothing_more(self, receiver: BulkReceiver, missing: int) -> bool:
+        """Ask whether anything comes; what came with the answer stands in `_waiting`."""
+        receiver.grant(min(self._options.link_credit, missing), drain=True)
+        self._wait_for_drain(receiver)
+        self._take(receiver)
+        return receiver.exhausted
+
+    def _note_missing_tail(self) -> None:
+        """The stream has no more messages below the range's end."""
+        if self.position >= self._piece.end:
+            return
+        self._lost(self._piece.end - self.position, f"the stream ends at {self._bounds().next}")
+        self.position = self._piece.end
+
+    # --- some offsets are no messages, or none that the filter lets through -------------------------
+
+    def _drained(self, receiver: BulkReceiver) -> Iterator[pa.RecordBatch]:
+        """Each grant is a drain, so that the broker says when it has looked at everything."""
+        end = self._piece.end
+        while self.position < end:
+            if receiver.end.drained:
+                if receiver.exhausted:
+                    break
+                receiver.grant(self._options.link_credit, drain=True)
+            if not receiver.wait(
+                self._options.idle_timeout_s, lambda: bool(receiver.end.payloads) or receiver.end.drained
+            ):
+                self._stalled()
+            self._take(receiver)
+            yield from self._batches(rest=receiver.end.drained)
+        yield from self._batches(rest=True)
+        bounds = self._check_retention()
+        if bounds.next < end:
+            self._lost(end - bounds.next, f"the stream ends at {bounds.next}")
+        self.position = end
+
+    def _check_retention(self) -> Any:
+        """Whether everything up to `position` was there when the broker came by."""
+        bounds = self._bounds()
+        if bounds.first > self._whole_to and self._whole_to < self._piece.end:
+            upto = min(bounds.first, self._piece.end)
+            self._lost(upto - self._whole_to, f"the stream begins at {bounds.first} by now")
+        self._whole_to = max(self.position, self._whole_to)
+        return bounds
+
+    # --- common -----------------------------------------------------------------------------------
+
+    def _take(self, receiver: BulkReceiver) -> None:
+        payloads = receiver.take()
+        self._waiting += payloads
+        self._waiting_bytes += sum(map(len, payloads))
+
+    def _batches(self, *, rest: bool) -> Iterator[pa.RecordBatch]:
+        """What waits, in batches of the size wanted; the remainder too if nothing will join it."""
+        size = self._options.arrow_batch_rows
+        while self._waiting and (
+            rest or len(self._waiting) >= size or self._waiting_bytes >= BATCH_BYTES_MAX
+        ):
+            payloads = self._cut(size)
+            batch = self._trimmed(self._decoder.batch(payloads))
+            if len(batch):
+                yield batch
+            if self._sql is not None:
+                self._check_retention()
+
+    def _cut(self, size: int) -> list[bytes]:
+        """The next messages of one batch: `size` at most, and not many bytes more than allowed."""
+        taken = self._waiting[:size]
+        if self._waiting_bytes > BATCH_BYTES_MAX:
+            total = 0
+            for number, payload in enumerate(taken):
+                total += len(payload)
+                if total > BATCH_BYTES_MAX:
+                    taken = taken[: number + 1]
+                    break
+        self._waiting = self._waiting[len(taken) :]
+        self._waiting_bytes -= sum(map(len, taken))
+        return taken
+
+    def _trimmed(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Only rows of the range that were not read before; moves the position, and notes what is missing."""
+        column = batch.column(_OFFSET)
+        if column.null_count:
+            raise ReadStalled(
+                f"messages of '{self._options.stream}' came without the annotation x-stream-offset: is this "
+                "a stream?"
+            )
+        offsets = column.to_numpy()
+        end = self._piece.end
+        first, last = int(offsets[0]), int(offsets[-1])
+        if not (first == self.position and last - first == len(batch) - 1 and last < end):
+            low = int(np.searchsorted(offsets, self.position))
+            high = int(np.searchsorted(offsets, end))
+            if high < len(batch):
+                last = end - 1  # what was beyond shows that the range was looked at to its end
+            batch, offsets = batch.slice(low, high - low), offsets[low:high]
+            if self._sql is None:
+                self._check_gaps(offsets)
+        self.position = max(self.position, last + 1)
+        if self._sql is None:
+            self._whole_to = self.position
+        return batch
+
+    def _check_gaps(self, offsets: Any) -> None:
+        """Whether offsets are missing in front of, or between, those that came."""
+        before = np.concatenate([[self.position - 1], offsets[:-1]])
+        gaps = np.nonzero(offsets - before > 1)[0]
+        for number in gaps:
+            low, high = int(before[number]) + 1, int(offsets[number])
+            bounds = self._bounds()
+            if self._piece.dense or bounds.first > low:
+                self._lost(
+                    high - low, f"{high} came after {low - 1}, and the stream begins at {bounds.first}"
+                )
+
+    def _wait_for_drain(self, receiver: BulkReceiver) -> None:
+        if not receiver.wait(self._options.idle_timeout_s, lambda: receiver.end.drained):
+            self._stalled()
+
+    def _stalled(self) -> None:
+        options = self._options
+        raise ReadStalled(
+            f"nothing came from stream '{options.stream}' for {options.idle_timeout_s:g} s, but offsets "
+            f"{self.position} to {self._piece.end - 1} are missing: look at the broker's log and status, or "
+            "raise the option idleTimeout"
+        )
+
+    def _bounds(self) -> Any:
+        if self._ends is None:
+            self._ends = ends_of(self._client, self._options.stream, self._options.idle_timeout_s)
+        return self._ends.bounds()
+
+    def _lost(self, count: int, why: str) -> None:
+        report_loss(self._options, count, f"{why} (range {self._piece.start} to {self._piece.end - 1})")
+
+
+def report_loss(options: StreamOptions, count: int, why: str) -> None:
+    """Messages that should be read are not there: raise, or log.
+
+    Args:
+        options: `fail_on_data_loss` decides.
+        count: how many offsets.
+        why: a clause that says how it is known.
+
+    Raises:
+        DataLost: if it is to fail.
+    """
+    words = f"{count} messages of stream '{options.stream}' are lost to the reader: {why}"
+    if options.fail_on_data_loss:
+        raise DataLost(
+            f"{words}; keep messages longer (max-age, max-length-bytes), read more often, or set "
+            "failOnDataLoss to false to go on without them"
+        )
+    _log.warning("%s; going on, because failOnDataLoss is false", words)
+
+
+__all__ = ["StreamRange", "read_range", "report_loss", "split"]

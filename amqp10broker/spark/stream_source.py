@@ -1,0 +1,222 @@
+"""A stream as a source of Spark, in batch and streaming queries: what runs on the driver.
+
+Offsets are the checkpoint. The driver decides on ranges of offsets, tasks read them (`stream_range`), and a
+range that is read again gives the same rows. Spark pickles a reader for its tasks, and asks the same object
+of a streaming query from beginning to end; a connection is therefore opened where it is used, and never
+travels.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from amqp10broker.spark.errors import OptionError, QueueUnusable, SparkSourceError
+from amqp10broker.spark.options import StartKind, StreamOptions
+from amqp10broker.spark.pushdown import Pushed, push
+from amqp10broker.spark.stream_ends import Bounds, Questions
+from amqp10broker.spark.stream_range import StreamRange, read_range, report_loss, split
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+ROWS_WORTH_A_TASK: Final = 10_000
+"""Unless `minPartitions` says otherwise: a task costs some 50 ms, which is 10 000 rows and more."""
+
+
+def batch_reader(options: StreamOptions) -> DataSourceReader:
+    """The reader of a batch query; only with the option `pushdown` one that takes filters over.
+
+    Spark refuses a reader that could take filters over unless its own setting allows it.
+    """
+    return PushdownReader(options) if options.pushdown else StreamReader(options)
+
+
+class StreamReader(DataSourceReader):
+    """Reads the offsets that the options name, or all that are there now."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._pushed = Pushed()
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """The ranges, as the stream is now.
+
+        Raises:
+            SparkSourceError: the broker cannot be reached, there is no such stream, or messages are lost.
+        """
+        questions = Questions(self._options)
+        try:
+            bounds = questions.bounds()
+            start = first_offset(self._options, bounds, questions)
+        finally:
+            questions.close()
+        end = bounds.next if self._options.end_offset is None else self._options.end_offset
+        if end > bounds.next:
+            raise OptionError(
+                "endingOffsets",
+                f"is {end}, and stream '{self._options.stream}' ends at {bounds.next}",
+                f"must be latest, or at most {bounds.next} for now",
+            )
+        low = max(start, self._pushed.low)
+        high = end if self._pushed.high is None else min(end, self._pushed.high)
+        return plan(self._options, low, high, bounds)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        if isinstance(partition, StreamRange):  # Spark asks once with none if there are no ranges
+            yield from read_range(self._options, partition, self._pushed.sql(self._options.filter))
+
+
+class PushdownReader(StreamReader):
+    """The same, and it takes over what it can of the query's conditions."""
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        """See `pushdown.push`."""
+        return list(push(filters, self._pushed))
+
+
+class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads a stream on and on; an offset is ``{"STREAM": the first that was not read}``."""
+
+    def __init__(self, options: StreamOptions) -> None:
+        self._options = options
+        self._target: int | None = None
+        self._latest: int | None = None
+        self._questions = Questions(options)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For tasks: without the driver's connection."""
+        return {**self.__dict__, "_questions": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._questions = Questions(self._options)
+
+    # --- what is to be read -----------------------------------------------------------------------
+
+    def initialOffset(self) -> dict[str, int]:
+        """Where a query begins that has no checkpoint."""
+        return self._offset(first_offset(self._options, self._bounds(), self._questions))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The option `maxOffsetsPerTrigger`."""
+        most = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if most is None else ReadMaxRows(most)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """What is published from now on is for the next run."""
+        self._target = self._bounds().next
+
+    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
+        """How far the next batch goes.
+
+        Raises:
+            SparkSourceError: the broker cannot be reached, or the checkpoint does not belong to the stream.
+        """
+        at = self._position(start)
+        bounds = self._bounds()
+        end = bounds.next if self._target is None else min(self._target, bounds.next)
+        if bounds.next < at:
+            raise QueueUnusable(
+                f"the checkpoint says that stream '{self._options.stream}' was read up to {at}, but it ends "
+                f"at {bounds.next}: it was deleted and declared again, or lost its data; begin with a new "
+                "checkpointLocation"
+            )
+        if isinstance(limit, ReadMaxRows):
+            # Lost messages must not use the limit up: the batch would be empty again and again.
+            end = min(end, max(at, bounds.first) + limit.max_rows)
+        return self._offset(max(end, at))
+
+    def reportLatestOffset(self) -> dict[str, int] | None:
+        """For the query's progress: the end of the stream when it was last looked at."""
+        return None if self._latest is None else self._offset(self._latest)
+
+    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
+        """The ranges of a batch.
+
+        Raises:
+            SparkSourceError: the broker cannot be reached, or messages are lost.
+        """
+        low, high = self._position(start), self._position(end)
+        return plan(self._options, low, high, self._bounds()) if low < high else []
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of one range."""
+        if isinstance(partition, StreamRange):
+            yield from read_range(self._options, partition, self._options.filter)
+
+    def commit(self, end: dict[str, int]) -> None:
+        """Nothing to do: reading takes nothing away, and the checkpoint is Spark's."""
+
+    def stop(self) -> None:
+        """Close the driver's connection."""
+        self._questions.close()
+
+    def _bounds(self) -> Bounds:
+        bounds = self._questions.bounds()
+        self._latest = bounds.next
+        return bounds
+
+    def _offset(self, value: int) -> dict[str, int]:
+        return {self._options.stream: value}
+
+    def _position(self, offset: dict[str, int]) -> int:
+        if list(offset) != [self._options.stream]:
+            raise SparkSourceError(
+                f"the checkpoint belongs to {', '.join(map(repr, offset))}, and the option stream is "
+                f"'{self._options.stream}': use another checkpointLocation"
+            )
+        return int(offset[self._options.stream])
+
+
+def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -> int:
+    """The offset that the options mean by their start."""
+    match options.start.kind:
+        case StartKind.EARLIEST:
+            return bounds.first
+        case StartKind.LATEST:
+            return bounds.next
+        case StartKind.OFFSET:
+            return options.start.value
+        case StartKind.TIMESTAMP:
+            found = questions.offset_at(options.start.value)
+            return bounds.next if found is None else found
+
+
+def plan(options: StreamOptions, start: int, end: int, bounds: Bounds) -> list[StreamRange]:
+    """Ranges for tasks; what retention has taken away is reported here, before any task runs.
+
+    Raises:
+        DataLost: if it is to fail.
+    """
+    if start < min(end, bounds.first):
+        report_loss(
+            options,
+            min(end, bounds.first) - start,
+            f"offset {start} is asked for, and the stream begins at {bounds.first}",
+        )
+        start = min(end, bounds.first)
+    pieces = options.min_partitions
+    if pieces is None:
+        pieces = min(os.cpu_count() or 1, -(-(end - start) // ROWS_WORTH_A_TASK))
+    return split(start, end, pieces, dense=bounds.dense)
+
+
+__all__ = ["PushdownReader", "StreamReader", "StreamStreamReader", "batch_reader", "plan"]

@@ -1,0 +1,299 @@
+"""The bulk decoder gives the rows that reading message by message gives, whatever the messages are."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+from uuid import UUID
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.amqp10.types import (
+    Byte,
+    Char,
+    Described,
+    Float,
+    Int,
+    Long,
+    Map,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+    UShort,
+)
+from amqp10broker.client.message import BodyKind, Header, Message, Properties, decode_message
+from amqp10broker.spark.errors import UnreadableMessage
+from amqp10broker.spark.message_row import read_row, text_of
+from amqp10broker.spark.row_layouts import RowDecoder
+
+TEXT = st.text(max_size=8) | st.text("ab", min_size=250, max_size=260)
+ASCII = st.text(st.characters(codec="ascii"), max_size=8)
+INT64 = st.integers(-(2**63), 2**63 - 1)
+SCALARS = st.one_of(
+    st.none(),
+    st.booleans(),
+    TEXT,
+    ASCII.map(Symbol),
+    st.binary(max_size=8),
+    INT64,
+    INT64.map(Long),
+    st.integers(-(2**31), 2**31 - 1).map(Int),
+    st.integers(0, 2**64 - 1).map(ULong),
+    st.integers(0, 2**32 - 1).map(UInt),
+    st.integers(0, 2**16 - 1).map(UShort),
+    st.integers(-(2**15), 2**15 - 1).map(Short),
+    st.integers(0, 255).map(UByte),
+    st.integers(-128, 127).map(Byte),
+    INT64.map(Timestamp),
+    st.floats(allow_nan=False),
+    st.floats(width=32, allow_nan=False).map(Float),
+    st.characters(codec="utf-8").map(Char),
+    st.uuids(),
+)
+VALUES = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(TEXT, SCALARS, max_size=3)
+MESSAGE_IDS = st.none() | TEXT | st.binary(max_size=5) | st.uuids() | st.integers(0, 2**64 - 1).map(ULong)
+PROPERTIES = st.none() | st.builds(
+    Properties,
+    message_id=MESSAGE_IDS,
+    user_id=st.none() | st.binary(max_size=5),
+    to=st.none() | TEXT,
+    subject=st.none() | TEXT,
+    content_type=st.none() | ASCII.map(Symbol),
+    creation_time=st.none() | INT64,
+    group_sequence=st.none() | st.integers(0, 2**32 - 1),
+)
+ANNOTATIONS = st.none() | st.builds(
+    lambda offset, time, more: {
+        **{Symbol(key): value for key, value in more.items()},
+        **({} if time is None else {Symbol("x-opt-enqueued-time"): Timestamp(time)}),
+        **({} if offset is None else {Symbol("x-stream-offset"): ULong(offset)}),
+    },
+    st.none() | st.integers(0, 2**63 - 1),
+    st.none() | st.integers(-(2**62), 2**62),
+    st.dictionaries(ASCII.map("x-".__add__), SCALARS, max_size=2),
+)
+BODIES = st.one_of(
+    st.tuples(st.binary(max_size=8) | st.binary(min_size=254, max_size=258), st.just(BodyKind.DATA)),
+    st.tuples(VALUES, st.just(BodyKind.VALUE)),
+    st.tuples(st.lists(SCALARS, max_size=3), st.just(BodyKind.SEQUENCE)),
+)
+MESSAGES = st.builds(
+    lambda body, properties, application, annotations, header: Message(
+        body[0],
+        properties,
+        application,
+        header=header,
+        message_annotations=annotations,
+        kind=body[1],
+    ),
+    BODIES,
+    PROPERTIES,
+    st.none() | st.dictionaries(TEXT, VALUES, max_size=3),
+    ANNOTATIONS,
+    st.none() | st.builds(Header, durable=st.booleans(), priority=st.integers(0, 9)),
+)
+MUTATIONS = st.lists(st.tuples(st.integers(0, 10_000), st.integers(0, 255)), min_size=1, max_size=3)
+
+
+def plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows, with times as numbers: Python has none beyond the year 9999."""
+    place = batch.schema.names.index("enqueuedTime")
+    return batch.set_column(place, "enqueuedTime", batch.column(place).cast(pa.int64())).to_pylist()
+
+
+def expected(payloads: list[bytes]) -> list[dict[str, Any]]:
+    """One by one, which is what `RowDecoder` does with few messages."""
+    decoder = RowDecoder("s")
+    found: list[dict[str, Any]] = []
+    for payload in payloads:
+        found += plain(decoder.batch([payload]))
+    return found
+
+
+def variants(message: Message, count: int, seed: int) -> list[bytes]:
+    """Messages like one, with other values of the same types, as a publisher would send."""
+    chance = random.Random(seed)
+    encoded = []
+    for number in range(count):
+        annotations = dict(message.message_annotations or {})
+        annotations[Symbol("x-stream-offset")] = ULong(number + 2**33)
+        properties = message.properties
+        if properties is not None and isinstance(properties.message_id, str):
+            properties = Properties(message_id=f"{number}", subject=properties.subject)
+        body = message.body
+        if isinstance(body, bytes) and message.kind is BodyKind.DATA:
+            body = bytes(chance.randrange(256) for _ in range(chance.randrange(30)))
+        encoded.append(
+            Message(
+                body,
+                properties,
+                message.application_properties,
+                header=message.header,
+                message_annotations=annotations,
+                kind=message.kind,
+            ).encode()
+        )
+    return encoded
+
+
+@settings(max_examples=40)
+@given(st.lists(MESSAGES, min_size=1, max_size=4), st.integers(0, 2**32), st.data())
+def test_mixtures_of_shapes(messages: list[Message], seed: int, data: st.DataObject) -> None:
+    """Several publishers, mixed; the layouts learned from one batch are used on the next."""
+    payloads = [payload for message in messages for payload in variants(message, 12, seed)]
+    random.Random(seed).shuffle(payloads)
+    decoder = RowDecoder("s")
+    half = data.draw(st.integers(0, len(payloads)))
+    found = plain(decoder.batch(payloads[:half])) + plain(decoder.batch(payloads[half:]))
+    assert found == expected(payloads)
+
+
+@settings(max_examples=40)
+@given(st.lists(MESSAGES.map(Message.encode), min_size=8, max_size=20))
+def test_arbitrary_messages(payloads: list[bytes]) -> None:
+    """Nothing in common."""
+    assert plain(RowDecoder("s").batch(payloads)) == expected(payloads)
+
+
+@settings(max_examples=40)
+@given(MESSAGES, st.integers(0, 2**32), MUTATIONS, st.integers(0, 19))
+def test_damaged_messages(message: Message, seed: int, mutations: list[tuple[int, int]], at: int) -> None:
+    """One of many has other bytes somewhere: it is read as by itself, or refused as by itself."""
+    payloads = variants(message, 20, seed)
+    damaged = bytearray(payloads[at])
+    for place, octet in mutations:
+        damaged[place % len(damaged)] = octet
+    payloads[at] = bytes(damaged)
+    try:
+        wanted = expected(payloads)
+    except UnreadableMessage:
+        with pytest.raises(UnreadableMessage) as raised:
+            RowDecoder("s").batch(payloads)
+        assert raised.value.place == at
+    else:
+        assert plain(RowDecoder("s").batch(payloads)) == wanted
+
+
+@settings(max_examples=40)
+@given(MESSAGES)
+def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
+    """The general reader against the client's `decode_message`, which builds every value."""
+    payload = message.encode()
+    row = read_row(payload)
+    decoded = decode_message(payload)
+    properties = decoded.properties or Properties()
+    assert row.subject == properties.subject
+    assert row.message_id == text_of(properties.message_id)
+    assert row.offset == (decoded.message_annotations or {}).get(Symbol("x-stream-offset"))
+    application = decoded.application_properties
+    assert row.application_properties == (
+        None if application is None else {text_of(key): text_of(value) for key, value in application.items()}
+    )
+    match decoded.body:
+        case bytes():
+            assert row.body == decoded.body
+        case str() if not isinstance(decoded.body, Char):
+            assert row.body == decoded.body.encode()
+        case None:
+            assert row.body is None
+        case value:
+            assert row.body == encode(value)
+
+
+# --- cases by name ----------------------------------------------------------------------------------
+
+
+def section(code: int, value: Any) -> bytes:
+    return encode(Described(ULong(code), value))
+
+
+@pytest.mark.parametrize(
+    ("payload", "body"),
+    [
+        (section(0x75, b"a") + section(0x75, b"bc"), b"abc"),
+        (section(0x76, [1]) + section(0x76, ["x"]), encode([1]) + encode(["x"])),
+        (section(0x77, "grün"), "grün".encode()),
+        (section(0x77, Symbol("s")), b"s"),
+        (section(0x77, b"raw"), b"raw"),
+        (section(0x77, None), None),
+        (section(0x77, 5), encode(5)),
+        (section(0x77, Char("x")), encode(Char("x"))),
+        (section(0x77, {"a": 1}), encode({"a": 1})),
+        (section(0x70, []), None),
+        (b"", None),
+    ],
+)
+def test_bodies(payload: bytes, body: bytes | None) -> None:
+    """Alone, and as many at once."""
+    assert read_row(payload).body == body
+    assert RowDecoder("s").batch([payload] * 10).column("body").to_pylist() == [body] * 10
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+        (b"\x01\xff", "0x01ff"),
+        (b"", "0x"),
+        (ULong(2**64 - 1), "18446744073709551615"),
+        (Timestamp(1_700_000_000_123), "2023-11-14T22:13:20.123Z"),
+        (Timestamp(2**62), str(2**62)),
+        (True, "true"),
+        (1.5, "1.5"),
+        (Float(0.1), "0.10000000149011612"),
+        ([1], "0x" + encode([1]).hex()),
+        (None, None),
+    ],
+)
+def test_values_as_text(value: Any, text: str | None) -> None:
+    assert text_of(value) == text
+    payload = Message(b"", application_properties={"k": value}).encode()
+    found = RowDecoder("s").batch([payload] * 10).column("applicationProperties").to_pylist()
+    assert found == [[("k", text)]] * 10
+
+
+def test_keys_that_become_the_same_text() -> None:
+    """A binary or number as key is text, too; of two that are alike the later one stands."""
+    pairs = Map(((ULong(1), "a"), ("1", "b"), (b"k", "c")))
+    payload = section(0x74, pairs) + section(0x75, b"")
+    assert read_row(payload).application_properties == {"1": "b", "0x6b": "c"}
+    assert plain(RowDecoder("s").batch([payload] * 10)) == expected([payload] * 10)
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"garbage",
+        section(0x75, "text"),
+        section(0x75, b"") + section(0x77, 1),
+        section(0x74, [1]),
+        b"\x00\x53\x99\x40",
+        section(0x72, {Symbol("x-stream-offset"): "seven"}) + section(0x75, b""),
+    ],
+)
+def test_what_is_no_message(payload: bytes) -> None:
+    with pytest.raises(DecodeError):
+        read_row(payload)
+    good = section(0x75, b"good")
+    with pytest.raises(UnreadableMessage, match="message 3 of a batch of 's' is no AMQP 1.0 message"):
+        RowDecoder("s").batch([good] * 3 + [payload] + [good] * 20)
+
+
+def test_many_shapes_and_then_one_again() -> None:
+    """More shapes than layouts are kept: the newest push the oldest out, and all rows are right."""
+    shapes = [Message(b"x", application_properties={f"k{number}": "v"}) for number in range(40)]
+    decoder = RowDecoder("s")
+    for _ in range(2):
+        for shape in shapes:
+            payloads = variants(shape, 10, 1)
+            assert plain(decoder.batch(payloads)) == expected(payloads)
+    mixed = [payload for shape in shapes for payload in variants(shape, 10, 1)]
+    assert plain(decoder.batch(mixed)) == expected(mixed)
