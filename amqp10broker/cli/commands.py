@@ -95,8 +95,15 @@ def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
     return request_to(arguments, request)
 
 
-def request_to(arguments: argparse.Namespace, request: dict[str, Any]) -> Any:
+def request_to(
+    arguments: argparse.Namespace, request: dict[str, Any], *, timeout_s: float | None = None
+) -> Any:
     """Send a request as it is.
+
+    Args:
+        arguments: say where the broker is.
+        request: what to send.
+        timeout_s: how long its answer may take; None: as long as most.
 
     Raises:
         RefusedByBroker: the broker does not do it.
@@ -104,7 +111,10 @@ def request_to(arguments: argparse.Namespace, request: dict[str, Any]) -> Any:
     """
     from amqp10broker.cli import admin  # sockets: not needed for --help
 
-    return admin.ask(admin.place_of(arguments.port, arguments.admin_socket, os.environ), request)
+    place = admin.place_of(arguments.port, arguments.admin_socket, os.environ)
+    if timeout_s is None:
+        return admin.ask(place, request)
+    return admin.ask(place, request, timeout_s=timeout_s)
 
 
 # --- values ---------------------------------------------------------------------------------------

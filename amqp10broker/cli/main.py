@@ -42,6 +42,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "set-vm-memory-high-watermark": "change how much memory a running broker may use",
         "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
+    "recording": {
+        "record": "record flow events of a running broker, for analyse",
+    },
     "listing": {
         "list-queues": "list queues of a virtual host",
         "list-exchanges": "list exchanges of a virtual host",

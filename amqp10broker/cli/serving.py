@@ -27,6 +27,8 @@ _DEFAULTS_IN_WORDS: Final = {
     "container_id": "amqp10broker@HOSTNAME",
     "admin_socket": "PORT.sock in a private directory",
     "data_dir": "none",
+    "record": "none",
+    "record_run": "broker-TIME-NUMBER",
     "disk_free_limit": "50MB, and without a data folder none",
 }
 

@@ -104,6 +104,7 @@ def _broker(broker: Document, width: int) -> list[str]:
     lines += _wrapped([f"{name} {clean(value)}" for name, value in flow.items()], width, "")
     resources = broker.get("resources", {})
     lines += _wrapped(_limits(resources), width, "")
+    lines += _wrapped(_recording(broker.get("recording")), width, "")
     alarms = broker.get("alarms", [])
     if alarms:
         lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
@@ -138,6 +139,21 @@ def _journal(journal: Document | None) -> list[str]:
         facts.append(f"paged out {size(journal.get('spool_bytes'))}")
     if journal.get("disk_full"):
         facts.append("THE DISK IS FULL: nothing is confirmed")
+    return facts
+
+
+def _recording(recording: Document | None) -> list[str]:
+    """What is recorded, and whether something is missing."""
+    if not recording:
+        return []
+    facts = [
+        f"recording to {clean(recording.get('folder'))}",
+        f"run {clean(recording.get('run_id'))}",
+        f"events {clean(recording.get('events'))}",
+        f"in complete files {clean(recording.get('events_written'))}",
+    ]
+    if recording.get("events_dropped"):
+        facts.append(f"DROPPED {clean(recording.get('events_dropped'))}: the disk or processor is too slow")
     return facts
 
 

@@ -280,6 +280,18 @@ class Config:
         form=DISK_FORM,
     )
 
+    record: str | None = text(
+        None, "folder to record flow events into, made if it is not there; needs pyarrow (extra 'record')"
+    )
+    record_every: int = number(
+        50,
+        10,
+        1_000,
+        "ms between two looks at everything while flow events are recorded",
+        zero_means="after each wake of each session: exact, for benchmarks",
+    )
+    record_run: str | None = text(None, "name of the run that is recorded; default: one with the time")
+
     users: tuple[User, ...] = DEFAULT_USERS
     loopback_users: tuple[str, ...] = ("guest",)
     """Names that may log in from this machine only."""

@@ -37,7 +37,9 @@ class Kind(IntEnum):
     """What an event tells. Numbers are for ever.
 
     *Elapsed* is the time since the same thing was last observed, in ns, in `value_ns`; the sum of a
-    link's elapsed times is the time it was observed. `n` and `bytes` count since then, too.
+    link's elapsed times is the time it was observed. `n` and `bytes` count since then, too. What is no
+    count (reason, credit, window, depth) is what held during the elapsed time, as it was found at its
+    beginning: so sums of `value_ns` by reason, and averages weighted by `value_ns`, are right.
     """
 
     LINK_IN = 1
@@ -60,9 +62,10 @@ class Kind(IntEnum):
     CONNECTION_IN = 7
     """bytes read from the socket; value_ns: elapsed; reason CREDIT_FLOW: reading has stopped (0-9-1)."""
     CONNECTION_OUT = 8
-    """bytes written to the socket; value_ns: elapsed; queue_depth: bytes that wait to be written."""
+    """bytes written to the socket; value_ns: elapsed; queue_depth: bytes that waited to be written."""
     QUEUE = 9
-    """queue_depth: ready messages of the queue whose number (as of this run) is handle. n: unsettled."""
+    """queue_depth: ready messages of the queue whose number (as of this run) is handle. n: unsettled.
+    value_ns: elapsed. `settings` of the run has the queues by number."""
     DROPPED = 10
     """n events were lost since the last one of this kind: the recorder's buffers were full."""
     CLIENT_SENT = 11
@@ -70,7 +73,8 @@ class Kind(IntEnum):
     CLIENT_RECEIVED = 12
     """A load generator: n messages (bytes of payload) received in the elapsed value_ns. channel likewise."""
     PROCESS = 13
-    """The broker's process. bytes: its resident memory. n: ns of processor time in the elapsed value_ns."""
+    """The broker's process. bytes: its resident memory at the end of the elapsed value_ns. n: ns of
+    processor time in it."""
 
 
 class Reason(IntEnum):

@@ -34,6 +34,7 @@ class EventWriter:
     Attributes:
         folder: ``DIR/events/run_id=ID``.
         events: that were given to `write`.
+        complete: those of them that are in complete files.
         parts: complete files.
 
     Several writers may write one run at a time if their prefixes differ. A writer that is not closed
@@ -77,6 +78,7 @@ class EventWriter:
         self._group_bytes = row_group_events * PACK.size
         self._clock = clock
         self.events = 0
+        self.complete = 0
         self.parts = 0
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
@@ -135,12 +137,13 @@ class EventWriter:
         if self._part is None:
             return
         part, self._part = self._part, None
-        self._part_events = 0
         with _writing(self.folder):
             part.close()
             os.rename(self._path("_"), self._path(""))
+        self._part_events = 0
         self._number += 1
         self.parts += 1
+        self.complete = self.events
 
     def close(self) -> None:
         """Complete the last part. Again is no harm.
@@ -149,6 +152,22 @@ class EventWriter:
             NotWritable: as `write`.
         """
         self.complete_part()
+
+    def abandon(self) -> int:
+        """Give up the part that is not complete, and its room on the disk; after an error of writing.
+
+        Returns:
+            Events that are lost with it.
+        """
+        lost, self._part_events = self._part_events, 0
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        self._part = None  # closing it would write, and fail again
+        try:
+            self._path("_").unlink(missing_ok=True)
+        except OSError:
+            pass  # the folder itself is gone, and the file with it
+        return lost
 
     def __enter__(self) -> Self:
         return self

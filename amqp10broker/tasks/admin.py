@@ -10,6 +10,7 @@ client are answered in their order; clients do not wait for each other.
     {"op": "set", "name": "max_link_credit", "value": 50}
     {"op": "set-limit", "name": "disk_free_limit", "value": "1GB"}
     {"op": "close-connection", "id": 3, "reason": "..."}
+    {"op": "record-start", "folder": "/path", "every": 50, "run": null}
     {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}      see `management.operations`
 
     {"ok": true, "result": ...}
@@ -20,7 +21,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -126,12 +127,14 @@ async def serve_lines(broker: Broker, stream: trio.abc.Stream) -> None:
 async def answer(broker: Broker, line: bytes) -> dict[str, Any]:
     """The response to one request line."""
     request, name = _read(line)
-    if name not in LOCAL and name not in OPERATIONS:
-        names = ", ".join(sorted({*LOCAL, *OPERATIONS}))
+    if name not in LOCAL and name not in WAITING and name not in OPERATIONS:
+        names = ", ".join(sorted({*LOCAL, *WAITING, *OPERATIONS}))
         return {"ok": False, "error": f"not a request: send one JSON object a line with op one of {names}"}
     try:
         if name in LOCAL:
             return {"ok": True, "result": LOCAL[name](broker, request)}
+        if name in WAITING:
+            return {"ok": True, "result": await WAITING[name](broker, request)}
         given = request.get("arguments", {})
         vhost = request.get("vhost")
         if not isinstance(given, dict) or not isinstance(vhost, str | None):
@@ -222,11 +225,34 @@ def _close_connection(broker: Broker, request: dict[str, Any]) -> dict[str, Any]
     return {"id": number}
 
 
+def _record_status(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
+    return {"recording": broker.recordings.status()}
+
+
+async def _record_start(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
+    folder, run_id = request.get("folder"), request.get("run")
+    if not isinstance(folder, str) or not folder or not isinstance(run_id, str | None):
+        raise ValueError("'folder' must be a folder's name, and 'run' a name or null")
+    every = request.get("every", broker.config.record_every)
+    return await broker.recordings.start(folder, every_ms=every, run_id=run_id)
+
+
+async def _record_stop(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
+    return await broker.recordings.stop()
+
+
 LOCAL: Final[dict[str, Callable[[Broker, dict[str, Any]], dict[str, Any]]]] = {
     "alarm": _alarm,
     "close-connection": _close_connection,
     "set": _set,
     "set-limit": _set_limit,
+    "record-status": _record_status,
     "status": _status,
 }
 """What is asked of the broker itself; everything else is an operation of the management room."""
+
+WAITING: Final[dict[str, Callable[[Broker, dict[str, Any]], Awaitable[dict[str, Any]]]]] = {
+    "record-start": _record_start,
+    "record-stop": _record_stop,
+}
+"""Likewise, where the answer takes its time."""

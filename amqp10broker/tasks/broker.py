@@ -52,6 +52,7 @@ from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
+from amqp10broker.tasks.recordings import Recordings
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.trace import TracingStream
 from amqp10broker.tasks.watch import Watch
@@ -88,6 +89,7 @@ class Broker:
         stopping: no new connection is served.
         clock: the time of day, while it runs.
         dead_letters: hands on what queues give up, while it runs.
+        recordings: of flow events.
     """
 
     clock: WallClock
@@ -129,6 +131,7 @@ class Broker:
         self.greetings: set[trio.CancelScope] = set()
         self.alarms: frozenset[str] = frozenset()
         self.watch = Watch(self, meter or SystemMeter())
+        self.recordings = Recordings(self)
         self.stopping = False
         self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
         self._numbers = 0
@@ -156,7 +159,7 @@ class Broker:
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
         with opened_data(self.config.data_dir) as self.data:
-            async with self._serving():
+            async with self.recordings.opened(), self._serving():
                 yield
         if self.failure is not None:
             raise self.failure
@@ -311,6 +314,7 @@ class Broker:
         letter = ConfigChanged(self.config)
         for connection in self.connections.values():
             connection.tell(letter)
+        self.recordings.configured(self.config)
         _log.info("setting changed", name=name, value=value)
 
     def set_alarm(self, name: str, *, on: bool, cause: Cause = Cause.BY_HAND) -> None:
@@ -352,6 +356,7 @@ class Broker:
                 "alarms": sorted(self.alarms),
                 "rss_bytes": rss_bytes(),
                 "resources": self.watch.status(),
+                "recording": self.recordings.status(),
             },
             "connections": [connection.status() for connection in self.connections.values()],
             "queues": [

@@ -26,9 +26,10 @@ class RunningChannel:
         reads: the reader's share of the inbox.
         credit: contents that the reader may still give it (RabbitMQ's credit_flow).
         lane: its way to the writer.
+        on_wake: called at the end of each wake, by who observes it; must not raise.
     """
 
-    __slots__ = ("_granted", "_held", "_stopping", "credit", "inbox", "lane", "reads", "service")
+    __slots__ = ("_granted", "_held", "_stopping", "credit", "inbox", "lane", "on_wake", "reads", "service")
 
     def __init__(
         self,
@@ -42,6 +43,7 @@ class RunningChannel:
         self.reads = Bound(READS_MAX)
         self.credit = Sender(flow)
         self.lane = lane
+        self.on_wake: Callable[[], None] | None = None
         self._stopping = False
         self._held = 0
         self._granted: trio.Event | None = None
@@ -74,6 +76,8 @@ class RunningChannel:
                 self._write()
                 post_mail(service.take_mail())
                 self._give_way()
+                if self.on_wake is not None:
+                    self.on_wake()
                 if lane.overfull:
                     await lane.wait_drained()
                 if service.state is ChannelState.CLOSED and not self.inbox.waiting:

@@ -129,11 +129,15 @@ class Channels:
         """The reader of the whole connection waits until one channel takes contents again."""
         self._connection.flush()
         self.held_by = channel
+        if channel.on_wake is not None:
+            channel.on_wake()  # from now on it waits for another reason
         try:
             await channel.wait_for_credit()
         finally:
             self.held_by = None
             self._held_until = trio.current_time()
+            if channel.on_wake is not None:
+                channel.on_wake()
 
     def _start_channel(self, number: int) -> RunningChannel | None:
         broker = self._broker
@@ -166,6 +170,8 @@ class Channels:
         lane = Lane(self._connection.line.writer, inbox, broker.config.writer_buffer_bytes)
         channel = RunningChannel(BrokerChannel(number, context), inbox, lane, self._flow)
         self.by_number[number] = channel
+        if broker.recordings.recorder is not None:
+            broker.recordings.recorder.join(self._connection, channel)
         self._connection.line.start_part(self._run_channel, number, channel)
         return channel
 

@@ -9,6 +9,7 @@ order of the connection's end.
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -45,8 +46,13 @@ from amqp10broker.tasks.stream import Stream
 if TYPE_CHECKING:
     from amqp10broker.catalog.vhost import VirtualHost
     from amqp10broker.tasks.broker import Broker
+    from amqp10broker.tasks.channel import RunningChannel
 
 _log = Log("amqp10broker.connection")
+
+# `flowevents.schema.Reason`, which is not loaded before somebody records; a test holds them together.
+_CREDIT_FLOW: Final = 10
+_ALARM: Final = 4
 
 CAPABILITIES: Final = (
     "publisher_confirms",
@@ -112,6 +118,18 @@ class Connection091:
         """The virtual host of an open connection."""
         assert self._member is not None, "not open"
         return self._member.vhost
+
+    @property
+    def parts(self) -> Mapping[int, RunningChannel]:
+        """Its channels, by number."""
+        return self._channels.by_number
+
+    @property
+    def reader_waits(self) -> int:
+        """Why the connection is not read, as the number of a reason in flow events; 0 if it is."""
+        if self._channels.held_by is not None:
+            return _CREDIT_FLOW
+        return _ALARM if self._no_alarm is not None else 0
 
     # --- life -------------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -97,6 +98,11 @@ class Connection10:
     def vhost(self) -> str:
         """The virtual host it is in, empty before it is open."""
         return "" if self._member is None else self._member.vhost.name
+
+    @property
+    def parts(self) -> Mapping[int, RunningSession]:
+        """Its sessions, by channel."""
+        return self._sessions
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -319,6 +325,8 @@ class Connection10:
         buffer_bytes = broker.config.writer_buffer_bytes
         session = RunningSession(service, inbox, Lane(self.line.writer, inbox, buffer_bytes))
         self._sessions[event.channel] = session
+        if broker.recordings.recorder is not None:
+            broker.recordings.recorder.join(self, session)
         counted = True
         try:
             broker.catalog.usage.open_channel(broker.catalog.users.lookup(self.user))

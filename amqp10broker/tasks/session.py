@@ -35,15 +35,17 @@ class RunningSession:
         inbox: its letters.
         reads: the reader's share of the inbox.
         lane: its way to the writer.
+        on_wake: called at the end of each wake, by who observes it; must not raise.
     """
 
-    __slots__ = ("_stopping", "inbox", "lane", "reads", "service")
+    __slots__ = ("_stopping", "inbox", "lane", "on_wake", "reads", "service")
 
     def __init__(self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane) -> None:
         self.service = service
         self.inbox = inbox
         self.reads = Bound(READS_MAX)
         self.lane = lane
+        self.on_wake: Callable[[], None] | None = None
         self._stopping = False
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
@@ -67,6 +69,8 @@ class RunningSession:
                     return
                 self._write()
                 self._post()
+                if self.on_wake is not None:
+                    self.on_wake()
                 if lane.overfull:
                     await lane.wait_drained()
         finally:

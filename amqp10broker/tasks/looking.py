@@ -1,0 +1,238 @@
+"""Looks at all sessions, channels, connections and queues of a broker, and has flow events made of it.
+
+Who looks when: to observe each wake, a session's task calls its observer at the end of each, which gives an
+exact time line; what does not wake is seen by the looks. Without that, everything is seen by looks alone, and
+beside them a few wakes of a session are *probed* after each look, so that there are samples of the latencies
+of confirming and settling, too.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.service.observing.others import ConnectionObserver, ProcessObserver, QueueObserver
+from amqp10broker.service.observing.trail import Emit
+from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.meters import rss_bytes
+from amqp10broker.tasks.session import RunningSession
+from amqp10broker.tasks.watching import Watch, watch_channel, watch_session
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.broker import Broker
+    from amqp10broker.tasks.connection091 import Connection091
+
+PROBES_MAX: Final = 16
+"""Sessions and channels that are probed after one look."""
+
+
+class Looks:
+    """See the module.
+
+    Attributes:
+        count: how often everything has been looked at.
+    """
+
+    def __init__(
+        self,
+        broker: Broker,
+        emit: Emit,
+        on_crash: Callable[[Exception], None],
+        on_queue: Callable[[int, DeclaredQueue], None],
+        *,
+        each_wake: bool,
+    ) -> None:
+        """Look at nothing yet.
+
+        Args:
+            broker: whose.
+            emit: takes events.
+            on_crash: told of a fault of ours.
+            on_queue: told of each queue and its number, when it is seen first.
+            each_wake: observe sessions and channels after each wake.
+        """
+        self._broker = broker
+        self._emit = emit
+        self._on_crash = on_crash
+        self._on_queue = on_queue
+        self._each_wake = each_wake
+        self.count = 0
+        self._offset_ns = time.time_ns() - time.monotonic_ns()
+        self._watches: dict[RunningSession | RunningChannel, Watch] = {}
+        self._connections: dict[Connection10 | Connection091, ConnectionObserver] = {}
+        self._queues: dict[DeclaredQueue, QueueObserver] = {}
+        self._queue_number = 0
+        self._process = ProcessObserver(emit, time.monotonic_ns(), processor_ns=time.process_time_ns())
+
+    def begin(self) -> None:
+        """What is there already counts from now on."""
+        now_ns, _ = self._set_times()
+        self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
+        for connection in self._broker.connections.values():
+            self._connections[connection] = self._connection_observer(connection, now_ns, new=False)
+            for running in connection.parts.values():
+                if running not in self._watches:
+                    self._watch(connection, running, now_ns, new=False)
+        self.look()
+
+    def look(self, *, whole: bool = False) -> float:
+        """Look at everything once.
+
+        Args:
+            whole: tell the elapsed time up to now, also of what has not moved.
+
+        Returns:
+            Seconds that it took.
+        """
+        now_ns, ts_ns = self._set_times()
+        self.count += 1
+        try:
+            self._look_at_connections(now_ns, ts_ns, whole=whole)
+            self._look_at_the_rest(now_ns, ts_ns, whole=whole)
+            self._look_at_queues(now_ns, ts_ns, whole=whole)
+            self._process.observe(now_ns, ts_ns, rss_bytes=rss_bytes(), processor_ns=time.process_time_ns())
+            if not self._each_wake:
+                self._probe(now_ns)
+        except Exception as error:
+            self._on_crash(error)
+        return (time.monotonic_ns() - now_ns) / 1e9
+
+    def join(
+        self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel
+    ) -> None:
+        """A session or a channel begins, of which everything counts."""
+        try:
+            self._watch(connection, running, self.times()[0], new=True)
+        except Exception as error:
+            self._on_crash(error)
+
+    def detach(self) -> None:
+        """Leave everybody alone."""
+        for watch in self._watches.values():
+            watch.detach()
+
+    def times(self) -> tuple[int, int]:
+        """The present by a clock that never goes back, and by the wall clock as of the last look."""
+        now_ns = time.monotonic_ns()
+        return now_ns, now_ns + self._offset_ns
+
+    def crash(self, error: Exception) -> None:
+        """A fault of ours in an observer."""
+        self._on_crash(error)
+
+    def _set_times(self) -> tuple[int, int]:
+        now_ns, ts_ns = time.monotonic_ns(), time.time_ns()
+        self._offset_ns = ts_ns - now_ns
+        return now_ns, ts_ns
+
+    # --- sessions, channels, their connections ----------------------------------------------------
+
+    def _look_at_connections(self, now_ns: int, ts_ns: int, *, whole: bool) -> None:
+        connections = self._broker.connections
+        for connection in connections.values():
+            observer = self._connections.get(connection)
+            if observer is None:
+                observer = self._connection_observer(connection, now_ns, new=True)
+                self._connections[connection] = observer
+            _observe_bytes(observer, connection, now_ns, ts_ns, whole=whole)
+            for running in connection.parts.values():
+                watch = self._watches.get(running)
+                if watch is None:
+                    watch = self._watch(connection, running, now_ns, new=True)
+                watch.turn = self.count
+                watch.look(now_ns, ts_ns, whole=whole)
+        if len(self._connections) > len(connections):
+            for connection in [each for each in self._connections if each.number not in connections]:
+                observer = self._connections.pop(connection)
+                _observe_bytes(observer, connection, now_ns, ts_ns, whole=True)
+
+    def _look_at_the_rest(self, now_ns: int, ts_ns: int, *, whole: bool) -> None:
+        """Sessions and channels that their connections know no more."""
+        for running, watch in list(self._watches.items()):
+            if watch.over:
+                del self._watches[running]
+                watch.finish(now_ns, ts_ns)
+            elif watch.turn != self.count:
+                # What it was sent before its end is still being worked off.
+                watch.look(now_ns, ts_ns, whole=whole)
+
+    def _watch(
+        self,
+        connection: Connection10 | Connection091,
+        running: RunningSession | RunningChannel,
+        now_ns: int,
+        *,
+        new: bool,
+    ) -> Watch:
+        emit, each_wake = self._emit, self._each_wake
+        if isinstance(connection, Connection10):
+            assert isinstance(running, RunningSession)
+            watch = watch_session(self, connection, running, emit, now_ns, new=new, latencies=each_wake)
+        else:
+            assert isinstance(running, RunningChannel)
+            watch = watch_channel(self, connection, running, emit, now_ns, new=new, latencies=each_wake)
+        self._watches[running] = watch
+        if each_wake:
+            watch.attach()
+        return watch
+
+    def _probe(self, now_ns: int) -> None:
+        """Probe some of the sessions and channels; all in turn if they are many."""
+        watches = list(self._watches.values())
+        first = self.count * PROBES_MAX % len(watches) if len(watches) > PROBES_MAX else 0
+        for watch in [*watches[first:], *watches[:first]][:PROBES_MAX]:
+            watch.probe(now_ns)
+
+    def _connection_observer(
+        self, connection: Connection10 | Connection091, now_ns: int, *, new: bool
+    ) -> ConnectionObserver:
+        line = connection.line
+        return ConnectionObserver(
+            connection.number,
+            self._emit,
+            now_ns,
+            bytes_in=0 if new else line.bytes_received,
+            bytes_out=0 if new else line.writer.bytes_sent,
+        )
+
+    # --- queues -----------------------------------------------------------------------------------
+
+    def _look_at_queues(self, now_ns: int, ts_ns: int, *, whole: bool) -> None:
+        seen = 0
+        for queue in self._broker.catalog:
+            observer = self._queues.get(queue)
+            if observer is None:
+                self._queue_number += 1
+                observer = self._queues[queue] = QueueObserver(self._queue_number, self._emit, now_ns)
+                self._on_queue(self._queue_number, queue)
+            observer.turn = self.count
+            seen += 1
+            counts = queue.handle.counts()
+            depth, unsettled = counts["messages_ready"], counts["messages_unsettled"]
+            observer.observe(now_ns, ts_ns, depth=depth, unsettled=unsettled, whole=whole)
+        if seen < len(self._queues):
+            for queue in [each for each, of in self._queues.items() if of.turn != self.count]:
+                self._queues.pop(queue).observe(now_ns, ts_ns, depth=0, unsettled=0, whole=True)
+
+
+def _observe_bytes(
+    observer: ConnectionObserver,
+    connection: Connection10 | Connection091,
+    now_ns: int,
+    ts_ns: int,
+    *,
+    whole: bool,
+) -> None:
+    line = connection.line
+    observer.observe(
+        now_ns,
+        ts_ns,
+        bytes_in=line.bytes_received,
+        bytes_out=line.writer.bytes_sent,
+        waiting=line.writer.waiting_bytes,
+        reason=0 if isinstance(connection, Connection10) else connection.reader_waits,
+        whole=whole,
+    )

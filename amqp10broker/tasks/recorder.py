@@ -1,0 +1,326 @@
+"""Records flow events while the broker runs: hands what `looking` has seen to the helper process.
+
+A look takes its time from everybody. It is never repeated before 50 times as long has passed, so that it
+costs 2 % at most, with however many links. Whatever fails, be it the disk, the helper or an observer, ends
+the recording, is logged once, and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from amqp10broker import __version__
+from amqp10broker.flowevents.ring import Ring
+from amqp10broker.flowevents.schema import PACK
+from amqp10broker.recording.errors import RecordingError
+from amqp10broker.recording.names import check_run_id
+from amqp10broker.recording.runs import Run, new_run_id
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.looking import Looks
+from amqp10broker.tasks.recorder_process import END, EVENTS, NOTE, RUN, RecorderProcess
+
+if TYPE_CHECKING:
+    from amqp10broker.catalog.queue import DeclaredQueue
+    from amqp10broker.config import Config
+    from amqp10broker.tasks.broker import Broker
+    from amqp10broker.tasks.channel import RunningChannel
+    from amqp10broker.tasks.connection091 import Connection091
+    from amqp10broker.tasks.connection10 import Connection10
+    from amqp10broker.tasks.session import RunningSession
+
+_log = Log("amqp10broker.recorder")
+
+EVERY_WAKE_LOOK_MS: Final = 50
+"""Between looks at connections, queues and the process when sessions are observed at each wake."""
+LOOK_SHARE: Final = 50
+"""After a look, so many times as long passes as it took."""
+FEED_S: Final = 0.1
+"""How often events are handed to the helper. The ring holds six times as many as a busy broker makes."""
+BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What may wait for the helper beside the ring, when runs follow each other faster than it writes."""
+QUEUES_NAMED_MAX: Final = 10_000
+"""Queues whose names are in the row of a run; further ones have their numbers only."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What was asked for.
+
+    Attributes:
+        folder: the recording, absolute.
+        every_ms: between looks; 0: at each wake.
+        run_id: of the first run; the next ones get ``-2``, ``-3``. None makes one up.
+    """
+
+    folder: str
+    every_ms: int
+    run_id: str | None = None
+
+
+class Recorder:
+    """One recording under way. See the module.
+
+    Attributes:
+        recording: what was asked for.
+        run_id: of the present run.
+        ended: it is over, its files are complete.
+    """
+
+    def __init__(self, broker: Broker, recording: Recording, *, ring: Ring | None = None) -> None:
+        """Prepare; nothing is recorded before `run`.
+
+        Args:
+            broker: whose.
+            recording: what was asked for.
+            ring: of another size, for tests.
+
+        Raises:
+            RecordingError: the run id is no safe name of a file.
+        """
+        try:
+            first = None if recording.run_id is None else check_run_id(recording.run_id)
+        except ValueError as error:
+            raise RecordingError(f"{error}; choose another name for the run") from error
+        self.recording = recording
+        self.run_id = first or new_run_id("broker")
+        self.ended = trio.Event()
+        self._broker = broker
+        self._ring = ring or Ring()
+        self._runs = 1
+        self._row = self._new_row(self.run_id)
+        self._dropped_before = 0
+        self._offered_before = 0
+        self._written = 0
+        self._process: RecorderProcess | None = None
+        self._backlog: deque[tuple[int, bytes, int]] = deque()
+        self._stopping = trio.Event()
+        self._failure: str | None = None
+        self._looks = Looks(
+            broker, self._ring.add, self.crash, self._name_queue, each_wake=not recording.every_ms
+        )
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def open(self) -> None:
+        """Start the helper; it makes the folder and the row of the run.
+
+        Raises:
+            RecordingError: it cannot record there; the message says why.
+        """
+        self._process = await RecorderProcess.start(self.recording.folder, asdict(self._row))
+
+    async def run(self) -> None:
+        """Record until `stop`, or until the helper fails; complete the files."""
+        assert self._process is not None, "open it first"
+        _log.info("recording", folder=self.recording.folder, run_id=self.run_id)
+        try:
+            self._row = replace(self._row, began_ns=time.time_ns())  # the helper took its time to start
+            self._put(NOTE, json.dumps({"began_ns": self._row.began_ns}).encode())
+            self._looks.begin()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._look_again)
+                nursery.start_soon(self._feed)
+                nursery.start_soon(self._listen)
+                await self._stopping.wait()
+                nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await self._end()
+            self.ended.set()
+
+    def stop(self) -> None:
+        """Let `run` come to its end."""
+        self._stopping.set()
+
+    def fail(self, reason: str) -> None:
+        """The recording cannot go on; the broker does."""
+        if self._failure is None:
+            self._failure = reason
+            _log.error(
+                "recording ended: the broker goes on without",
+                folder=self.recording.folder,
+                run_id=self.run_id,
+                reason=reason,
+            )
+        self._stopping.set()
+
+    def crash(self, error: Exception) -> None:
+        """A fault of ours in an observer."""
+        if self._failure is None:
+            _log.error("an observer failed by a fault in the broker", exc_info=error)
+        self.fail(f"fault in the broker: {type(error).__name__}")
+
+    async def _end(self) -> None:
+        """Tell what is left, and let the helper complete its files."""
+        process, self._process = self._process, None
+        assert process is not None
+        ts_ns = self._look_at_all()
+        self._looks.detach()
+        if self._failure is None:
+            try:
+                with trio.move_on_after(_end_s(self._broker)) as limit:
+                    self._put(EVENTS, self._ring.take_all())
+                    self._put(END, json.dumps({"ended_ns": ts_ns}).encode())
+                    while self._backlog:
+                        await process.send(*self._backlog.popleft())
+                    while (answer := await process.answer()) is not None:
+                        self._hear(answer)
+                if limit.cancelled_caught:
+                    self.fail("the helper process does not follow: its last events are lost")
+            except RecordingError as error:
+                self.fail(str(error))
+        await process.close()
+        if self._failure is None:
+            _log.info("recording complete", run_id=self.run_id, **self._counts())
+
+    # --- the helper -------------------------------------------------------------------------------
+
+    async def _feed(self) -> None:
+        """Hand events to the helper. It may keep this task waiting as long as it likes."""
+        assert self._process is not None
+        try:
+            while True:
+                await trio.sleep(FEED_S)
+                self._put(EVENTS, self._ring.take_all())
+                while self._backlog:
+                    await self._process.send(*self._backlog.popleft())
+        except RecordingError as error:
+            self.fail(str(error))
+
+    async def _listen(self) -> None:
+        """Hear what the helper has to say."""
+        assert self._process is not None
+        while (answer := await self._process.answer()) is not None:
+            self._hear(answer)
+        self.fail("the helper process that records has ended")
+
+    def _hear(self, answer: Mapping[str, Any]) -> None:
+        if "failed" in answer:
+            self.fail(str(answer["failed"]))
+        elif "written" in answer:
+            self._written = answer["written"]
+
+    def _put(self, kind: int, payload: bytes) -> None:
+        """Let something wait for `_feed`; events only as long as there is room."""
+        if kind == EVENTS:
+            if sum(len(each) for _, each, _ in self._backlog) + len(payload) > BACKLOG_BYTES_MAX:
+                self._ring.lose(payload)
+                return
+            if not payload and not self._backlog:
+                return
+        self._backlog.append((kind, payload, self._ring.dropped - self._dropped_before))
+
+    def _look_at_all(self) -> int:
+        """The run is at its end: tell everything up to now, and return what time that is (wall clock, ns)."""
+        if self._failure is None:
+            self._looks.look(whole=True)
+        ts_ns = time.time_ns()
+        self._ring.settle(ts_ns)
+        return ts_ns
+
+    # --- runs -------------------------------------------------------------------------------------
+
+    def configured(self, config: Config) -> None:
+        """The configuration was replaced: a run has one, so the next one begins."""
+        self._look_at_all()
+        self._put(EVENTS, self._ring.take_all())
+        self._runs += 1
+        named = self.recording.run_id
+        self.run_id = f"{named}-{self._runs}" if named else new_run_id("broker")
+        self._row = self._new_row(self.run_id)
+        self._dropped_before = self._ring.dropped
+        self._offered_before = self._ring.offered
+        self._written = 0
+        self._put(RUN, json.dumps(asdict(self._row)).encode())
+        _log.info("the next run is recorded", run_id=self.run_id)
+
+    def _new_row(self, run_id: str) -> Run:
+        config = self._broker.config
+        return Run(
+            run_id=run_id,
+            benchmark="broker",
+            case="",
+            repetition=self._runs,
+            began_ns=time.time_ns(),
+            max_link_credit=config.flow.max_link_credit,
+            max_incoming_window=config.flow.max_incoming_window,
+            max_queue_credit=config.flow.max_queue_credit,
+            sample_ms=self.recording.every_ms or None,
+            broker_version=__version__,
+            python_version=platform.python_version(),
+            machine=machine_text(),
+            settings=json.dumps(
+                {
+                    "credit_flow_initial": config.credit_flow_initial,
+                    "credit_flow_more_after": config.credit_flow_more_after,
+                    "writer_buffer_bytes": config.writer_buffer_bytes,
+                    "overrides": len(config.overrides),
+                    "in_memory": config.data_dir is None,
+                }
+            ),
+        )
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def _look_again(self) -> None:
+        every_s = (self.recording.every_ms or EVERY_WAKE_LOOK_MS) / 1000
+        while True:
+            took_s = self._looks.look()
+            await trio.sleep(max(every_s - took_s, LOOK_SHARE * took_s))
+
+    def join(
+        self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel
+    ) -> None:
+        """A session or a channel begins: also one that is over before the next look is told."""
+        if not self._stopping.is_set():
+            self._looks.join(connection, running)
+
+    def _name_queue(self, number: int, queue: DeclaredQueue) -> None:
+        """A queue has a number in this recording from now on."""
+        if number <= QUEUES_NAMED_MAX:
+            named = {str(number): {"name": queue.name, "vhost": queue.vhost, "type": queue.type}}
+            self._put(NOTE, json.dumps({"queues": named}).encode())
+
+    # --- status -----------------------------------------------------------------------------------
+
+    def status(self) -> dict[str, Any]:
+        """What `amqp10broker record status` shows."""
+        return {
+            "folder": self.recording.folder,
+            "run_id": self.run_id,
+            "every_ms": self.recording.every_ms,
+            "began_ns": self._row.began_ns,
+            "looks": self._looks.count,
+            **self._counts(),
+        }
+
+    def _counts(self) -> dict[str, int]:
+        ring = self._ring
+        return {
+            "events": ring.offered - self._offered_before,
+            "events_written": self._written,
+            "events_dropped": ring.dropped - self._dropped_before,
+            "buffered_bytes": ring.waiting * PACK.size,
+        }
+
+
+def machine_text() -> str:
+    """What the figures were measured on, without the machine's name."""
+    implementation = platform.python_implementation()
+    return (
+        f"{platform.system()} {platform.release()} {platform.machine()}, {os.cpu_count()} processors, "
+        f"{implementation}"
+    )
+
+
+def _end_s(broker: Broker) -> float:
+    return max(1.0, broker.config.shutdown_timeout_ms / 1000)

@@ -1,0 +1,227 @@
+"""The helper process that writes a recording: ``python -I recorder_child.py FD DIR PATHS``.
+
+FD is one end of a Unix stream socket, DIR the recording, PATHS the broker's module search path as JSON. The
+broker sends frames: `FRAME`, then so many bytes. The answers are lines of JSON: ``{"ready": true}`` when the
+first run has begun, ``{"written": N}`` when so many events of the run are in complete files,
+``{"failed": "a sentence"}`` as the last line when it cannot go on, ``{"ended": true}`` after `END`.
+
+A process of its own, because making Parquet takes a tenth of a second at a time, which would hold up every
+client of the broker (`docs/adr/0021`). When the socket is closed, which the system does if the broker dies,
+it completes what it has, and the row of the run. It ends for no signal but the last one: a service manager
+that stops all processes at once must not take it from a broker that still has to tell.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import struct
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from amqp10broker.recording.parquet import EventWriter
+    from amqp10broker.recording.runs import Run
+
+FRAME = struct.Struct("<BIq")
+"""Kind, bytes that follow, and events of the run that the broker has dropped so far."""
+EVENTS, RUN, NOTE, END = 1, 2, 3, 4
+"""Kinds: packed events; the row of a new run (JSON), which ends the one before; what else is to stand in the
+row (JSON, see `Scribe.note`); the end (JSON: ``ended_ns``)."""
+
+READ_BYTES = 1 << 20
+TICK_S = 1.0
+"""How often it is looked whether a part is old enough."""
+NICENESS = 5
+"""On a machine that has too little time for both, the broker has more of it."""
+
+
+class Scribe:
+    """Writes the runs of one recording."""
+
+    def __init__(self, recording: str) -> None:
+        self._recording = recording
+        self._run: Run | None = None
+        self._writer: EventWriter | None = None
+        self._dropped = 0
+        self._last_ts_ns = 0
+        self._queues: dict[str, Any] = {}
+        self._complete = 0
+
+    @property
+    def complete(self) -> int:
+        """Events of the run that are in complete files."""
+        return self._complete
+
+    def begin(self, row: dict[str, Any]) -> None:
+        """Begin a run; the one before is at its end."""
+        from amqp10broker.recording.parquet import EventWriter
+        from amqp10broker.recording.runs import Run, write_run
+
+        run = Run(**row)
+        if self._run is not None:
+            self.finish(run.began_ns)
+        self._run = run
+        self._last_ts_ns = run.began_ns
+        self._dropped = self._complete = 0
+        write_run(self._recording, run)
+        self._writer = EventWriter(self._recording, run.run_id, "broker")
+
+    def take(self, events: bytes, dropped: int) -> None:
+        """Write events.
+
+        Args:
+            events: packed.
+            dropped: as the frame says.
+        """
+        from amqp10broker.flowevents.schema import PACK
+
+        assert self._writer is not None, "events before a run"
+        self._dropped = dropped
+        if events:
+            self._last_ts_ns = max(self._last_ts_ns, PACK.unpack_from(events, len(events) - PACK.size)[0])
+            self._writer.write(events)
+            self._count()
+
+    def note(self, given: dict[str, Any]) -> None:
+        """Take note of something about the run: ``queues`` by number, or when it ``began_ns``."""
+        from amqp10broker.recording.runs import write_run
+
+        self._queues |= given.get("queues", {})
+        if "began_ns" in given:
+            assert self._run is not None, "a note before a run"
+            self._run = replace(self._run, began_ns=given["began_ns"])
+            write_run(self._recording, self._run)
+
+    def tick(self) -> None:
+        """Time has passed."""
+        if self._writer is not None:
+            self._writer.tick()
+            self._count()
+
+    def finish(self, ended_ns: int | None = None, *, lost: int = 0) -> None:
+        """Complete the run: its last part, then its row.
+
+        Whoever asked for the run may have replaced its row meanwhile by one that says more: it is kept.
+
+        Args:
+            ended_ns: when it ended; None: with the last event.
+            lost: events that were sent here and not written.
+        """
+        from amqp10broker.recording.runs import read_run, write_run
+
+        run = self._run
+        if run is None:
+            return
+        if self._writer is not None:
+            self._writer.close()
+            self._count()
+            self._writer = None
+        row = read_run(self._recording, run.run_id)
+        settings = json.loads(row.settings)
+        if isinstance(settings, dict) and self._queues:
+            settings["queues"] = self._queues
+        ended = self._last_ts_ns if ended_ns is None else ended_ns
+        write_run(
+            self._recording,
+            replace(
+                row,
+                ended_ns=ended if row.ended_ns is None else row.ended_ns,
+                events_dropped=self._dropped + lost,
+                settings=json.dumps(settings),
+            ),
+        )
+        self._run = None
+
+    def give_up(self) -> None:
+        """It cannot be written, a full disk for instance: make room, and say in the row what is missing."""
+        from amqp10broker.recording.errors import RecordingError
+
+        writer, self._writer = self._writer, None
+        lost = 0 if writer is None else writer.abandon()
+        try:
+            self.finish(lost=lost)
+        except RecordingError:
+            pass  # the first error is the one that is told
+
+    def _count(self) -> None:
+        if self._writer is not None:
+            self._complete = self._writer.complete
+
+
+def serve(channel: socket.socket, scribe: Scribe) -> None:
+    """Work off frames until the end, or until the other side is gone."""
+    from amqp10broker.recording.errors import RecordingError
+
+    told = 0
+    try:
+        for kind, dropped, payload in frames(channel, scribe.tick):
+            if kind == EVENTS:
+                scribe.take(payload, dropped)
+            elif kind == RUN:
+                scribe.begin(json.loads(payload))
+                told = 0
+                answer(channel, {"ready": True})
+            elif kind == NOTE:
+                scribe.note(json.loads(payload))
+            elif kind == END:
+                scribe.finish(json.loads(payload)["ended_ns"])
+                answer(channel, {"written": scribe.complete, "ended": True})
+                return
+            if scribe.complete != told:
+                told = scribe.complete
+                answer(channel, {"written": told})
+        scribe.finish()
+    except RecordingError as error:
+        scribe.give_up()
+        answer(channel, {"failed": str(error)})
+
+
+def frames(channel: socket.socket, tick: Any) -> Any:
+    """(kind, dropped, payload) of each frame until the other side is gone; a half frame is left out."""
+    buffer = bytearray()
+    while True:
+        while len(buffer) >= FRAME.size:
+            kind, size, dropped = FRAME.unpack_from(buffer)
+            if len(buffer) < FRAME.size + size:
+                break
+            payload = bytes(buffer[FRAME.size : FRAME.size + size])
+            del buffer[: FRAME.size + size]
+            yield kind, dropped, payload
+        try:
+            data = channel.recv(READ_BYTES)
+        except TimeoutError:
+            tick()
+            continue
+        except ConnectionResetError:
+            return
+        if not data:
+            return
+        buffer += data
+
+
+def answer(channel: socket.socket, line: dict[str, Any]) -> None:
+    """Tell the broker, if it is still there."""
+    try:
+        channel.sendall(json.dumps(line).encode() + b"\n")
+    except OSError:
+        pass  # it is gone: that is told by the end of what it sends
+
+
+def main() -> None:
+    """Serve the socket whose descriptor is the first argument."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    # As the broker finds modules: isolated mode has left out PYTHONPATH, which may be where we are.
+    sys.path[:] = json.loads(sys.argv[3])
+    os.nice(NICENESS)
+    with socket.socket(fileno=int(sys.argv[1])) as channel:
+        channel.settimeout(TICK_S)
+        serve(channel, Scribe(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

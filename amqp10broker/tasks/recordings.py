@@ -1,0 +1,128 @@
+"""Starting and stopping recordings of flow events. What records is loaded when it is first asked for."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
+
+from amqp10broker.config.records import CONFIG_SETTINGS
+from amqp10broker.errors import BrokerError
+
+if TYPE_CHECKING:
+    from amqp10broker.config import Config
+    from amqp10broker.tasks.broker import Broker
+    from amqp10broker.tasks.recorder import Recorder
+
+_EVERY: Final = CONFIG_SETTINGS["record_every"]
+
+
+class Recordings:
+    """The recording of a broker, if there is one; one at a time.
+
+    Attributes:
+        recorder: the one under way. Sessions and channels that begin are told to it.
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        """Record nothing.
+
+        Args:
+            broker: whose.
+        """
+        self._broker = broker
+        self._nursery: trio.Nursery | None = None
+        self._starting = False
+        self.recorder: Recorder | None = None
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncIterator[None]:
+        """Be able to record; begin at once if the configuration says so, and end with the block.
+
+        Raises:
+            BrokerError: it says so, and it cannot be.
+        """
+        config = self._broker.config
+        failure: Exception | None = None
+        async with trio.open_nursery() as self._nursery:
+            try:
+                if config.record is not None:
+                    await self.start(config.record, every_ms=config.record_every, run_id=config.record_run)
+                yield
+            except Exception as error:
+                # Not out of the nursery, which would make a group of it.
+                failure = error
+            finally:
+                if self.recorder is not None:
+                    self.recorder.stop()
+        if failure is not None:
+            raise failure
+
+    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> dict[str, Any]:
+        """Begin to record.
+
+        Args:
+            folder: the recording, made if it is not there.
+            every_ms: milliseconds between two looks, 10 to 1000; 0: after each wake.
+            run_id: of the first run; None makes one up.
+
+        Returns:
+            The status of the recording.
+
+        Raises:
+            BrokerError: it cannot be: of the class that says why.
+        """
+        from amqp10broker.tasks.recorder import Recorder, Recording
+
+        assert self._nursery is not None, "the broker is not running"
+        if self.recorder is not None or self._starting:
+            where = "" if self.recorder is None else f" into {self.recorder.recording.folder}"
+            raise BrokerError(f"the broker records already{where}; 'amqp10broker record stop' ends that")
+        _EVERY.check(every_ms, "every")
+        assert isinstance(every_ms, int)
+        self._starting = True
+        try:
+            recorder = Recorder(self._broker, Recording(os.path.join(os.getcwd(), folder), every_ms, run_id))
+            await recorder.open()
+            self.recorder = recorder
+            self._nursery.start_soon(self._run, recorder)
+        finally:
+            self._starting = False
+        return recorder.status()
+
+    async def stop(self) -> dict[str, Any]:
+        """End the recording; when this returns its files are complete.
+
+        Returns:
+            Its last status.
+
+        Raises:
+            BrokerError: there is none.
+        """
+        recorder = self.recorder
+        if recorder is None:
+            raise BrokerError(
+                "the broker does not record; 'amqp10broker record start DIR' begins to. If it did before, "
+                "its log says why it ended"
+            )
+        recorder.stop()
+        await recorder.ended.wait()
+        return recorder.status()
+
+    def status(self) -> dict[str, Any] | None:
+        """What is shown of the recording; None if there is none."""
+        return None if self.recorder is None else self.recorder.status()
+
+    def configured(self, config: Config) -> None:
+        """The flow settings were changed while running."""
+        if self.recorder is not None:
+            self.recorder.configured(config)
+
+    async def _run(self, recorder: Recorder) -> None:
+        try:
+            await recorder.run()
+        finally:
+            self.recorder = None

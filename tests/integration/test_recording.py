@@ -1,0 +1,346 @@
+"""Recordings by the real process: what clients did stands in the files, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+import duckdb
+import pytest
+from proton import Delivery
+
+from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.recording.parquet import read_events
+from amqp10broker.recording.runs import Run, read_run, read_runs
+from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
+from tests.support.pika_client import Connect, Inbox, put
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+COUNT: Final = 300
+EVERY: Final = pytest.mark.parametrize("every_ms", [0, 10])
+WAIT_S: Final = 30.0
+
+
+def total(recording: Path, run_id: str, kind: Kind, column: str = "n") -> int:
+    """The sum of a column over events of a kind, by DuckDB, which must read what pyarrow reads."""
+    files = recording / "events" / f"run_id={run_id}" / "*.parquet"
+    query = f"select coalesce(sum({column}), 0)::bigint from '{files}' where kind = {int(kind)}"
+    (row,) = duckdb.sql(query).fetchall()
+    table = read_events(recording, run_id)
+    kinds, values = table["kind"].to_pylist(), table[column].to_pylist()
+    assert row[0] == sum(value for each, value in zip(kinds, values, strict=True) if each == kind)
+    return int(row[0])
+
+
+def until(condition: Callable[[], Any], what: str) -> Any:
+    """Ask until the condition holds; for what another process does and tells nobody."""
+    end = time.monotonic() + WAIT_S
+    while not (value := condition()):
+        assert time.monotonic() < end, f"not within {WAIT_S:g} s: {what}"
+        time.sleep(0.01)
+    return value
+
+
+def helper_of(broker: BrokerProcess) -> int:
+    """The process that writes."""
+    for thread in Path(f"/proc/{broker.pid}/task").iterdir():
+        for child in map(int, (thread / "children").read_text().split()):
+            if b"recorder_child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                return child
+    raise AssertionError("no process writes")
+
+
+def look_at(broker: BrokerProcess) -> None:
+    """Let the recorder look: a link that comes and goes between two looks is not seen."""
+
+    def looks() -> int:
+        return int(broker.ask(op="record-status")["recording"]["looks"])
+
+    before = looks()
+    until(lambda: looks() >= before + 2, "a look of the recorder")
+
+
+def publish_and_consume(clients: Any, broker: BrokerProcess, queue: str) -> None:
+    """proton publishes, receives and settles COUNT messages."""
+    client = clients(broker)
+    sender = client.sender(queue)
+    outcomes = sender.send(*["x" * 100] * COUNT)
+    assert {each.state for each in outcomes} == {Delivery.ACCEPTED}
+    receiver = client.receiver(queue, credit=COUNT)
+    receiver.settle(receiver.take(COUNT))
+    broker.wait_for_counts(queue, ready=0)
+    if broker.ask(op="record-status")["recording"]:
+        look_at(broker)
+    client.close()
+
+
+@EVERY
+def test_what_proton_did_stands_in_the_files(
+    start_broker: StartBroker, clients: Any, tmp_path: Path, every_ms: int
+) -> None:
+    """Every delivery once, in each direction; at each wake also each confirm and each settlement."""
+    recording = tmp_path / "recording"
+    broker = start_broker(
+        *("--record", str(recording), "--record-run", "one", "--record-every", str(every_ms))
+    )
+    publish_and_consume(clients, broker, "q")
+    broker.stop()
+    assert total(recording, "one", Kind.LINK_IN) == COUNT
+    assert total(recording, "one", Kind.LINK_OUT) == COUNT
+    confirmed, settled = (total(recording, "one", kind) for kind in (Kind.CONFIRM, Kind.SETTLE))
+    if every_ms == 0:
+        assert (confirmed, settled) == (COUNT, COUNT)
+    else:
+        assert confirmed <= COUNT
+        assert settled <= COUNT
+    (run,) = read_runs(recording)
+    check_row(run, every_ms)
+    assert run.ended_ns is not None
+    observed_ns = total(recording, "one", Kind.PROCESS, "value_ns")
+    assert 0.5 * (run.ended_ns - run.began_ns) < observed_ns < 1.1 * (run.ended_ns - run.began_ns)
+    assert 100 * COUNT < total(recording, "one", Kind.CONNECTION_IN, "bytes") < 1000 * COUNT
+    assert not list(recording.rglob("_*"))
+
+
+def check_row(run: Run, every_ms: int) -> None:
+    """The columns that the broker knows."""
+    assert (run.run_id, run.benchmark, run.sample_ms) == ("one", "broker", every_ms or None)
+    assert (run.max_link_credit, run.max_incoming_window, run.max_queue_credit) == (170, 400, 256)
+    assert run.events_dropped == 0
+    assert '"name": "q"' in run.settings
+    assert os.uname().nodename not in str(run)
+
+
+@EVERY
+def test_what_pika_did_stands_in_the_files(
+    start_broker: StartBroker, connect: Connect, tmp_path: Path, every_ms: int
+) -> None:
+    """Likewise by channels and consumers; who waits for its queue is told so."""
+    recording = tmp_path / "recording"
+    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", str(every_ms))
+    channel = connect(broker).channel()
+    channel.queue_declare("q")
+    channel.confirm_delivery()
+    put(channel, "q", *["x" * 100] * COUNT)
+    inbox = Inbox(channel, "q")
+    channel.basic_ack(inbox.take(COUNT)[-1].tag, multiple=True)
+    broker.wait_for_counts("q", ready=0)
+    look_at(broker)
+    channel.connection.close()
+    broker.stop()
+    assert total(recording, "r", Kind.LINK_IN) == COUNT
+    assert total(recording, "r", Kind.LINK_OUT) == COUNT
+    if every_ms == 0:
+        assert total(recording, "r", Kind.CONFIRM) == COUNT
+        assert total(recording, "r", Kind.SETTLE) == COUNT
+        assert Reason.QUEUE_EMPTY in read_events(recording, "r")["reason"].to_pylist()
+
+
+def test_a_recording_begins_and_ends_while_the_broker_runs(
+    start_broker: StartBroker, clients: Any, tmp_path: Path
+) -> None:
+    """By the command line; what was there before counts from the beginning of the recording."""
+    broker = start_broker()
+    recording = tmp_path / "recording"
+    client = clients(broker)
+    sender = client.sender("q")
+    sender.send(*["before"] * 7)
+    assert "does not record" in (before := broker.run_command("record", "status")).stdout
+    assert before.returncode == 1
+    started = broker.run_command("record", "start", str(recording), "--every", "0", "--run", "r")
+    assert (started.returncode, started.stdout) == (0, f"recording to {recording}, run r\n")
+    sender.send(*["during"] * 5)
+    shown = broker.run_command("record", "status")
+    assert (shown.returncode, "at each wake" in shown.stdout) == (0, True)
+    assert "recording to" in broker.run_command("status").stdout
+    again = broker.run_command("record", "start", str(recording))
+    assert (again.returncode, "records already into" in again.stderr) == (1, True)
+    stopped = broker.run_command("record", "stop")
+    assert (stopped.returncode, "0 dropped" in stopped.stdout) == (0, True)
+    sender.send(*["after"] * 3)
+    assert total(recording, "r", Kind.LINK_IN) == 5
+    stopped = broker.run_command("record", "stop")
+    assert (stopped.returncode, "does not record" in stopped.stderr) == (1, True)
+    assert broker.ask(op="record-status") == {"recording": None}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (("--every", "5"), 2, "must be an integer from 10 to 1000, or 0"),
+        (("--run", "a/b"), 1, "run id is 'a/b'"),
+        (("--run", ""), 1, "run id is ''"),
+    ],
+)
+def test_what_cannot_be_recorded_is_said(
+    broker: BrokerProcess, tmp_path: Path, arguments: tuple[str, ...], code: int, says: str
+) -> None:
+    """And nothing is recorded then."""
+    refused = broker.run_command("record", "start", str(tmp_path / "r"), *arguments)
+    assert (refused.returncode, says in refused.stderr) == (code, True), refused.stderr
+    assert broker.ask(op="record-status") == {"recording": None}
+
+
+def test_a_folder_that_cannot_be_written_is_said_and_the_broker_goes_on(
+    broker: BrokerProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("in the way")
+    refused = broker.run_command("record", "start", str(tmp_path / "file"))
+    assert (refused.returncode, "cannot be written" in refused.stderr) == (1, True), refused.stderr
+    assert broker.ask(op="record-status") == {"recording": None}
+
+
+@pytest.mark.parametrize("lacks_pyarrow", [False, True])
+def test_a_broker_that_cannot_record_does_not_listen(tmp_path: Path, lacks_pyarrow: bool) -> None:
+    """It says why before it serves anybody: the folder, or the extra that is not installed."""
+    (tmp_path / "pyarrow.py").write_text("raise ImportError('hidden by a test')")
+    (tmp_path / "file").write_text("in the way")
+    search = [str(tmp_path)] if lacks_pyarrow else []
+    recording = tmp_path / ("new" if lacks_pyarrow else "file")
+    environ = {name: text for name, text in os.environ.items() if not name.startswith("AMQP10BROKER_")}
+    ended = subprocess.run(
+        [
+            *(sys.executable, "-m", "amqp10broker", "serve", "--port", "0"),
+            *("--admin-socket", "", "--record", str(recording)),
+        ],
+        cwd=REPOSITORY,
+        env=environ | {"PYTHONPATH": os.pathsep.join([*search, str(REPOSITORY)])},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=False,
+    )
+    says = "pip install 'amqp10broker[record]'" if lacks_pyarrow else "cannot be written"
+    assert (ended.returncode, says in ended.stderr) == (1, True), ended.stderr
+    assert "listening" not in ended.stderr
+
+
+def test_another_setting_begins_another_run(start_broker: StartBroker, clients: Any, tmp_path: Path) -> None:
+    """A run has one configuration."""
+    recording = tmp_path / "recording"
+    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "0")
+    client = clients(broker)
+    sender = client.sender("q")
+    sender.send(*["first"] * 5)
+    broker.ask(op="set", name="max_link_credit", value=50)
+    sender.send(*["second"] * 3)
+    broker.stop()
+    first, second = read_runs(recording)
+    assert [(run.run_id, run.max_link_credit) for run in (first, second)] == [("r", 170), ("r-2", 50)]
+    assert first.ended_ns == second.began_ns
+    assert [total(recording, run, Kind.LINK_IN) for run in ("r", "r-2")] == [5, 3]
+    assert '"name": "q"' in second.settings, "queues keep their numbers"
+
+
+def test_a_killed_broker_leaves_whole_files(start_broker: StartBroker, clients: Any, tmp_path: Path) -> None:
+    """The helper sees that it is gone, and completes the part and the row."""
+    recording = tmp_path / "recording"
+    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "0")
+    publish_and_consume(clients, broker, "q")
+    until(lambda: broker.ask(op="record-status")["recording"]["buffered_bytes"] < 64 * 50, "events handed on")
+    broker.kill()
+    run = until(lambda: _ended(recording, "r"), "the end of the run in its row")
+    assert total(recording, "r", Kind.LINK_IN) == COUNT
+    assert run.began_ns < run.ended_ns <= time.time_ns()
+    assert run.events_dropped == 0
+    assert not list(recording.rglob("_*"))
+
+
+def _ended(recording: Path, run_id: str) -> Run | None:
+    run = read_run(recording, run_id)
+    return run if run.ended_ns is not None else None
+
+
+def test_a_helper_that_stands_still_does_not_hold_up_the_broker(
+    start_broker: StartBroker, clients: Any, tmp_path: Path
+) -> None:
+    """Clients are served meanwhile, and what fits the buffers is written when it goes on."""
+    recording = tmp_path / "recording"
+    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "0")
+    helper = helper_of(broker)
+    os.kill(helper, signal.SIGSTOP)
+    try:
+        publish_and_consume(clients, broker, "q")
+        status = broker.ask(op="record-status")["recording"]
+        assert (status["events_written"], status["events_dropped"]) == (0, 0)
+        assert status["events"] > COUNT / 100
+    finally:
+        os.kill(helper, signal.SIGCONT)
+    broker.stop()
+    assert total(recording, "r", Kind.LINK_IN) == COUNT
+
+
+def test_a_helper_that_dies_ends_the_recording_only(
+    start_broker: StartBroker, clients: Any, tmp_path: Path
+) -> None:
+    """It is logged once, and another recording can begin."""
+    recording = tmp_path / "recording"
+    broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "0")
+    os.kill(helper_of(broker), signal.SIGKILL)
+    entry = broker.wait_for_log("recording ended: the broker goes on without")
+    assert "helper process" in entry["reason"]
+    broker.wait_until(lambda: broker.ask(op="record-status")["recording"] is None, "no recording")
+    publish_and_consume(clients, broker, "q")
+    broker.ask(op="record-start", folder=str(recording), run="again", every=0)
+    publish_and_consume(clients, broker, "p")
+    broker.terminate()
+    assert broker.wait_ended() == 0
+    assert total(recording, "again", Kind.LINK_IN) == COUNT
+    assert [each["event"] for each in broker.log if each["level"] == "error"] == [entry["event"]]
+    broker.log.clear()  # the one error was asked for
+
+
+def test_a_full_disk_ends_the_recording_only(start_broker: StartBroker, clients: Any, tmp_path: Path) -> None:
+    """The row says what is missing, if it can be written."""
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    recording = tmp_path / "recording"
+    part = recording / "events" / "run_id=r" / "_broker-00000.parquet"
+    part.parent.mkdir(parents=True)
+    part.symlink_to("/dev/full")
+    broker = start_broker()
+    broker.ask(op="record-start", folder=str(recording), run="r", every=0)
+    publish_and_consume(clients, broker, "q")
+    broker.ask(op="record-stop")
+    entry = broker.wait_for_log("recording ended: the broker goes on without")
+    assert "cannot be written" in entry["reason"]
+    run = read_run(recording, "r")
+    assert (run.ended_ns is not None, (run.events_dropped or 0) > COUNT / 100) == (True, True)
+    assert not part.is_symlink()
+    publish_and_consume(clients, broker, "p")
+    broker.terminate()
+    assert broker.wait_ended() == 0
+    broker.log.clear()  # the one error was asked for
+
+
+LIGHT: Final = """
+import sys, trio
+from amqp10broker.cli import serve
+from amqp10broker.config import Config
+from amqp10broker.tasks.broker import Broker
+async def live():
+    async with Broker(Config(port=0, admin_socket="")) as broker:
+        broker.status()
+        broker.set_flow("max_link_credit", 5, source="test")
+trio.run(live)
+rooms = tuple(f"amqp10broker.{room}" for room in ("recording", "flowevents", "spark", "analysis"))
+heavy = ("pyarrow", "numpy", "pandas", "pyspark")
+ours = ("amqp10broker.service.observing", "amqp10broker.tasks.recorder")
+print(sorted(name for name in sys.modules if name.startswith((*rooms, *heavy, *ours))))
+"""
+
+
+def test_a_broker_that_does_not_record_loads_nothing_for_it() -> None:
+    """Neither libraries nor our own rooms: it starts as before."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LIGHT], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    )
+    loaded = eval(ended.stdout)
+    assert [name for name in loaded if name != "amqp10broker.tasks.recordings"] == []
