@@ -91,6 +91,20 @@ def _common_arguments() -> argparse.ArgumentParser:
     group.add_argument("--no-floor", action="store_true", help="leave out the generator's own limit")
     group.add_argument("--label", help="name of the result file (default: local, with --quick quick)")
     group.add_argument("--results", type=Path, default=RESULTS, help="directory of results (%(default)s)")
+    group = parser.add_argument_group("recording flow events")
+    group.add_argument(
+        "--record",
+        type=Path,
+        metavar="DIR",
+        help="make each measured run a run of this recording (needs pyarrow: the extra record)",
+    )
+    group.add_argument(
+        "--record-every",
+        type=int,
+        default=50,
+        metavar="MS",
+        help="how often the broker samples its links; 0: whenever it looks at one (%(default)s)",
+    )
     group = parser.add_argument_group("the broker started here")
     group.add_argument(
         "--max-link-credit", type=int, help="default 1000; as in the article: the broker's own"
@@ -122,7 +136,12 @@ def _common_arguments() -> argparse.ArgumentParser:
     return parser
 
 
-def _parser() -> argparse.ArgumentParser:
+def _all() -> list[Benchmark]:
+    return [benchmark for benchmark in BENCHMARKS.values() if benchmark.in_all]
+
+
+def parser_of_all() -> argparse.ArgumentParser:
+    """Return the command line, with every question as a command."""
     common = _common_arguments()
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description="Load programs for AMQP 1.0 and 0-9-1."
@@ -132,7 +151,7 @@ def _parser() -> argparse.ArgumentParser:
         one = commands.add_parser(name, parents=[common], help=benchmark.question)
         benchmark.add_arguments(one)
     every = commands.add_parser("all", parents=[common], help="every one of them, one after the other")
-    for benchmark in BENCHMARKS.values():
+    for benchmark in _all():
         benchmark.add_arguments(every)
     made = commands.add_parser("report", help="write results/README.md from the results")
     made.add_argument("--results", type=Path, default=RESULTS)
@@ -140,16 +159,18 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(benchmark: Benchmark, options: argparse.Namespace) -> bool:
-    """Run one benchmark, print and save its result; return whether every case was measured."""
+def _run(benchmark: Benchmark, options: argparse.Namespace) -> int:
+    """Run one benchmark, print and save its result; return its exit status: 1 if a case failed."""
     print(f"\n{benchmark.name}: {benchmark.question}", flush=True)
     began = time.monotonic()
-    context = Context(options)
+    context = Context(options, benchmark.name)
     try:
+        if context.recording is not None:
+            context.recording.check()
         outcome = benchmark.run(context)
     except BenchmarkError as error:
         print(f"{benchmark.name} failed: {error}", file=sys.stderr)
-        return False
+        return 1
     failed = [sample for sample in outcome.samples if "failed" in sample]
     outcome.notes += [f"{one['case']} ({one['target']}) failed: {one['failed']}" for one in failed]
     if not outcome.rows:
@@ -159,7 +180,7 @@ def _run(benchmark: Benchmark, options: argparse.Namespace) -> bool:
     label = options.label or ("quick" if options.quick else "local")
     path = save(benchmark.name, benchmark.question, label, outcome, options.results)
     print(f"{path} ({time.monotonic() - began:.0f} s)")
-    return not failed
+    return 1 if failed else outcome.status
 
 
 def _numbers(samples: Sequence[dict[str, object]]) -> list[tuple[str, float]]:
@@ -174,7 +195,7 @@ def _numbers(samples: Sequence[dict[str, object]]) -> list[tuple[str, float]]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = _parser()
+    parser = parser_of_all()
     options = parser.parse_args(arguments)
     if options.benchmark is None:
         parser.print_help()
@@ -184,13 +205,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 0
     # SIGTERM unwinds like ctrl-C, so that brokers and load processes are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    chosen = list(BENCHMARKS.values()) if options.benchmark == "all" else [BENCHMARKS[options.benchmark]]
+    chosen = _all() if options.benchmark == "all" else [BENCHMARKS[options.benchmark]]
     try:
         ended = [_run(benchmark, options) for benchmark in chosen]
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    return 0 if all(ended) else 1
+    return next((status for status in ended if status), 0)
 
 
 if __name__ == "__main__":

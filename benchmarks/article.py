@@ -23,10 +23,11 @@ from benchmarks import spec
 from benchmarks.article_tables import HalfResult, join
 from benchmarks.broker_process import BrokerSettings, Target
 from benchmarks.errors import MeasureError
-from benchmarks.load import Counts
 from benchmarks.measure import Context, Window, preload, window
 from benchmarks.queues091 import Queues
+from benchmarks.recording import RecordedRun, whole_or_nothing
 from benchmarks.results import Outcome, Row
+from benchmarks.stream import Counts
 
 BODY_BYTES: Final = len(b"some payload")
 DURATION_S: Final = 10.0
@@ -200,9 +201,32 @@ def _connections(
 def _one_run(
     context: Context, name: str, half: Half, neighbour: Neighbour, delay_ms: float, seconds: float
 ) -> Row:
-    queues = (half.fast_queue, half.slow_queue)
     settings = _settings(context, name, half, delay_ms)
-    with context.target(settings, queues=queues, amqp091=half.amqp091) as target:
+    late = "syncs" if _by_sync(context, name) else "confirms"
+    run = context.new_run(f"{neighbour.value}, {late} +{delay_ms:g} ms")
+    with whole_or_nothing(run):
+        what, taken, row = _taken(context, name, half, neighbour, settings, seconds, run)
+        if run is not None:
+            more = {"slow_queue_type": SLOW_TYPE, "streams": ["fast", "slow"]}
+            durable = fast_durable(context, name)
+            run.write(
+                what, taken.result.recorded, settings, row, queue_type=FAST_TYPE, durable=durable, more=more
+            )
+    return row
+
+
+def _taken(
+    context: Context,
+    name: str,
+    half: Half,
+    neighbour: Neighbour,
+    settings: BrokerSettings,
+    seconds: float,
+    run: RecordedRun | None,
+) -> tuple[spec.Load, Window, Row]:
+    """Measure once; return the load, its window and its sample. The broker has ended then."""
+    queues = (half.fast_queue, half.slow_queue)
+    with context.target(settings, queues=queues, amqp091=half.amqp091, run=run) as target:
         if half.amqp091 or context.own:
             # The article's programs declare all their queues over AMQP 0-9-1.
             with Queues(target.endpoint) as known:
@@ -230,8 +254,19 @@ def _one_run(
             duration_s=seconds - warmup_s,
             until=(lambda counts: half.fast_count(counts[0]) >= limit) if limit else None,
             at_end=lambda: seen.look(target, half),
+            record=run is not None,
         )
         counts = seen.counts or target.queue_counts()
+    row = _row(name, half, neighbour, taken, counts, seen)
+    row["run_seconds"] = warmup_s + taken.seconds
+    row["ended_early"] = warmup_s + taken.seconds < 0.95 * seconds
+    return what, taken, row
+
+
+def _row(
+    name: str, half: Half, neighbour: Neighbour, taken: Window, counts: dict[str, int] | None, seen: _Seen
+) -> Row:
+    """Return what a window comes to."""
     row = taken.row(name, "broker", half.fast_count(taken.counts[0]))
     total, slow_total = taken.result.counts
     if neighbour is not Neighbour.ALONE:
@@ -248,8 +283,7 @@ def _one_run(
         half.slow_queue: known_counts.get(half.slow_queue, slow_total.published),
     }
     row |= {"queues_from": "broker" if counts else "client counters", "flow_seen": seen.flow}
-    row |= {"run_seconds": warmup_s + taken.seconds, "slow_confirmed": slow_total.confirmed}
-    row["ended_early"] = warmup_s + taken.seconds < 0.95 * seconds
+    row["slow_confirmed"] = slow_total.confirmed
     return row
 
 

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
-from struct import Struct
 from typing import Final
 
 from benchmarks import spec, wire091
-from benchmarks.blocks import BLOCK_BYTES, BLOCK_FRAMES_MAX, write_serials
+from benchmarks.blocks import BLOCK_BYTES, BLOCK_FRAMES_MAX, write_serials, write_stamps
 
-_U64: Final = Struct(">Q")
 DELIVERY_TAG_MAX: Final = 0xFFFFFFFF
 """Only the lower half of a tag is written: no load sends four thousand million messages on a channel."""
 
@@ -74,10 +72,7 @@ class PublishBlock:
     def stamp(self, queue: int, times_ns: Sequence[int]) -> None:
         """Write a time into the first eight bytes of each of the first bodies of a queue's block."""
         buffer, stride = self._buffers[queue], self._offsets[queue][1]
-        position = stride - 1 - self._body_bytes
-        for time_ns in times_ns:
-            _U64.pack_into(buffer, position, time_ns)
-            position += stride
+        write_stamps(buffer, stride - 1 - self._body_bytes, stride, times_ns)
 
 
 class TagBlock:

@@ -48,7 +48,7 @@ class Target(Protocol):
         """Processor time the broker has used so far, None if it cannot be known."""
 
     def helper_cpu_s(self) -> float | None:
-        """Processor time of the processes that the broker has started (it syncs its data folder by one)."""
+        """Processor time of the processes that the broker has started: to sync its data folder, to record."""
 
     def rss_bytes(self) -> int | None:
         """Resident memory of the broker now, None if it cannot be known."""
@@ -110,6 +110,8 @@ class OwnBroker:
     """Start the floor peer in the broker's place, with these arguments."""
     folder: Path | None = None
     """Use this data folder, whatever the settings say, and leave it: for a broker that is started again."""
+    recording: tuple[str, ...] = ()
+    """Arguments that make the broker record flow events."""
     endpoint: spec.Endpoint = field(init=False)
     accept_s: float = field(init=False, default=0.0)
     """Time from starting the process to the first accepted TCP connection."""
@@ -129,7 +131,7 @@ class OwnBroker:
         folder = self.folder or self._own_folder
         if folder is not None:
             serve += ["--data-dir", str(folder)]
-        return serve + self.settings.arguments()
+        return [*serve, *self.settings.arguments(), *self.recording]
 
     def __enter__(self) -> Self:
         """Start the process and wait until it accepts and opens a connection.
@@ -227,8 +229,9 @@ class OwnBroker:
         return process_cpu_s(self.pid)
 
     def helper_cpu_s(self) -> float | None:
-        """Processor time of its helper process; None if it has no data folder and so no helper."""
-        return None if self.folder is None and self._own_folder is None else children_cpu_s(self.pid)
+        """Processor time of its helper processes; None if it has no data folder and does not record."""
+        folder = self.folder or self._own_folder
+        return None if folder is None and not self.recording else children_cpu_s(self.pid)
 
     def rss_bytes(self) -> int | None:
         """Resident memory now."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from random import Random
 from typing import Final
 
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.errors import BenchmarkError, MeasureError
-from benchmarks.load import Counts
 from benchmarks.measure import Context, Window, preload, window
 from benchmarks.queues091 import Queues
+from benchmarks.recording import RecordedRun, whole_or_nothing
 from benchmarks.results import Row
+from benchmarks.stream import Counts
 
 QUEUE: Final = "bench"
 STREAM: Final = "stream"
@@ -67,12 +69,19 @@ class Case:
     attached to. Empty: the type that the command line gives."""
     durable: bool = False
     """Send all messages as durable, those of the preload too; `--durable` does the same for every case."""
+    recorded_as: str = ""
+    """What a recording calls it, if the name tells settings of the broker as well."""
 
 
-def run_cases(context: Context, cases: Sequence[Case]) -> list[Row]:
+def run_cases(context: Context, cases: Sequence[Case], chance: Random | None = None) -> list[Row]:
     """Measure every case, `repetitions` times; return the samples.
 
     A case that fails leaves a sample that says why, so that the other cases are still measured.
+
+    Args:
+        context: the run.
+        cases: what is measured.
+        chance: shuffles the cases anew for each repetition; None keeps their order.
     """
     samples: list[Row] = []
     if context.with_floor:
@@ -80,7 +89,10 @@ def run_cases(context: Context, cases: Sequence[Case]) -> list[Row]:
             if case.floor is not None:
                 samples.append(_measured(context, case, "floor"))
     for _ in range(context.repetitions):
-        samples += [_measured(context, case, "broker") for case in cases]
+        order = list(cases)
+        if chance is not None:
+            chance.shuffle(order)
+        samples += [_measured(context, case, "broker") for case in order]
     return samples
 
 
@@ -108,9 +120,22 @@ def _at_floor(context: Context, case: Case, arguments: tuple[str, ...]) -> Row:
 
 
 def _at_broker(context: Context, case: Case) -> Row:
+    run = context.new_run(case.recorded_as or case.name)
+    queue_type, durable = case.queue_type or context.queue_type, case.durable or context.durable
+    with whole_or_nothing(run):
+        what, taken, row = _taken(context, case, queue_type, durable, run)
+        if run is not None:
+            settings = case.settings or context.settings()
+            run.write(what, taken.result.recorded, settings, row, queue_type=queue_type, durable=durable)
+    return row
+
+
+def _taken(
+    context: Context, case: Case, queue_type: str, durable: bool, run: RecordedRun | None
+) -> tuple[spec.Load, Window, Row]:
+    """Measure a case; return its load, its window and its sample. The broker has ended then."""
     address = _plain_name if case.amqp091 else context.address
-    with context.target(case.settings, queues=case.queues, amqp091=case.amqp091) as target:
-        queue_type, durable = case.queue_type or context.queue_type, case.durable or context.durable
+    with context.target(case.settings, queues=case.queues, amqp091=case.amqp091, run=run) as target:
         if case.amqp091 or queue_type != "classic":
             with Queues(target.endpoint) as known:
                 known.declare(dict.fromkeys(case.queues, queue_type))
@@ -137,12 +162,13 @@ def _at_broker(context: Context, case: Case) -> Row:
             warmup_s=context.warmup_s,
             duration_s=case.duration_s or context.duration_s,
             until=case.until,
+            record=run is not None,
         )
         if taken.counts[0].refused:
             raise MeasureError(f"{case.name}: the broker refused {taken.counts[0].refused} messages")
         row = taken.row(case.name, "broker", case.messages(taken))
         row["rss_before_mb"] = None if before is None else before / 1e6
-        return row
+        return what, taken, row
 
 
 def _plain_name(queue: str) -> str:
@@ -168,6 +194,8 @@ def publish_and_consume(
     mixed: bool = False,
     in_flight_max: int = 10_000,
     amqp091: bool = False,
+    rate_per_s: float = 0.0,
+    stamp: bool = False,
 ) -> spec.Connections:
     """Return the load of publish + deliver + settle: one connection sends, another receives.
 
@@ -188,11 +216,13 @@ def publish_and_consume(
             in_flight_max=in_flight_max,
             follow=0,
             outstanding=ahead,
+            rate_per_s=rate_per_s,
+            stamp=stamp,
         )
         for addresses in spec.spread(sending)
     ]
     receivers = [
-        spec.Consume(addresses, credit=credit, settle=settle, size_bytes=size_bytes)
+        spec.Consume(addresses, credit=credit, settle=settle, size_bytes=size_bytes, stamp=stamp)
         for addresses in spec.spread(receiving)
     ]
     if amqp091:

@@ -5,18 +5,17 @@ A `Consumer` is a group of consumers that behave alike (`spec.Consume`), one for
 
 from __future__ import annotations
 
-from struct import Struct
 from typing import TYPE_CHECKING, Final
 
 from benchmarks import spec, wire091
 from benchmarks.errors import PeerError
 from benchmarks.scan091 import Contents
-from benchmarks.stream import LATENCY_SAMPLES_MAX
+from benchmarks.stream import read_stamps
 
 if TYPE_CHECKING:
     from benchmarks.channel091 import PeerChannel
 
-_U64: Final = Struct(">Q")
+_STAMP_BYTES: Final = 8
 PREFETCH_MAX: Final = 0xFFFF
 
 
@@ -80,11 +79,7 @@ class Consumer:
 
     def _sample(self, run: Contents, data: bytearray, now_ns: int) -> None:
         """Read the stamps of a run of deliveries."""
-        if run.position < 0 or run.body_bytes < _U64.size:
+        if run.position < 0 or run.body_bytes < _STAMP_BYTES:
             raise PeerError("a stamped message came without its stamp in one piece")
-        kept = self.stream.delivery_ns
-        place = run.position
-        for _ in range(run.messages):
-            if len(kept) < LATENCY_SAMPLES_MAX:
-                kept.append(now_ns - _U64.unpack_from(data, place)[0])
-            place += run.stride
+        stamps = read_stamps(data, run.position, run.stride, run.messages)
+        self.stream.sample_deliveries(stamps, now_ns)

@@ -25,10 +25,11 @@ from types import TracebackType
 from typing import Any, Final, Protocol, Self
 
 from benchmarks import spec
+from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, Recorded, wall_offset_ns
 from benchmarks.errors import LoadError, PeerError, WireError
 from benchmarks.peer import Peer
 from benchmarks.peer091 import Peer091
-from benchmarks.stream import Stream
+from benchmarks.stream import Counts, Stream
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
 COUNTERS: Final = ("published", "confirmed", "refused", "delivered", "settled")
@@ -37,17 +38,6 @@ _SPIN_NS: Final = 1_500_000
 _IDLE_POLL_MS: Final = 200.0
 _READY_TIMEOUT_S: Final = 60.0
 _STOP_TIMEOUT_S: Final = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Counters of one stream at one moment."""
-
-    published: int
-    confirmed: int
-    refused: int
-    delivered: int
-    settled: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +72,7 @@ class LoadResult:
     confirm: tuple[Latency | None, ...]
     delivery: tuple[Latency | None, ...]
     cpu_s: float
+    recorded: Recorded | None = None
 
 
 class LoadProcess:
@@ -135,6 +126,10 @@ class LoadProcess:
     def mark(self) -> None:
         """Begin the measuring window: forget the latencies sampled so far."""
         self._tell("mark")
+
+    def end_window(self) -> None:
+        """End the measuring window of a recorded run: what comes now is told apart from it."""
+        self._tell("end window")
 
     def counts(self, stream: int = 0) -> Counts:
         """Return the counters of a stream now.
@@ -258,7 +253,10 @@ class _Driver:
         self._what = what
         self._shared = shared
         self._pipe = pipe
-        self._streams = [Stream() for _ in range(what.streams)]
+        events = ClientEvents(wall_offset_ns()) if what.record else None
+        self._streams = [Stream(number, events) for number in range(what.streams)]
+        self._recorder = None if events is None else ClientRecorder(what, events, self._streams)
+        self._idle_poll_ms = _IDLE_POLL_MS if events is None else SAMPLE_NS / 1e6
         self._peers = [_peer_for(what.endpoint, one, self._streams) for one in what.connections]
         self._producers: list[_Producer] = []
         self._poll = select.poll()
@@ -308,6 +306,8 @@ class _Driver:
                 if events != self._events[fd]:
                     self._events[fd] = events
                     self._poll.modify(fd, events)
+            if self._recorder is not None and now_ns >= self._recorder.due_ns:
+                self._recorder.sample(now_ns)
             self._show()
         self._pipe.send(self._result())
         for peer in self._peers:
@@ -316,12 +316,12 @@ class _Driver:
     def _timeout_ms(self) -> float:
         """Return how long to sleep: until the next message of a fixed-rate group, if there is one."""
         if not self._started:
-            return _IDLE_POLL_MS
+            return self._idle_poll_ms
         due = [ns for ns in (producer.due_ns() for producer in self._producers) if ns is not None]
         if not due:
-            return _IDLE_POLL_MS
+            return self._idle_poll_ms
         wait_ns = min(due) - time.monotonic_ns()
-        return 0.0 if wait_ns < _SPIN_NS else min(_IDLE_POLL_MS, (wait_ns - _SPIN_NS) // 1_000_000)
+        return 0.0 if wait_ns < _SPIN_NS else min(self._idle_poll_ms, (wait_ns - _SPIN_NS) // 1_000_000)
 
     def _publish(self, now_ns: int) -> None:
         """Let every producer publish in turns, until nothing more may be sent or its buffer is full."""
@@ -345,11 +345,20 @@ class _Driver:
                 producer.start(now_ns)
             for peer in self._peers:
                 peer.start()
+            if self._recorder is not None:
+                self._recorder.start(now_ns)
         elif command == "mark":
             for stream in self._streams:
                 stream.forget_latencies()
+            self._edge()
+        elif command == "end window":
+            self._edge()
         elif command == "stop":
             self._running = False
+
+    def _edge(self) -> None:
+        if self._recorder is not None:
+            self._recorder.edge(time.monotonic_ns())
 
     def _show(self) -> None:
         """Copy the counters to where the parent sees them."""
@@ -361,11 +370,9 @@ class _Driver:
     def _result(self) -> LoadResult:
         usage = resource.getrusage(resource.RUSAGE_SELF)
         return LoadResult(
-            tuple(
-                Counts(one.published, one.confirmed, one.refused, one.delivered, one.settled)
-                for one in self._streams
-            ),
+            tuple(one.counts() for one in self._streams),
             tuple(Latency.of(one.confirm_ns) for one in self._streams),
             tuple(Latency.of(one.delivery_ns) for one in self._streams),
             usage.ru_utime + usage.ru_stime,
+            None if self._recorder is None else self._recorder.end(time.monotonic_ns()),
         )

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Final
 
 from benchmarks import spec
@@ -23,10 +24,12 @@ from benchmarks.broker_process import (
     Target,
 )
 from benchmarks.errors import MeasureError
-from benchmarks.load import Counts, Latency, LoadProcess, LoadResult
+from benchmarks.load import Latency, LoadProcess, LoadResult
 from benchmarks.processes import process_cpu_s
 from benchmarks.queues091 import Queues
+from benchmarks.recording import RecordedRun, Recording
 from benchmarks.results import Outcome, Row
+from benchmarks.stream import Counts
 
 # How often the counters are looked at while waiting for the end of a window.
 _LOOK_S: Final = 0.01
@@ -57,6 +60,8 @@ class Benchmark:
     question: str
     run: Callable[[Context], Outcome]
     add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    in_all: bool = True
+    """Whether it is one of those that `all` stands for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +129,7 @@ def window(
     duration_s: float,
     until: Callable[[tuple[Counts, ...]], bool] | None = None,
     at_end: Callable[[], None] | None = None,
+    record: bool = False,
 ) -> Window:
     """Run a load against a target and measure it in steady state.
 
@@ -134,12 +140,13 @@ def window(
         duration_s: longest length of the window.
         until: ends warm-up or window early, for loads that run out of messages.
         at_end: called when the window is over and the load has not yet been stopped.
+        record: keep the clients' flow events; they are in the result.
 
     Raises:
         LoadError: the load process failed.
         MeasureError: `until` was reached before the window began.
     """
-    what = replace(what, seconds_max=warmup_s + duration_s + _SPARE_S)
+    what = replace(what, seconds_max=warmup_s + duration_s + _SPARE_S, record=record)
     with LoadProcess(what) as process:
 
         def counts() -> tuple[Counts, ...]:
@@ -162,6 +169,8 @@ def window(
         helper_before = target.helper_cpu_s()
         wait(duration_s)
         after, ended = counts(), time.monotonic()
+        if record:
+            process.end_window()
         cpu_after, load_after = target.cpu_s(), process_cpu_s(process.pid)
         helper_after = target.helper_cpu_s()
         rss_bytes, disk_bytes = target.rss_bytes(), target.disk_bytes()
@@ -170,23 +179,13 @@ def window(
         result = process.stop()
     return Window(
         ended - began,
-        tuple(_difference(a, b) for a, b in zip(after, before, strict=True)),
+        tuple(a - b for a, b in zip(after, before, strict=True)),
         None if cpu_after is None or cpu_before is None else cpu_after - cpu_before,
         load_after - load_before,
         rss_bytes,
         result,
         None if helper_after is None or helper_before is None else helper_after - helper_before,
         disk_bytes,
-    )
-
-
-def _difference(after: Counts, before: Counts) -> Counts:
-    return Counts(
-        after.published - before.published,
-        after.confirmed - before.confirmed,
-        after.refused - before.refused,
-        after.delivered - before.delivered,
-        after.settled - before.settled,
     )
 
 
@@ -264,9 +263,15 @@ def drain(target: Target, addresses: Sequence[str], *, quiet_s: float = 1.0) -> 
 class Context:
     """One run of one benchmark."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        """Take the options that `__main__` has parsed; a benchmark finds its own among them."""
+    def __init__(self, options: argparse.Namespace, benchmark: str = "") -> None:
+        """Take the options that `__main__` has parsed; a benchmark finds its own among them.
+
+        Args:
+            options: all of them.
+            benchmark: its name, as recordings have it.
+        """
         self.options = options
+        self.recording = self._recording(benchmark)
         quick: bool = options.quick
         self.quick = quick
         self.repetitions: int = options.repetitions or (1 if quick else 3)
@@ -295,6 +300,19 @@ class Context:
             sync_delay_ms=self.options.sync_delay_ms if self.options.data else 0,
             extra=tuple(self.options.broker_arg),
         )
+
+    def _recording(self, benchmark: str) -> Recording | None:
+        """Return the recording that the command line asks for, None if it asks for none."""
+        folder: Path | None = self.options.record
+        if folder is None:
+            return None
+        return Recording(
+            folder, benchmark, self.options.record_every, self.own, self.settings(max_link_credit=None)
+        )
+
+    def new_run(self, case: str) -> RecordedRun | None:
+        """Return a new run of the recording; None if nothing is recorded."""
+        return None if self.recording is None else self.recording.begin(case)
 
     @property
     def queue_type(self) -> str:
@@ -326,6 +344,7 @@ class Context:
         *,
         queues: Sequence[str] = ("bench",),
         amqp091: bool = False,
+        run: RecordedRun | None = None,
     ) -> Iterator[OwnBroker | RunningBroker]:
         """Give a broker with empty queues: a fresh process, or the running one, emptied afterwards.
 
@@ -333,11 +352,16 @@ class Context:
             settings: of a fresh process; None takes those of the command line.
             queues: what the running one must be rid of.
             amqp091: empty them over AMQP 0-9-1.
+            run: the run that a fresh process records.
         """
         options = self.options
         if self.own:
             with OwnBroker(
-                settings or self.settings(), options.python, options.user, options.password or ""
+                settings or self.settings(),
+                options.python,
+                options.user,
+                options.password or "",
+                recording=() if run is None else run.broker_arguments(),
             ) as broker:
                 yield broker
             return

@@ -8,10 +8,15 @@ the business of `sender` and `publisher091`.
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
+from amqp10broker.flowevents.schema import Kind
 from benchmarks import spec
 from benchmarks.ring import RING
 from benchmarks.stream import LATENCY_SAMPLES_MAX, Stream
+
+if TYPE_CHECKING:
+    from benchmarks.client_events import ClientEvents
 
 _NUMBER_MASK = 0xFFFFFFFF
 
@@ -19,7 +24,16 @@ _NUMBER_MASK = 0xFFFFFFFF
 class Pace:
     """One group's own rules, and what it has in flight."""
 
-    __slots__ = ("_batch_left", "_followed", "_samples", "_stream", "_what", "started_ns", "unconfirmed")
+    __slots__ = (
+        "_batch_left",
+        "_followed",
+        "_samples",
+        "_sent",
+        "_stream",
+        "_what",
+        "started_ns",
+        "unconfirmed",
+    )
 
     def __init__(self, what: spec.Publish, streams: list[Stream]) -> None:
         """Make the rules of one group; `started_ns` is set when the load begins."""
@@ -28,6 +42,8 @@ class Pace:
         self._followed = None if what.follow is None else streams[what.follow]
         self._batch_left = 0
         self._samples: deque[tuple[int, int]] = deque()
+        self._sent: deque[tuple[int, int]] = deque()
+        """Of a recorded run: how many messages wait for their confirm, and when they were sent."""
         self.started_ns = 0
         self.unconfirmed = 0
 
@@ -70,6 +86,8 @@ class Pace:
             self.unconfirmed += count
             self._batch_left = max(0, self._batch_left - count)
             self._samples.append((first, now_ns))
+            if self._stream.events is not None:
+                self._sent.append((count, now_ns))
 
     def confirmed(self, count: int, first: int, last: int, *, accepted: bool, now_ns: int) -> None:
         """Count confirms, and sample the latency of batches whose first message is among them.
@@ -85,9 +103,24 @@ class Pace:
         self._stream.confirmed += count
         if not accepted:
             self._stream.refused += count
+        if self._stream.events is not None:
+            self._tell(self._stream.events, count, now_ns)
         samples = self._samples
         span = (last - first) & _NUMBER_MASK
         while samples and (samples[0][0] - first) & _NUMBER_MASK <= span:
             _, sent_ns = samples.popleft()
             if len(self._stream.confirm_ns) < LATENCY_SAMPLES_MAX:
                 self._stream.confirm_ns.append(now_ns - sent_ns)
+
+    def _tell(self, events: ClientEvents, count: int, now_ns: int) -> None:
+        """Tell the latencies of `count` confirms as events: those that were sent first are first."""
+        sent = self._sent
+        while count > 0 and sent:
+            batch, sent_ns = sent[0]
+            confirmed = min(batch, count)
+            if confirmed == batch:
+                sent.popleft()
+            else:
+                sent[0] = (batch - confirmed, sent_ns)
+            events.add(now_ns, Kind.CLIENT_CONFIRM, self._stream.number, confirmed, now_ns - sent_ns)
+            count -= confirmed

@@ -5,19 +5,16 @@ A `Receiver` is a group of links of one session that behave alike (`spec.Consume
 
 from __future__ import annotations
 
-from struct import Struct
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from benchmarks import spec
 from benchmarks.errors import PeerError
 from benchmarks.scan import FlowState, Run
-from benchmarks.stream import LATENCY_SAMPLES_MAX
+from benchmarks.stream import read_stamps
 from benchmarks.wire import SERIAL_MASK, serial_difference
 
 if TYPE_CHECKING:
     from benchmarks.session import PeerSession
-
-_U64: Final = Struct(">Q")
 
 
 class Receiver:
@@ -69,11 +66,10 @@ class Receiver:
             self.session.tell_link(self.first_handle + index, count, self.what.credit)
         self._wanting.clear()
 
-    def sample(self, data: bytearray, run: Run, now_ns: int) -> None:
-        """Read the stamps of a run of deliveries."""
-        kept = self.stream.delivery_ns
+    def sample(self, data: bytearray, run: Run, handle: int, now_ns: int) -> None:
+        """Read the stamps of those deliveries of a run that came on one handle of the broker's."""
         place = run.position + run.stride - self.what.size_bytes
-        for _ in range(run.frames):
-            if len(kept) < LATENCY_SAMPLES_MAX:
-                kept.append(now_ns - _U64.unpack_from(data, place)[0])
-            place += run.stride
+        stamps = read_stamps(data, place, run.stride, run.frames)
+        if not isinstance(run.handles, int):
+            stamps = [stamp for stamp, other in zip(stamps, run.handles, strict=True) if other == handle]
+        self.stream.sample_deliveries(stamps, now_ns)

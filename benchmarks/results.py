@@ -40,6 +40,8 @@ class Outcome:
     notes: list[str] = field(default_factory=list)
     picture: str | None = None
     """An SVG, kept beside the JSON file."""
+    status: int = 0
+    """Exit status of the command line, if a benchmark has found something that scripts should notice."""
 
 
 # How a figure is headed and written.
@@ -194,7 +196,7 @@ def machine() -> dict[str, Any]:
     }
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """Return the checked-out revision, with a mark if files differ from it; None outside a repository."""
     try:
         done = subprocess.run(
@@ -224,7 +226,7 @@ def save(name: str, question: str, label: str, outcome: Outcome, directory: Path
         "question": question,
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "command": "python -m benchmarks " + shlex.join(sys.argv[1:]),
-        "revision": _revision(),
+        "revision": revision(),
         "machine": machine(),
         "picture": picture,
         **{key: value for key, value in asdict(outcome).items() if key != "picture"},

@@ -153,7 +153,7 @@ class PeerSession:
             raise PeerError("the broker sent an unsettled transfer on a link of mode settled")
         receiver.stream.settled += count
         if receiver.what.stamp:
-            receiver.sample(self.peer.data, run, now_ns)
+            receiver.sample(self.peer.data, run, handle, now_ns)
 
     def after_read(self) -> None:
         """Settle what was read, grant credit, open the window: once for one socket read."""

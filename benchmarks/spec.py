@@ -150,6 +150,8 @@ class Load:
     seconds_max: float = 600.0
     """The process ends by itself after so long, whatever happens to its parent."""
     name: str = "load"
+    record: bool = False
+    """Keep flow events of what its clients see, and hand them over with the result."""
 
 
 def spread(addresses: Sequence[str], links_per_session: int = 250) -> list[tuple[str, ...]]:

@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 from array import array
-from typing import Final
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from struct import Struct
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.flowevents.schema import Kind
+
+if TYPE_CHECKING:
+    from benchmarks.client_events import ClientEvents
 
 LATENCY_SAMPLES_MAX: Final = 1_000_000
 """Latencies kept of one stream; those after it are not sampled."""
+_U64: Final = Struct(">Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """Counters of one stream at one moment."""
+
+    published: int
+    confirmed: int
+    refused: int
+    delivered: int
+    settled: int
+
+    def __sub__(self, before: Counts) -> Counts:
+        """Return what was counted since an earlier moment."""
+        return Counts(
+            self.published - before.published,
+            self.confirmed - before.confirmed,
+            self.refused - before.refused,
+            self.delivered - before.delivered,
+            self.settled - before.settled,
+        )
 
 
 class Stream:
     """Counters of one stream; only ever grow."""
 
-    __slots__ = ("confirm_ns", "confirmed", "delivered", "delivery_ns", "published", "refused", "settled")
+    __slots__ = (
+        "confirm_ns",
+        "confirmed",
+        "delivered",
+        "delivery_ns",
+        "events",
+        "number",
+        "published",
+        "refused",
+        "settled",
+    )
 
-    def __init__(self) -> None:
-        """Start at zero."""
+    def __init__(self, number: int = 0, events: ClientEvents | None = None) -> None:
+        """Start at zero.
+
+        Args:
+            number: of the stream in its load.
+            events: where latencies are told as flow events, if the run is recorded.
+        """
+        self.number = number
+        self.events = events
         self.published = 0
         self.confirmed = 0
         self.refused = 0
@@ -31,3 +79,43 @@ class Stream:
         """Drop what was sampled so far: the measuring window begins."""
         del self.confirm_ns[:]
         del self.delivery_ns[:]
+
+    def counts(self) -> Counts:
+        """Return the counters as they are now."""
+        return Counts(self.published, self.confirmed, self.refused, self.delivered, self.settled)
+
+    def sample_deliveries(self, stamps: Sequence[int], now_ns: int) -> None:
+        """Keep the latencies of messages that have just been delivered.
+
+        Args:
+            stamps: when each of them was due.
+            now_ns: when they were read.
+        """
+        kept, events = self.delivery_ns, self.events
+        # Messages of one burst carry one time: a thousand of them are one step here, and one event.
+        for stamp_ns, count in Counter(stamps).items():
+            latency_ns = now_ns - stamp_ns
+            room = LATENCY_SAMPLES_MAX - len(kept)
+            if room > 0:
+                kept.extend(array("q", (latency_ns,)) * min(count, room))
+            if events is not None:
+                events.add(now_ns, Kind.CLIENT_DELIVERY, self.number, count, latency_ns)
+
+
+def read_stamps(data: bytearray, place: int, stride: int, count: int) -> list[int]:
+    """Read the times that `count` messages carry.
+
+    Args:
+        data: the buffer.
+        place: where the first one's time stands.
+        stride: bytes from one message to the next.
+        count: messages, at least 1.
+    """
+    last = place + (count - 1) * stride
+    stamps: list[int] = []
+    if count > 1:
+        # Read in place, and let go at once: a buffer that is looked at cannot grow.
+        with memoryview(data) as view, view[place:last] as some:
+            stamps = [stamp for (stamp,) in Struct(f">Q{stride - _U64.size}x").iter_unpack(some)]
+    stamps.append(_U64.unpack_from(data, last)[0])
+    return stamps

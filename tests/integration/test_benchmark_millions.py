@@ -19,6 +19,7 @@ OPTIONS = {
     "size": 100,
     "credit": 100,
     "no_floor": True,
+    "record": None,
     "target": None,
     "python": sys.executable,
     "address": "{queue}",

@@ -16,6 +16,7 @@ from benchmarks.protocols import ratios
 from benchmarks.results import Outcome
 
 OPTIONS = {
+    "record": None,
     "quick": True,
     "repetitions": None,
     "duration": None,

@@ -5,7 +5,14 @@ from __future__ import annotations
 import pytest
 
 from benchmarks import wire
-from benchmarks.blocks import DispositionBlock, LargeTransfer, MixedBlock, TransferBlock, write_serials
+from benchmarks.blocks import (
+    DispositionBlock,
+    LargeTransfer,
+    MixedBlock,
+    TransferBlock,
+    write_serials,
+    write_stamps,
+)
 
 PAYLOAD = wire.data_message(b"0123456789")
 
@@ -92,3 +99,13 @@ def test_single_dispositions_name_consecutive_deliveries() -> None:
     assert [one.fields[1] for one in read] == [0xFFFF_FFFF, *range(1499)]
     assert all(one.fields[:1] + one.fields[2:4] == [True, None, True] for one in read)
     assert all(one.fields[4].descriptor == wire.ACCEPTED for one in read)
+
+
+@pytest.mark.parametrize("times", [[7], [2**40, 2**40, 2**40], [1, 1, 2], [5, 2**63, 2**64 - 1]])
+def test_stamps_are_written_where_they_belong_and_nowhere_else(times: list[int]) -> None:
+    """Times of one burst are written column by column, and come to the same bytes as one by one."""
+    stride, offset = 11, 2
+    buffer = bytearray(b"." * (offset + stride * len(times)))
+    write_stamps(buffer, offset, stride, times)
+    expected = b".." + b"".join(time.to_bytes(8, "big") + b"..." for time in times)
+    assert buffer == expected

@@ -24,6 +24,7 @@ OPTIONS = {
     "size": 100,
     "credit": 1000,
     "no_floor": True,
+    "record": None,
     "max_link_credit": None,
     "max_incoming_window": None,
     "max_queue_credit": None,
