@@ -105,6 +105,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "storage": {
         "storage": "read all files of a data folder without a broker, and say whether they are whole",
     },
+    "analyse": {
+        "analyse": "say from a recording which credits and windows to set",
+    },
     "completion": {
         "completion": "print a script that completes commands in a shell",
     },

@@ -1,0 +1,207 @@
+"""The one pass over the events: what each run did, added up in a few hundred cells.
+
+A cell is a run, a kind of event, a reason, a stream and a bucket of the log-histogram; its sums are all
+that any figure needs. Everything after it works on this small table, and since each column of it is a sum
+or a maximum, parts of it can be merged: the same expressions serve the batch, where a cell is about a
+whole run, and the stream, where it is about one second of it.
+
+What counts (`docs/analysis.md`): a count belongs to the run if the event's time lies in it; an elapsed
+time belongs to it with the part that lies in it, so that a link that has waited since before the warm-up
+ended is neither forgotten nor counted twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.analysis.histogram import BUCKETS_AN_OCTAVE, ZERO_BUCKET
+from amqp10broker.flowevents.schema import EVENTS, FIELDS, Kind
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+ELAPSED_KINDS: Final = (
+    Kind.LINK_IN, Kind.LINK_OUT, Kind.CONNECTION_IN, Kind.CONNECTION_OUT, Kind.CLIENT_SENT,
+    Kind.CLIENT_RECEIVED, Kind.PROCESS,
+)  # fmt: skip
+"""`value_ns` is the time since the same thing was last observed."""
+LATENCY_KINDS: Final = (Kind.CONFIRM, Kind.SETTLE, Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY)
+"""`value_ns` is how long each of the n messages took."""
+STREAM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY, Kind.CLIENT_SENT, Kind.CLIENT_RECEIVED)
+"""`channel` is the number of a stream of the load generator."""
+DEPTH_KINDS: Final = (Kind.QUEUE, Kind.CONNECTION_OUT)
+
+KEYS: Final = ("run_id", "kind", "reason", "stream", "bucket")
+_NS: Final = 1_000_000_000
+_ROUNDING: Final = 1e-9
+_NEVER: Final = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """Sums over the events of one run that agree in kind, reason, stream and bucket."""
+
+    run_id: str
+    kind: int
+    reason: int
+    stream: int
+    """Of the load generator; 0 for kinds that have none."""
+    bucket: int | None
+    """Of the log-histogram; None for kinds that are no latency."""
+    events: int
+    """Whose time lies in the run."""
+    n: int
+    bytes: int
+    elapsed_ns: int
+    """The part that lies in the run; 0 for kinds without elapsed time."""
+    credit_s: float
+    """Elapsed seconds times link_credit; the next two likewise."""
+    window_s: float
+    queue_credit_s: float
+    link_credit_max: int
+    queue_credit_max: int
+    depth: int
+    """Sum of queue_depth, for kinds that tell one."""
+    depth_max: int
+    bytes_max: int
+    first_ns: int
+    last_ns: int
+
+
+def event_type() -> StructType:
+    """The columns of the event files and the partition, for Spark."""
+    from pyspark.sql import types
+
+    spark_types = {
+        "int8": types.ByteType(),
+        "int32": types.IntegerType(),
+        "int64": types.LongType(),
+    }
+    columns = [types.StructField(field.name, spark_types[field.parquet], nullable=False) for field in FIELDS]
+    return types.StructType([*columns, types.StructField("run_id", types.StringType(), nullable=False)])
+
+
+def read_events(spark: SparkSession, folder: Path) -> DataFrame:
+    """The events of a recording, with the column `run_id`.
+
+    Args:
+        spark: the session.
+        folder: of the recording.
+    """
+    return spark.read.schema(event_type()).parquet(str(folder / EVENTS))
+
+
+def cut(events: DataFrame, runs: Sequence[tuple[str, int, int | None]]) -> DataFrame:
+    """Add what of each event lies in its run, and leave out events of which nothing does.
+
+    Args:
+        events: as `read_events`.
+        runs: run id, its beginning and its end in ns; None is the last event.
+
+    Returns:
+        The events with the columns `inside` and `elapsed_ns`.
+    """
+    from pyspark.sql import functions as F
+
+    rows = [(run_id, began, _NEVER if ended is None else ended) for run_id, began, ended in runs]
+    spans = events.sparkSession.createDataFrame(rows, "run_id string, began bigint, ended bigint")
+    joined = events.join(F.broadcast(spans), "run_id")
+    ts, began, ended = F.col("ts_ns"), F.col("began"), F.col("ended")
+    part = F.least(ts, ended) - F.greatest(ts - F.col("value_ns"), began)
+    return joined.select(
+        *events.columns,
+        ts.between(began, ended).alias("inside"),
+        F.when(_is(ELAPSED_KINDS), F.greatest(part, F.lit(0))).otherwise(F.lit(0)).alias("elapsed_ns"),
+    ).where("inside or elapsed_ns > 0")
+
+
+def uncut(events: DataFrame) -> DataFrame:
+    """The columns that `cut` adds, for events that all count with all they have."""
+    from pyspark.sql import functions as F
+
+    return events.select(
+        *events.columns,
+        F.lit(True).alias("inside"),
+        F.when(_is(ELAPSED_KINDS), F.col("value_ns")).otherwise(F.lit(0)).alias("elapsed_ns"),
+    )
+
+
+def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
+    """Add up the cells: one pass, one shuffle of small partial sums.
+
+    Args:
+        events: as `cut` or `uncut` returns them.
+        more_keys: further columns that the cells are apart by, in front of the others.
+
+    Returns:
+        One row a cell, columns as in `Cell`.
+    """
+    from pyspark.sql import functions as F
+
+    def counted(column: str) -> Column:
+        return F.when(F.col("inside"), F.col(column)).otherwise(F.lit(0))
+
+    def deep(column: Column) -> Column:
+        return F.when(F.col("inside") & _is(DEPTH_KINDS), column).otherwise(F.lit(0))
+
+    # A double: elapsed nanoseconds times a credit of 2^32 would not fit into 64 bits.
+    seconds = F.col("elapsed_ns") / F.lit(float(_NS))
+    stream = F.when(_is(STREAM_KINDS), F.col("channel")).otherwise(F.lit(0))
+    bucket = F.when(_is(LATENCY_KINDS), bucket_of("value_ns"))
+    return events.groupBy(
+        *more_keys,
+        "run_id",
+        F.col("kind").cast("int").alias("kind"),
+        F.col("reason").cast("int").alias("reason"),
+        stream.alias("stream"),
+        bucket.alias("bucket"),
+    ).agg(
+        F.sum(F.col("inside").cast("long")).alias("events"),
+        F.sum(counted("n")).alias("n"),
+        F.sum(counted("bytes")).alias("bytes"),
+        F.sum("elapsed_ns").alias("elapsed_ns"),
+        F.sum(seconds * F.col("link_credit")).alias("credit_s"),
+        F.sum(seconds * F.col("incoming_window")).alias("window_s"),
+        F.sum(seconds * F.col("queue_credit")).alias("queue_credit_s"),
+        F.max(counted("link_credit")).alias("link_credit_max"),
+        F.max(counted("queue_credit")).alias("queue_credit_max"),
+        F.sum(deep(F.col("queue_depth"))).alias("depth"),
+        F.max(deep(F.col("queue_depth"))).alias("depth_max"),
+        F.max(counted("bytes")).alias("bytes_max"),
+        F.min("ts_ns").alias("first_ns"),
+        F.max("ts_ns").alias("last_ns"),
+    )
+
+
+def bucket_of(column: str) -> Column:
+    """The bucket of the log-histogram (`histogram`) that a value in ns belongs to."""
+    from pyspark.sql import functions as F
+
+    value = F.col(column)
+    # Spark divides logarithms, and gets a little less than 29 for 2^29.
+    place = F.floor(F.log2(value) * F.lit(float(BUCKETS_AN_OCTAVE)) + F.lit(_ROUNDING)).cast("int")
+    return F.when(value < 1, F.lit(ZERO_BUCKET)).otherwise(place)
+
+
+def cells_of(columns: dict[str, list[Any]]) -> list[Cell]:
+    """Rows of `aggregate`, by columns, as records."""
+    names = Cell.__dataclass_fields__
+    return [Cell(*values) for values in zip(*(columns[name] for name in names), strict=True)]
+
+
+def collect(cells: DataFrame) -> list[Cell]:
+    """Run the aggregation and bring its rows here, in the order of their keys."""
+    found = cells_of(cells.toArrow().to_pydict())
+    return sorted(
+        found, key=lambda cell: (cell.run_id, cell.kind, cell.reason, cell.stream, cell.bucket or 0)
+    )
+
+
+def _is(kinds: Iterable[Kind]) -> Column:
+    from pyspark.sql import functions as F
+
+    return F.col("kind").isin([int(kind) for kind in kinds])

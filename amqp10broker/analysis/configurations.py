@@ -1,0 +1,208 @@
+"""Runs of one configuration taken together, and configurations side by side. Pure.
+
+A configuration's figure is the mean over its repetitions with Student's interval; its latency histogram
+is the sum of theirs. A *group* is what may be compared: configurations that differ in the three settings
+of flow control and in the rate limit alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.analysis.figures import Configuration, Measured, RunFigures, Stall
+from amqp10broker.analysis.histogram import merge
+from amqp10broker.analysis.statistics import Estimate, estimate, welch
+from amqp10broker.flowevents.schema import CONFIGURATION
+
+SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
+GROUP: Final = tuple(name for name in CONFIGURATION if name not in (*SETTINGS, "rate_limit_per_s"))
+METRICS: Final = (
+    "throughput_per_s", "sent_per_s", "confirmed_per_s", "received_per_s", "broker_in_per_s",
+    "broker_out_per_s", "confirm_p50_ms", "confirm_p99_ms", "confirm_p999_ms", "end_to_end_p50_ms",
+    "end_to_end_p99_ms", "end_to_end_p999_ms", "publisher_stall_share", "consumer_stall_share",
+    "credit_utilisation", "consumer_credit_utilisation", "window_utilisation", "queue_credit_utilisation",
+    "unconfirmed_mean", "queue_depth_mean", "queue_depth_max", "write_buffer_max_bytes", "memory_max_bytes",
+    "cpu_cores", "cpu_us_per_message",
+)  # fmt: skip
+"""Figures of a run that are estimated over repetitions."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigurationFigures:
+    """All repetitions of one configuration."""
+
+    configuration: Configuration
+    runs: tuple[RunFigures, ...]
+    estimates: Mapping[str, Estimate]
+    """By the names of `METRICS`, as far as recorded."""
+    stalls: Mapping[tuple[str, str], float]
+    """Mean share of link time, by side and reason."""
+    histograms: Mapping[str, Mapping[int, int]]
+
+    def __getitem__(self, name: str) -> Any:
+        """A value of the configuration by its name."""
+        return self.configuration[CONFIGURATION.index(name)]
+
+    @property
+    def settings(self) -> tuple[int | None, ...]:
+        """The three of `SETTINGS`."""
+        return tuple(self[name] for name in SETTINGS)
+
+    @property
+    def group(self) -> tuple[Any, ...]:
+        """The values of `GROUP`."""
+        return tuple(self[name] for name in GROUP)
+
+    def values(self, metric: str) -> tuple[float, ...]:
+        """A figure of each repetition that has it."""
+        found = (getattr(run, metric) for run in self.runs)
+        return tuple(float(value) for value in found if value is not None)
+
+    def mean(self, metric: str) -> float | None:
+        """Of a figure over the repetitions."""
+        known = self.estimates.get(metric)
+        return None if known is None else known.mean
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One configuration beside the best of its group and rate, in one figure."""
+
+    configuration: Configuration
+    best: Configuration
+    metric: str
+    mean: float
+    best_mean: float
+    difference: float
+    low: float | None
+    high: float | None
+    distinguishable: bool | None
+    repetitions: int
+
+    @property
+    def relative(self) -> float:
+        """The difference as a share of the best."""
+        return self.difference / self.best_mean if self.best_mean else 0.0
+
+
+def configurations(measured: Iterable[Measured]) -> list[ConfigurationFigures]:
+    """Take the repetitions together; in the order of the configurations' values."""
+    members: dict[Configuration, list[Measured]] = {}
+    for each in measured:
+        members.setdefault(each.figures.configuration, []).append(each)
+    return [_together(key, members[key]) for key in sorted(members, key=_sortable)]
+
+
+def groups(found: Iterable[ConfigurationFigures]) -> list[list[ConfigurationFigures]]:
+    """Configurations that may be compared, together."""
+    apart: dict[tuple[Any, ...], list[ConfigurationFigures]] = {}
+    for each in found:
+        apart.setdefault(each.group, []).append(each)
+    return list(apart.values())
+
+
+def compare(members: Sequence[ConfigurationFigures], metric: str, *, highest: bool) -> list[Compared]:
+    """Each configuration beside the best, the best first.
+
+    Args:
+        members: of one group; those with different rate limits are compared apart.
+        metric: one of `METRICS`.
+        highest: the best is the highest mean, else the lowest.
+    """
+    by_rate: dict[float | None, list[ConfigurationFigures]] = {}
+    for each in members:
+        if each.values(metric):
+            by_rate.setdefault(each["rate_limit_per_s"], []).append(each)
+    return [one for rivals in by_rate.values() for one in _beside_best(rivals, metric, highest)]
+
+
+def _beside_best(rivals: list[ConfigurationFigures], metric: str, highest: bool) -> list[Compared]:
+    ordered = sorted(rivals, key=lambda each: each.estimates[metric].mean, reverse=highest)
+    best = ordered[0]
+    found = []
+    for each in ordered:
+        difference = welch(each.values(metric), best.values(metric))
+        own = each is best
+        found.append(
+            Compared(
+                each.configuration,
+                best.configuration,
+                metric,
+                each.estimates[metric].mean,
+                best.estimates[metric].mean,
+                difference.difference,
+                None if own else difference.low,
+                None if own else difference.high,
+                None if own else difference.distinguishable,
+                len(each.values(metric)),
+            )
+        )
+    return found
+
+
+def describe_group(values: Sequence[Any]) -> str:
+    """The values of `GROUP` in words."""
+    known = dict(zip(GROUP, values, strict=True))
+    parts = [str(known["benchmark"])]
+    if known["case"]:
+        parts.append(str(known["case"]))
+    protocols = {"amqp10": "AMQP 1.0", "amqp091": "AMQP 0-9-1"}
+    if known["protocol"]:
+        parts.append(protocols.get(known["protocol"], str(known["protocol"])))
+    if known["queue_type"]:
+        parts.append(f"{known['queue_type']} queue")
+    if known["message_size_bytes"] is not None:
+        parts.append(f"{known['message_size_bytes']:,} B")
+    for name in ("publishers", "consumers"):
+        if known[name] is not None:
+            parts.append(f"{known[name]} {name if known[name] != 1 else name[:-1]}")
+    if known["durable"] is not None:
+        parts.append("durable" if known["durable"] else "transient")
+    return ", ".join(parts)
+
+
+def describe_settings(values: Sequence[int | None], rate_limit_per_s: float | None = None) -> str:
+    """The three settings, shortly: ``170 / 400 / 256``."""
+    text = " / ".join("-" if value is None else str(value) for value in values)
+    return text if rate_limit_per_s is None else f"{text} at {rate_limit_per_s:,.0f}/s"
+
+
+def _together(key: Configuration, members: Sequence[Measured]) -> ConfigurationFigures:
+    runs = tuple(sorted((each.figures for each in members), key=lambda run: (run.repetition, run.run_id)))
+    estimates = {}
+    for metric in METRICS:
+        known = estimate([float(value) for run in runs if (value := getattr(run, metric)) is not None])
+        if known is not None:
+            estimates[metric] = known
+    names = sorted({name for each in members for name in each.histograms})
+    return ConfigurationFigures(
+        key,
+        runs,
+        estimates,
+        _mean_stalls([each.stalls for each in members]),
+        {name: merge(each.histograms.get(name, {}) for each in members) for name in names},
+    )
+
+
+def _mean_stalls(repetitions: Sequence[Sequence[Stall]]) -> dict[tuple[str, str], float]:
+    """A reason that a repetition does not have counts as 0 there, if that side was observed in it."""
+    observed: dict[str, int] = {}
+    for stalls in repetitions:
+        for side in {stall.side for stall in stalls}:
+            observed[side] = observed.get(side, 0) + 1
+    sums: dict[tuple[str, str], float] = {}
+    for stalls in repetitions:
+        for stall in stalls:
+            key = (stall.side, stall.reason)
+            sums[key] = sums.get(key, 0.0) + stall.share / observed[stall.side]
+    return sums
+
+
+def _sortable(configuration: Configuration) -> tuple[tuple[bool, float, str], ...]:
+    """None first, numbers by size, texts by letters."""
+    return tuple(
+        (value is not None, float(value) if isinstance(value, int | float) else 0.0, str(value))
+        for value in configuration
+    )

@@ -1,0 +1,193 @@
+"""How pictures look, and how one becomes SVG that stands inside a page.
+
+Matplotlib draws without a window system and without global state. Ink, grid and paper are named by CSS
+variables, so that the page's dark scheme reaches into the pictures; text stays text, so that it can be
+searched and read aloud; ids are made unique, for a page has many pictures.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+# Okabe and Ito's colours: distinguishable with every common kind of colour vision; the last are others'.
+COLOURS: Final = (
+    "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00",
+    "#56B4E9", "#8C6BB1", "#999933", "#882255", "#7A7A7A",
+)  # fmt: skip
+MARKERS: Final = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*")
+INK: Final = "#24292f"
+GRID: Final = "#d7dde3"
+WIDTH_IN: Final = 9.6
+_VARIABLES: Final = {INK: "var(--ink)", GRID: "var(--grid)"}
+_ID: Final = re.compile(r'\bid="([^"]*)"')
+_REFERENCE: Final = re.compile(r'(href="#|url\(#)([^")]*)')
+_SIZE: Final = re.compile(r'<svg\b[^>]*?\bwidth="([\d.]+)pt"')
+
+_STYLE: Final[dict[str, Any]] = {
+    "svg.fonttype": "none",
+    # Else names inside the picture are drawn by chance.
+    "svg.hashsalt": "amqp10broker",
+    # A name with a dollar sign is no formula.
+    "text.parse_math": False,
+    "font.family": "sans-serif",
+    "font.sans-serif": ["DejaVu Sans", "Verdana", "Helvetica", "Arial"],
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.labelsize": 9.5,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "axes.facecolor": "none",
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.linewidth": 0.8,
+    "figure.facecolor": "none",
+    "savefig.facecolor": "none",
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "legend.frameon": False,
+    "legend.fontsize": 9,
+    "lines.linewidth": 1.8,
+    "lines.markersize": 5,
+}
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Our settings of matplotlib, for what is drawn inside."""
+    import matplotlib
+
+    with matplotlib.rc_context(_STYLE):
+        yield
+
+
+def panels(
+    columns: int, *, rows: int = 1, height_in: float = 3.2, share_y: bool = False
+) -> tuple[Any, list[Any]]:
+    """A figure and its axes, row by row."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH_IN, height_in * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=share_y)
+    return figure, [axes for row in grid for axes in row]
+
+
+def as_svg(figure: Any, number: int, title: str) -> str:
+    """The figure as an SVG element, to be put into a page.
+
+    Args:
+        figure: of matplotlib.
+        number: of the figure in the page.
+        title: what it is called by readers that do not show it.
+    """
+    from html import escape
+
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    raw = io.BytesIO()
+    # No date, no address of the program that made it: the same figures give the same file.
+    nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    FigureCanvasSVG(figure).print_svg(raw, metadata=nothing)
+    text = raw.getvalue().decode()
+    text = text[text.index("<svg") :]
+    text = _ID.sub(rf'id="f{number}-\1"', text)
+    text = _REFERENCE.sub(rf"\1f{number}-\2", text)
+    for colour, variable in _VARIABLES.items():
+        text = text.replace(colour, variable)
+    found = _SIZE.search(text)
+    width = float(found[1]) * 4 / 3 if found else 920.0
+    label = escape(title, quote=True)
+    return text.replace("<svg", f'<svg role="img" aria-label="{label}" style="max-width:{width:.0f}px"', 1)
+
+
+def number_axis(axes: Any, which: str = "y") -> None:
+    """Whole thousands as ``60k``, so that labels stay short; from zero upwards."""
+    from matplotlib.ticker import FuncFormatter
+
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_formatter(FuncFormatter(lambda value, _: shortly(value)))
+    if which == "y":
+        axes.set_ylim(bottom=0)
+    else:
+        axes.set_xlim(left=0)
+
+
+def share_axis(axes: Any, which: str = "y", *, top: float = 1.0) -> None:
+    """0 to 1 as percent."""
+    from matplotlib.ticker import PercentFormatter
+
+    axis = axes.yaxis if which == "y" else axes.xaxis
+    axis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    (axes.set_ylim if which == "y" else axes.set_xlim)(0, top)
+
+
+def log_axis(axes: Any, low: float, high: float) -> None:
+    """Logarithmic upwards, with labels at 1, 2 and 5 as far as they fit."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    axes.set_yscale("log", nonpositive="clip")
+    axes.set_ylim(low / 1.5, high * 1.6)
+    narrow = high / low < 100
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if narrow else (1,), numticks=12))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: shortly(value)))
+    axes.yaxis.set_minor_formatter(NullFormatter())
+
+
+def setting_axis(axes: Any, values: Sequence[float], name: str, labels: int = 9) -> None:
+    """The values that were tried, at logarithmic distances; about so many labels at most."""
+    from matplotlib.ticker import FixedLocator, NullLocator
+
+    if len(values) > 1:
+        axes.set_xscale("log")
+        axes.set_xlim(values[0] / 1.25, values[-1] * 1.25)
+    axes.xaxis.set_major_locator(FixedLocator(legible(values, labels)))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.set_xlabel(name)
+
+
+def legible(values: Sequence[float], labels: int) -> list[float]:
+    """Values whose labels do not touch on a logarithmic axis: first and last, and what fits between."""
+    if len(values) < 3:
+        return list(values)
+    apart = (values[-1] / values[0]) ** (1 / labels)
+    kept = [values[0]]
+    for value in values[1:-1]:
+        if value >= kept[-1] * apart and value * apart <= values[-1]:
+            kept.append(value)
+    return [*kept, values[-1]]
+
+
+def shortly(value: float) -> str:
+    """1234567 as ``1.23M``, 12345 as ``12.3k``, small ones as they are."""
+    for unit, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= unit:
+            return f"{value / unit:.3g}{letter}"
+    return f"{value:.3g}"
+
+
+def legend_below(figure: Any, axes: Iterable[Any], title: str | None = None, columns: int = 6) -> None:
+    """One legend for all axes, below them."""
+    found: dict[str, Any] = {}
+    for each in axes:
+        for handle, label in zip(*each.get_legend_handles_labels(), strict=True):
+            found.setdefault(label, handle)
+    if found:
+        figure.legend(
+            list(found.values()),
+            list(found),
+            loc="outside lower center",
+            ncols=min(columns, len(found)),
+            title=title,
+        )

@@ -1,0 +1,150 @@
+"""What makes the evidence for a choice weak: repetitions, noise, and the edges of the sweep. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Final
+
+from amqp10broker.analysis.configurations import SETTINGS, describe_settings
+from amqp10broker.analysis.statistics import CONFIDENCE, relative_noise, student_quantile
+
+Settings = tuple[int | None, ...]
+Measured = tuple[Settings, tuple[float, ...]]
+"""Settings and the figure of each repetition."""
+
+_NAMED_MAX: Final = 4
+
+
+def weaknesses(
+    pool: Sequence[Measured],
+    chosen: Settings,
+    best: Settings,
+    *,
+    tried: Sequence[Settings],
+    highest: bool,
+    tolerance: float,
+) -> list[str]:
+    """Sentences, the gravest first; empty if nothing speaks against the choice.
+
+    Args:
+        pool: all that was compared; at least the chosen and the best.
+        chosen: what is recommended.
+        best: what has the best mean.
+        tried: settings of the whole sweep; some may have been left out before.
+        highest: the best is the highest mean, else the lowest.
+        tolerance: share of the best that the choice may give up.
+    """
+    values = dict(pool)
+    visible = smallest_visible([each for _, each in pool])
+    found = _repetitions(pool)
+    found += _noise(pool, values[best], visible, tolerance)
+    found += _hidden(pool, chosen, values[best], visible, tolerance, highest=highest)
+    gap = _distance(values[chosen], values[best])
+    return found + _edges(tried, chosen, best, told_apart=visible is not None and gap > visible)
+
+
+def _repetitions(pool: Sequence[Measured]) -> list[str]:
+    single = sum(len(values) == 1 for _, values in pool)
+    if single == len(pool):
+        return ["each setting was measured once: there is no interval, and a lucky run looks like a good one"]
+    if single:
+        return [f"{single} of {len(pool)} settings were measured once: they have no interval"]
+    return []
+
+
+def _noise(
+    pool: Sequence[Measured], best: tuple[float, ...], visible: float | None, tolerance: float
+) -> list[str]:
+    if visible is None or visible <= tolerance:
+        return []
+    noise = relative_noise([values for _, values in pool])
+    text = (
+        f"repetitions scatter by {noise:.1%} of their mean, which hides differences below {visible:.1%} "
+        f"(the choice allows {tolerance:.0%}): measure more repetitions, or on a quieter machine"
+    )
+    if len(pool) > 1 and max(_distance(values, best) for _, values in pool) < visible:
+        text += "; all settings lie within the noise, so that this choice cannot be told from chance"
+    return [text]
+
+
+def smallest_visible(groups: Sequence[Sequence[float]]) -> float | None:
+    """The smallest difference of two settings, as a share, that their repetitions would show.
+
+    The scatter is pooled over all settings, taken as the same share of the mean for each: two or three
+    repetitions alone know their own scatter so badly that nearly nothing could be told apart.
+
+    Args:
+        groups: the repetitions of each setting.
+
+    Returns:
+        None if there is no spread to go by.
+    """
+    noise = relative_noise(groups)
+    if noise is None:
+        return None
+    repeated = [len(values) for values in groups if len(values) > 1]
+    freedom = sum(count - 1 for count in repeated)
+    typical = sum(repeated) / len(repeated)
+    return student_quantile(0.5 + CONFIDENCE / 2, freedom) * noise * math.sqrt(2 / typical)
+
+
+def _hidden(
+    pool: Sequence[Measured],
+    chosen: Settings,
+    best: tuple[float, ...],
+    visible: float | None,
+    tolerance: float,
+    *,
+    highest: bool,
+) -> list[str]:
+    """Settings that are behind by more than the tolerance, and by less than the repetitions can show."""
+    sign = 1 if highest else -1
+    bound = sign * _mean(best) * (1 - sign * tolerance)
+    alike = [
+        (settings, _distance(values, best))
+        for settings, values in pool
+        if settings != chosen and sign * _mean(values) < bound and _distance(values, best) < (visible or 0.0)
+    ]
+    if not alike:
+        return []
+    names = ", ".join(f"{describe_settings(one)} ({apart:.0%})" for one, apart in alike[:_NAMED_MAX])
+    more = f" and {len(alike) - _NAMED_MAX} more" if len(alike) > _NAMED_MAX else ""
+    return [f"noise hides whether these are as good as the best, too: {names}{more}"]
+
+
+def _distance(values: Sequence[float], best: Sequence[float]) -> float:
+    """How far a mean is from the best, as a share of it."""
+    return abs(_mean(values) / _mean(best) - 1) if _mean(best) else 0.0
+
+
+def _edges(swept: Sequence[Settings], chosen: Settings, best: Settings, *, told_apart: bool) -> list[str]:
+    found = []
+    for place, name in enumerate(SETTINGS):
+        tried = sorted({value for settings in swept if (value := settings[place]) is not None})
+        if len(tried) < 2:
+            continue
+        if chosen[place] == tried[-1]:
+            found.append(f"{name} {tried[-1]} is the largest that was tried: widen the sweep upwards")
+        elif told_apart and best[place] == tried[-1]:
+            found.append(
+                f"the best has {name} {tried[-1]}, the largest that was tried: widen the sweep upwards "
+                "if the last few percent matter"
+            )
+        if chosen[place] == tried[0]:
+            found.append(
+                f"{name} {tried[0]} is the smallest that was tried, and smaller may do: "
+                "widen the sweep downwards"
+            )
+        wide = [
+            (low, high) for low, high in pairwise(tried) if high > 8 * low and chosen[place] in (low, high)
+        ]
+        if wide:
+            low, high = wide[0]
+            found.append(f"nothing was tried between {name} {low} and {high}")
+    return found
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

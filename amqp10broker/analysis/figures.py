@@ -1,0 +1,382 @@
+"""What one run did, in figures people choose by. Pure: cells in, figures out.
+
+The definitions are in `docs/analysis.md`, in the order of the fields here. A figure whose events were not
+recorded is None, never 0.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from amqp10broker.analysis.cells import Cell
+from amqp10broker.analysis.histogram import merge, quantiles
+from amqp10broker.flowevents.schema import CONFIGURATION, Kind, Reason
+
+Configuration = tuple[Any, ...]
+"""The values of `schema.CONFIGURATION`."""
+
+SHARES: Final = (0.5, 0.99, 0.999)
+CONFIRM: Final = "confirm"
+END_TO_END: Final = "end to end"
+SETTLE: Final = "settle"
+PUBLISHERS: Final = "publishers"
+CONSUMERS: Final = "consumers"
+CONNECTIONS: Final = "connections"
+_SIDES: Final = {
+    Kind.LINK_IN: PUBLISHERS,
+    Kind.LINK_OUT: CONSUMERS,
+    Kind.CONNECTION_IN: CONNECTIONS,
+}
+_NS: Final = 1e9
+_MS: Final = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFigures:
+    """One run. Rates are messages a second, utilisations and shares 0 to 1."""
+
+    run_id: str
+    configuration: Configuration
+    repetition: int
+    complete: bool
+    """False while it was still being recorded: it counts up to its last event."""
+    duration_s: float
+    events: int
+    events_dropped: int
+    throughput_per_s: float | None
+    throughput_source: str
+    sent_per_s: float | None
+    confirmed_per_s: float | None
+    received_per_s: float | None
+    broker_in_per_s: float | None
+    broker_out_per_s: float | None
+    confirm_source: str
+    """"client" or "broker"; empty if no confirm was recorded."""
+    confirm_p50_ms: float | None
+    confirm_p99_ms: float | None
+    confirm_p999_ms: float | None
+    end_to_end_p50_ms: float | None
+    end_to_end_p99_ms: float | None
+    end_to_end_p999_ms: float | None
+    publisher_link_s: float
+    publisher_stall_share: float | None
+    consumer_link_s: float
+    consumer_stall_share: float | None
+    credit_utilisation: float | None
+    consumer_credit_utilisation: float | None
+    window_utilisation: float | None
+    queue_credit_utilisation: float | None
+    unconfirmed_mean: float | None
+    queue_depth_mean: float | None
+    queue_depth_max: int | None
+    write_buffer_max_bytes: int | None
+    memory_max_bytes: int | None
+    cpu_cores: float | None
+    cpu_us_per_message: float | None
+
+    @property
+    def dropped_share(self) -> float:
+        """Events lost, as a share of those there would have been."""
+        return self.events_dropped / max(1, self.events + self.events_dropped)
+
+
+@dataclass(frozen=True, slots=True)
+class Stall:
+    """How long the links of one side of a run waited for one reason."""
+
+    run_id: str
+    configuration: Configuration
+    side: str
+    reason: str
+    seconds: float
+    share: float
+    """Of the time of all links of that side."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFigures:
+    """One stream of a load generator, such as the fast one of two_senders."""
+
+    run_id: str
+    configuration: Configuration
+    stream: str
+    sent_per_s: float | None
+    confirmed_per_s: float | None
+    received_per_s: float | None
+    confirm_p50_ms: float | None
+    confirm_p99_ms: float | None
+    end_to_end_p50_ms: float | None
+    end_to_end_p99_ms: float | None
+
+    @property
+    def rate_per_s(self) -> float | None:
+        """What was received, else confirmed, else sent."""
+        return next(
+            (
+                rate
+                for rate in (self.received_per_s, self.confirmed_per_s, self.sent_per_s)
+                if rate is not None
+            ),
+            None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All that the cells of one run say."""
+
+    figures: RunFigures
+    stalls: tuple[Stall, ...]
+    streams: tuple[StreamFigures, ...]
+    histograms: Mapping[str, Mapping[int, int]]
+    """Counts by bucket, for `CONFIRM`, `END_TO_END` and `SETTLE`, as far as recorded."""
+
+
+def configuration_of(run: Mapping[str, Any]) -> Configuration:
+    """What repetitions of each other have in common."""
+    return tuple(run[name] for name in CONFIGURATION)
+
+
+def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
+    """The figures of one run.
+
+    Args:
+        run: its row, by the names of `schema.RUN_FIELDS`.
+        cells: of this run alone.
+    """
+    began, ended = run["began_ns"], run["ended_ns"]
+    last = max((cell.last_ns for cell in cells), default=began)
+    duration_s = max((last if ended is None else ended) - began, 0) / _NS
+    sums = _Sums(cells, duration_s)
+    histograms = _histograms(cells)
+    streams = _streams(run, cells, duration_s)
+    stalls = _stalls(run, cells)
+    throughput, source = _throughput(sums, streams)
+    confirm = _milliseconds(histograms, CONFIRM)
+    end_to_end = _milliseconds(histograms, END_TO_END)
+    cores = sums.share(Kind.PROCESS)
+    recorded_drops = sums.n(Kind.DROPPED) or 0
+    publisher_s, consumer_s = sums.elapsed_s(Kind.LINK_IN), sums.elapsed_s(Kind.LINK_OUT)
+    # AMQP 0-9-1 has neither link credit nor session windows.
+    has_credit = run["protocol"] != "amqp091"
+    figures = RunFigures(
+        run_id=run["run_id"],
+        configuration=configuration_of(run),
+        repetition=run["repetition"] or 0,
+        complete=ended is not None,
+        duration_s=duration_s,
+        events=sum(cell.events for cell in cells),
+        events_dropped=max(run["events_dropped"] or 0, recorded_drops),
+        throughput_per_s=throughput,
+        throughput_source=source,
+        sent_per_s=sums.rate(Kind.CLIENT_SENT),
+        confirmed_per_s=sums.rate(Kind.CLIENT_CONFIRM),
+        received_per_s=sums.rate(Kind.CLIENT_RECEIVED),
+        broker_in_per_s=sums.rate(Kind.LINK_IN),
+        broker_out_per_s=sums.rate(Kind.LINK_OUT),
+        confirm_source=_confirm_source(cells),
+        confirm_p50_ms=confirm[0],
+        confirm_p99_ms=confirm[1],
+        confirm_p999_ms=confirm[2],
+        end_to_end_p50_ms=end_to_end[0],
+        end_to_end_p99_ms=end_to_end[1],
+        end_to_end_p999_ms=end_to_end[2],
+        publisher_link_s=publisher_s,
+        publisher_stall_share=_stall_share(stalls, PUBLISHERS),
+        consumer_link_s=consumer_s,
+        consumer_stall_share=_stall_share(stalls, CONSUMERS),
+        credit_utilisation=_used(sums.mean(Kind.LINK_IN, "credit_s"), run["max_link_credit"], has_credit),
+        consumer_credit_utilisation=_used(
+            sums.mean(Kind.LINK_OUT, "credit_s"), sums.top(Kind.LINK_OUT, "link_credit_max"), has_credit
+        ),
+        window_utilisation=_used(sums.mean(Kind.LINK_IN, "window_s"), run["max_incoming_window"], has_credit),
+        queue_credit_utilisation=_used(
+            sums.mean(Kind.LINK_OUT, "queue_credit_s"), run["max_queue_credit"], has_credit
+        ),
+        unconfirmed_mean=sums.mean(Kind.LINK_IN, "queue_credit_s"),
+        queue_depth_mean=sums.depth_mean(),
+        queue_depth_max=sums.top(Kind.QUEUE, "depth_max"),
+        write_buffer_max_bytes=sums.top(Kind.CONNECTION_OUT, "depth_max"),
+        memory_max_bytes=sums.top(Kind.PROCESS, "bytes_max"),
+        cpu_cores=cores,
+        cpu_us_per_message=cores / throughput * 1e6 if cores is not None and throughput else None,
+    )
+    return Measured(figures, stalls, streams, histograms)
+
+
+class _Sums:
+    """Sums of the cells of a run by kind."""
+
+    def __init__(self, cells: Sequence[Cell], duration_s: float) -> None:
+        self._cells: dict[int, list[Cell]] = {}
+        for cell in cells:
+            self._cells.setdefault(cell.kind, []).append(cell)
+        self._duration_s = duration_s
+
+    def _of(self, kind: Kind) -> list[Cell]:
+        return self._cells.get(kind, [])
+
+    def n(self, kind: Kind) -> int | None:
+        found = self._of(kind)
+        return sum(cell.n for cell in found) if found else None
+
+    def rate(self, kind: Kind) -> float | None:
+        return rate(self.n(kind), self._duration_s)
+
+    def elapsed_s(self, kind: Kind) -> float:
+        return sum(cell.elapsed_ns for cell in self._of(kind)) / _NS
+
+    def share(self, kind: Kind) -> float | None:
+        """n in ns a ns of elapsed time."""
+        elapsed_s = self.elapsed_s(kind)
+        return (self.n(kind) or 0) / _NS / elapsed_s if elapsed_s else None
+
+    def mean(self, kind: Kind, column: str) -> float | None:
+        """Of a column, weighted by elapsed time."""
+        elapsed_s = self.elapsed_s(kind)
+        total: float = sum(getattr(cell, column) for cell in self._of(kind))
+        return total / elapsed_s if elapsed_s else None
+
+    def top(self, kind: Kind, column: str) -> int | None:
+        return max((getattr(cell, column) for cell in self._of(kind)), default=None)
+
+    def depth_mean(self) -> float | None:
+        events = sum(cell.events for cell in self._of(Kind.QUEUE))
+        return sum(cell.depth for cell in self._of(Kind.QUEUE)) / events if events else None
+
+
+def rate(count: int | None, duration_s: float) -> float | None:
+    """A second; None if there is no count or no time."""
+    return None if count is None or duration_s <= 0 else count / duration_s
+
+
+def _throughput(sums: _Sums, streams: Iterable[StreamFigures]) -> tuple[float | None, str]:
+    """What reached the end of the way, as far along it as was recorded."""
+    received = sums.rate(Kind.CLIENT_RECEIVED)
+    if received is not None:
+        return received, "messages that clients received"
+    sent = [stream.rate_per_s for stream in streams if stream.rate_per_s is not None]
+    if sent:
+        return sum(sent), "messages that clients had confirmed (a stream without confirms: sent)"
+    for kind, text in ((Kind.LINK_OUT, "deliveries that the broker wrote"), (Kind.LINK_IN, "deliveries in")):
+        found = sums.rate(kind)
+        if found is not None:
+            return found, text
+    return None, ""
+
+
+def _used(left: float | None, most: int | None, has_credit: bool) -> float | None:
+    """Share of a limit that is used up, when so much of it is left in the mean."""
+    if left is None or not most or not has_credit:
+        return None
+    return min(max(1 - left / most, 0.0), 1.0)
+
+
+def _confirm_source(cells: Iterable[Cell]) -> str:
+    kinds = {cell.kind for cell in cells}
+    return "client" if Kind.CLIENT_CONFIRM in kinds else "broker" if Kind.CONFIRM in kinds else ""
+
+
+def _histograms(cells: Sequence[Cell]) -> dict[str, dict[int, int]]:
+    confirm = Kind.CLIENT_CONFIRM if _confirm_source(cells) == "client" else Kind.CONFIRM
+    wanted = ((CONFIRM, confirm), (END_TO_END, Kind.CLIENT_DELIVERY), (SETTLE, Kind.SETTLE))
+    found = {name: counts_of(cells, kind) for name, kind in wanted}
+    return {name: counts for name, counts in found.items() if counts}
+
+
+def counts_of(cells: Iterable[Cell], kind: Kind) -> dict[int, int]:
+    """The histogram of one kind of latency: messages by bucket."""
+    parts = (
+        {cell.bucket: cell.n} for cell in cells if cell.kind == kind and cell.bucket is not None and cell.n
+    )
+    return merge(parts)
+
+
+def _milliseconds(histograms: Mapping[str, Mapping[int, int]], name: str) -> list[float | None]:
+    return in_milliseconds(quantiles(histograms.get(name, {}), SHARES))
+
+
+def in_milliseconds(values_ns: Iterable[float | None]) -> list[float | None]:
+    """From ns; None stays."""
+    return [None if value is None else value / _MS for value in values_ns]
+
+
+def _streams(run: Mapping[str, Any], cells: Sequence[Cell], duration_s: float) -> tuple[StreamFigures, ...]:
+    kinds = (Kind.CLIENT_SENT, Kind.CLIENT_CONFIRM, Kind.CLIENT_RECEIVED, Kind.CLIENT_DELIVERY)
+    numbers = sorted({cell.stream for cell in cells if cell.kind in kinds})
+    names = _stream_names(run)
+    found = []
+    for number in numbers:
+        own = [cell for cell in cells if cell.stream == number and cell.kind in kinds]
+        sums = _Sums(own, duration_s)
+        confirm = in_milliseconds(quantiles(counts_of(own, Kind.CLIENT_CONFIRM), SHARES))
+        end_to_end = in_milliseconds(quantiles(counts_of(own, Kind.CLIENT_DELIVERY), SHARES))
+        found.append(
+            StreamFigures(
+                run["run_id"],
+                configuration_of(run),
+                names.get(number, str(number)),
+                sums.rate(Kind.CLIENT_SENT),
+                sums.rate(Kind.CLIENT_CONFIRM),
+                sums.rate(Kind.CLIENT_RECEIVED),
+                confirm[0],
+                confirm[1],
+                end_to_end[0],
+                end_to_end[1],
+            )
+        )
+    return tuple(found)
+
+
+def _stream_names(run: Mapping[str, Any]) -> dict[int, str]:
+    """What the run calls its streams: ``{"streams": ["fast", "slow"]}`` in its settings."""
+    try:
+        settings = json.loads(run["settings"] or "{}")
+    except ValueError:
+        return {}
+    names = settings.get("streams") if isinstance(settings, dict) else None
+    return {number: str(name) for number, name in enumerate(names)} if isinstance(names, list) else {}
+
+
+def _stalls(run: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Stall, ...]:
+    found = []
+    for kind, side in _SIDES.items():
+        by_reason: dict[int, int] = {}
+        for cell in cells:
+            if cell.kind == kind:
+                by_reason[cell.reason] = by_reason.get(cell.reason, 0) + cell.elapsed_ns
+        total = sum(by_reason.values())
+        found += [
+            Stall(
+                run["run_id"],
+                configuration_of(run),
+                side,
+                reason_name(reason),
+                elapsed / _NS,
+                elapsed / total,
+            )
+            for reason, elapsed in sorted(by_reason.items())
+            if reason != Reason.NONE and elapsed
+        ]
+        if total and not any(stall.side == side for stall in found):
+            # Observed, and never waiting: that is a figure, too.
+            found.append(
+                Stall(run["run_id"], configuration_of(run), side, reason_name(Reason.NONE), 0.0, 0.0)
+            )
+    return tuple(found)
+
+
+def reason_name(reason: int) -> str:
+    """In words; a number that this version does not know stays one."""
+    try:
+        return Reason(reason).name.lower().replace("_", " ")
+    except ValueError:
+        return f"reason {reason}"
+
+
+def _stall_share(stalls: Iterable[Stall], side: str) -> float | None:
+    shares = [stall.share for stall in stalls if stall.side == side]
+    return sum(shares) if shares else None

@@ -1,0 +1,316 @@
+"""A recording as it grows: one line a second and run, by Structured Streaming.
+
+The same cells as in the batch, by windows of one second of the events' own time. A window is closed when
+the watermark, the latest time seen less `late_s`, has passed it; then it is told and kept, once. Files
+appear when they are complete (up to ten seconds after their first event, `recording.parquet`), from several
+processes that do not wait for each other, so the watermark must lag by more than that. An event that comes
+later than its window was closed is left out, here and not in the batch.
+
+Warm-up is told, too: runs are not looked at, so that a run needs no row yet.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.analysis.cells import Cell, aggregate, cells_of, event_type, uncut
+from amqp10broker.analysis.errors import FollowFailed
+from amqp10broker.analysis.figures import counts_of, in_milliseconds, reason_name
+from amqp10broker.analysis.histogram import quantiles
+from amqp10broker.analysis.inputs import check_layout
+from amqp10broker.analysis.job import make_folder
+from amqp10broker.analysis.progress import Progress
+from amqp10broker.flowevents.schema import EVENTS, RUNS, Kind, Reason
+from amqp10broker.recording.errors import NotARecording
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming import StreamingQuery
+
+LATE_S: Final = 15
+"""More than the ten seconds after which a part of a recording is completed."""
+WINDOWS: Final = "windows"
+"""Folder of the closed windows, in the output."""
+CHECKPOINT: Final = "_checkpoint"
+"""In that folder; readers leave out what begins with an underscore."""
+_WINDOW_S: Final = 1
+_NOT_HELD_UP: Final = frozenset({Reason.NONE, Reason.QUEUE_EMPTY, Reason.NOT_ACTIVE})
+_TRIGGER: Final = "2 seconds"
+_LOOK_S: Final = 0.5
+_STOP_S: Final = 60.0
+_AGAIN_S: Final = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """One second of one run."""
+
+    run_id: str
+    start_s: int
+    """Since 1970."""
+    events: int
+    in_per_s: float | None
+    """Deliveries from publishers; what clients sent, if the broker's links were not recorded."""
+    out_per_s: float | None
+    stall_side: str
+    stall_reason: str
+    """The reason for which most link time was spent waiting; consumers of empty queues do not count."""
+    stall_share: float | None
+    confirm_p50_ms: float | None
+    confirm_p99_ms: float | None
+    end_to_end_p50_ms: float | None
+    end_to_end_p99_ms: float | None
+    dropped: int
+
+
+def window_of(run_id: str, start_s: int, cells: Sequence[Cell]) -> Window:
+    """The figures of one second of one run."""
+    kinds = {cell.kind for cell in cells}
+    side, reason, share = _main_stall(cells)
+    confirm = Kind.CLIENT_CONFIRM if Kind.CLIENT_CONFIRM in kinds else Kind.CONFIRM
+    confirms = in_milliseconds(quantiles(counts_of(cells, confirm), (0.5, 0.99)))
+    ends = in_milliseconds(quantiles(counts_of(cells, Kind.CLIENT_DELIVERY), (0.5, 0.99)))
+    return Window(
+        run_id,
+        start_s,
+        sum(cell.events for cell in cells),
+        _rate(cells, Kind.LINK_IN, Kind.CLIENT_SENT),
+        _rate(cells, Kind.LINK_OUT, Kind.CLIENT_RECEIVED),
+        side,
+        reason,
+        share,
+        confirms[0],
+        confirms[1],
+        ends[0],
+        ends[1],
+        sum(cell.n for cell in cells if cell.kind == Kind.DROPPED),
+    )
+
+
+def _rate(cells: Sequence[Cell], *kinds: Kind) -> float | None:
+    """Messages a second, of the first kind that was recorded."""
+    for kind in kinds:
+        found = [cell.n for cell in cells if cell.kind == kind]
+        if found:
+            return sum(found) / _WINDOW_S
+    return None
+
+
+def _main_stall(cells: Sequence[Cell]) -> tuple[str, str, float | None]:
+    """Side, reason and share of link time of what holds links up most; no share if there are no links."""
+    found: tuple[str, str, float | None] = ("", "", None)
+    for kind, side in ((Kind.LINK_IN, "publishers"), (Kind.LINK_OUT, "consumers")):
+        by_reason: dict[int, int] = {}
+        for cell in cells:
+            if cell.kind == kind:
+                by_reason[cell.reason] = by_reason.get(cell.reason, 0) + cell.elapsed_ns
+        total = sum(by_reason.values())
+        if total and found[2] is None:
+            found = ("", "", 0.0)
+        for reason, elapsed in by_reason.items():
+            share = elapsed / total if total else 0.0
+            if reason not in _NOT_HELD_UP and share > (found[2] or 0.0):
+                found = (side, reason_name(reason), share)
+    return found
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def line_of(window: Window) -> str:
+    """A window as it is told."""
+    at = f"{window.start_s // 3600 % 24:02}:{window.start_s // 60 % 60:02}:{window.start_s % 60:02}"
+    parts = [f"{at} {window.run_id}: in {_figure(window.in_per_s)}/s, out {_figure(window.out_per_s)}/s"]
+    if window.stall_share is not None:
+        waits = f"{window.stall_side} wait {window.stall_share:.0%} ({window.stall_reason})"
+        parts.append(waits if window.stall_share else "no stall")
+    for name, p50, p99 in (
+        ("confirm", window.confirm_p50_ms, window.confirm_p99_ms),
+        ("end to end", window.end_to_end_p50_ms, window.end_to_end_p99_ms),
+    ):
+        if p50 is not None and p99 is not None:
+            parts.append(f"{name} p50 {p50:.3g} ms p99 {p99:.3g} ms")
+    if window.dropped:
+        parts.append(f"{window.dropped} events dropped")
+    return ", ".join(parts)
+
+
+def windows_of(columns: dict[str, list[Any]]) -> list[Window]:
+    """Rows of `windowed`, by columns, as windows in the order of time."""
+    groups: dict[tuple[int, str], list[Cell]] = {}
+    for start_s, cell in zip(columns["start_s"], cells_of(columns), strict=True):
+        groups.setdefault((start_s, cell.run_id), []).append(cell)
+    return [window_of(run_id, start_s, groups[start_s, run_id]) for start_s, run_id in sorted(groups)]
+
+
+def windowed(events: DataFrame, late_s: int | None = None) -> DataFrame:
+    """The cells of each second; the same for a stream and a batch.
+
+    Args:
+        events: as `cells.read_events`.
+        late_s: seconds by which the watermark lags, for a stream.
+    """
+    from pyspark.sql import functions as F
+
+    # Spark's timestamps are microseconds.
+    timed = uncut(events).withColumn("at", F.timestamp_micros(F.expr("ts_ns div 1000")))
+    if late_s is not None:
+        timed = timed.withWatermark("at", f"{late_s} seconds")
+    window = F.window("at", f"{_WINDOW_S} second").alias("window")
+    cells = aggregate(timed, window)
+    return cells.withColumn("start_s", F.col("window.start").cast("long")).drop("window")
+
+
+def follow(
+    folder: Path,
+    output: Path,
+    spark: SparkSession,
+    progress: Progress,
+    *,
+    tell: Callable[[str], None],
+    late_s: int = LATE_S,
+    available_now: bool = False,
+) -> None:
+    """Tell the windows of a recording as they are closed, until ctrl-C; keep them in ``output/windows``.
+
+    A second call with the same output goes on where the first has ended, and tells no window twice.
+
+    Args:
+        folder: of the recording; it may be there before its first event.
+        output: for windows and checkpoint.
+        spark: the session; it is left as it is.
+        progress: is told of the start and the end.
+        tell: takes a line.
+        late_s: see `LATE_S`.
+        available_now: end when all files that are there have been read, instead of waiting for more.
+
+    Raises:
+        NotARecording: there is no such folder.
+        OtherVersion: it has another layout.
+        OutputNotWritable: the system does not let us write there.
+        FollowFailed: Spark has given up; the message says what it said.
+    """
+    if not folder.is_dir():
+        raise NotARecording(str(folder), "is no folder")
+    if (folder / RUNS).is_dir():
+        check_layout(folder)
+    make_folder(folder / EVENTS)
+    make_folder(output / WINDOWS)
+    query = start(folder, output, spark, tell, late_s=late_s, available_now=available_now)
+    progress.say(
+        f"following {folder}; a second is told when the events are {late_s} s further; ctrl-C ends it"
+    )
+    asked = threading.Event()
+    with _interrupt_sets(asked):
+        while query.isActive and not asked.wait(_LOOK_S):
+            pass
+        failed = query.exception()
+        if query.isActive:
+            progress.say("ending; ctrl-C again does not wait for what is being read")
+            _stop(query)
+    if failed is not None:
+        raise FollowFailed(str(folder), str(failed).splitlines()[0]) from failed
+    if asked.is_set():
+        progress.say("ended; windows that are open now are told when this is started again")
+
+
+@contextmanager
+def _interrupt_sets(asked: threading.Event) -> Iterator[None]:
+    """Let ctrl-C set the event inside, and its repetition interrupt.
+
+    A KeyboardInterrupt in the middle of a call to the JVM leaves the connection to it unusable.
+    """
+
+    first = math.inf
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal first
+        # A shell's tools may send one ctrl-C twice, to the process and to its group.
+        if time.monotonic() > first + _AGAIN_S:
+            raise KeyboardInterrupt
+        first = min(first, time.monotonic())
+        asked.set()
+
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stop(query: StreamingQuery) -> None:
+    """Stop between two batches: one that is stopped in its middle is an error for Spark, and long told."""
+    end = time.monotonic() + _STOP_S
+    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < end:
+        time.sleep(_LOOK_S / 10)
+    query.stop()
+
+
+def start(
+    folder: Path,
+    output: Path,
+    spark: SparkSession,
+    tell: Callable[[str], None],
+    *,
+    late_s: int,
+    available_now: bool,
+) -> StreamingQuery:
+    """Start the query of `follow`; its folders must be there."""
+    # No limit of files a batch: the order in which Spark would take them is that of their times in the
+    # file system, and a copied recording has lost it. What comes too late would be left out.
+    events = spark.readStream.schema(event_type()).parquet(str(folder / EVENTS))
+
+    def keep(cells: DataFrame, batch: int) -> None:
+        windows = windows_of(cells.toArrow().to_pydict())
+        if keep_windows(output / WINDOWS, batch, windows):
+            for window in windows:
+                tell(line_of(window))
+
+    writer = (
+        windowed(events, late_s)
+        .writeStream.outputMode("append")
+        .option("checkpointLocation", str(output / WINDOWS / CHECKPOINT))
+        .foreachBatch(keep)
+    )
+    writer = writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime=_TRIGGER)
+    return writer.start()
+
+
+def keep_windows(folder: Path, batch: int, windows: Iterable[Window]) -> bool:
+    """Write the windows of a batch; return whether they were not there before.
+
+    A batch that Spark repeats after a crash has the same number and the same windows, and replaces its file.
+
+    Args:
+        folder: must be there.
+        batch: number of the batch.
+        windows: of the batch; nothing is written if there are none.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [asdict(window) for window in windows]
+    path = folder / f"batch-{batch:08}.parquet"
+    known = path.exists()
+    if not rows:
+        return False
+    types = {"str": pa.string(), "int": pa.int64(), "float | None": pa.float64()}
+    schema = pa.schema([(each.name, types[str(each.type)]) for each in fields(Window)])
+    growing = folder / f"_{path.name}"
+    pq.write_table(pa.Table.from_pylist(rows, schema=schema), str(growing), compression="zstd")
+    os.replace(growing, path)
+    return not known

@@ -1,0 +1,89 @@
+"""What there is to analyse: the runs of a recording, and the files with their events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from amqp10broker.flowevents.schema import EVENTS, RUN_PARTITION, RUNS
+from amqp10broker.recording.arrow import check_version, load_arrow, load_parquet
+from amqp10broker.recording.errors import NotARecording
+from amqp10broker.recording.runs import read_runs
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """A recording as it was found."""
+
+    folder: Path
+    runs: tuple[Mapping[str, Any], ...]
+    """Rows by the names of `schema.RUN_FIELDS`, by the time they began; only those with events."""
+    files: int
+    bytes: int
+    without_events: tuple[str, ...]
+    """Run ids whose row is there, and nothing else."""
+    without_row: tuple[str, ...]
+    """Run ids of events of which nobody knows where they come from; they are left out."""
+
+    @property
+    def spans(self) -> list[tuple[str, int, int | None]]:
+        """Run id, beginning and end of each run."""
+        return [(run["run_id"], run["began_ns"], run["ended_ns"]) for run in self.runs]
+
+
+def find_recording(folder: Path) -> Recording:
+    """Look at a recording; its events are not read.
+
+    Args:
+        folder: as it was given to `serve --record` or a benchmark.
+
+    Raises:
+        NotARecording: there is no such folder, no run, or no events.
+        OtherVersion: it has another layout.
+        ArrowMissing: pyarrow is not installed.
+    """
+    if not folder.is_dir():
+        raise NotARecording(str(folder), "is no folder")
+    rows = {run.run_id: asdict(run) for run in read_runs(folder)}
+    files = event_files(folder)
+    check_layout(folder)
+    if not files:
+        raise NotARecording(str(folder), f"it has no events in {EVENTS}: nothing was recorded yet")
+    known = [path for run_id, paths in files.items() if run_id in rows for path in paths]
+    if not known:
+        raise NotARecording(str(folder), f"no run of {RUNS} has events in {EVENTS}")
+    return Recording(
+        folder,
+        tuple(row for run_id, row in rows.items() if run_id in files),
+        len(known),
+        sum(path.stat().st_size for path in known),
+        tuple(sorted(set(rows) - set(files))),
+        tuple(sorted(set(files) - set(rows))),
+    )
+
+
+def check_layout(folder: Path) -> None:
+    """Look into the first file of events of each run.
+
+    Raises:
+        OtherVersion: one has another layout.
+        NotARecording: one is damaged.
+    """
+    pa, pq = load_arrow(), load_parquet()
+    for paths in event_files(folder).values():
+        try:
+            metadata = pq.read_schema(str(paths[0])).metadata
+        except (pa.ArrowException, OSError) as error:
+            raise NotARecording(str(paths[0]), f"cannot be read as Parquet: {error}") from error
+        check_version(metadata, str(paths[0]))
+
+
+def event_files(folder: Path) -> dict[str, list[Path]]:
+    """The complete files of each run that has any."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted((folder / EVENTS).glob(f"{RUN_PARTITION}*/*.parquet")):
+        if path.name[0] not in "_.":
+            found.setdefault(path.parent.name.removeprefix(RUN_PARTITION), []).append(path)
+    return found

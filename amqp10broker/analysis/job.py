@@ -1,0 +1,118 @@
+"""The batch: one pass over the events, figures, recommendations, tables and the report."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.analysis.cells import Cell, aggregate, collect, cut, read_events
+from amqp10broker.analysis.configurations import configurations, groups
+from amqp10broker.analysis.errors import NothingToAnalyse, OutputNotWritable
+from amqp10broker.analysis.figures import Measured, measure
+from amqp10broker.analysis.inputs import Recording, find_recording
+from amqp10broker.analysis.progress import Progress
+from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
+from amqp10broker.analysis.report import Analysed, comparisons, report
+from amqp10broker.analysis.tables import tables_of, write_tables
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+REPORT: Final = "report.html"
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What `analyse` has found and written."""
+
+    report: Path
+    files: tuple[Path, ...]
+    """The report and the tables."""
+    recommended: tuple[Recommendation | Undecided, ...]
+    events: int
+    runs: int
+
+
+def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress: Progress) -> Result:
+    """Analyse a recording, and write the report and the tables.
+
+    Args:
+        folder: of the recording.
+        output: a folder, made if it is not there; files of an earlier analysis are replaced.
+        aim: what settings are recommended for.
+        spark: the session; it is left as it is.
+        progress: is told of each step.
+
+    Raises:
+        RecordingError: the folder is no recording that this version reads.
+        NothingToAnalyse: its runs have no events that count.
+        OutputNotWritable: the system does not let us write there.
+    """
+    recording = find_recording(folder)
+    make_folder(output)
+    progress.say(
+        f"{len(recording.runs)} runs, {recording.files} files, {recording.bytes / 1e6:,.1f} MB in {folder}"
+    )
+    measured = measure_all(recording, sum_up(recording, spark, progress))
+    events = sum(each.figures.events for each in measured)
+    if not events:
+        raise NothingToAnalyse(str(folder), "no event lies in the time that counts (behind the warm-up)")
+    progress.say(f"{events:,} events counted")
+    found = configurations(measured)
+    together = groups(found)
+    recommended = recommend_all(together, aim)
+    tables = tables_of(measured, found, comparisons(together), recommended)
+    analysed = Analysed(recording, measured, together, recommended, aim.describe())
+    html = report(analysed, progress.say)
+    try:
+        files = write_tables(output, tables)
+        _write_whole(output / REPORT, html)
+    except OSError as error:
+        raise OutputNotWritable(str(output), error.strerror or str(error)) from error
+    progress.say(f"{len(files)} tables and the report written")
+    return Result(output / REPORT, (output / REPORT, *files), tuple(recommended), events, len(recording.runs))
+
+
+def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> list[Cell]:
+    """The pass over the events: all cells of all runs.
+
+    Args:
+        recording: what to read.
+        spark: the session.
+        progress: is told of tasks that are done.
+    """
+    events = cut(read_events(spark, recording.folder), recording.spans)
+    with progress.watching(spark):
+        return collect(aggregate(events))
+
+
+def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:
+    """The figures of each run, in the order of the runs."""
+    by_run: dict[str, list[Cell]] = {}
+    for cell in cells:
+        by_run.setdefault(cell.run_id, []).append(cell)
+    return [measure(run, by_run.get(run["run_id"], [])) for run in recording.runs]
+
+
+def make_folder(output: Path) -> None:
+    """Make the folder of the output.
+
+    Raises:
+        OutputNotWritable: the system does not let us, or it is a file.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputNotWritable(str(output), error.strerror or str(error)) from error
+    if not os.access(output, os.W_OK):
+        raise OutputNotWritable(str(output), "Permission denied")
+
+
+def _write_whole(path: Path, text: str) -> None:
+    """Write a file so that nobody sees half of it."""
+    growing = path.with_name(f"_{path.name}")
+    growing.write_text(text, encoding="utf-8")
+    os.replace(growing, path)

@@ -1,0 +1,442 @@
+"""The pictures of the report. Each takes figures of one group at one rate limit, and draws; see `drawing`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from amqp10broker.analysis.configurations import (
+    SETTINGS,
+    Compared,
+    ConfigurationFigures,
+    describe_settings,
+)
+from amqp10broker.analysis.drawing import (
+    COLOURS,
+    INK,
+    MARKERS,
+    legend_below,
+    log_axis,
+    number_axis,
+    panels,
+    setting_axis,
+    share_axis,
+    shortly,
+)
+from amqp10broker.analysis.figures import CONFIRM, END_TO_END, StreamFigures, in_milliseconds
+from amqp10broker.analysis.histogram import quantiles
+from amqp10broker.analysis.tables import CURVE
+from amqp10broker.flowevents.schema import CONFIGURATION
+
+Settings = tuple[int | None, ...]
+
+GREEN: Final = COLOURS[2]
+BARS_MAX: Final = 30
+"""More bars than this are no picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Which settings were varied: along the axis, line by line, panel by panel."""
+
+    x: str
+    line: str | None
+    panel: str | None
+
+    @staticmethod
+    def of(members: Sequence[ConfigurationFigures]) -> Swept | None:
+        """None if nothing was varied."""
+        varied = [name for name in SETTINGS if len(tried(members, name)) > 1]
+        if not varied:
+            return None
+        line, panel = [*varied[1:], None, None][:2]
+        return Swept(varied[0], line, panel)
+
+
+def tried(members: Sequence[ConfigurationFigures], name: str) -> list[int]:
+    """The values of a setting, in order."""
+    return sorted({value for each in members if (value := each[name]) is not None})
+
+
+def throughput(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
+    """Messages a second over the first setting, one line a value of the second, whiskers 95 %."""
+    wanted = [_Metric("throughput_per_s", "throughput", "messages / s")]
+    return _over_setting(members, swept, wanted, chosen)
+
+
+def utilisation(members: Sequence[ConfigurationFigures], swept: Swept) -> Any:
+    """How much of each limit is used up."""
+    wanted = [
+        _Metric("credit_utilisation", "link credit used", "share of max_link_credit", scale="share"),
+        _Metric("window_utilisation", "window used", "share of max_incoming_window", scale="share"),
+        _Metric("queue_credit_utilisation", "queue credit used", "share of max_queue_credit", scale="share"),
+    ]
+    return _over_setting(members, swept, wanted)
+
+
+def latency(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
+    """p99 over the first setting."""
+    wanted = [
+        _Metric("confirm_p99_ms", "confirm latency, p99", "ms (logarithmic)", scale="log"),
+        _Metric("end_to_end_p99_ms", "end-to-end latency, p99", "ms (logarithmic)", scale="log"),
+    ]
+    return _over_setting(members, swept, wanted, chosen)
+
+
+def resources(members: Sequence[ConfigurationFigures], swept: Swept) -> Any:
+    """Memory and processor time of the broker."""
+    wanted = [
+        _Metric("memory_max_bytes", "resident memory, maximum", "MB", factor=1e-6),
+        _Metric("cpu_us_per_message", "processor time", "µs / message (logarithmic)", scale="log"),
+    ]
+    return _over_setting(members, swept, wanted)
+
+
+@dataclass(frozen=True, slots=True)
+class _Metric:
+    """One figure and how its axis looks."""
+
+    name: str
+    title: str
+    unit: str
+    factor: float = 1.0
+    """To that unit."""
+    scale: Literal["number", "log", "share"] = "number"
+
+
+def _over_setting(
+    members: Sequence[ConfigurationFigures],
+    swept: Swept,
+    metrics: Sequence[_Metric],
+    chosen: Settings | None = None,
+) -> Any:
+    """One panel a metric and value of the third setting; None if nothing was recorded."""
+    metrics = [one for one in metrics if any(one.name in each.estimates for each in members)]
+    if not metrics:
+        return None
+    facets: list[int | None] = [*tried(members, swept.panel)] if swept.panel else [None]
+    cells = [(metric, facet) for metric in metrics for facet in facets]
+    columns = min(len(cells), 3 if len(cells) != 4 else 2)
+    rows = math.ceil(len(cells) / columns)
+    figure, grid = panels(columns, rows=rows, height_in=3.4 if rows == 1 else 2.9)
+    for axes, (metric, facet) in zip(grid, cells, strict=False):
+        shown = [each for each in members if not swept.panel or each[swept.panel] == facet]
+        _lines(axes, shown, swept, metric, chosen)
+        setting_axis(axes, tried(members, swept.x), swept.x, labels=(14, 9, 6)[columns - 1])
+        # Panels of one figure have one scale, so that they can be compared.
+        _scale(axes, metric, [mean * metric.factor for each in members if (mean := each.mean(metric.name))])
+        axes.set_title(metric.title if facet is None else f"{metric.title}\n{swept.panel} {facet}")
+        axes.set_ylabel(metric.unit)
+    for axes in grid[len(cells) :]:
+        axes.set_visible(False)
+    legend_below(figure, grid, swept.line)
+    return figure
+
+
+def _scale(axes: Any, metric: _Metric, means: Sequence[float]) -> None:
+    """Limits by the means: with two repetitions a whisker may be ten times as long as the figure."""
+    top = max(means, default=1.0)
+    match metric.scale:
+        case "share":
+            share_axis(axes)
+        case "log":
+            log_axis(axes, min(means, default=1.0), top)
+        case "number":
+            number_axis(axes)
+            axes.set_ylim(0, top * 1.25)
+
+
+def _lines(
+    axes: Any, members: Sequence[ConfigurationFigures], swept: Swept, metric: _Metric, chosen: Settings | None
+) -> None:
+    name, factor = metric.name, metric.factor
+    xs = tried(members, swept.x)
+    values: list[int | None] = [*tried(members, swept.line)] if swept.line else [None]
+    for place, value in enumerate(values):
+        # Lines that lie on one another are moved apart a little, and the lower ones are thicker.
+        moved = 1.012 ** (place - (len(values) - 1) / 2)
+        points = [
+            (x, each)
+            for x in xs
+            for each in members
+            if each[swept.x] == x
+            and name in each.estimates
+            and (swept.line is None or each[swept.line] == value)
+        ]
+        if not points:
+            continue
+        means = [each.estimates[name].mean * factor for _, each in points]
+        halves = [(each.estimates[name].half_width or 0.0) * factor for _, each in points]
+        axes.errorbar(
+            [x * moved for x, _ in points],
+            means,
+            yerr=halves if any(halves) else None,
+            color=COLOURS[place % len(COLOURS)],
+            marker=MARKERS[place % len(MARKERS)],
+            capsize=3,
+            elinewidth=1,
+            linewidth=max(1.2, 2.8 - 0.4 * place),
+            markersize=max(3.5, 6 - 0.6 * place),
+            label=None if value is None else str(value),
+        )
+        marked = [(x, mean) for (x, each), mean in zip(points, means, strict=True) if each.settings == chosen]
+        for x, mean in marked:
+            axes.plot(
+                [x * moved],
+                [mean],
+                linestyle="none",
+                marker="o",
+                markersize=14,
+                markerfacecolor="none",
+                markeredgecolor=INK,
+                markeredgewidth=1.4,
+                label="recommended",
+            )
+
+
+def heat(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
+    """Throughput of every combination of two settings; None if only one was varied."""
+    if swept.line is None:
+        return None
+    facets: list[int | None] = [*tried(members, swept.panel)] if swept.panel else [None]
+    xs, ys = tried(members, swept.x), tried(members, swept.line)
+    means = [mean for each in members if (mean := each.mean("throughput_per_s")) is not None]
+    if not means:
+        return None
+    columns = min(len(facets), 2)
+    figure, grid = panels(
+        columns, rows=math.ceil(len(facets) / columns), height_in=max(1.9, 0.42 * len(ys) + 1.2)
+    )
+    for axes, facet in zip(grid, facets, strict=False):
+        table: dict[tuple[int, int], ConfigurationFigures] = {
+            (each[swept.x], each[swept.line]): each
+            for each in members
+            if swept.panel is None or each[swept.panel] == facet
+        }
+        _heat_cells(axes, xs, ys, table, max(means), chosen)
+        axes.set_xlabel(swept.x)
+        axes.set_ylabel(swept.line)
+        title = "throughput, messages / s"
+        axes.set_title(title if facet is None else f"{title}; {swept.panel} {facet}")
+    for axes in grid[len(facets) :]:
+        axes.set_visible(False)
+    return figure
+
+
+def _heat_cells(
+    axes: Any,
+    xs: Sequence[int],
+    ys: Sequence[int],
+    table: dict[tuple[int, int], ConfigurationFigures],
+    top: float,
+    chosen: Settings | None,
+) -> None:
+    from matplotlib import colormaps
+    from matplotlib.patches import Rectangle
+
+    colours = colormaps["cividis"]
+    for column, x in enumerate(xs):
+        for row, y in enumerate(ys):
+            each = table.get((x, y))
+            mean = each.mean("throughput_per_s") if each is not None else None
+            if each is None or mean is None:
+                continue
+            share = mean / top if top else 0.0
+            axes.add_patch(Rectangle((column, row), 1, 1, facecolor=colours(share), edgecolor="none"))
+            axes.text(
+                column + 0.5,
+                row + 0.5,
+                shortly(mean),
+                ha="center",
+                va="center",
+                fontsize=9,
+                color="#101418" if share > 0.55 else "#f4f6f8",
+            )
+            if each.settings == chosen:
+                axes.add_patch(
+                    Rectangle(
+                        (column + 0.04, row + 0.05), 0.92, 0.9, fill=False, edgecolor="#D55E00", linewidth=2.4
+                    )
+                )
+    axes.set_xlim(0, len(xs))
+    axes.set_ylim(0, len(ys))
+    axes.set_xticks([place + 0.5 for place in range(len(xs))], [str(x) for x in xs])
+    axes.set_yticks([place + 0.5 for place in range(len(ys))], [str(y) for y in ys])
+    axes.tick_params(length=0)
+    axes.grid(visible=False)
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def latency_curves(curves: Sequence[tuple[str, ConfigurationFigures]]) -> Any:
+    """How long the fastest 50, 90, 99 ... percent of the messages took at most; None if not recorded.
+
+    Args:
+        curves: what each is called, and its figures.
+    """
+    wanted = [name for name in (CONFIRM, END_TO_END) if any(each.histograms.get(name) for _, each in curves)]
+    if not wanted:
+        return None
+    figure, grid = panels(len(wanted), height_in=3.6)
+    for axes, name in zip(grid, wanted, strict=True):
+        for place, (label, each) in enumerate(curves):
+            counts = each.histograms.get(name, {})
+            messages = sum(counts.values())
+            # The last ten messages are no distribution.
+            shares = [share for share in CURVE if share >= 0.5 and messages * (1 - share) >= 10]
+            values = [value for value in in_milliseconds(quantiles(counts, shares)) if value is not None]
+            axes.plot(
+                [_nines(share) for share in shares[: len(values)]],
+                values,
+                label=label,
+                color=COLOURS[place % len(COLOURS)],
+                marker=MARKERS[place % len(MARKERS)],
+                markersize=4,
+            )
+        lows, highs = _ends(curves, name)
+        log_axis(axes, lows, highs)
+        ticks = (0.5, 0.9, 0.99, 0.999, 0.9999)
+        axes.set_xticks([_nines(share) for share in ticks], [f"{share * 100:g} %" for share in ticks])
+        axes.set_title(f"{name} latency")
+        axes.set_xlabel("share of messages that took at most …")
+        axes.set_ylabel("… ms (logarithmic)")
+    legend_below(figure, grid, "max_link_credit / max_incoming_window / max_queue_credit", columns=2)
+    return figure
+
+
+def _ends(curves: Sequence[tuple[str, ConfigurationFigures]], name: str) -> tuple[float, float]:
+    """The lowest median and the highest value at the end of a curve, in ms."""
+    ends = [in_milliseconds(quantiles(each.histograms.get(name, {}), (0.5, 0.9999))) for _, each in curves]
+    known = [(low, high) for low, high in ends if low and high]
+    return min((low for low, _ in known), default=1.0), max((high for _, high in known), default=1.0)
+
+
+def _nines(share: float) -> float:
+    return -math.log10(1 - share)
+
+
+_REASON_ORDER: Final = (
+    "credit withheld", "no credit", "peer window closed", "window closed by alarm", "queue empty",
+    "queue credit in flight", "writer blocked", "not active", "draining", "credit flow", "prefetch full",
+)  # fmt: skip
+
+
+def some(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> list[ConfigurationFigures]:
+    """As many as a picture of bars bears: evenly picked, with the first, the last and the recommended."""
+    if len(members) <= BARS_MAX:
+        return list(members)
+    step = (len(members) - 1) / (BARS_MAX - 2)
+    picked = {round(place * step) for place in range(BARS_MAX - 1)}
+    picked |= {place for place, each in enumerate(members) if each.settings == chosen}
+    return [members[place] for place in sorted(picked)]
+
+
+def stalls(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> Any:
+    """Share of link time by reason, one bar a configuration; None if no links were recorded."""
+    sides = [
+        side
+        for side in ("publishers", "consumers", "connections")
+        if any(share > 0 for each in members for (own, _), share in each.stalls.items() if own == side)
+    ]
+    if not sides:
+        return None
+    bars = list(reversed(some(members, chosen)))
+    figure, grid = panels(len(sides), height_in=max(2.0, 0.21 * len(bars) + 1.4), share_y=True)
+    labels = [describe_settings(each.settings) + (" *" if each.settings == chosen else "") for each in bars]
+    for axes, side in zip(grid, sides, strict=True):
+        lefts = [0.0] * len(bars)
+        present = {reason for each in bars for own, reason in each.stalls if own == side}
+        for reason in sorted(present - {"none"}, key=_reason_place):
+            widths = [each.stalls.get((side, reason), 0.0) for each in bars]
+            axes.barh(labels, widths, left=lefts, height=0.74, color=_reason_colour(reason), label=reason)
+            lefts = [left + width for left, width in zip(lefts, widths, strict=True)]
+        share_axis(axes, "x")
+        axes.grid(visible=False, axis="y")
+        axes.set_title(f"{side} wait")
+        axes.set_xlabel(
+            "share of the links' time" if side != "connections" else "share of the connections' time"
+        )
+    grid[0].set_ylabel("link credit / window / queue credit")
+    grid[0].margins(y=0.01)
+    legend_below(figure, grid)
+    return figure
+
+
+def _reason_place(reason: str) -> int:
+    return _REASON_ORDER.index(reason) if reason in _REASON_ORDER else len(_REASON_ORDER)
+
+
+def _reason_colour(reason: str) -> str:
+    return (*COLOURS, "#B8A000", INK)[min(_reason_place(reason), len(COLOURS) + 1)]
+
+
+def comparison(compared: Sequence[Compared], unit: str, chosen: Settings | None) -> Any:
+    """Difference of each configuration to the best, with Welch's interval."""
+    bars = list(reversed(compared[:BARS_MAX]))
+    figure, grid = panels(1, height_in=max(1.8, 0.21 * len(bars) + 1.0))
+    axes = grid[0]
+    names = []
+    for place, each in enumerate(bars):
+        settings = tuple(each.configuration[CONFIGURATION.index(name)] for name in SETTINGS)
+        names.append(describe_settings(settings) + ("  (recommended)" if settings == chosen else ""))
+        colour = {True: COLOURS[1], False: COLOURS[0], None: COLOURS[9]}[each.distinguishable]
+        scale = 1 / each.best_mean if each.best_mean else 0.0
+        if each.low is not None and each.high is not None:
+            axes.plot([each.low * scale, each.high * scale], [place, place], color=colour, linewidth=1.4)
+        axes.plot([each.relative], [place], marker="o", linestyle="none", color=colour)
+    _legend_of_comparison(axes)
+    axes.axvline(0, color=INK, linewidth=0.9)
+    axes.axvspan(-0.05, 0.05, color=GREEN, alpha=0.12, linewidth=0)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(-0.7, len(names) - 0.3)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value * 100:+.0f} %" if abs(value) > 1e-9 else "0 %")
+    axes.grid(visible=False, axis="y")
+    axes.set_title(f"difference to the best ({shortly(compared[0].best_mean)} {unit})")
+    legend_below(figure, [axes], columns=4)
+    return figure
+
+
+def _legend_of_comparison(axes: Any) -> None:
+    for colour, label in (
+        (COLOURS[1], "told apart from the best"),
+        (COLOURS[0], "not told apart"),
+        (COLOURS[9], "the best, or one repetition: no interval"),
+    ):
+        axes.plot([], [], marker="o", linestyle="none", color=colour, label=label)
+    axes.fill_between([], [], color=GREEN, alpha=0.12, linewidth=0, label="within 5 %")
+
+
+def streams(found: Sequence[StreamFigures]) -> Any:
+    """Rate of each stream, one bar a repetition; None if there is only one stream."""
+    names = sorted({each.stream for each in found})
+    if len(names) < 2:
+        return None
+    figure, grid = panels(2, height_in=2.8)
+    places = {run_id: place for place, run_id in enumerate(dict.fromkeys(each.run_id for each in found))}
+    shown = [each for each in found if places[each.run_id] < BARS_MAX]
+    for number, name in enumerate(names):
+        own = [each for each in shown if each.stream == name]
+        colour, width = COLOURS[number % len(COLOURS)], 0.8 / len(names)
+        at = [places[each.run_id] + (number - (len(names) - 1) / 2) * width for each in own]
+        grid[0].bar(
+            at, [each.rate_per_s or 0.0 for each in own], width=width * 0.92, color=colour, label=name
+        )
+        slow = [
+            (x, each.confirm_p99_ms)
+            for x, each in zip(at, own, strict=True)
+            if each.confirm_p99_ms is not None
+        ]
+        grid[1].bar([x for x, _ in slow], [y for _, y in slow], width=width * 0.92, color=colour)
+    for axes, title, unit in zip(grid, ("rate", "confirm latency, p99"), ("messages / s", "ms"), strict=True):
+        axes.set_title(title)
+        axes.set_ylabel(unit)
+        axes.set_xlabel("run")
+        axes.set_xticks(
+            range(min(len(places), BARS_MAX)), [str(place + 1) for place in range(min(len(places), BARS_MAX))]
+        )
+        axes.grid(visible=False, axis="x")
+        number_axis(axes)
+    legend_below(figure, grid, "stream")
+    return figure

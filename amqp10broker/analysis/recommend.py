@@ -1,0 +1,346 @@
+"""Which settings to choose for a stated aim, why, and how weak the evidence is. Pure.
+
+Of all settings whose mean is within `TOLERANCE` of the best, the smallest are recommended: what a bigger
+credit or window does not buy in speed costs memory, and makes one link wait for another. Settings that are
+further behind in the mean are not recommended even if the noise is so large that they cannot be told from
+the best; that they cannot is then said (`docs/adr/0022`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from amqp10broker.analysis.configurations import (
+    SETTINGS,
+    ConfigurationFigures,
+    describe_group,
+    describe_settings,
+)
+from amqp10broker.analysis.evidence import weaknesses
+from amqp10broker.analysis.statistics import Estimate, estimate
+
+TOLERANCE: Final = 0.05
+"""Share of the best that a smaller setting may give up."""
+SUSTAINED: Final = 0.98
+"""Share of the asked rate that counts as sustaining it: a window cuts the last messages off."""
+SAME_RATE: Final = 0.05
+"""A run limited to a rate within this share of the asked one was measured at that rate."""
+
+Kind = Literal["throughput", "latency", "memory"]
+
+
+@dataclass(frozen=True, slots=True)
+class Aim:
+    """What a person wants.
+
+    Attributes:
+        kind: most messages a second; lowest p99 among settings that sustain `rate_per_s`; least memory
+            among settings that keep `keep` of the best throughput.
+        rate_per_s: for "latency".
+        keep: for "memory", 0 to 1.
+    """
+
+    kind: Kind = "throughput"
+    rate_per_s: float | None = None
+    keep: float = 0.95
+
+    def describe(self) -> str:
+        """In words."""
+        match self.kind:
+            case "throughput":
+                return "highest throughput"
+            case "latency":
+                return f"lowest p99 latency at {self.rate_per_s:,.0f} messages/s"
+            case "memory":
+                return f"least memory with {self.keep:.0%} of the highest throughput"
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One configuration of a group; the figures have one value a repetition."""
+
+    settings: tuple[int | None, ...]
+    throughput_per_s: tuple[float, ...]
+    end_to_end_p99_ms: tuple[float, ...] = ()
+    confirm_p99_ms: tuple[float, ...] = ()
+    memory_bytes: tuple[float, ...] = ()
+    rate_limit_per_s: float | None = None
+    dropped_share: float = 0.0
+    """Of the events of its worst run."""
+    complete: bool = True
+
+    def name(self) -> str:
+        """Its settings and its rate limit, shortly."""
+        return describe_settings(self.settings, self.rate_limit_per_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Recommendation:
+    """What to set, for one group."""
+
+    group: str
+    aim: str
+    figure: str
+    """What was compared: "throughput", "end-to-end p99", "confirm p99", "resident memory"."""
+    unit: str
+    chosen: Candidate
+    chosen_figure: Estimate
+    best: Candidate
+    best_figure: Estimate
+    as_good: tuple[Candidate, ...]
+    """Within the tolerance of the best, the chosen one among them."""
+    reasons: tuple[str, ...]
+    weak: tuple[str, ...]
+    """What makes the evidence weak; empty if nothing was found."""
+
+    @property
+    def command_line(self) -> str:
+        """To paste into a shell."""
+        return " ".join(["amqp10broker serve", *(f"--{n.replace('_', '-')} {v}" for n, v in self._known())])
+
+    @property
+    def toml(self) -> str:
+        """To paste into a configuration file."""
+        return "\n".join(f"{name} = {value}" for name, value in self._known())
+
+    def _known(self) -> list[tuple[str, int]]:
+        pairs = zip(SETTINGS, self.chosen.settings, strict=True)
+        return [(name, value) for name, value in pairs if value is not None]
+
+
+@dataclass(frozen=True, slots=True)
+class Undecided:
+    """No recommendation for one group, and why."""
+
+    group: str
+    aim: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Figure:
+    """One way to compare candidates."""
+
+    name: str
+    unit: str
+    values: Callable[[Candidate], tuple[float, ...]]
+    highest: bool
+
+
+_THROUGHPUT: Final = _Figure("throughput", "messages/s", lambda one: one.throughput_per_s, True)
+_MEMORY: Final = _Figure("resident memory", "MB", lambda one: tuple(v / 1e6 for v in one.memory_bytes), False)
+_LATENCIES: Final = (
+    _Figure("end-to-end p99", "ms", lambda one: one.end_to_end_p99_ms, False),
+    _Figure("confirm p99", "ms", lambda one: one.confirm_p99_ms, False),
+)
+
+
+def recommend_all(
+    groups: Iterable[Sequence[ConfigurationFigures]], aim: Aim
+) -> list[Recommendation | Undecided]:
+    """One answer for each group."""
+    return [
+        recommend(describe_group(members[0].group), [candidate_of(each) for each in members], aim)
+        for members in groups
+    ]
+
+
+def candidate_of(figures: ConfigurationFigures) -> Candidate:
+    """What a recommendation looks at."""
+    return Candidate(
+        figures.settings,
+        figures.values("throughput_per_s"),
+        figures.values("end_to_end_p99_ms"),
+        figures.values("confirm_p99_ms"),
+        figures.values("memory_max_bytes"),
+        figures["rate_limit_per_s"],
+        max(run.dropped_share for run in figures.runs),
+        all(run.complete for run in figures.runs),
+    )
+
+
+def recommend(group: str, candidates: Sequence[Candidate], aim: Aim) -> Recommendation | Undecided:
+    """The smallest settings that serve the aim as well as the best.
+
+    Args:
+        group: what was measured, in words.
+        candidates: its configurations.
+        aim: what for.
+    """
+    measured = [one for one in candidates if one.throughput_per_s]
+    if not measured:
+        return Undecided(group, aim.describe(), "no run of it has a throughput")
+    settings = {one.settings for one in measured}
+    if len(settings) == 1:
+        return Undecided(
+            group,
+            aim.describe(),
+            f"only {measured[0].name()} was measured, so there is nothing to choose from",
+        )
+    match aim.kind:
+        case "throughput":
+            pool, weak = _at_full_speed(measured)
+            return _choose(group, aim, _THROUGHPUT, pool, measured, [], weak)
+        case "latency":
+            return _for_latency(group, measured, aim)
+        case "memory":
+            return _for_memory(group, measured, aim)
+
+
+def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
+    wanted = aim.rate_per_s or 0.0
+    at_rate = [one for one in measured if one.rate_limit_per_s and _near(one.rate_limit_per_s, wanted)]
+    sustain = [one for one in at_rate or measured if _mean(one.throughput_per_s) >= SUSTAINED * wanted]
+    able = _one_each(sustain, lambda one: abs((one.rate_limit_per_s or _mean(one.throughput_per_s)) - wanted))
+    if not able:
+        top = max(_mean(one.throughput_per_s) for one in at_rate or measured)
+        return Undecided(group, aim.describe(), f"no setting sustains that rate; the most was {top:,.0f}/s")
+    figure = next((one for one in _LATENCIES if all(one.values(each) for each in able)), None)
+    if figure is None:
+        return Undecided(group, aim.describe(), "latencies were not recorded for every setting")
+    settings = {one.settings for one in at_rate or measured}
+    reasons = [f"{len(able)} of {len(settings)} settings sustain {wanted:,.0f}/s"]
+    weak = []
+    if not at_rate:
+        weak.append(
+            f"no run was limited to {wanted:,.0f}/s: these latencies are those at full speed, where messages "
+            "queue up; record runs at that rate"
+        )
+    return _choose(group, aim, figure, able, measured, reasons, weak)
+
+
+def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendation | Undecided:
+    pool, weak = _at_full_speed(measured)
+    most = max(_mean(one.throughput_per_s) for one in pool)
+    keepers = [one for one in pool if _mean(one.throughput_per_s) >= aim.keep * most]
+    reasons = [
+        f"{len(keepers)} of {len(pool)} settings keep {aim.keep:.0%} of the best {most:,.0f} messages/s"
+    ]
+    if not all(one.memory_bytes for one in keepers):
+        weak.append("resident memory was not recorded for all of them: the smallest settings are taken")
+        return _choose(group, aim, _THROUGHPUT, pool, measured, reasons, weak, give_up=1 - aim.keep)
+    return _choose(group, aim, _MEMORY, keepers, measured, reasons, weak)
+
+
+def _choose(
+    group: str,
+    aim: Aim,
+    figure: _Figure,
+    pool: list[Candidate],
+    tried: list[Candidate],
+    reasons: list[str],
+    weak: list[str],
+    give_up: float = TOLERANCE,
+) -> Recommendation:
+    sign = 1 if figure.highest else -1
+    best = max(pool, key=lambda one: sign * _mean(figure.values(one)))
+    best_mean = _mean(figure.values(best))
+    bound = sign * best_mean * (1 - sign * give_up)
+    as_good = sorted((one for one in pool if sign * _mean(figure.values(one)) >= bound), key=size_of)
+    chosen = as_good[0]
+    own, top = written(_mean(figure.values(chosen))), written(best_mean)
+    if chosen is best:
+        others = (
+            f"and the smallest of {len(as_good)} within" if len(as_good) > 1 else "and no other is within"
+        )
+        reasons.append(f"it is the best, with {own} {figure.unit}, {others} {give_up:.0%} of it")
+    else:
+        apart = abs(_mean(figure.values(chosen)) / best_mean - 1) if best_mean else 0.0
+        reasons.append(
+            f"its {own} {figure.unit} are {apart:.1%} from the best ({top} with {best.name()}), and it has "
+            f"the smallest credits and windows of the {len(as_good)} settings within {give_up:.0%}"
+        )
+    reasons += _rules_of_thumb(chosen.settings)
+    weak += weaknesses(
+        [(one.settings, figure.values(one)) for one in pool],
+        chosen.settings,
+        best.settings,
+        tried=[one.settings for one in tried],
+        highest=figure.highest,
+        tolerance=give_up,
+    )
+    weak += _gaps(pool)
+    return Recommendation(
+        group,
+        aim.describe(),
+        figure.name,
+        figure.unit,
+        chosen,
+        _estimate(figure.values(chosen)),
+        best,
+        _estimate(figure.values(best)),
+        tuple(as_good),
+        tuple(reasons),
+        tuple(weak),
+    )
+
+
+def written(value: float) -> str:
+    """A figure with three digits, or whole if it is large."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def size_of(candidate: Candidate) -> tuple[float, tuple[int, ...]]:
+    """By what settings are called smaller: their product; of equal products, the smaller link credit."""
+    values = tuple(value or 0 for value in candidate.settings)
+    return round(sum(math.log(value) for value in values if value > 0), 9), values
+
+
+def _at_full_speed(measured: list[Candidate]) -> tuple[list[Candidate], list[str]]:
+    free = [one for one in measured if one.rate_limit_per_s is None]
+    if free:
+        return free, []
+    fastest = _one_each(measured, lambda one: -_mean(one.throughput_per_s))
+    return fastest, ["every run was limited to a rate: none shows the highest throughput"]
+
+
+def _one_each(pool: Iterable[Candidate], cost: Callable[[Candidate], float]) -> list[Candidate]:
+    """Of candidates that differ in their rate limit alone, the one that costs least."""
+    kept: dict[tuple[int | None, ...], Candidate] = {}
+    for one in pool:
+        rival = kept.get(one.settings)
+        if rival is None or cost(one) < cost(rival):
+            kept[one.settings] = one
+    return list(kept.values())
+
+
+def _gaps(pool: Sequence[Candidate]) -> list[str]:
+    """What the recording itself lacks."""
+    found = []
+    worst = max(one.dropped_share for one in pool)
+    if worst > 0:
+        found.append(
+            f"up to {worst:.2%} of the events of a run were dropped (the recorder's buffers were full): "
+            "counts are too low there; record with a coarser --record-sample"
+        )
+    if not all(one.complete for one in pool):
+        found.append("a run was still being recorded")
+    return found
+
+
+def _rules_of_thumb(settings: Sequence[int | None]) -> list[str]:
+    link, window, _ = settings
+    if link is None or window is None or 2 * link <= window:
+        return []
+    text = (
+        f"mind: one link with {link} credits can fill a window of {window} alone, and other links of its "
+        "session then wait; where sessions have several links, keep twice max_link_credit below it"
+    )
+    return [text]
+
+
+def _near(value: float, wanted: float) -> bool:
+    return abs(value - wanted) <= SAME_RATE * wanted
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _estimate(values: Sequence[float]) -> Estimate:
+    found = estimate(values)
+    assert found is not None, "candidates without values are left out before"
+    return found

@@ -1,0 +1,41 @@
+"""The Spark session of the analysis: on this machine, with what it needs and no more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqp10broker.analysis.errors import CannotStart
+from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
+from amqp10broker.spark.session import local_session
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def analysis_session(master: str, memory: str) -> SparkSession:
+    """Start a session.
+
+    Args:
+        master: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``.
+        memory: of the JVM, as Spark writes it: ``2g``.
+
+    Raises:
+        CannotStart: Java, pyspark or matplotlib is missing.
+        SparkSourceError: the master is not one of these.
+    """
+    try:
+        import matplotlib
+    except ModuleNotFoundError as error:
+        raise CannotStart(str(MissingExtraError("matplotlib", "spark"))) from error
+    del matplotlib
+    conf = {
+        "spark.driver.memory": memory,
+        # Files of recordings are small: several in one task, and the task's end is not waited for long.
+        "spark.sql.files.openCostInBytes": str(1 << 20),
+        # A recording has a folder for each run; to list them is no work for a job of Spark, of a task each.
+        "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
+    }
+    try:
+        return local_session("amqp10broker analyse", cores=master, conf=conf)
+    except (MissingExtraError, JavaNotFound) as error:
+        raise CannotStart(str(error)) from error

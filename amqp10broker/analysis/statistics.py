@@ -1,0 +1,172 @@
+"""Means, confidence intervals and differences of few repetitions. Pure.
+
+Repetitions are few (three to ten) and their spread is not known beforehand, so intervals are Student's;
+two settings may scatter differently, so their difference is Welch's. Student's quantile is computed from
+the regularised incomplete beta function (continued fraction, DLMF 8.17.22), which spares a dependency.
+One repetition has no spread: its interval is None, never zero.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+CONFIDENCE: Final = 0.95
+_STEPS: Final = 200
+_TINY: Final = 1e-300
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean over repetitions and, from two on, the interval in which the true mean lies."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    repetitions: int
+    deviation: float | None = None
+    """Standard deviation of one repetition; None if there is only one."""
+
+    @property
+    def half_width(self) -> float | None:
+        """Half the interval: ``mean ± half_width``."""
+        return None if self.high is None else self.high - self.mean
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Mean of one setting minus mean of another; the interval is None if one of them has no spread."""
+
+    difference: float
+    low: float | None
+    high: float | None
+
+    @property
+    def distinguishable(self) -> bool | None:
+        """Whether the interval leaves out zero; None if there is no interval."""
+        if self.low is None or self.high is None:
+            return None
+        return self.low > 0 or self.high < 0
+
+
+def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
+    """Mean and interval of repetitions; None if there is no value.
+
+    Args:
+        values: one a repetition.
+        confidence: share of such intervals that contain the true mean, between 0 and 1.
+    """
+    if not values:
+        return None
+    mean = statistics.fmean(values)
+    count = len(values)
+    if count == 1:
+        return Estimate(mean, None, None, 1)
+    deviation = statistics.stdev(values, mean)
+    half = student_quantile(0.5 + confidence / 2, count - 1) * deviation / math.sqrt(count)
+    return Estimate(mean, mean - half, mean + half, count, deviation)
+
+
+def welch(one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
+    """The difference of two means with Welch's interval.
+
+    Args:
+        one: repetitions of one setting, at least one.
+        other: of the other.
+        confidence: as in `estimate`.
+    """
+    difference = statistics.fmean(one) - statistics.fmean(other)
+    if len(one) < 2 or len(other) < 2:
+        return Difference(difference, None, None)
+    first, second = (statistics.variance(values) / len(values) for values in (one, other))
+    if first + second == 0:
+        return Difference(difference, difference, difference)
+    # Welch and Satterthwaite: the degrees of freedom, no whole number, that fit the sum of the variances.
+    freedom = (first + second) ** 2 / (first**2 / (len(one) - 1) + second**2 / (len(other) - 1))
+    half = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(first + second)
+    return Difference(difference, difference - half, difference + half)
+
+
+def relative_noise(groups: Sequence[Sequence[float]]) -> float | None:
+    """How far one repetition lies from its mean, as a share of it, pooled over settings.
+
+    Args:
+        groups: the repetitions of each setting; those with one repetition or a mean of 0 say nothing.
+    """
+    squares, freedom = 0.0, 0
+    for values in groups:
+        mean = statistics.fmean(values) if values else 0.0
+        if len(values) > 1 and mean:
+            squares += sum((value / mean - 1) ** 2 for value in values)
+            freedom += len(values) - 1
+    return math.sqrt(squares / freedom) if freedom else None
+
+
+def student_quantile(probability: float, freedom: float) -> float:
+    """The value below which Student's t lies with the probability.
+
+    Args:
+        probability: between 0 and 1, exclusively.
+        freedom: degrees of freedom, above 0.
+
+    Raises:
+        ValueError: an argument is out of its range.
+    """
+    if not 0 < probability < 1 or freedom <= 0:
+        raise ValueError(f"no quantile of Student's t for {probability} with {freedom} degrees of freedom")
+    if probability < 0.5:
+        return -student_quantile(1 - probability, freedom)
+    high = 1.0
+    while student_probability(high, freedom) < probability:
+        high *= 2
+    low = 0.0
+    for _ in range(_STEPS):
+        middle = (low + high) / 2
+        if middle in (low, high):
+            break
+        if student_probability(middle, freedom) < probability:
+            low = middle
+        else:
+            high = middle
+    return (low + high) / 2
+
+
+def student_probability(value: float, freedom: float) -> float:
+    """The probability that Student's t is below the value."""
+    tail = _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + value * value)) / 2
+    return 1 - tail if value > 0 else tail
+
+
+def _incomplete_beta(a: float, b: float, x: float) -> float:
+    if x <= 0 or x >= 1:
+        return float(x >= 1)
+    # The fraction converges fast below the mean of the distribution; above, its mirror image does.
+    if x > (a + 1) / (a + b + 2):
+        return 1 - _incomplete_beta(b, a, 1 - x)
+    front = math.exp(
+        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
+    )
+    return front * _beta_fraction(a, b, x) / a
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """Lentz's way through the continued fraction: numerators and denominators from the front."""
+    numerator, denominator = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
+    value = denominator
+    for step in range(1, _STEPS):
+        even = step * (b - step) * x / ((a + 2 * step - 1) * (a + 2 * step))
+        odd = -(a + step) * (a + b + step) * x / ((a + 2 * step) * (a + 2 * step + 1))
+        for term in (even, odd):
+            denominator = 1 / _away_from_zero(1 + term * denominator)
+            numerator = _away_from_zero(1 + term / numerator)
+            value *= denominator * numerator
+        if abs(denominator * numerator - 1) < 1e-15:
+            break
+    return value
+
+
+def _away_from_zero(value: float) -> float:
+    return value if abs(value) > _TINY else _TINY

@@ -1,0 +1,19 @@
+"""Recommendations as lines for a terminal. Pure."""
+
+from __future__ import annotations
+
+from amqp10broker.analysis.recommend import Recommendation, Undecided, written
+
+
+def told(one: Recommendation | Undecided) -> str:
+    """One recommendation: what, why, how sure, and what to paste."""
+    head = f"{one.group}\n  for the {one.aim}:"
+    if isinstance(one, Undecided):
+        return f"{head} no recommendation: {one.reason}"
+    known = one.chosen_figure
+    half = known.half_width
+    spread = "one repetition" if half is None else f"± {written(half)}, {known.repetitions} repetitions"
+    lines = [f"{head} {one.figure} {written(known.mean)} {one.unit} ({spread})", f"    {one.command_line}"]
+    lines += [f"    because {reason}" for reason in one.reasons]
+    lines += [f"    but {weak}" for weak in one.weak]
+    return "\n".join(lines)

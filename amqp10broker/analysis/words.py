@@ -1,0 +1,78 @@
+"""What the words of the report mean, for a reader who sees it for the first time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+WORDS: Final[tuple[tuple[str, str], ...]] = (
+    (
+        "170 / 400 / 256",
+        ("Settings: max_link_credit / max_incoming_window / max_queue_credit."),
+    ),
+    (
+        "throughput",
+        (
+            "Messages that clients received; if no client wrote that down, those confirmed (sent, if a "
+            "stream has no confirms); else what the broker wrote to consumers; else what it took in. A "
+            "second of the run, without its warm-up."
+        ),
+    ),
+    (
+        "confirm latency, end-to-end latency",
+        (
+            "From sending to the confirm, and from sending to receiving, measured in the client. Without "
+            "a client's record, confirm latency is the broker's own: from arrival to the queue's confirm."
+        ),
+    ),
+    (
+        "waiting (stall)",
+        (
+            "A link waits when no delivery can move; the reason holds for the time since it was last "
+            "looked at. The share is of the time of all links of that side. Consumers that wait because "
+            "the queue is empty are not held up by anything: they are faster than the publishers."
+        ),
+    ),
+    (
+        "credit withheld",
+        ("The broker grants no more credit: as many deliveries as allowed wait for their confirm."),
+    ),
+    (
+        "no credit",
+        ("The other end has granted no credit, or it is used up and the next grant is under way."),
+    ),
+    (
+        "peer window closed",
+        ("The receiving end of the session has no room for another transfer frame."),
+    ),
+    (
+        "window closed by alarm",
+        ("The broker has closed its window: memory or disk is short."),
+    ),
+    (
+        "queue credit in flight",
+        ("The queue may hand out no more until what it handed out is written: max_queue_credit."),
+    ),
+    (
+        "writer blocked",
+        ("The socket takes no more: the client, or the network, reads too slowly."),
+    ),
+    (
+        "credit, window and queue credit used",
+        (
+            "1 - what is left / the limit, weighted by time, between 0 and 100 %. Credit and window are "
+            "what publishers have left of max_link_credit and max_incoming_window; queue credit is what a "
+            "queue may still hand out of max_queue_credit."
+        ),
+    ),
+    (
+        "95 % interval",
+        (
+            "Of 100 such intervals 95 contain the true mean. Student's t over the repetitions; "
+            "differences by Welch."
+        ),
+    ),
+    (
+        "as good",
+        ("Within 5 % of the best mean. Of these the smallest settings are recommended."),
+    ),
+)

@@ -1,0 +1,144 @@
+"""``amqp10broker analyse``: what a recording says about credits and windows, by Spark."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+from typing import Final
+
+from amqp10broker.cli.commands import Command, Parser
+from amqp10broker.cli.exits import EXIT_OK, Unreachable
+from amqp10broker.errors import ConfigError
+
+_MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
+_MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument("folder", metavar="DIR", type=Path, help="the recording, as given to serve --record")
+    parser.add_argument("--output", metavar="DIR", type=Path, help="for report and tables (DIR/analysis)")
+    aim = parser.add_argument_group("what settings are recommended for")
+    aim.add_argument(
+        "--aim", choices=("throughput", "latency", "memory"), default="throughput",
+        help="most messages; lowest p99 at --rate; least memory that keeps --keep of it (throughput)",
+    )  # fmt: skip
+    aim.add_argument("--rate", metavar="N", type=float, help="messages a second, with --aim latency")
+    aim.add_argument(
+        "--keep", metavar="SHARE", type=float, help="of the best throughput, with --aim memory (0.95)"
+    )
+    follow = parser.add_argument_group("while it is being recorded")
+    follow.add_argument("--follow", action="store_true", help="a line a second and run, until ctrl-C")
+    follow.add_argument(
+        "--late", metavar="SECONDS", type=int,
+        help="with --follow: wait so long for files that come late; a window is told that much later (15)",
+    )  # fmt: skip
+    spark = parser.add_argument_group("Spark")
+    spark.add_argument(
+        "--master",
+        default="local[*]",
+        help="local[N], local[*] or spark://127.0.0.1:PORT (default: local[*])",
+    )
+    spark.add_argument("--memory", default="2g", metavar="SIZE", help="of the JVM, such as 512m or 4g (2g)")
+    parser.add_argument("--quiet", action="store_true", help="tell no progress")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    _check(arguments)
+    from amqp10broker.analysis.errors import CannotStart
+
+    try:
+        return _follow(arguments) if arguments.follow else _batch(arguments)
+    except CannotStart as error:
+        raise Unreachable(f"the analysis needs more than is installed: {error}") from error
+
+
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot be meant.
+
+    Raises:
+        ConfigError: an option has a wrong value, or does nothing beside the others.
+    """
+    aim, rate, keep = arguments.aim, arguments.rate, arguments.keep
+    if aim == "latency" and (rate is None or not 0 < rate < float("inf")):
+        raise ConfigError("--aim latency", "has no --rate above 0", "say at how many messages a second")
+    if aim != "latency" and rate is not None:
+        raise ConfigError("--rate", f"is given with --aim {aim}", "it belongs to --aim latency")
+    if aim != "memory" and keep is not None:
+        raise ConfigError("--keep", f"is given with --aim {aim}", "it belongs to --aim memory")
+    if keep is not None and not 0 < keep <= 1:
+        raise ConfigError("--keep", f"is {keep:g}", "must be above 0, and 1 at most")
+    if not _MASTER.fullmatch(arguments.master):
+        allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
+        raise ConfigError("--master", f"is {arguments.master!r}", allowed)
+    if not _MEMORY.fullmatch(arguments.memory):
+        raise ConfigError("--memory", f"is {arguments.memory!r}", "must be a number and m or g, such as 2g")
+    if arguments.late is not None and not arguments.follow:
+        raise ConfigError("--late", "is given without --follow", "it belongs to --follow")
+    if arguments.late is not None and arguments.late < 0:
+        raise ConfigError("--late", f"is {arguments.late}", "must be 0 or more seconds")
+
+
+def _batch(arguments: argparse.Namespace) -> int:
+    from amqp10broker.analysis.inputs import find_recording
+    from amqp10broker.analysis.job import analyse, make_folder
+    from amqp10broker.analysis.progress import Progress
+    from amqp10broker.analysis.recommend import Aim
+    from amqp10broker.analysis.session import analysis_session
+    from amqp10broker.analysis.telling import told
+
+    progress = Progress(None if arguments.quiet else sys.stderr)
+    output = arguments.output or arguments.folder / "analysis"
+    # Before Java is started, which takes seconds.
+    find_recording(arguments.folder)
+    make_folder(output)
+    progress.say("starting Spark")
+    spark = analysis_session(arguments.master, arguments.memory)
+    try:
+        aim = Aim(arguments.aim, arguments.rate, 0.95 if arguments.keep is None else arguments.keep)
+        result = analyse(arguments.folder, output, aim, spark, progress)
+    finally:
+        spark.stop()
+    for one in result.recommended:
+        print(told(one))
+        print()
+    print(f"report: {result.report}")
+    return EXIT_OK
+
+
+def _follow(arguments: argparse.Namespace) -> int:
+    from amqp10broker.analysis.follow import LATE_S, follow
+    from amqp10broker.analysis.progress import Progress
+    from amqp10broker.analysis.session import analysis_session
+
+    progress = Progress(None if arguments.quiet else sys.stderr)
+    output = arguments.output or arguments.folder / "analysis"
+    late_s = LATE_S if arguments.late is None else arguments.late
+    progress.say("starting Spark")
+    spark = analysis_session(arguments.master, arguments.memory)
+    try:
+        follow(
+            arguments.folder,
+            output,
+            spark,
+            progress,
+            tell=lambda line: print(line, flush=True),
+            late_s=late_s,
+        )
+    finally:
+        spark.stop()
+    return EXIT_OK
+
+
+COMMANDS: Final = (
+    Command(
+        "analyse",
+        _arguments,
+        _run,
+        "Read a recording of flow events and say which max_link_credit, max_incoming_window and "
+        "max_queue_credit to set, and why. Writes a report (one HTML file) and tables (CSV, Parquet). Needs "
+        "the extra spark and Java 17 or newer. Exit codes: 1 nothing to analyse, 2 used wrongly, 3 Java or a "
+        "package is missing, 130 ctrl-C.",
+    ),
+)

@@ -1,0 +1,337 @@
+"""Recordings that nobody measured: flow events with planted throughput, latencies and stalls.
+
+For tests of the analysis, which must find what was planted, and for measuring the analysis itself with any
+number of events. Everything is drawn by numpy from a seed; the same seed gives the same files. Throughputs
+are exact: n is the difference of the planted count at the ends of a tick.
+
+A run is cut into ticks of equal length. Each tick has one event of every kind a stream has (its publishing
+link, its confirms as the broker and as the client saw them, its consuming link, its deliveries), one of the
+queue and one of the process.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import product
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from amqp10broker.flowevents.schema import FIELDS, Kind, Reason
+from amqp10broker.recording.arrow import event_schema
+from amqp10broker.recording.parquet import events_folder
+from amqp10broker.recording.runs import Run, write_run
+
+BEGAN_NS: Final = 1_790_000_000_000_000_000
+_PART_TICKS: Final = 100_000
+_NS: Final = 1_000_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Lognormal: half of the messages are faster than the median."""
+
+    median_ms: float
+    sigma: float = 0.4
+
+    def quantile_ms(self, share: float) -> float:
+        """The value that so many do not exceed."""
+        from statistics import NormalDist
+
+        return self.median_ms * math.exp(self.sigma * NormalDist().inv_cdf(share))
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """What one publisher sends and, if `end_to_end` is given, one consumer receives."""
+
+    rate_per_s: float
+    confirm: Latency
+    end_to_end: Latency | None = None
+    publisher_waits: dict[Reason, float] = field(default_factory=dict)
+    """Share of the link's time, by reason."""
+    consumer_waits: dict[Reason, float] = field(default_factory=dict)
+    credit_left: float = 0.5
+    """Share of max_link_credit that is left in the mean; the next likewise of the window."""
+    window_left: float = 0.7
+
+
+@dataclass(frozen=True, slots=True)
+class Plant:
+    """One run: its row, what happens in it, how many events tell of it."""
+
+    run: Run
+    streams: tuple[Stream, ...]
+    seconds: float = 10.0
+    warmup_share: float = 0.1
+    ticks: int = 200
+    memory_bytes: int = 60_000_000
+    cpu_cores: float = 0.9
+    queue_depth: int = 40
+
+    @property
+    def events_a_tick(self) -> int:
+        """How many events one tick has."""
+        return sum(7 if stream.end_to_end else 4 for stream in self.streams) + 2
+
+
+def write(folder: Path, plants: Sequence[Plant], seed: int = 1) -> int:
+    """Write the rows and events of all runs; return how many events there are."""
+    return sum(_write_run(folder, plant, seed + number) for number, plant in enumerate(plants))
+
+
+def sweep(
+    *,
+    credits: Sequence[int] = (10, 50, 170, 500, 1000),
+    windows: Sequence[int] = (50, 400, 2000),
+    queue_credits: Sequence[int] = (256,),
+    sizes: Sequence[int] = (100,),
+    repetitions: int = 3,
+    noise: float = 0.01,
+    top_per_s: float = 60_000.0,
+    knee: tuple[float, float, float] = (100.0, 200.0, 100.0),
+    events: int = 100_000,
+    seed: int = 1,
+    benchmark: str = "sweep",
+    rate_limit_per_s: float | None = None,
+    protocol: str = "amqp10",
+    queue_type: str = "classic",
+) -> list[Plant]:
+    """Runs of a sweep: throughput rises with each setting up to its knee and is flat beyond.
+
+    Args:
+        credits: of max_link_credit; the next two likewise.
+        windows: of max_incoming_window.
+        queue_credits: of max_queue_credit.
+        sizes: bytes in a message; bigger ones are slower.
+        repetitions: of each combination.
+        noise: standard deviation of a repetition's throughput, as a share.
+        top_per_s: throughput beyond all knees, for the smallest size.
+        knee: below this value a setting holds the throughput down in proportion.
+        events: in all, about.
+        seed: of the noise.
+        benchmark: name of the benchmark.
+        rate_limit_per_s: publishers are limited to it.
+        protocol: "amqp10" or "amqp091".
+        queue_type: "classic", "quorum", "stream".
+    """
+    random = np.random.default_rng(seed)
+    cells = list(product(sizes, queue_credits, windows, credits, range(repetitions)))
+    plants = []
+    for number, (size, queue_credit, window, credit, repetition) in enumerate(cells):
+        began = BEGAN_NS + number * 20 * _NS
+        reach = [
+            _saturating(each / at) for each, at in zip((credit, window, queue_credit), knee, strict=True)
+        ]
+        rate = (
+            top_per_s * math.prod(reach) * (min(sizes) / size) ** 0.3 * (1 + noise * random.standard_normal())
+        )
+        if rate_limit_per_s is not None:
+            rate = min(rate, rate_limit_per_s)
+        name = f"{benchmark}-{size}-{queue_credit}-{window}-{credit}-{rate_limit_per_s or 0:g}"
+        run = Run(
+            run_id=f"{name}-{repetition}",
+            benchmark=benchmark,
+            case="publish and consume",
+            repetition=repetition,
+            began_ns=began + _NS,
+            ended_ns=began + 10 * _NS,
+            max_link_credit=credit,
+            max_incoming_window=window,
+            max_queue_credit=queue_credit,
+            message_size_bytes=size,
+            queue_type=queue_type,
+            protocol=protocol,
+            publishers=1,
+            consumers=1,
+            rate_limit_per_s=rate_limit_per_s,
+            durable=False,
+            sample_ms=10,
+            events_dropped=0,
+            broker_version="0",
+            python_version="3",
+            machine="synthetic",
+        )
+        plants.append(
+            Plant(run, (_swept(rate, credit, window, reach),), memory_bytes=50_000_000 + 300 * credit * size)
+        )
+    ticks = max(20, round(events / len(plants) / plants[0].events_a_tick))
+    return [replace(plant, ticks=ticks) for plant in plants]
+
+
+def two_senders(*, repetitions: int = 3, events: int = 20_000, slow_share: float = 0.1) -> list[Plant]:
+    """Runs with a fast and a slow stream, as the benchmark of that name."""
+    plants = []
+    for repetition in range(repetitions):
+        began = BEGAN_NS + repetition * 20 * _NS
+        run = Run(
+            run_id=f"two_senders-{repetition}",
+            benchmark="two_senders",
+            case="5 ms",
+            repetition=repetition,
+            began_ns=began + _NS,
+            ended_ns=began + 10 * _NS,
+            max_link_credit=170,
+            max_incoming_window=400,
+            max_queue_credit=256,
+            message_size_bytes=12,
+            queue_type="classic",
+            protocol="amqp10",
+            publishers=2,
+            consumers=0,
+            durable=False,
+            sample_ms=10,
+            events_dropped=0,
+            settings=json.dumps({"streams": ["fast", "slow"]}),
+        )
+        fast = Stream(
+            50_000.0 * (1 + 0.01 * repetition), Latency(1.5), publisher_waits={Reason.NO_CREDIT: 0.1}
+        )
+        slow = Stream(
+            50_000.0 * slow_share,
+            Latency(20.0),
+            publisher_waits={Reason.CREDIT_WITHHELD: 0.85},
+            credit_left=0.05,
+        )
+        plants.append(Plant(run, (fast, slow), ticks=max(20, events // repetitions // 10)))
+    return plants
+
+
+def _swept(rate: float, credit: int, window: int, reach: Sequence[float]) -> Stream:
+    """Little's law: what is under way, through the rate, is how long it takes."""
+    under_way = min(credit, window) / 2
+    withheld, closed = (1 - reach[0]) * 0.8, (1 - reach[1]) * 0.8
+    return Stream(
+        rate,
+        Latency(0.2 + under_way / rate * 1e3, 0.5),
+        Latency(0.4 + 2 * under_way / rate * 1e3, 0.6),
+        {Reason.CREDIT_WITHHELD: withheld, Reason.PEER_WINDOW_CLOSED: closed * (1 - withheld)},
+        {Reason.QUEUE_EMPTY: 0.6 - 0.4 * math.prod(reach), Reason.WRITER_BLOCKED: 0.05},
+        credit_left=max(0.03, 1 - 40 / credit) if credit > 40 else 0.03,
+        window_left=max(0.05, 1 - 60 / window) if window > 60 else 0.05,
+    )
+
+
+def _saturating(x: float) -> float:
+    return float(x / (1 + x**8) ** (1 / 8))
+
+
+def _write_run(folder: Path, plant: Plant, seed: int) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    target = events_folder(folder, plant.run.run_id)
+    target.mkdir(parents=True, exist_ok=True)
+    schema = event_schema()
+    count = 0
+    for number, columns in enumerate(_parts(plant, seed)):
+        arrays = [pa.array(columns[each.name], type=pa.type_for_alias(each.parquet)) for each in FIELDS]
+        table = pa.Table.from_arrays(arrays, schema=schema)
+        hidden = target / f"_part-{number:05}.parquet"
+        pq.write_table(table, str(hidden), compression="zstd", row_group_size=131_072)
+        hidden.rename(target / f"part-{number:05}.parquet")
+        count += len(table)
+    write_run(folder, plant.run)
+    return count
+
+
+def _parts(plant: Plant, seed: int) -> Iterator[dict[str, Any]]:
+    random = np.random.default_rng(seed)
+    warmup_s = plant.seconds * plant.warmup_share
+    first_ns = plant.run.began_ns - round(warmup_s * _NS)
+    tick_ns = max(1, round(plant.seconds * _NS / plant.ticks))
+    for start in range(0, plant.ticks, _PART_TICKS):
+        # Edges of the ticks of this part, and n as the difference of a planted count.
+        edges: Any = np.arange(start, min(start + _PART_TICKS, plant.ticks) + 1, dtype=np.int64)
+        maker = _Maker(random, first_ns + edges[1:] * tick_ns, tick_ns)
+        for number, stream in enumerate(plant.streams):
+            planted = np.floor(edges * (stream.rate_per_s * tick_ns / _NS) + 1e-6).astype(np.int64)
+            _stream_events(maker, plant, stream, number, np.diff(planted))
+        maker.add(Kind.QUEUE, queue_depth=random.poisson(plant.queue_depth, maker.ticks))
+        maker.add(
+            Kind.PROCESS,
+            n=round(plant.cpu_cores * tick_ns),
+            value_ns=tick_ns,
+            bytes=plant.memory_bytes + random.integers(-100_000, 1, maker.ticks),
+        )
+        yield maker.columns()
+
+
+def _stream_events(maker: _Maker, plant: Plant, stream: Stream, number: int, n: Any) -> None:
+    run, tick_ns, random = plant.run, maker.tick_ns, maker.random
+    size = run.message_size_bytes or 0
+    credit, window = run.max_link_credit or 0, run.max_incoming_window or 0
+    maker.add(
+        Kind.LINK_IN,
+        n=n,
+        value_ns=tick_ns,
+        reason=maker.reasons(stream.publisher_waits),
+        handle=number,
+        connection=number,
+        link_credit=maker.around(stream.credit_left, credit),
+        incoming_window=maker.around(stream.window_left, window),
+        queue_credit=random.poisson(credit * 0.2, maker.ticks),
+    )
+    maker.add(Kind.CONFIRM, n=n, value_ns=maker.latencies(stream.confirm) // 2, connection=number)
+    client = {"channel": number, "connection": number}
+    maker.add(Kind.CLIENT_CONFIRM, n=n, value_ns=maker.latencies(stream.confirm), **client)
+    maker.add(Kind.CLIENT_SENT, n=n, bytes=n * size, value_ns=tick_ns, **client)
+    if stream.end_to_end is None:
+        return
+    maker.add(
+        Kind.LINK_OUT,
+        n=n,
+        value_ns=tick_ns,
+        reason=maker.reasons(stream.consumer_waits),
+        handle=number,
+        connection=1000 + number,
+        link_credit=maker.around(0.8, 1000),
+        incoming_window=maker.around(0.9, 2048),
+        queue_credit=maker.around(0.6, run.max_queue_credit or 0),
+    )
+    maker.add(Kind.CLIENT_DELIVERY, n=n, value_ns=maker.latencies(stream.end_to_end), **client)
+    maker.add(Kind.CLIENT_RECEIVED, n=n, bytes=n * size, value_ns=tick_ns, **client)
+
+
+class _Maker:
+    """Columns of one part; the events of a tick lie together."""
+
+    def __init__(self, random: Any, ts_ns: Any, tick_ns: int) -> None:
+        self.random = random
+        self.ticks = len(ts_ns)
+        self.tick_ns = tick_ns
+        self._ts_ns = ts_ns
+        self._kinds: list[dict[str, Any]] = []
+
+    def add(self, kind: Kind, **values: Any) -> None:
+        """One event of a kind in each tick; a value is one number or one a tick."""
+        self._kinds.append({"kind": int(kind), "ts_ns": self._ts_ns, **values})
+
+    def around(self, share: float, most: int) -> Any:
+        """Numbers from 0 to `most` whose mean is about the share of it."""
+        return self.random.binomial(most, min(max(share, 0.0), 1.0), self.ticks)
+
+    def latencies(self, latency: Latency) -> Any:
+        """In ns, one a tick."""
+        drawn = self.random.lognormal(math.log(latency.median_ms * 1e6), latency.sigma, self.ticks)
+        return drawn.astype(np.int64)
+
+    def reasons(self, shares: dict[Reason, float]) -> Any:
+        """One a tick, as often as the shares say."""
+        values = [int(Reason.NONE), *(int(reason) for reason in shares)]
+        odds = [max(0.0, 1 - sum(shares.values())), *shares.values()]
+        return self.random.choice(values, self.ticks, p=np.array(odds) / sum(odds))
+
+    def columns(self) -> dict[str, Any]:
+        """All events, by the names of the columns."""
+        made = {}
+        for each in FIELDS:
+            column: Any = np.zeros((self.ticks, len(self._kinds)), dtype=np.int64)
+            for place, values in enumerate(self._kinds):
+                column[:, place] = values.get(each.name, 0)
+            made[each.name] = column.ravel()
+        return made

@@ -1,0 +1,178 @@
+"""The batch on Spark: the same cells as DuckDB's, exact sums, quantiles within a bucket, one report."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import duckdb
+import pyarrow.parquet as pq
+import pytest
+
+from amqp10broker.analysis.cells import Cell, aggregate, bucket_of, collect, cut, read_events
+from amqp10broker.analysis.errors import NothingToAnalyse
+from amqp10broker.analysis.histogram import RATIO
+from amqp10broker.analysis.inputs import find_recording
+from amqp10broker.analysis.job import analyse, measure_all, sum_up
+from amqp10broker.analysis.progress import Progress
+from amqp10broker.analysis.recommend import Aim, Recommendation
+from amqp10broker.flowevents.schema import EVENTS, Kind
+from amqp10broker.recording.runs import write_run
+from benchmarks import synthetic
+from tests.support import flow_oracle
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOUBLES = ("credit_s", "window_s", "queue_credit_s")
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of 12 settings, two streams, a run that still goes on, and a stray file being written."""
+    folder = tmp_path_factory.mktemp("recording")
+    plants = synthetic.sweep(credits=(10, 50, 170, 500), windows=(50, 400, 2000), events=120_000)
+    synthetic.write(folder, plants + synthetic.two_senders(events=9_000))
+    write_run(folder, replace(plants[-1].run, ended_ns=None))
+    growing = folder / EVENTS / f"run_id={plants[0].run.run_id}" / "_part-00001.parquet"
+    growing.write_bytes(b"half of a file")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def cells(recording: Path, spark: SparkSession) -> list[Cell]:
+    """By Spark."""
+    return sum_up(find_recording(recording), spark, Progress(None))
+
+
+def rounded(cell: Cell) -> Cell:
+    """Sums of doubles depend on the order; a millionth of a second is enough."""
+    return replace(cell, **{name: round(getattr(cell, name), 6) for name in DOUBLES})
+
+
+def test_every_cell_is_the_one_that_duckdb_computes(recording: Path, cells: list[Cell]) -> None:
+    """Counts, sums, maxima, times and buckets, without a tolerance."""
+    expected = flow_oracle.cells(recording, find_recording(recording).spans)
+    by_key = {(one.run_id, one.kind, one.reason, one.stream, one.bucket): one for one in expected}
+    assert len(cells) == len(by_key) == len(expected)
+    for cell in cells:
+        other = by_key[cell.run_id, cell.kind, cell.reason, cell.stream, cell.bucket]
+        assert replace(cell, credit_s=0.0, window_s=0.0, queue_credit_s=0.0) == replace(
+            other, credit_s=0.0, window_s=0.0, queue_credit_s=0.0
+        )
+        for name in DOUBLES:
+            assert getattr(cell, name) == pytest.approx(getattr(other, name), rel=1e-9)
+
+
+def test_sums_are_those_of_the_files(recording: Path, cells: list[Cell]) -> None:
+    """By the simplest query there is, over the runs that have an end."""
+    spans = [span for span in find_recording(recording).spans if span[2] is not None]
+    with flow_oracle.connected(recording, spans) as db:
+        expected = {
+            row[:2]: row[2:]
+            for row in db.sql(
+                "select e.run_id, kind, count(*), sum(n), sum(bytes) from events e "
+                "join runs r on e.run_id = r.run_id and ts_ns between began and ended group by all"
+            ).fetchall()
+        }
+    found: dict[tuple[str, int], tuple[int, int, int]] = {}
+    for cell in cells:
+        events, n, size = found.get((cell.run_id, cell.kind), (0, 0, 0))
+        found[cell.run_id, cell.kind] = (events + cell.events, n + cell.n, size + cell.bytes)
+    assert {key: value for key, value in found.items() if key in expected} == expected
+    assert {run_id for run_id, _, _ in spans} == {run_id for run_id, _ in expected}
+
+
+def test_quantiles_are_within_a_bucket_of_the_exact_ones(recording: Path, cells: list[Cell]) -> None:
+    """Medians, p99 and p99.9 of confirms and deliveries of three runs."""
+    found = find_recording(recording)
+    measured = {each.figures.run_id: each.figures for each in measure_all(found, cells)}
+    for span in found.spans[:40:15]:
+        figures = measured[span[0]]
+        for kind, values in (
+            (Kind.CLIENT_CONFIRM, (figures.confirm_p50_ms, figures.confirm_p99_ms, figures.confirm_p999_ms)),
+            (
+                Kind.CLIENT_DELIVERY,
+                (figures.end_to_end_p50_ms, figures.end_to_end_p99_ms, figures.end_to_end_p999_ms),
+            ),
+        ):
+            for share, value in zip((0.5, 0.99, 0.999), values, strict=True):
+                exact = flow_oracle.exact_quantile(recording, span[0], kind, share, span) / 1e6
+                assert value is not None
+                assert exact / RATIO <= value <= exact * RATIO
+
+
+def test_planted_figures_are_found(recording: Path, cells: list[Cell]) -> None:
+    """Throughput exactly; stalls and utilisation as drawn."""
+    plants = synthetic.sweep(credits=(10, 50, 170, 500), windows=(50, 400, 2000), events=120_000)
+    measured = measure_all(find_recording(recording), cells)
+    by_run = {each.figures.run_id: each for each in measured}
+    for plant in plants[:-1]:
+        found, stream = by_run[plant.run.run_id], plant.streams[0]
+        assert found.figures.throughput_per_s == pytest.approx(stream.rate_per_s, rel=0.006)
+        assert found.figures.publisher_stall_share == pytest.approx(
+            sum(stream.publisher_waits.values()), abs=0.11
+        )
+        assert found.figures.credit_utilisation == pytest.approx(1 - stream.credit_left, abs=0.05)
+        assert found.figures.window_utilisation == pytest.approx(1 - stream.window_left, abs=0.03)
+        assert found.figures.cpu_cores == pytest.approx(plant.cpu_cores, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [0, 1, 2, 3, 1023, 1024, 1025, 2**29, 2**30 - 1, 2**40, 10**12])
+def test_buckets_of_spark_are_those_of_the_definition(spark: SparkSession, value: int) -> None:
+    """At the edges, too, where a rounding error shows."""
+    from amqp10broker.analysis.histogram import lower_edge_ns
+
+    frame = spark.range(value, value + 1).select(bucket_of("id").alias("bucket"))
+    (row,) = frame.collect()
+    assert lower_edge_ns(row.bucket) <= value < lower_edge_ns(row.bucket + 1)
+
+
+def test_parts_of_a_run_add_up_to_the_run(recording: Path, spark: SparkSession, cells: list[Cell]) -> None:
+    """Cut in two at any time, the counts of the parts are those of the whole: nothing is counted twice."""
+    run = find_recording(recording).runs[3]
+    began, ended = run["began_ns"], run["ended_ns"]
+    middle = began + (ended - began) * 2 // 7
+    parts: dict[tuple[int, int], int] = {}
+    for number, span in enumerate(((began, middle), (middle + 1, ended))):
+        events = cut(read_events(spark, recording), [(run["run_id"], *span)])
+        for cell in collect(aggregate(events)):
+            parts[cell.kind, number] = parts.get((cell.kind, number), 0) + cell.n
+    whole: dict[int, int] = {}
+    for cell in cells:
+        if cell.run_id == run["run_id"]:
+            whole[cell.kind] = whole.get(cell.kind, 0) + cell.n
+    assert {kind: parts.get((kind, 0), 0) + parts.get((kind, 1), 0) for kind in whole} == whole
+
+
+def test_the_job_writes_report_and_tables_and_tells_its_steps(
+    recording: Path, spark: SparkSession, tmp_path: Path
+) -> None:
+    """With the planted optimum, in a folder that is made."""
+    said = io.StringIO()
+    result = analyse(recording, tmp_path / "a" / "b", Aim(), spark, Progress(said))
+    found = next(one for one in result.recommended if isinstance(one, Recommendation))
+    assert found.chosen.settings == (170, 400, 256)
+    assert result.report.read_text("utf-8").startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in result.files) == sorted(
+        path.name for path in (tmp_path / "a" / "b").iterdir()
+    )
+    configurations = pq.read_table(tmp_path / "a" / "b" / "configurations.parquet")
+    assert configurations.num_rows == 13
+    again = duckdb.sql(f"select count(*) from read_csv('{tmp_path}/a/b/runs.csv')").fetchall()
+    assert again == [(39,)]
+    assert [line.partition("] ")[2] for line in said.getvalue().splitlines()][-2:] == [
+        "drawing group 2 of 2",
+        "14 tables and the report written",
+    ]
+
+
+def test_events_of_warm_up_alone_are_nothing_to_analyse(spark: SparkSession, tmp_path: Path) -> None:
+    """The run has begun and not got behind its warm-up."""
+    (plant,) = synthetic.two_senders(repetitions=1, events=400)
+    synthetic.write(tmp_path, [plant])
+    write_run(tmp_path, replace(plant.run, began_ns=plant.run.began_ns + 10**12, ended_ns=None))
+    with pytest.raises(NothingToAnalyse, match="no event lies in the time that counts"):
+        analyse(tmp_path, tmp_path / "out", Aim(), spark, Progress(None))

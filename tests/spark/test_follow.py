@@ -1,0 +1,161 @@
+"""Following a recording: the windows of the stream are those of the batch, each told once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow.parquet as pq
+import pytest
+
+from amqp10broker.analysis.cells import read_events
+from amqp10broker.analysis.errors import FollowFailed
+from amqp10broker.analysis.follow import WINDOWS, Window, follow, line_of, windowed, windows_of
+from amqp10broker.analysis.progress import Progress
+from amqp10broker.flowevents.schema import EVENTS
+from amqp10broker.recording.errors import NotARecording
+from benchmarks import synthetic
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LATE_S = 3
+
+
+def plants(number: int) -> list[synthetic.Plant]:
+    """Two runs of ten seconds, the second half a minute after the first."""
+    return synthetic.sweep(credits=(50, 170), windows=(400,), repetitions=1, events=4_000)[
+        number : number + 1
+    ]
+
+
+def kept(output: Path) -> list[Window]:
+    """What the follower wrote, in the order of time."""
+    table = pq.read_table(output / WINDOWS)
+    windows = [Window(**row) for row in table.to_pylist()]
+    return sorted(windows, key=lambda window: (window.start_s, window.run_id))
+
+
+def by_batch(spark: SparkSession, folder: Path) -> list[Window]:
+    """The same windows, computed at once."""
+    return windows_of(windowed(read_events(spark, folder)).toArrow().to_pydict())
+
+
+def closed(windows: list[Window]) -> list[Window]:
+    """Those that a watermark has passed: their end is not behind the last event less the lag."""
+    # The last event of a run lies at the very end of its last tick, as windows' edges do.
+    last = max(window.start_s for window in windows)
+    return [window for window in windows if window.start_s + 1 <= last - LATE_S]
+
+
+def run_through(folder: Path, output: Path, spark: SparkSession) -> list[str]:
+    """Read all that is there and end."""
+    told: list[str] = []
+    follow(folder, output, spark, Progress(None), tell=told.append, late_s=LATE_S, available_now=True)
+    return told
+
+
+def test_windows_of_the_stream_are_those_of_the_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """All but the last few, which wait for what may still come; a second start tells only what is new."""
+    folder, output = tmp_path / "recording", tmp_path / "output"
+    synthetic.write(folder, plants(0))
+    told = run_through(folder, output, spark)
+    first = closed(by_batch(spark, folder))
+    assert kept(output) == first
+    assert told == [line_of(window) for window in first]
+    assert len(told) > 5
+    synthetic.write(folder, plants(1), seed=9)
+    more = run_through(folder, output, spark)
+    both = closed(by_batch(spark, folder))
+    assert kept(output) == both
+    assert told + more == [line_of(window) for window in both]
+    # The windows that were open when the first part ended are closed by the second run's events.
+    assert any(plants(0)[0].run.run_id in line for line in more)
+
+
+def test_what_comes_later_than_the_watermark_is_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """A file whose events are older than every window that is still open."""
+    folder, output = tmp_path / "recording", tmp_path / "output"
+    synthetic.write(folder, plants(1))
+    run_through(folder, output, spark)
+    before = kept(output)
+    synthetic.write(folder, plants(0))
+    run_through(folder, output, spark)
+    late = plants(0)[0].run.run_id
+    assert [window for window in kept(output) if window.run_id == late] == []
+    assert kept(output)[: len(before)] == before
+
+
+def test_ctrl_c_ends_it_in_order_and_files_that_appear_meanwhile_are_told(
+    spark: SparkSession, tmp_path: Path, deadline: None
+) -> None:
+    """The folder has no event at first; then two runs appear, then comes the signal."""
+    folder, output = tmp_path / "recording", tmp_path / "output"
+    folder.mkdir()
+    told: list[str] = []
+    enough = threading.Event()
+
+    def tell(line: str) -> None:
+        told.append(line)
+        if not enough.is_set():
+            enough.set()
+
+    def write_and_interrupt() -> None:
+        synthetic.write(folder, plants(0))
+        synthetic.write(folder, plants(1), seed=9)
+        enough.wait(60)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    before = signal.getsignal(signal.SIGINT)
+    helper = threading.Thread(target=write_and_interrupt)
+    helper.start()
+    follow(folder, output, spark, Progress(None), tell=tell, late_s=LATE_S)
+    helper.join()
+    assert told
+    assert [line_of(window) for window in kept(output)] == told
+    assert signal.getsignal(signal.SIGINT) is before
+    assert spark.range(3).count() == 3
+
+
+def test_a_damaged_file_ends_it_with_advice(spark: SparkSession, tmp_path: Path) -> None:
+    """The name of the recording, and what to do."""
+    folder = tmp_path / "recording"
+    (plant,) = plants(0)
+    synthetic.write(folder, [plant])
+    run_through(folder, tmp_path / "output", spark)
+    broken = folder / EVENTS / f"run_id={plant.run.run_id}" / "part-00009.parquet"
+    broken.write_bytes(b"this is no Parquet file, though its name says so")
+    with pytest.raises(FollowFailed, match="start again: it goes on where it was, or, if a file is damaged"):
+        run_through(folder, tmp_path / "output", spark)
+
+
+def test_a_folder_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A slip of the pen makes no folder."""
+    with pytest.raises(NotARecording, match="is no folder"):
+        run_through(tmp_path / "none", tmp_path / "output", spark)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_line_says_only_what_was_recorded() -> None:
+    """A window without links, without latencies, with drops."""
+    bare = Window("r", 3661, 5, None, None, "", "", None, None, None, None, None, 7)
+    assert line_of(bare) == "01:01:01 r: in -/s, out -/s, 7 events dropped"
+    full = replace(
+        bare,
+        in_per_s=1234.0,
+        stall_side="publishers",
+        stall_reason="no credit",
+        stall_share=0.25,
+        confirm_p50_ms=1.0,
+        confirm_p99_ms=12.345,
+        dropped=0,
+    )
+    assert line_of(full) == (
+        "01:01:01 r: in 1,234/s, out -/s, publishers wait 25% (no credit), confirm p50 1 ms p99 12.3 ms"
+    )
+    assert "no stall" in line_of(replace(full, stall_share=0.0))
+    assert set(asdict(full)) == set(Window.__annotations__)

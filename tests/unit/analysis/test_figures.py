@@ -1,0 +1,217 @@
+"""The definitions of the figures, on events that were written by hand; DuckDB adds them up."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.analysis.configurations import METRICS, compare, configurations, groups
+from amqp10broker.analysis.figures import Measured
+from amqp10broker.flowevents.schema import FIELDS, PACK, Kind, Reason
+from amqp10broker.recording.parquet import EventWriter
+from amqp10broker.recording.runs import Run, write_run
+from tests.support.flow_oracle import measured
+
+BEGAN = 1_790_000_000_000_000_000
+S = 1_000_000_000
+RUN = Run(
+    run_id="r1",
+    benchmark="sweep",
+    began_ns=BEGAN,
+    ended_ns=BEGAN + 10 * S,
+    max_link_credit=100,
+    max_incoming_window=400,
+    max_queue_credit=256,
+    protocol="amqp10",
+)
+
+
+def event(at_s: float, kind: Kind, **values: int) -> bytes:
+    """One packed event, so many seconds after the run began."""
+    columns = {"ts_ns": BEGAN + round(at_s * S), "kind": int(kind), **values}
+    return PACK.pack(*(columns.get(field.name, 0) for field in FIELDS))
+
+
+def figures(folder: Path, events: Iterable[bytes], run: Run = RUN) -> Measured:
+    """Record the events and measure their run."""
+    with EventWriter(folder, run.run_id) as writer:
+        for each in events:
+            writer.write(each)
+    write_run(folder, run)
+    return measured(folder)[1][0]
+
+
+def test_warm_up_and_what_comes_after_the_end_do_not_count(tmp_path: Path) -> None:
+    """An event belongs to the run by its time; both ends belong to it."""
+    sent = [(-0.1, 1000), (0.0, 1), (5.0, 10), (10.0, 100), (10.1, 1000)]
+    found = figures(tmp_path, [event(at, Kind.CLIENT_RECEIVED, n=n, value_ns=S) for at, n in sent])
+    assert found.figures.throughput_per_s == pytest.approx(111 / 10)
+    assert found.figures.events == 3
+
+
+def test_elapsed_time_counts_with_the_part_inside_the_run(tmp_path: Path) -> None:
+    """A link that waits across the ends of the run is cut there, and not left out."""
+    waits = [
+        event(2, Kind.LINK_IN, value_ns=5 * S, reason=Reason.CREDIT_WITHHELD, link_credit=0),
+        event(8, Kind.LINK_IN, value_ns=6 * S, link_credit=100),
+        event(14, Kind.LINK_IN, value_ns=6 * S, reason=Reason.NO_CREDIT, link_credit=50, n=7),
+    ]
+    found = figures(tmp_path, waits)
+    stalls = {stall.reason: stall.seconds for stall in found.stalls}
+    assert stalls == {"credit withheld": pytest.approx(2), "no credit": pytest.approx(2)}
+    assert found.figures.publisher_stall_share == pytest.approx(0.4)
+    assert found.figures.publisher_link_s == pytest.approx(10)
+    # Left in the mean: (2 * 0 + 6 * 100 + 2 * 50) / 10 of 100.
+    assert found.figures.credit_utilisation == pytest.approx(1 - 0.7)
+    assert found.figures.broker_in_per_s == 0
+
+
+def test_a_run_that_is_still_recorded_counts_up_to_its_last_event(tmp_path: Path) -> None:
+    """There is no end yet."""
+    run = replace(RUN, ended_ns=None)
+    found = figures(tmp_path, [event(at, Kind.CLIENT_RECEIVED, n=50, value_ns=S) for at in (1, 2, 4)], run)
+    assert found.figures.complete is False
+    assert found.figures.duration_s == pytest.approx(4)
+    assert found.figures.throughput_per_s == pytest.approx(150 / 4)
+
+
+def test_throughput_is_what_came_furthest(tmp_path: Path) -> None:
+    """Received, else confirmed or sent by stream, else out of the broker, else into it."""
+    into = event(1, Kind.LINK_IN, n=400, value_ns=S)
+    out = event(1, Kind.LINK_OUT, n=300, value_ns=S)
+    sent = [event(1, Kind.CLIENT_SENT, n=200, value_ns=S, channel=stream) for stream in (0, 1)]
+    confirmed = event(1, Kind.CLIENT_CONFIRM, n=150, value_ns=S, channel=1)
+    received = event(1, Kind.CLIENT_RECEIVED, n=100, value_ns=S)
+    steps = [([into], 40), ([out], 30), (sent, 40), ([confirmed], 35), ([received], 10)]
+    known: list[bytes] = []
+    for number, (more, rate) in enumerate(steps):
+        known += more
+        found = figures(tmp_path / str(number), known)
+        assert found.figures.throughput_per_s == pytest.approx(rate), found.figures.throughput_source
+
+
+def test_streams_are_figured_apart_and_named_by_the_run(tmp_path: Path) -> None:
+    """The fast and the slow one of two_senders."""
+    run = replace(RUN, settings=json.dumps({"streams": ["fast", "slow"]}))
+    events = [
+        event(1, Kind.CLIENT_CONFIRM, n=n, value_ns=ms * 1_000_000, channel=stream)
+        for stream, n, ms in ((0, 900, 1), (1, 90, 50))
+    ]
+    found = figures(tmp_path, events, run)
+    assert [(one.stream, one.confirmed_per_s, one.sent_per_s) for one in found.streams] == [
+        ("fast", 90.0, None),
+        ("slow", 9.0, None),
+    ]
+    assert found.streams[1].confirm_p50_ms == pytest.approx(50, rel=0.045)
+    assert found.figures.throughput_per_s == pytest.approx(99)
+
+
+@pytest.mark.parametrize("settings", ["", "[]", "{", '{"streams": 3}'])
+def test_streams_without_a_name_have_their_number(tmp_path: Path, settings: str) -> None:
+    """Settings are written by others."""
+    run = replace(RUN, settings=settings)
+    found = figures(tmp_path, [event(1, Kind.CLIENT_SENT, n=5, value_ns=S, channel=3)], run)
+    assert [one.stream for one in found.streams] == ["3"]
+
+
+def test_confirm_latency_is_the_clients_if_it_wrote_it_down(tmp_path: Path) -> None:
+    """Else the broker's own."""
+    broker = event(1, Kind.CONFIRM, n=10, value_ns=1_000_000)
+    client = event(1, Kind.CLIENT_CONFIRM, n=10, value_ns=8_000_000)
+    alone = figures(tmp_path / "a", [broker]).figures
+    both = figures(tmp_path / "b", [broker, client]).figures
+    assert (alone.confirm_source, both.confirm_source) == ("broker", "client")
+    assert alone.confirm_p50_ms == pytest.approx(1, rel=0.045)
+    assert both.confirm_p99_ms == pytest.approx(8, rel=0.045)
+
+
+def test_latencies_are_weighted_by_messages(tmp_path: Path) -> None:
+    """One event of 990 messages, ten of one."""
+    events = [event(1, Kind.CLIENT_DELIVERY, n=990, value_ns=1_000_000)]
+    events += [event(1, Kind.CLIENT_DELIVERY, n=1, value_ns=64_000_000)] * 10
+    found = figures(tmp_path, events).figures
+    assert found.end_to_end_p99_ms == pytest.approx(1, rel=0.045)
+    assert found.end_to_end_p999_ms == pytest.approx(64, rel=0.045)
+
+
+def test_memory_processor_time_queue_and_buffers(tmp_path: Path) -> None:
+    """Maxima, means over samples, and processor time by the messages of the throughput."""
+    events = [
+        event(1, Kind.PROCESS, bytes=50_000_000, n=S // 2, value_ns=S),
+        event(2, Kind.PROCESS, bytes=60_000_000, n=S, value_ns=S),
+        event(2, Kind.QUEUE, queue_depth=10, handle=1),
+        event(2, Kind.QUEUE, queue_depth=30, handle=2),
+        event(2, Kind.CONNECTION_OUT, queue_depth=4096, value_ns=S),
+        event(2, Kind.CLIENT_RECEIVED, n=1_000_000, value_ns=S),
+    ]
+    found = figures(tmp_path, events).figures
+    assert found.memory_max_bytes == 60_000_000
+    assert found.cpu_cores == pytest.approx(0.75)
+    assert found.cpu_us_per_message == pytest.approx(7.5)
+    assert (found.queue_depth_mean, found.queue_depth_max) == (20, 30)
+    assert found.write_buffer_max_bytes == 4096
+
+
+def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
+    """Of the limits of the run; of a consumer's credit, of the most it had."""
+    events = [
+        event(1, Kind.LINK_IN, value_ns=S, incoming_window=100, queue_credit=30),
+        event(1, Kind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=20),
+        event(2, Kind.LINK_OUT, value_ns=S, queue_credit=64, link_credit=40),
+    ]
+    found = figures(tmp_path, events).figures
+    assert found.window_utilisation == pytest.approx(0.75)
+    assert found.queue_credit_utilisation == pytest.approx(0.75)
+    assert found.consumer_credit_utilisation == pytest.approx(0.25)
+    assert found.unconfirmed_mean == pytest.approx(30)
+
+
+def test_amqp_0_9_1_has_no_credit_to_use_up(tmp_path: Path) -> None:
+    """Its channels are in the same columns, with zeros."""
+    run = replace(RUN, protocol="amqp091")
+    found = figures(tmp_path, [event(1, Kind.LINK_IN, value_ns=S, n=5)], run).figures
+    assert found.credit_utilisation is None
+    assert found.window_utilisation is None
+    assert found.broker_in_per_s == pytest.approx(0.5)
+
+
+def test_what_was_not_recorded_is_not_zero(tmp_path: Path) -> None:
+    """None, so that nobody recommends it."""
+    found = figures(tmp_path, [event(1, Kind.DROPPED, n=12)]).figures
+    unknown: dict[str, Any] = {name: getattr(found, name) for name in METRICS}
+    assert set(unknown.values()) == {None}
+    assert found.events_dropped == 12
+    assert found.dropped_share == pytest.approx(12 / 13)
+
+
+def test_a_reason_of_a_later_version_keeps_its_number(tmp_path: Path) -> None:
+    """Numbers are for ever, names come with versions."""
+    found = figures(tmp_path, [event(1, Kind.LINK_IN, value_ns=S, reason=77)])
+    assert [stall.reason for stall in found.stalls] == ["reason 77"]
+
+
+def test_repetitions_are_taken_together_and_other_settings_apart(tmp_path: Path) -> None:
+    """By the columns of a configuration; groups differ in settings and rate limit alone."""
+    for number, (credit, n) in enumerate(((100, 900), (100, 1100), (50, 400))):
+        run = replace(RUN, run_id=f"r{number}", repetition=number, max_link_credit=credit)
+        figures(tmp_path, [event(1, Kind.CLIENT_RECEIVED, n=n, value_ns=S)], run)
+    other = replace(RUN, run_id="other", message_size_bytes=10)
+    figures(tmp_path, [event(1, Kind.CLIENT_RECEIVED, n=1, value_ns=S)], other)
+    found = configurations(measured(tmp_path)[1])
+    assert [(each["max_link_credit"], each.values("throughput_per_s")) for each in found] == [
+        (50, (40.0,)),
+        (100, (90.0, 110.0)),
+        (100, (0.1,)),
+    ]
+    together = groups(found)
+    assert [len(members) for members in together] == [2, 1]
+    compared = compare(together[0], "throughput_per_s", highest=True)
+    assert [(one.mean, one.difference, one.distinguishable) for one in compared] == [
+        (100.0, 0.0, None),
+        (40.0, -60.0, None),
+    ]

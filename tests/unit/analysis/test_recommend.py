@@ -1,0 +1,244 @@
+"""What is recommended, from figures that are made up so that the right answer is known."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable, Iterable
+
+import pytest
+
+from amqp10broker.analysis.recommend import Aim, Candidate, Recommendation, Undecided, recommend
+from amqp10broker.analysis.telling import told
+
+
+def candidates(
+    rate: Callable[[int, int], float],
+    credits: Iterable[int] = (10, 50, 170, 500, 1000),
+    windows: Iterable[int] = (50, 400, 2000),
+    scatter: tuple[float, ...] = (-0.01, 0.0, 0.01),
+    **more: object,
+) -> list[Candidate]:
+    """A sweep whose throughput is a function of credit and window; repetitions scatter around it."""
+    return [
+        Candidate((credit, window, 256), tuple(rate(credit, window) * (1 + each) for each in scatter), **more)  # type: ignore[arg-type]
+        for window in windows
+        for credit in credits
+    ]
+
+
+def chosen(found: Recommendation | Undecided) -> Recommendation:
+    """It must be one."""
+    assert isinstance(found, Recommendation), found
+    return found
+
+
+def knee(credit: int, window: int) -> float:
+    """Flat from 170 credits and a window of 400 on."""
+    return 60_000 * min(1, credit / 100) * min(1, window / 300)
+
+
+def test_the_smallest_of_those_as_good_as_the_best_is_recommended() -> None:
+    """All beyond the knee are equal; the knee itself costs least."""
+    found = chosen(recommend("g", candidates(knee), Aim()))
+    assert found.chosen.settings == (170, 400, 256)
+    assert {one.settings[:2] for one in found.as_good} == {
+        (credit, window) for credit in (170, 500, 1000) for window in (400, 2000)
+    }
+    assert found.weak == ()
+
+
+def test_what_is_more_than_five_percent_behind_is_not_recommended() -> None:
+    """Smaller, but 6 % slower."""
+    found = chosen(recommend("g", candidates(lambda c, w: knee(c, w) * (0.94 if c == 170 else 1)), Aim()))
+    assert found.chosen.settings == (500, 400, 256)
+
+
+def test_what_is_four_percent_behind_is_recommended_with_the_difference_named() -> None:
+    """The reason says how much is given up."""
+    found = chosen(recommend("g", candidates(lambda c, w: knee(c, w) * (0.96 if c == 170 else 1)), Aim()))
+    assert found.chosen.settings == (170, 400, 256)
+    assert "4.0% from the best" in found.reasons[0]
+    assert "6 settings within 5%" in found.reasons[0]
+
+
+def test_the_best_at_the_upper_edge_asks_for_a_wider_sweep() -> None:
+    """Throughput still rises at the end of the sweep."""
+    found = chosen(recommend("g", candidates(lambda c, w: 10.0 * c * w), Aim()))
+    assert found.chosen.settings == (1000, 2000, 256)
+    assert [weak for weak in found.weak if "widen the sweep upwards" in weak] == [
+        "max_link_credit 1000 is the largest that was tried: widen the sweep upwards",
+        "max_incoming_window 2000 is the largest that was tried: widen the sweep upwards",
+    ]
+
+
+def test_the_choice_at_the_lower_edge_asks_for_smaller_values() -> None:
+    """Everything is equally fast."""
+    found = chosen(recommend("g", candidates(lambda c, w: 60_000), Aim()))
+    assert found.chosen.settings == (10, 50, 256)
+    assert sum("widen the sweep downwards" in weak for weak in found.weak) == 2
+
+
+def test_a_gap_in_the_sweep_is_named() -> None:
+    """The optimum may lie where nothing was tried."""
+    found = chosen(recommend("g", candidates(knee, credits=(10, 1000), windows=(400, 2000)), Aim()))
+    assert "nothing was tried between max_link_credit 10 and 1000" in found.weak
+
+
+def test_one_repetition_is_called_weak_and_has_no_interval() -> None:
+    """The figure says so, too."""
+    found = chosen(recommend("g", candidates(knee, scatter=(0.0,)), Aim()))
+    assert found.chosen_figure.low is None
+    assert any("measured once" in weak for weak in found.weak)
+    assert "one repetition" in told(found)
+
+
+def test_noise_larger_than_what_is_allowed_is_said() -> None:
+    """Repetitions that scatter by 20 % cannot show 5 %."""
+    found = chosen(recommend("g", candidates(knee, scatter=(-0.2, 0.0, 0.2)), Aim()))
+    assert any("scatter by 20.0%" in weak for weak in found.weak)
+    assert not any("lie within the noise" in weak for weak in found.weak)
+
+
+def test_noise_that_hides_everything_is_said() -> None:
+    """All means lie closer together than repetitions of one setting."""
+    flat = candidates(lambda c, w: 60_000 + c, scatter=(-0.2, 0.0, 0.2))
+    found = chosen(recommend("g", flat, Aim()))
+    assert any("cannot be told from chance" in weak for weak in found.weak)
+
+
+def test_settings_that_noise_hides_are_named() -> None:
+    """8 % behind, with repetitions that do not show 8 %."""
+    noisy = candidates(lambda c, w: knee(c, w) * (0.92 if c == 170 else 1), scatter=(-0.1, 0.0, 0.1))
+    found = chosen(recommend("g", noisy, Aim()))
+    assert found.chosen.settings == (500, 400, 256)
+    assert any(
+        "noise hides whether these are as good" in weak and "170 / 400 / 256 (8%)" in weak
+        for weak in found.weak
+    )
+
+
+def test_the_lowest_latency_among_those_that_sustain_the_rate() -> None:
+    """Small credits are quicker, but too slow for the rate."""
+    pool = [
+        Candidate(
+            (credit, 400, 256),
+            (min(rate, 20_000.0),) * 3,
+            (p99, p99 * 1.01, p99 * 0.99),
+            rate_limit_per_s=20_000.0,
+        )
+        for credit, rate, p99 in (
+            (10, 6_000, 2.0),
+            (50, 19_900, 3.0),
+            (170, 30_000, 5.0),
+            (1000, 30_000, 20.0),
+        )
+    ]
+    found = chosen(recommend("g", pool, Aim("latency", 20_000)))
+    assert found.chosen.settings == (50, 400, 256)
+    assert found.figure == "end-to-end p99"
+    assert "3 of 4 settings sustain 20,000/s" in found.reasons
+    assert not any("full speed" in weak for weak in found.weak)
+
+
+def test_latencies_at_full_speed_are_weak_evidence_for_a_rate() -> None:
+    """Nothing was limited to that rate."""
+    pool = candidates(knee, end_to_end_p99_ms=(5.0, 5.1))
+    found = chosen(recommend("g", pool, Aim("latency", 20_000)))
+    assert any("full speed" in weak for weak in found.weak)
+
+
+def test_confirms_serve_where_no_deliveries_were_timed() -> None:
+    """Publishers alone were measured."""
+    pool = [Candidate((c, 400, 256), (20_000.0,), (), (c / 10,), (), 20_000.0) for c in (50, 170)]
+    found = chosen(recommend("g", pool, Aim("latency", 20_000)))
+    assert (found.figure, found.chosen.settings[0]) == ("confirm p99", 50)
+
+
+def test_a_rate_that_nothing_sustains_is_said() -> None:
+    """With the most that was reached."""
+    found = recommend("g", candidates(knee, scatter=(0.0,)), Aim("latency", 90_000))
+    assert isinstance(found, Undecided)
+    assert found.reason == "no setting sustains that rate; the most was 60,000/s"
+
+
+def test_latencies_that_were_not_recorded_are_said() -> None:
+    """There is throughput alone."""
+    found = recommend("g", candidates(knee), Aim("latency", 10_000))
+    assert isinstance(found, Undecided)
+    assert "not recorded" in found.reason
+
+
+def test_runs_limited_to_a_rate_do_not_show_the_highest_throughput() -> None:
+    """Unlimited runs are preferred; without any, it is said."""
+    limited = candidates(lambda c, w: 20_000, rate_limit_per_s=20_000.0)
+    found = chosen(recommend("g", limited, Aim()))
+    assert any("limited to a rate" in weak for weak in found.weak)
+    both = chosen(recommend("g", limited + candidates(knee), Aim()))
+    assert both.chosen.settings == (170, 400, 256)
+    assert both.chosen.rate_limit_per_s is None
+
+
+def test_the_least_memory_among_those_that_keep_the_throughput() -> None:
+    """170 credits keep 97 % with half the memory."""
+    pool = [
+        Candidate((credit, 400, 256), (rate, rate * 1.001), (), (), (memory, memory * 1.001))
+        for credit, rate, memory in ((50, 30_000.0, 4e7), (170, 58_200.0, 5e7), (1000, 60_000.0, 1e8))
+    ]
+    found = chosen(recommend("g", pool, Aim("memory")))
+    assert found.chosen.settings == (170, 400, 256)
+    assert found.figure == "resident memory"
+    tight = chosen(recommend("g", pool, Aim("memory", keep=0.99)))
+    assert tight.chosen.settings == (1000, 400, 256)
+
+
+def test_without_a_record_of_memory_the_smallest_settings_are_taken() -> None:
+    """And it is said."""
+    found = chosen(recommend("g", candidates(knee), Aim("memory", keep=0.4)))
+    assert found.chosen.settings == (50, 400, 256)
+    assert any("memory was not recorded" in weak for weak in found.weak)
+
+
+def test_dropped_events_and_unfinished_runs_are_weak_evidence() -> None:
+    """Counts are too low there."""
+    found = chosen(recommend("g", candidates(knee, dropped_share=0.02, complete=False), Aim()))
+    assert any("2.00% of the events" in weak for weak in found.weak)
+    assert any("still being recorded" in weak for weak in found.weak)
+
+
+def test_a_credit_that_fills_its_window_is_pointed_out() -> None:
+    """The broker's rule of thumb: twice the credit below the window."""
+    found = chosen(recommend("g", candidates(lambda c, w: 10.0 * c, windows=(400,)), Aim()))
+    assert any("fill a window of 400" in reason for reason in found.reasons)
+
+
+@pytest.mark.parametrize("pool", [[], [Candidate((170, 400, 256), ())]])
+def test_without_a_throughput_there_is_no_recommendation(pool: list[Candidate]) -> None:
+    """Nothing was counted."""
+    found = recommend("g", pool, Aim())
+    assert isinstance(found, Undecided)
+    assert "no recommendation" in told(found)
+
+
+def test_a_single_setting_is_no_choice() -> None:
+    """It is named, and not recommended."""
+    found = recommend("g", [Candidate((170, 400, 256), (5.0, 6.0))], Aim())
+    assert isinstance(found, Undecided)
+    assert "only 170 / 400 / 256 was measured" in found.reason
+
+
+def test_what_is_pasted_is_understood_by_the_broker() -> None:
+    """The command line by its parser, the file by TOML; settings that are not known are left out."""
+    from amqp10broker.cli.main import build_parser
+    from amqp10broker.config.records import FLOW_SETTINGS
+
+    found = chosen(recommend("g", candidates(knee), Aim()))
+    parsed = vars(build_parser("serve").parse_args(found.command_line.split()[1:]))
+    settings = tomllib.loads(found.toml)
+    assert set(settings) == set(FLOW_SETTINGS)
+    assert {name: str(parsed[name]) for name in settings} == {
+        name: str(value) for name, value in settings.items()
+    }
+    partly = [Candidate((None, window, None), (window * 1.0,)) for window in (50, 400)]
+    assert (
+        chosen(recommend("g", partly, Aim())).command_line == "amqp10broker serve --max-incoming-window 400"
+    )

@@ -1,0 +1,216 @@
+"""The report and the tables, from recordings with planted figures; DuckDB adds them up instead of Spark."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pyarrow.parquet as pq
+import pytest
+
+from amqp10broker.analysis.configurations import configurations, groups
+from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
+from amqp10broker.analysis.report import Analysed, comparisons, report
+from amqp10broker.analysis.tables import tables_of, write_tables
+from amqp10broker.recording.runs import write_run
+from benchmarks import synthetic
+from tests.support.flow_oracle import measured
+
+Read = Callable[..., Analysed]
+SVG = "{http://www.w3.org/2000/svg}svg"
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two sizes, three repetitions, a rate limit, and two streams."""
+    folder = tmp_path_factory.mktemp("recording")
+    plants = synthetic.sweep(
+        credits=(10, 50, 170, 1000), windows=(50, 400), sizes=(100, 10_000), events=40_000, noise=0.005
+    )
+    plants += synthetic.sweep(
+        credits=(50, 170), windows=(400,), rate_limit_per_s=20_000.0, events=10_000, repetitions=1
+    )
+    synthetic.write(folder, plants + synthetic.two_senders(events=4_000))
+    return folder
+
+
+def analysed(folder: Path, aim: Aim | None = None) -> Analysed:
+    """All that the report tells, without Spark."""
+    found, runs = measured(folder)
+    together = groups(configurations(runs))
+    chosen = aim or Aim()
+    return Analysed(found, runs, together, recommend_all(together, chosen), chosen.describe())
+
+
+@pytest.fixture(scope="module")
+def known(recording: Path) -> Analysed:
+    """For the highest throughput."""
+    return analysed(recording)
+
+
+@pytest.fixture(scope="module")
+def html(known: Analysed) -> str:
+    """The report."""
+    return report(known)
+
+
+def tree(html: str) -> ElementTree.Element:
+    """As XML: nothing is left open."""
+    return ElementTree.fromstring(html.partition("\n")[2])
+
+
+def text_of(element: ElementTree.Element) -> str:
+    """All text inside."""
+    return " ".join("".join(element.itertext()).split())
+
+
+def test_the_planted_optimum_is_recommended(known: Analysed) -> None:
+    """The knees lie at 100 credits and a window of 200: of what was tried, 170 and 400 suffice."""
+    found = [one for one in known.recommended if isinstance(one, Recommendation)]
+    assert [one.chosen.settings for one in found] == [(170, 400, 256)] * 2
+    assert [one.group.count("10,000 B") for one in found] == [0, 1]
+
+
+def test_what_cannot_be_chosen_is_not_recommended(known: Analysed) -> None:
+    """two_senders was run with one setting."""
+    (found,) = [one for one in known.recommended if isinstance(one, Undecided)]
+    assert found.group.startswith("two_senders")
+
+
+def test_noise_that_hides_the_optimum_is_said(tmp_path: Path) -> None:
+    """Repetitions that scatter by a third."""
+    synthetic.write(tmp_path, synthetic.sweep(noise=0.33, events=30_000, repetitions=2, seed=5))
+    (found,) = analysed(tmp_path).recommended
+    assert isinstance(found, Recommendation)
+    assert any("repetitions scatter by" in weak for weak in found.weak)
+
+
+def test_the_aim_changes_what_is_recommended(recording: Path) -> None:
+    """At 20 000 a second 50 credits are enough, and quicker."""
+    small = analysed(recording, Aim("latency", 20_000.0)).recommended[0]
+    assert isinstance(small, Recommendation)
+    assert (small.chosen.settings, small.chosen.rate_limit_per_s) == ((50, 400, 256), 20_000.0)
+    assert any("measured once" in weak for weak in small.weak)
+
+
+def test_the_report_is_well_formed_and_has_its_pictures(html: str) -> None:
+    """Each picture is an SVG element with a name and a caption, and ids are unique."""
+    root = tree(html)
+    figures = list(root.iter("figure"))
+    pictures = [figure.find(SVG) for figure in figures]
+    names = {picture.get("aria-label") for picture in pictures if picture is not None}
+    assert names == {
+        "Throughput", "Throughput of every combination", "Latency", "Latency curves", "Why links wait",
+        "Utilisation", "Memory and processor time of the broker", "Differences to the best",
+        "Streams beside each other",
+    }  # fmt: skip
+    assert all(picture is not None for picture in pictures)
+    assert all(text_of(caption) for figure in figures for caption in figure.iter("figcaption"))
+    ids = [element.get("id") for element in root.iter() if element.get("id")]
+    assert len(ids) == len(set(ids))
+    wanted = set(re.findall(r'(?:href="#|url\(#)([^")]*)', html))
+    assert wanted <= set(ids)
+
+
+def test_the_report_asks_nothing_of_the_network_and_runs_nothing(html: str) -> None:
+    """No script, no reference outside, no address but names of XML."""
+    root = tree(html)
+    assert not {"script", "link", "img", "iframe", "object", "embed"} & {
+        element.tag.rpartition("}")[2] for element in root.iter()
+    }
+    outside = [
+        value
+        for element in root.iter()
+        for name, value in element.items()
+        if name.rpartition("}")[2] in ("href", "src", "data", "action") and not value.startswith("#")
+    ]
+    assert outside == []
+    assert set(re.findall(r"https?://[^\"' <]*", html)) <= {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+    assert "@import" not in html
+    assert not re.search(r"url\((?!#)", html)
+
+
+def test_the_report_says_what_to_set_why_and_how_sure_it_is(html: str) -> None:
+    """With the interval, ready to paste."""
+    text = text_of(tree(html))
+    assert "amqp10broker serve --max-link-credit 170 --max-incoming-window 400 --max-queue-credit 256" in text
+    assert "max_link_credit = 170" in text
+    assert re.search(r"throughput [\d,]+ ± [\d,]+ \(95 %, 3 repetitions\) messages/s", text)
+    assert "smallest credits and windows of the" in text or "the smallest of" in text
+    assert "there is nothing to choose from" in text
+
+
+def test_the_same_recording_gives_the_same_report(tmp_path: Path) -> None:
+    """No date and no random name in it."""
+    synthetic.write(tmp_path, synthetic.two_senders(repetitions=2, events=400))
+    assert report(analysed(tmp_path)) == report(analysed(tmp_path))
+
+
+def test_names_from_elsewhere_are_escaped(tmp_path: Path) -> None:
+    """A case, a machine and a stream may be called anything; in a picture, too."""
+    evil = '<script>alert("$x_1$ & more")</script>'
+    for number, plant in enumerate(synthetic.two_senders(repetitions=1, events=400)):
+        settings = '{"streams": ["<b>$fast$</b>", "slow & \\"lazy\\""]}'
+        run = replace(plant.run, run_id=f"r{number}", case=evil, machine=evil, settings=settings)
+        synthetic.write(tmp_path, [replace(plant, run=run)])
+    html = report(analysed(tmp_path))
+    assert "<script" not in html
+    assert "<b>" not in html
+    text = text_of(tree(html))
+    assert evil in text
+    assert "<b>$fast$</b>" in text
+    assert 'slow & "lazy"' in text
+
+
+def test_what_is_missing_from_a_recording_is_said(recording: Path, tmp_path: Path) -> None:
+    """Runs without events, events without a run, runs that still go on, events that were dropped."""
+    plants = synthetic.sweep(credits=(50, 170), windows=(400,), repetitions=1, events=2_000)
+    synthetic.write(tmp_path, plants)
+    live = replace(plants[0].run, ended_ns=None, events_dropped=77)
+    write_run(tmp_path, live)
+    write_run(tmp_path, replace(live, run_id="never-started"))
+    (tmp_path / "events" / "run_id=stray").mkdir()
+    (part,) = (tmp_path / "events" / f"run_id={live.run_id}").iterdir()
+    (tmp_path / "events" / "run_id=stray" / "part-00000.parquet").write_bytes(part.read_bytes())
+    text = text_of(tree(report(analysed(tmp_path))))
+    assert f"Still being recorded, counted up to the last event: {live.run_id}." in text
+    assert "there are no events of it: never-started." in text
+    assert "nobody has said what it was: stray." in text
+    assert "77 dropped" in text
+    assert "buffers were full" in text
+
+
+def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed, tmp_path: Path) -> None:
+    """Both have all columns; a figure is one figure."""
+    tables = tables_of(
+        known.measured,
+        [each for members in known.groups for each in members],
+        comparisons(known.groups),
+        known.recommended,
+    )
+    assert set(tables) == {
+        "runs", "configurations", "stalls", "streams", "latencies", "comparison", "recommendations",
+    }  # fmt: skip
+    written = write_tables(tmp_path, tables)
+    assert {path.name for path in written} == {
+        f"{name}.{kind}" for name in tables for kind in ("csv", "parquet")
+    }
+    for name, rows in tables.items():
+        table = pq.read_table(tmp_path / f"{name}.parquet")
+        with (tmp_path / f"{name}.csv").open(newline="") as file:
+            lines = list(csv.reader(file))
+        assert table.column_names == lines[0] == list(rows[0])
+        assert table.num_rows == len(lines) - 1 == len(rows)
+    by_hand = {run.figures.run_id: run.figures.throughput_per_s for run in known.measured}
+    runs = pq.read_table(tmp_path / "runs.parquet")
+    assert (
+        dict(zip(*(runs[name].to_pylist() for name in ("run_id", "throughput_per_s")), strict=True))
+        == by_hand
+    )

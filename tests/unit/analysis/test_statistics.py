@@ -1,0 +1,95 @@
+"""Intervals of few repetitions, against tables and by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from amqp10broker.analysis.statistics import (
+    estimate,
+    relative_noise,
+    student_probability,
+    student_quantile,
+    welch,
+)
+
+# Any table of Student's t.
+QUANTILES = [
+    (0.975, 1, 12.7062047362),
+    (0.975, 2, 4.3026527297),
+    (0.975, 4, 2.7764451052),
+    (0.975, 9, 2.2621571628),
+    (0.975, 30, 2.0422724563),
+    (0.995, 5, 4.0321429836),
+    (0.95, 1000, 1.6463788173),
+    (0.75, 3, 0.7648923284),
+]
+
+
+@pytest.mark.parametrize(("probability", "freedom", "value"), QUANTILES)
+def test_quantiles_of_student_are_those_of_the_tables(
+    probability: float, freedom: float, value: float
+) -> None:
+    """The t by which intervals are as wide as they are."""
+    assert student_quantile(probability, freedom) == pytest.approx(value, rel=1e-9)
+    assert student_quantile(1 - probability, freedom) == pytest.approx(-value, rel=1e-9)
+    assert student_probability(value, freedom) == pytest.approx(probability, rel=1e-9)
+
+
+def test_one_degree_of_freedom_is_cauchys_distribution() -> None:
+    """There the probability is known in closed form."""
+    for value in (-7.0, -0.3, 0.1, 1.0, 42.0):
+        assert student_probability(value, 1) == pytest.approx(0.5 + math.atan(value) / math.pi, rel=1e-12)
+
+
+@pytest.mark.parametrize(("probability", "freedom"), [(0, 3), (1, 3), (0.5, 0), (-1, 2)])
+def test_what_has_no_quantile_is_refused(probability: float, freedom: float) -> None:
+    """A probability of 0 or 1, or no freedom."""
+    with pytest.raises(ValueError, match="no quantile"):
+        student_quantile(probability, freedom)
+
+
+def test_an_interval_is_students() -> None:
+    """10, 12, 14: deviation 2, t with two degrees of freedom 4.303."""
+    known = estimate([10.0, 12.0, 14.0])
+    assert known is not None
+    assert known.mean == 12
+    assert known.deviation == pytest.approx(2)
+    assert known.half_width == pytest.approx(4.3026527297 * 2 / math.sqrt(3))
+    assert known.low == pytest.approx(12 - known.half_width)  # type: ignore[operator]
+
+
+def test_one_repetition_has_no_interval() -> None:
+    """None, and not an interval of width 0."""
+    known = estimate([5.0])
+    assert known is not None
+    assert (known.mean, known.low, known.high, known.half_width) == (5.0, None, None, None)
+    assert estimate([]) is None
+
+
+def test_welchs_interval_is_that_of_a_worked_example() -> None:
+    """Variances 4/3 and 25/3, means 12 and 20, by hand: 3.29 degrees of freedom."""
+    found = welch([10, 12, 14], [15, 20, 25])
+    assert found.difference == -8
+    freedom = (4 / 3 + 25 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (25 / 3) ** 2 / 2)
+    half = student_quantile(0.975, freedom) * math.sqrt(29 / 3)
+    assert found.low == pytest.approx(-8 - half)
+    assert found.high == pytest.approx(-8 + half)
+    assert found.distinguishable is False
+
+
+def test_a_difference_is_told_apart_when_its_interval_leaves_out_zero() -> None:
+    """Far apart with little scatter; with one repetition nothing is said."""
+    assert welch([100, 101, 99], [50, 51, 49]).distinguishable is True
+    assert welch([100], [50, 51, 49]).distinguishable is None
+    assert welch([5, 5], [5, 5]).distinguishable is False
+    assert welch([5, 5], [6, 6]).distinguishable is True
+
+
+def test_noise_is_pooled_over_settings_as_a_share_of_each_mean() -> None:
+    """Two settings that scatter by 10 % around very different means."""
+    noise = relative_noise([[90, 110], [900, 1100], [7]])
+    assert noise == pytest.approx(math.sqrt(2 * 0.01))
+    assert relative_noise([[1], [2]]) is None
+    assert relative_noise([[0.0, 0.0], []]) is None
