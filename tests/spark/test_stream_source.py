@@ -1,0 +1,209 @@
+"""The stream source inside Spark: batch and streaming queries against the real broker process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import functions as f
+
+from amqp10broker.client.message import Message, Properties
+from amqp10broker.spark.register import register
+from amqp10broker.spark.stream_ends import ends_of
+from tests.support.broker_process import BrokerProcess
+from tests.support.spark_streams import body, client_of, declare, fill, publish, url_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.usefixtures("deadline")
+
+COUNT = 1000
+SMALL_SEGMENTS = {"stream_max_segment_size_bytes": 20_000, "max_length_bytes": 50_000}
+Load = Callable[..., Any]
+
+
+@pytest.fixture
+def stream(broker: BrokerProcess, queue: str) -> str:
+    """A stream with the bodies 0 .. 999."""
+    declare(broker, queue)
+    fill(broker, queue, COUNT)
+    return queue
+
+
+@pytest.fixture
+def load(spark: SparkSession, broker: BrokerProcess) -> Load:
+    """``spark.read`` of the shared broker."""
+    register(spark)
+
+    def read(stream: str, **more: Any) -> DataFrame:
+        reader = spark.read.format("amqp10").option("url", url_of(broker)).option("stream", stream)
+        return reader.options(**more).load()
+
+    return read
+
+
+@pytest.fixture
+def to_parquet(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Load:
+    """Run a streaming query into Parquet until everything available is read, or it fails; gives the query."""
+    register(spark)
+
+    def run(stream: str, checkpoint: str = "checkpoint", **more: Any) -> Any:
+        query = (
+            spark.readStream.format("amqp10")
+            .option("url", url_of(broker))
+            .option("stream", stream)
+            .options(**more)
+            .load()
+            .writeStream.format("parquet")
+            .option("path", str(tmp_path / "out"))
+            .option("checkpointLocation", str(tmp_path / checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        finally:
+            query.stop()
+        return query
+
+    return run
+
+
+def written(spark: SparkSession, tmp_path: Path) -> list[int]:
+    return sorted(row.offset for row in spark.read.parquet(str(tmp_path / "out")).select("offset").collect())
+
+
+def said(error: pytest.ExceptionInfo[BaseException]) -> str:
+    return str(error.value)
+
+
+def test_batch_rows(load: Load, stream: str) -> None:
+    """All columns arrive in Spark as they were read, from more than one task."""
+    table = load(stream, minPartitions=2)
+    assert [name for name, _ in table.dtypes] == [
+        "stream", "offset", "enqueuedTime", "messageId", "subject", "body", "applicationProperties"
+    ]  # fmt: skip
+    found = table.orderBy("offset").collect()
+    assert [bytes(row.body) for row in found] == [body(number) for number in range(COUNT)]
+    assert table.rdd.getNumPartitions() == 2
+
+
+def test_columns_with_values(load: Load, broker: BrokerProcess, queue: str) -> None:
+    """Times are times, and properties are a map that SQL can look into."""
+    declare(broker, queue)
+    publish(
+        broker,
+        queue,
+        (
+            Message(
+                b"x",
+                Properties(message_id=f"m{n}", subject="s", creation_time=1_700_000_000_000 + n),
+                {"n": n, "region": "EU" if n % 2 else "US"},
+            )
+            for n in range(20)
+        ),
+    )
+    table = load(queue).where("applicationProperties['region'] = 'EU'")
+    found = table.select(
+        f.unix_millis("enqueuedTime").alias("ms"), f.expr("int(applicationProperties['n'])").alias("n")
+    ).orderBy("n")
+    assert [(row.ms, row.n) for row in found.collect()] == [
+        (1_700_000_000_000 + n, n) for n in range(1, 20, 2)
+    ]
+
+
+def test_an_empty_stream(load: Load, broker: BrokerProcess, queue: str) -> None:
+    declare(broker, queue)
+    assert load(queue).count() == 0
+
+
+def test_available_now_and_restart_from_the_checkpoint(
+    spark: SparkSession, to_parquet: Load, broker: BrokerProcess, stream: str, tmp_path: Path
+) -> None:
+    """Each row once, over two runs and batches of a limited size; the second begins where the first ended."""
+    first = to_parquet(stream, maxOffsetsPerTrigger=400)
+    assert [size for each in first.recentProgress if (size := each["numInputRows"])] == [400, 400, 200]
+    assert written(spark, tmp_path) == list(range(COUNT))
+    fill(broker, stream, 30, first=COUNT)
+    second = to_parquet(stream, maxOffsetsPerTrigger=400)
+    (progress,) = [each for each in second.recentProgress if each["numInputRows"]]
+    assert progress["numInputRows"] == 30
+    assert json.loads(progress["sources"][0]["endOffset"]) == {stream: COUNT + 30}
+    assert written(spark, tmp_path) == list(range(COUNT + 30))
+
+
+def test_retention_loss_fails_the_query_or_is_passed_over(
+    spark: SparkSession, to_parquet: Load, broker: BrokerProcess, queue: str, tmp_path: Path
+) -> None:
+    declare(broker, queue, **SMALL_SEGMENTS)
+    fill(broker, queue, 100)
+    to_parquet(queue)
+    fill(broker, queue, 5000, first=100)
+    with client_of(broker) as client:
+        first = ends_of(client, queue, 5.0).bounds().first
+    assert first > 100
+    with pytest.raises(StreamingQueryException) as raised:
+        to_parquet(queue)
+    assert f"{first - 100} messages of stream '{queue}' are lost to the reader" in said(raised)
+    assert "set failOnDataLoss to false" in said(raised)
+    to_parquet(queue, failOnDataLoss="false")
+    assert written(spark, tmp_path) == [*range(100), *range(first, 5100)]
+
+
+def test_filters(spark: SparkSession, load: Load, broker: BrokerProcess, queue: str) -> None:
+    """The broker's filter; and with pushdown Spark's own conditions, with the same rows as without."""
+    declare(broker, queue)
+    publish(broker, queue, (Message(b"", Properties(subject=f"s{n % 5}")) for n in range(100)))
+    assert load(queue, filter="p.subject = 's3'", minPartitions=2).count() == 20
+    condition = "subject = 's2' and offset >= 50 and offset < 90 and body is not null"
+    expected = [row.offset for row in load(queue).where(condition).orderBy("offset").collect()]
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        found = load(queue, pushdown="true").where(condition).orderBy("offset").collect()
+    finally:
+        spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+    assert [row.offset for row in found] == expected == list(range(52, 90, 5))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"linkCredits": "5"}, "option linkcredits is unknown; did you mean linkCredit?"),
+        ({"url": "amqp://guest:hunter2@{address}"}, "does not let user 'guest' in"),
+        ({"url": "amqp://127.0.0.1:1", "retryTimeout": "50ms"}, "127.0.0.1:1 does not answer"),
+        ({"stream": "missing"}, "there is no stream 'missing': declare it first"),
+        ({"filter": "p.subject ="}, "does not apply the filter"),
+    ],
+)
+def test_errors_say_what_to_do(
+    load: Load, broker: BrokerProcess, stream: str, more: dict[str, str], message: str
+) -> None:
+    """And hold no password."""
+    given = {key: value.format(address=f"{broker.host}:{broker.port}") for key, value in more.items()}
+    with pytest.raises(PySparkException) as raised:
+        load(given.pop("stream", stream), **given).collect()
+    assert message in said(raised)
+    assert "hunter2" not in said(raised)
+
+
+def test_a_classic_queue_is_no_stream(load: Load, broker: BrokerProcess, queue: str) -> None:
+    with client_of(broker) as client:
+        client.sender(queue)
+    with pytest.raises(Exception, match="is a classic queue and no stream: read it with the option queue"):
+        load(queue).collect()
+
+
+def test_the_password_is_in_no_plan(load: Load, broker: BrokerProcess, stream: str, capsys: Any) -> None:
+    load(stream).explain(True)
+    assert "guest:guest" not in capsys.readouterr().out
+
+
+def test_unknown_options_of_a_streaming_query(to_parquet: Load, stream: str) -> None:
+    with pytest.raises((AnalysisException, StreamingQueryException)) as raised:
+        to_parquet(stream, endingOffsets="5")
+    assert "it is for batch queries of a stream only" in said(raised)
