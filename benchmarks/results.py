@@ -92,6 +92,12 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "message_us": ("message µs", ".2f"),
     "passed_percent": ("passed %", ".0f"),
     "messages": ("messages", ",.0f"),
+    "reader_cpu_us": ("reader CPU µs/row", ".2f"),
+    "python_cpu_us": ("Python workers CPU µs/row", ".2f"),
+    "jvm_cpu_us": ("JVM CPU µs/row", ".2f"),
+    "cores_busy": ("processors busy", ".2f"),
+    "machine_busy": ("and with all others", ".2f"),
+    "to_floor": ("rate / floor", ".2f"),
     "rss_bytes_message": ("RSS B/queued msg", ",.0f"),
 }
 
