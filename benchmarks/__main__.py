@@ -25,6 +25,7 @@ from benchmarks import (
     one_sender_one_receiver,
     protocols,
     publish,
+    recommendation,
     report,
     scatter,
     sizes,
@@ -66,6 +67,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         two_senders.BENCHMARK,
         one_sender_one_receiver.BENCHMARK,
         sweep.BENCHMARK,
+        recommendation.BENCHMARK,
         versus.BENCHMARK,
     )
 }
