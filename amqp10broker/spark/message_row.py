@@ -2,7 +2,8 @@
 
 ==========================  ==============================================================================
 `offset`                    annotation ``x-stream-offset``; null if there is none (queues)
-`enqueuedTime`              property creation-time, else annotation ``x-opt-enqueued-time``, else null
+`enqueuedTime`              property creation-time, else annotation ``x-opt-enqueued-time`` if it is an
+                            integer or a time, else null; null beyond some 292 000 years from 1970
 `messageId`, `subject`      properties, as text (below); null if absent
 `body`                      data: the bytes, several sections joined. amqp-value: a string or symbol as UTF-8,
                             a binary as it is, null as null; any other value in the AMQP 1.0 encoding
@@ -96,9 +97,10 @@ def read_row(payload: bytes) -> MessageRow:
             annotations, pos = _map(payload, start, end)
             for key, value in annotations.items():
                 if key == X_STREAM_OFFSET:
-                    offset = _integer(value, X_STREAM_OFFSET)
+                    offset = _offset(value)
                 elif key == X_ENQUEUED:
-                    annotated_ms = _integer(value, X_ENQUEUED)
+                    # Publishers may write it, too, and what it is nobody has checked.
+                    annotated_ms = int(value) if isinstance(value, int) and type(value) is not bool else None
         elif code == APPLICATION_PROPERTIES:
             pairs, pos = _map(payload, start, end)
             application = {text_of(key) or "": text_of(value) for key, value in pairs.items()}
@@ -198,11 +200,11 @@ def _map(payload: bytes, start: int, end: int) -> tuple[dict[Any, Any] | Map, in
     return value, pos
 
 
-def _integer(value: Any, name: str) -> int | None:
+def _offset(value: Any) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or abs(value) > US_MAX:
-        raise DecodeError(f"annotation {name} holds {value!r}, which is no integer that fits 64 bits")
+        raise DecodeError(f"annotation {X_STREAM_OFFSET} holds {value!r}, which is no offset")
     return int(value)
 
 

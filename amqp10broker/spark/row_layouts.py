@@ -242,8 +242,6 @@ class CompiledLayout:
     def _times(self, captures: dict[int, Capture], count: int) -> pa.Array:
         value = self.layout.creation_time or self.layout.annotated_time
         kind = arrow_schema().field("enqueuedTime").type
-        if self.layout.annotated_time is not None:
-            _check_range(_integers(self.layout.annotated_time, captures))
         if value is None:
             return pa.nulls(count, kind)
         ms = _integers(value, captures)
@@ -330,11 +328,6 @@ def _offsets(value: Value | None, captures: dict[int, Capture], count: int) -> p
     if (numbers > US_MAX).any():
         raise DecodeError("an offset beyond 64 bits with a sign")
     return pa.array(numbers.astype(np.int64))
-
-
-def _check_range(ms: Any) -> None:
-    if (ms < -US_MAX).any():
-        raise DecodeError("a time beyond 64 bits")
 
 
 def _check_ascii(texts: pa.Array) -> None:

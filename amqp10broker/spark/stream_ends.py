@@ -145,7 +145,7 @@ def ends_of(client: Client, stream: str, timeout_s: float) -> StreamEnds:
         ClientError: the connection has ended.
     """
     try:
-        management = Management(client)
+        management = Management(client, timeout_s=timeout_s)
         entry = queue_entry(management, stream)
     except (LinkError, SessionEndedError):
         return ProbedEnds(client, stream, timeout_s)  # no management here, or not for this user

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import itertools
 import logging
+import os
+import signal
 import time
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
+import pika
 import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
@@ -22,13 +26,14 @@ from amqp10broker.spark.errors import (
     FilterRefused,
     OptionError,
     QueueUnusable,
+    ReadStalled,
     SparkSourceError,
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream_ends import Bounds, ManagedEnds, ProbedEnds, ends_of
 from amqp10broker.spark.stream_range import StreamRange, read_range
 from amqp10broker.spark.stream_source import PushdownReader, StreamReader, StreamStreamReader, batch_reader
-from tests.support.broker_process import BrokerProcess
+from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -506,3 +511,71 @@ def test_a_reader_that_is_given_up_leaves_no_connection(broker: BrokerProcess, s
         ),
         "the end of the reader's connection",
     )
+
+
+def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
+    """The task waits, and goes on behind the last row: every offset once."""
+    data = ("--data-dir", str(tmp_path / "data"))
+    first = BrokerProcess(tmp_path, *data)
+    try:
+        declare(first, "s")
+        fill(first, "s", 20_000)
+        given = options(first, "s", arrowBatchSize=100, linkCredit=100, retryTimeout="60s")
+        batches = read_range(given, StreamRange(0, 20_000, True), None)
+        found = offsets(next(batches).to_pylist())
+    finally:
+        first.kill()
+    (again := tmp_path / "again").mkdir()
+    with BrokerProcess(again, "--port", str(first.port), *data):
+        for each in batches:
+            found += offsets(each.to_pylist())
+    assert found == list(range(20_000))
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind", "words"),
+    [
+        (None, ReadStalled, "nothing came from stream 's' for 0.2 s, but offsets"),
+        # With a filter the stream's ends are asked for after each batch, over a new connection in the end.
+        ("p.subject IS NULL", BrokerUnreachable, "does not answer: no answer to our open frame"),
+    ],
+)
+def test_a_broker_that_hangs(
+    start_broker: StartBroker, sql: str | None, kind: type[SparkSourceError], words: str
+) -> None:
+    """Silence is told after `idleTimeout`, whatever the query reads."""
+    broker = start_broker()
+    declare(broker, "s")
+    fill(broker, "s", 5000)
+    given = options(
+        broker, "s", arrowBatchSize=100, linkCredit=100, idleTimeout="200ms", retryTimeout="500ms"
+    )
+    batches = read_range(given, StreamRange(0, 5000, True), sql)
+    next(batches)
+    os.kill(broker.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(kind, match=words):
+            list(batches)
+    finally:
+        os.kill(broker.pid, signal.SIGCONT)
+
+
+def test_messages_of_amqp_091(broker: BrokerProcess, queue: str) -> None:
+    """Converted by the broker: properties, headers as application properties, seconds as a time."""
+    declare(broker, queue)
+    parameters = pika.ConnectionParameters(broker.host, broker.port)
+    connection = pika.BlockingConnection(parameters)
+    channel = connection.channel()
+    channel.confirm_delivery()
+    properties = pika.BasicProperties(
+        message_id="m-1", timestamp=1_700_000_000, headers={"region": "EU", "count": 3}
+    )
+    for _ in range(20):
+        channel.basic_publish("", queue, b"from 0-9-1", properties)
+    connection.close()
+    found = batch(broker, queue)
+    assert offsets(found) == list(range(20))
+    row = found[7]
+    assert (row["body"], row["messageId"]) == (b"from 0-9-1", "m-1")
+    assert row["enqueuedTime"] == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert dict(row["applicationProperties"]) == {"region": "EU", "count": "3"}
