@@ -26,6 +26,7 @@ from benchmarks import (
     protocols,
     publish,
     recommendation,
+    recording_cost,
     report,
     scatter,
     sizes,
@@ -68,6 +69,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         one_sender_one_receiver.BENCHMARK,
         sweep.BENCHMARK,
         recommendation.BENCHMARK,
+        recording_cost.BENCHMARK,
         versus.BENCHMARK,
     )
 }

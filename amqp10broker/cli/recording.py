@@ -77,7 +77,8 @@ def _sentence(recording: Mapping[str, Any]) -> str:
     return (
         f"to {recording['folder']}, run {recording['run_id']}, "
         f"{f'every {every} ms' if every else 'at each wake'}: {counted(recording['events'], 'event')}, "
-        f"{recording['events_written']} in complete files, {recording['events_dropped']} dropped"
+        f"{recording['events_written']} in complete files, {recording['events_dropped']} dropped; observing "
+        f"costs {recording['cost_percent']:g} % of the broker's processor time"
     )
 
 

@@ -26,10 +26,22 @@ class RunningChannel:
         reads: the reader's share of the inbox.
         credit: contents that the reader may still give it (RabbitMQ's credit_flow).
         lane: its way to the writer.
-        on_wake: called at the end of each wake, by who observes it; must not raise.
+        on_wake: called at the end of each wake, for who observes it; must not raise.
+        on_end: called when it is over, before what it holds goes back; likewise.
     """
 
-    __slots__ = ("_granted", "_held", "_stopping", "credit", "inbox", "lane", "on_wake", "reads", "service")
+    __slots__ = (
+        "_granted",
+        "_held",
+        "_stopping",
+        "credit",
+        "inbox",
+        "lane",
+        "on_end",
+        "on_wake",
+        "reads",
+        "service",
+    )
 
     def __init__(
         self,
@@ -44,6 +56,7 @@ class RunningChannel:
         self.credit = Sender(flow)
         self.lane = lane
         self.on_wake: Callable[[], None] | None = None
+        self.on_end: Callable[[], None] | None = None
         self._stopping = False
         self._held = 0
         self._granted: trio.Event | None = None
@@ -84,6 +97,8 @@ class RunningChannel:
                     return
         finally:
             # No await from here: whatever ended the channel, its deliveries go back now.
+            if self.on_end is not None:
+                self.on_end()
             service.close()
             for letter in self.inbox.close():
                 if isinstance(letter, Frames):

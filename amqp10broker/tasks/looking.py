@@ -25,8 +25,10 @@ if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
     from amqp10broker.tasks.connection091 import Connection091
 
-PROBES_MAX: Final = 16
+PROBES_MAX: Final = 4
 """Sessions and channels that are probed after one look."""
+MEMORY_NS: Final = 1_000_000_000
+"""How often memory is measured: reading it takes as long as a dozen links."""
 
 
 class Looks:
@@ -34,6 +36,7 @@ class Looks:
 
     Attributes:
         count: how often everything has been looked at.
+        cost_ns: processor time that all observing took, about.
     """
 
     def __init__(
@@ -60,11 +63,14 @@ class Looks:
         self._on_queue = on_queue
         self._each_wake = each_wake
         self.count = 0
+        self.cost_ns = 0
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         self._watches: dict[RunningSession | RunningChannel, Watch] = {}
         self._connections: dict[Connection10 | Connection091, ConnectionObserver] = {}
         self._queues: dict[DeclaredQueue, QueueObserver] = {}
         self._queue_number = 0
+        self._measured_ns = -MEMORY_NS
+        self._rss_bytes = 0
         self._process = ProcessObserver(emit, time.monotonic_ns(), processor_ns=time.process_time_ns())
 
     def begin(self) -> None:
@@ -85,20 +91,27 @@ class Looks:
             whole: tell the elapsed time up to now, also of what has not moved.
 
         Returns:
-            Seconds that it took.
+            Seconds of processor time that it took.
         """
+        began_ns = time.thread_time_ns()
         now_ns, ts_ns = self._set_times()
         self.count += 1
         try:
             self._look_at_connections(now_ns, ts_ns, whole=whole)
             self._look_at_the_rest(now_ns, ts_ns, whole=whole)
             self._look_at_queues(now_ns, ts_ns, whole=whole)
-            self._process.observe(now_ns, ts_ns, rss_bytes=rss_bytes(), processor_ns=time.process_time_ns())
+            if now_ns - self._measured_ns >= MEMORY_NS:
+                self._measured_ns, self._rss_bytes = now_ns, rss_bytes()
+            self._process.observe(
+                now_ns, ts_ns, rss_bytes=self._rss_bytes, processor_ns=time.process_time_ns()
+            )
             if not self._each_wake:
                 self._probe(now_ns)
         except Exception as error:
             self._on_crash(error)
-        return (time.monotonic_ns() - now_ns) / 1e9
+        cost_ns = time.thread_time_ns() - began_ns
+        self.cost_ns += cost_ns
+        return cost_ns / 1e9
 
     def join(
         self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel
@@ -118,6 +131,10 @@ class Looks:
         """The present by a clock that never goes back, and by the wall clock as of the last look."""
         now_ns = time.monotonic_ns()
         return now_ns, now_ns + self._offset_ns
+
+    def spent(self, processor_ns: int) -> None:
+        """So much processor time went into observing wakes."""
+        self.cost_ns += processor_ns
 
     def crash(self, error: Exception) -> None:
         """A fault of ours in an observer."""
@@ -154,7 +171,6 @@ class Looks:
         for running, watch in list(self._watches.items()):
             if watch.over:
                 del self._watches[running]
-                watch.finish(now_ns, ts_ns)
             elif watch.turn != self.count:
                 # What it was sent before its end is still being worked off.
                 watch.look(now_ns, ts_ns, whole=whole)

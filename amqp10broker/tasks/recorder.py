@@ -1,8 +1,9 @@
 """Records flow events while the broker runs: hands what `looking` has seen to the helper process.
 
-A look takes its time from everybody. It is never repeated before 50 times as long has passed, so that it
-costs 2 % at most, with however many links. Whatever fails, be it the disk, the helper or an observer, ends
-the recording, is logged once, and nothing else.
+A look takes its time from everybody. It is never repeated before 50 times as long has passed as it took, with
+the probes before it: so recording at intervals costs 2 % of a processor at most, with however many links.
+Whatever fails, be it the disk, the helper or an observer, ends the recording, is logged once, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -97,6 +98,7 @@ class Recorder:
         self._ring = ring or Ring()
         self._runs = 1
         self._row = self._new_row(self.run_id)
+        self._processor_before_ns = time.process_time_ns()
         self._dropped_before = 0
         self._offered_before = 0
         self._written = 0
@@ -272,10 +274,15 @@ class Recorder:
     # --- looking ----------------------------------------------------------------------------------
 
     async def _look_again(self) -> None:
-        every_s = (self.recording.every_ms or EVERY_WAKE_LOOK_MS) / 1000
+        every_ms, looks = self.recording.every_ms, self._looks
+        every_s = (every_ms or EVERY_WAKE_LOOK_MS) / 1000
+        before_ns = looks.cost_ns
         while True:
-            took_s = self._looks.look()
-            await trio.sleep(max(every_s - took_s, LOOK_SHARE * took_s))
+            took_s = looks.look()
+            # What the probes since the last look have taken counts, too.
+            cost_s = (looks.cost_ns - before_ns) / 1e9 if every_ms else took_s
+            before_ns = looks.cost_ns
+            await trio.sleep(max(every_s - took_s, LOOK_SHARE * cost_s))
 
     def join(
         self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel
@@ -300,8 +307,14 @@ class Recorder:
             "every_ms": self.recording.every_ms,
             "began_ns": self._row.began_ns,
             "looks": self._looks.count,
+            "cost_percent": self._cost_percent(),
             **self._counts(),
         }
+
+    def _cost_percent(self) -> float:
+        """The observers' share of the broker's processor time since the recording began."""
+        used_ns = time.process_time_ns() - self._processor_before_ns
+        return round(100 * self._looks.cost_ns / max(1, used_ns), 2)
 
     def _counts(self) -> dict[str, int]:
         ring = self._ring

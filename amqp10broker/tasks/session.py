@@ -35,10 +35,11 @@ class RunningSession:
         inbox: its letters.
         reads: the reader's share of the inbox.
         lane: its way to the writer.
-        on_wake: called at the end of each wake, by who observes it; must not raise.
+        on_wake: called at the end of each wake, for who observes it; must not raise.
+        on_end: called when it is over, before what it holds goes back; likewise.
     """
 
-    __slots__ = ("_stopping", "inbox", "lane", "on_wake", "reads", "service")
+    __slots__ = ("_stopping", "inbox", "lane", "on_end", "on_wake", "reads", "service")
 
     def __init__(self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane) -> None:
         self.service = service
@@ -46,6 +47,7 @@ class RunningSession:
         self.reads = Bound(READS_MAX)
         self.lane = lane
         self.on_wake: Callable[[], None] | None = None
+        self.on_end: Callable[[], None] | None = None
         self._stopping = False
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
@@ -75,6 +77,8 @@ class RunningSession:
                     await lane.wait_drained()
         finally:
             # No await from here: whatever ended the session, its deliveries go back now.
+            if self.on_end is not None:
+                self.on_end()
             service.close()
             for letter in self.inbox.close():
                 if isinstance(letter, Frames):

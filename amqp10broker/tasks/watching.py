@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -19,11 +20,19 @@ PROBE_NS_MAX: Final = 60_000_000_000
 """A probe whose deliveries are not settled for so long is given up, so that it does not cost for ever."""
 
 
+TIMED_WAKES: Final = 16
+"""Of so many wakes one is timed, so that the recorder can say what it costs: asking the system what time this
+thread has used takes as long as an event."""
+
+
 class Clock(Protocol):
     """What a watch needs of its recorder."""
 
     def times(self) -> tuple[int, int]:
         """The present, by a clock that never goes back and by the wall clock, in ns."""
+
+    def spent(self, processor_ns: int) -> None:
+        """So much processor time went into observing."""
 
     def crash(self, error: Exception) -> None:
         """A fault of ours: end the recording."""
@@ -37,7 +46,7 @@ class Watch:
         turn: of the recorder's look that saw it last.
     """
 
-    __slots__ = ("_began_ns", "_clock", "_look", "_observer", "running", "turn")
+    __slots__ = ("_began_ns", "_clock", "_look", "_observer", "_wakes", "running", "turn")
 
     def __init__(
         self,
@@ -58,8 +67,10 @@ class Watch:
         self._observer = observer
         self._look = look
         self._began_ns = 0
+        self._wakes = 0
         self.running = running
         self.turn = 0
+        running.on_end = self._on_end
 
     @property
     def over(self) -> bool:
@@ -77,11 +88,7 @@ class Watch:
     def detach(self) -> None:
         """Leave it alone."""
         self.running.on_wake = None
-
-    def finish(self, now_ns: int, ts_ns: int) -> None:
-        """It is over."""
-        self.detach()
-        self._observer.finish(now_ns, ts_ns)
+        self.running.on_end = None
 
     def probe(self, now_ns: int) -> None:
         """Time the deliveries of its next wakes, unless it is being probed."""
@@ -91,16 +98,44 @@ class Watch:
             self.running.on_wake = self._on_probed_wake
 
     def _on_wake(self) -> None:
+        self._wakes += 1
+        if self._wakes % TIMED_WAKES == 0:
+            self._timed(self._observe_wake)
+        else:
+            self._observe_wake()
+
+    def _timed(self, observe: Callable[[], None]) -> None:
+        began_ns = time.thread_time_ns()
+        observe()
+        self._clock.spent(TIMED_WAKES * (time.thread_time_ns() - began_ns))
+
+    def _observe_wake(self) -> None:
         try:
             self._look(*self._clock.times(), False)
         except Exception as error:
             self.detach()
             self._clock.crash(error)
 
+    def _on_end(self) -> None:
+        self.detach()
+        try:
+            now_ns, ts_ns = self._clock.times()
+            self._look(now_ns, ts_ns, False)  # what it has begun since the last time
+            self._observer.finish(now_ns, ts_ns)
+        except Exception as error:
+            self._clock.crash(error)
+
     def _on_probed_wake(self) -> None:
+        self._wakes += 1
+        if self._wakes % TIMED_WAKES == 0:
+            self._timed(self._probe_wake)
+        else:
+            self._probe_wake()
+
+    def _probe_wake(self) -> None:
         try:
             if not self._observer.probe(*self._clock.times()):
-                self.detach()
+                self.running.on_wake = None
         except Exception as error:
             self.detach()
             self._clock.crash(error)

@@ -269,6 +269,7 @@ def test_a_helper_that_stands_still_does_not_hold_up_the_broker(
     try:
         publish_and_consume(clients, broker, "q")
         status = broker.ask(op="record-status")["recording"]
+        assert 0 < status["cost_percent"] < 100
         assert (status["events_written"], status["events_dropped"]) == (0, 0)
         assert status["events"] > COUNT / 100
     finally:

@@ -11,7 +11,7 @@ from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.observing.latency import Latency
-from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
+from amqp10broker.service.observing.sessions import PROBE_LINKS_MAX, PROBE_WAKES_MAX
 from amqp10broker.service.observing.trail import Emit, Trail
 
 
@@ -25,6 +25,7 @@ class ChannelObserver:
         "_emit",
         "_handles",
         "_probe_left",
+        "_probed",
         "_publisher",
         "_publishing",
         "_turn",
@@ -49,6 +50,7 @@ class ChannelObserver:
         self._handles = 0
         self._turn = 0
         self._probe_left = 0
+        self._probed: list[tuple[Consumer, Latency]] = []
         self._publishing = channel.publishing
         self._publisher = self._new_publisher(now_ns, from_now=not new)
         if not new:
@@ -124,8 +126,13 @@ class ChannelObserver:
         """Time the deliveries of the next wakes, by `probe`, until their times are known."""
         self._probe_left = PROBE_WAKES_MAX
         self._publisher.latency.begin(*_published(self._publishing))
-        for consumer, part in self._consumers.items():
-            part.latency.begin(*_delivered(consumer))
+        consumers = list(self._consumers.items())
+        if len(consumers) > PROBE_LINKS_MAX:
+            first = self._turn * PROBE_LINKS_MAX % len(consumers)
+            consumers = [*consumers[first:], *consumers[:first]][:PROBE_LINKS_MAX]
+        self._probed = [(consumer, part.latency) for consumer, part in consumers]
+        for consumer, latency in self._probed:
+            latency.begin(*_delivered(consumer))
 
     def probe(self, now_ns: int, ts_ns: int) -> bool:
         """After a wake: time deliveries and nothing else.
@@ -138,14 +145,15 @@ class ChannelObserver:
         latency = self._publisher.latency
         came = latency.see(self._emit, now_ns, ts_ns, *_published(self._publishing))
         waits = latency.waits
-        for consumer, part in self._consumers.items():
-            came = part.latency.see(self._emit, now_ns, ts_ns, *_delivered(consumer)) or came
-            waits = waits or part.latency.waits
+        for consumer, each in self._probed:
+            came = each.see(self._emit, now_ns, ts_ns, *_delivered(consumer)) or came
+            waits = waits or each.waits
         if came and self._probe_left:
             self._probe_left -= 1
             if not self._probe_left:
-                for each in (self._publisher, *self._consumers.values()):
-                    each.latency.taking = False
+                latency.taking = False
+                for _, each in self._probed:
+                    each.taking = False
         return waits
 
     # --- parts ------------------------------------------------------------------------------------

@@ -13,20 +13,19 @@ from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import Wait, consumer_wait, publisher_wait
 
-REASONS: Final[dict[Wait | None, int]] = {
-    None: int(Reason.NONE),
-    **{wait: int(Reason[wait.name]) for wait in Wait},
-}
-"""Numbers of the reasons in events."""
+REASONS: Final[dict[Wait, int]] = {wait: int(Reason[wait.name]) for wait in Wait}
+"""Numbers of the reasons in events; that of none is 0."""
 
 PROBE_WAKES_MAX: Final = 4
 """Wakes with deliveries whose times one probe takes."""
+PROBE_LINKS_MAX: Final = 4
+"""Links of one session that are probed at a time; all of them in turn."""
 
 
 class SessionObserver:
     """Sees one session. Links that were there when it was made count from then on, later ones whole."""
 
-    __slots__ = ("_connection", "_emit", "_links", "_probe_left", "_session", "_turn")
+    __slots__ = ("_connection", "_emit", "_links", "_probe_left", "_probed", "_session", "_turn")
 
     def __init__(
         self, session: BrokerSession, connection: int, emit: Emit, now_ns: int, *, new: bool
@@ -46,6 +45,7 @@ class SessionObserver:
         self._links: dict[Publisher | Consumer, _Link] = {}
         self._turn = 0
         self._probe_left = 0
+        self._probed: list[tuple[Publisher | Consumer, Latency]] = []
         if not new:
             apps: list[Publisher | Consumer] = [*session.publishers, *session.consumers]
             for app in apps:
@@ -75,7 +75,8 @@ class SessionObserver:
             seen += 1
             credit = publisher.link.credit
             count = credit.delivery_count
-            reason = REASONS[publisher_wait(session, publisher)]
+            wait = publisher_wait(session, publisher)
+            reason = 0 if wait is None else REASONS[wait]
             depth = 0 if publisher.queue is None else publisher.queue.handle.ready
             outstanding = credit.outstanding
             left = credit.link_credit
@@ -90,7 +91,8 @@ class SessionObserver:
             link.trail.turn = turn
             seen += 1
             depth = consumer.ready
-            reason = REASONS[consumer_wait(session, consumer, writer_blocked=writer_blocked, ready=depth)]
+            wait = consumer_wait(session, consumer, writer_blocked=writer_blocked, ready=depth)
+            reason = 0 if wait is None else REASONS[wait]
             sent = consumer.sent
             left = consumer.link.credit.link_credit
             link.trail.see(
@@ -111,8 +113,13 @@ class SessionObserver:
     def begin_probe(self) -> None:
         """Time the deliveries of the next wakes, by `probe`, until their times are known."""
         self._probe_left = PROBE_WAKES_MAX
-        for app, link in self._links.items():
-            link.latency.begin(*_counts(app))
+        links = list(self._links.items())
+        if len(links) > PROBE_LINKS_MAX:
+            first = self._turn * PROBE_LINKS_MAX % len(links)
+            links = [*links[first:], *links[:first]][:PROBE_LINKS_MAX]
+        self._probed = [(app, link.latency) for app, link in links]
+        for app, latency in self._probed:
+            latency.begin(*_counts(app))
 
     def probe(self, now_ns: int, ts_ns: int) -> bool:
         """After a wake: time deliveries and nothing else.
@@ -121,14 +128,14 @@ class SessionObserver:
             Whether to go on; when not, `begin_probe` begins the next one.
         """
         came = waits = False
-        for app, link in self._links.items():
-            came = link.latency.see(self._emit, now_ns, ts_ns, *_counts(app)) or came
-            waits = waits or link.latency.waits
+        for app, latency in self._probed:
+            came = latency.see(self._emit, now_ns, ts_ns, *_counts(app)) or came
+            waits = waits or latency.waits
         if came and self._probe_left:
             self._probe_left -= 1
             if not self._probe_left:
-                for link in self._links.values():
-                    link.latency.taking = False
+                for _, latency in self._probed:
+                    latency.taking = False
         return waits
 
     # --- links ------------------------------------------------------------------------------------

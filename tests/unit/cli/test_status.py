@@ -413,3 +413,29 @@ def test_the_journal_is_summed_up(journal: dict[str, Any], line: str) -> None:
     document = deepcopy(DOCUMENT)
     document["broker"]["journal"] = journal
     assert line in "\n".join(status_view.render(document))
+
+
+RECORDING: dict[str, Any] = {
+    "folder": "/data/recording",
+    "run_id": "r",
+    "every_ms": 50,
+    "events": 1000,
+    "events_written": 900,
+    "events_dropped": 0,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "recording to /data/recording  run r  events 1000  in complete files 900"),
+        ({"events_dropped": 7}, "DROPPED 7: the disk or processor is too slow"),
+    ],
+)
+def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
+    """What was lost is seen without being asked for."""
+    document = deepcopy(DOCUMENT)
+    document["broker"]["recording"] = RECORDING | changes
+    assert line in "\n".join(status_view.render(document))
+    document["broker"]["recording"] = None
+    assert "recording" not in "\n".join(status_view.render(document))

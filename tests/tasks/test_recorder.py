@@ -1,0 +1,549 @@
+"""Recording inside a running broker: who is looked at, what a slow helper costs, what ends a recording."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from functools import partial
+from itertools import pairwise
+from typing import Any, Self
+
+import pytest
+import trio
+
+from amqp10broker.amqp091.methods import BasicConsume, ConfirmSelect, QueueDeclare, QueueDeclareOk
+from amqp10broker.amqp10.performatives import Attach
+from amqp10broker.errors import BrokerError
+from amqp10broker.flowevents.ring import Ring
+from amqp10broker.flowevents.schema import PACK, Kind, Reason
+from amqp10broker.recording.errors import RecordingError
+from amqp10broker.service.observing.channels import ChannelObserver
+from amqp10broker.service.observing.sessions import SessionObserver
+from amqp10broker.tasks import connection091, recorder
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.looking import Looks
+from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.recorder_child import END, EVENTS, FRAME, NOTE, RUN
+from amqp10broker.tasks.recorder_process import RecorderProcess
+from tests.support.rawframes import attach_sender, transfer
+from tests.support.trioclient import connect, pipe_pair, queue_counts, running_broker, settle_down
+from tests.support.trioclient091 import Client091, message
+from tests.support.watching import Event, reasons, total
+from tests.tasks.conftest import LogRecorder
+
+FOLDER = "/recording"
+
+
+class Helper:
+    """In place of the process that writes: keeps what it is sent, as long as nobody stops it.
+
+    Attributes:
+        frames: kind, payload and the count of dropped events of each.
+        goes_on: not set: it takes nothing.
+        answers: what it says, as a memory channel; its end is that of the process.
+    """
+
+    def __init__(self) -> None:
+        self.frames: list[tuple[int, bytes, int]] = []
+        self.rows: list[dict[str, Any]] = []
+        self.goes_on = trio.Event()
+        self.goes_on.set()
+        self.error: RecordingError | None = None
+        self.closed = False
+        self.says, self._answers = trio.open_memory_channel[dict[str, Any]](10)
+
+    async def start(self, folder: str, row: Mapping[str, Any]) -> Self:
+        assert folder == FOLDER
+        if self.error is not None:
+            raise self.error
+        self.rows.append(dict(row))
+        return self
+
+    async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
+        await self.goes_on.wait()
+        await trio.lowlevel.checkpoint()
+        if self.error is not None:
+            raise self.error
+        self.frames.append((kind, payload, dropped))
+        if kind == RUN:
+            self.rows.append(json.loads(payload))
+        if kind == END:
+            self.says.close()
+
+    async def answer(self) -> dict[str, Any] | None:
+        try:
+            return await self._answers.receive()
+        except trio.EndOfChannel:
+            return None
+
+    async def close(self, *, end_s: float = 0) -> None:
+        self.closed = True
+
+    # --- what tests ask ---------------------------------------------------------------------------
+
+    def events(self, run: int = 0) -> list[Event]:
+        """The events of one run."""
+        runs: list[list[Event]] = [[]]
+        for kind, payload, _ in self.frames:
+            if kind == RUN:
+                runs.append([])
+            elif kind == EVENTS:
+                runs[-1] += [Event(*columns) for columns in PACK.iter_unpack(payload)]
+        return runs[run]
+
+    def notes(self) -> dict[str, Any]:
+        """All notes as one."""
+        found: dict[str, Any] = {"queues": {}}
+        for kind, payload, _ in self.frames:
+            if kind == NOTE:
+                note = json.loads(payload)
+                found["queues"] |= note.pop("queues", {})
+                found |= note
+        return found
+
+
+@pytest.fixture
+def helper(monkeypatch: pytest.MonkeyPatch) -> Helper:
+    """The helper of all recordings of a test."""
+    fake = Helper()
+    monkeypatch.setattr(recorder, "RecorderProcess", fake)
+    return fake
+
+
+@pytest.fixture
+def rec_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
+    """What the recorder logs."""
+    log = LogRecorder()
+    monkeypatch.setattr(recorder, "_log", log)
+    return log
+
+
+def small_ring(monkeypatch: pytest.MonkeyPatch, events: int) -> None:
+    """Recordings have a ring of this size."""
+    monkeypatch.setattr(recorder, "Ring", lambda: Ring(events))
+
+
+async def record(broker: Broker, every_ms: int = 0, run_id: str | None = "r") -> None:
+    """Begin to record."""
+    await broker.recordings.start(FOLDER, every_ms=every_ms, run_id=run_id)
+    await settle_down()
+
+
+async def publisher(broker: Broker) -> Any:
+    """A client with a link to publish to q."""
+    client = await connect(broker).open()
+    await client.send(attach_sender(0, "/queues/q"))
+    await client.take(Attach, 1)
+    await client.idle()
+    return client
+
+
+async def publish(client: Any, first: int, count: int) -> None:
+    """Messages, and their confirms."""
+    await client.send(*[transfer(0, number, b"x") for number in range(first, first + count)])
+    assert await client.idle()
+
+
+def declare(broker: Broker, name: str = "q") -> None:
+    """A queue."""
+    broker.catalog.lookup_vhost("/").declare(name, durable=True)
+
+
+async def connect091(broker: Broker, channels: int = 1) -> Client091:
+    """A client of AMQP 0-9-1 whose socket takes a lot."""
+    from tests.support.trioclient import _names
+
+    ours, theirs = pipe_pair(10_000_000)
+    peer = f"client-{next(_names)}"
+    broker.serve(theirs, peer=peer)
+    return await Client091(broker, ours, peer).open(channels=channels)
+
+
+# --- what is told ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("every_ms", [0, 50])
+async def test_a_session_is_told_from_the_beginning_of_the_recording(
+    autojump_clock: object, helper: Helper, every_ms: int
+) -> None:
+    """What it did before does not count; a later one counts whole, also if it ends before a look."""
+    async with running_broker() as broker:
+        declare(broker)
+        early = await publisher(broker)
+        await publish(early, 0, 7)
+        await record(broker, every_ms)
+        await publish(early, 7, 5)
+        late = await connect(broker).open()
+        await late.send(attach_sender(0, "/queues/q"), *[transfer(0, number, b"x") for number in range(3)])
+        await settle_down()
+        await late.vanish()
+        await settle_down()
+        assert queue_counts(broker, "q") == (15, 0)
+        await broker.recordings.stop()
+    events = helper.events()
+    assert total(events, Kind.LINK_IN) == 8
+    if every_ms == 0:
+        assert total(events, Kind.CONFIRM) == 8
+    assert helper.frames[-1][0] == END
+    assert helper.closed
+
+
+async def test_nobody_is_observed_after_the_end(autojump_clock: object, helper: Helper) -> None:
+    """Sessions and channels are as they were before the beginning."""
+    async with running_broker() as broker:
+        declare(broker)
+        client = await publisher(broker)
+        old = await connect091(broker)
+        parts = [*client.task.parts.values(), *old.task.parts.values()]
+        assert [part.on_wake for part in parts] == [None, None]
+        await record(broker)
+        assert None not in [part.on_wake for part in parts]
+        await broker.recordings.stop()
+        assert [part.on_wake for part in parts] == [None, None]
+        assert broker.recordings.recorder is None
+        await publish(client, 0, 3)
+        assert total(helper.events(), Kind.LINK_IN) == 0
+
+
+async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Helper) -> None:
+    """And told as long as they are there."""
+    async with running_broker() as broker:
+        declare(broker, "a")
+        await record(broker, 50)
+        declare(broker, "b")
+        await trio.sleep(0.06)
+        broker.catalog.lookup_vhost("/").remove("a")
+        await trio.sleep(0.06)
+        await broker.recordings.stop()
+    named = {number: entry["name"] for number, entry in helper.notes()["queues"].items()}
+    assert named == {"1": "a", "2": "b"}
+    assert {event.handle for event in helper.events() if event.kind == Kind.QUEUE} == {1, 2}
+
+
+async def test_the_run_begins_when_the_helper_is_there(autojump_clock: object, helper: Helper) -> None:
+    """What it took to start is not part of the run."""
+    async with running_broker() as broker:
+        await record(broker, 50)
+        status = broker.recordings.status()
+        await trio.sleep(1)
+        await broker.recordings.stop()
+    assert status is not None
+    assert helper.notes()["began_ns"] == status["began_ns"] >= helper.rows[0]["began_ns"]
+    assert (helper.rows[0]["sample_ms"], helper.rows[0]["run_id"]) == (50, "r")
+
+
+async def test_a_reader_that_stands_still_is_told(
+    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AMQP 0-9-1: from the moment it stops to the one it goes on, of the channel that it waits for."""
+    async with running_broker() as broker:
+        client = await connect091(broker)
+        await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
+        await record(broker)
+        post_all = RunningQueue.post_all
+        kept: list[Callable[[], None]] = []
+        monkeypatch.setattr(
+            RunningQueue, "post_all", lambda queue, commands: kept.append(partial(post_all, queue, commands))
+        )
+        await client.send(1, message(1, "q", b"x") * 2000)
+        await settle_down()
+        assert client.task.reader_waits == Reason.CREDIT_FLOW
+        monkeypatch.setattr(RunningQueue, "post_all", post_all)
+        for post in kept:
+            post()
+        await settle_down()
+        assert client.task.reader_waits == Reason.NONE
+        assert queue_counts(broker, "q") == (2000, 0)
+        await broker.recordings.stop()
+    events = helper.events()
+    assert total(events, Kind.LINK_IN) == 2000
+    assert reasons(events, Kind.LINK_IN)[Reason.CREDIT_FLOW] > 0
+
+
+async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helper) -> None:
+    """Of connections of AMQP 0-9-1 that have published since."""
+    async with running_broker() as broker:
+        client = await connect091(broker)
+        await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
+        await record(broker, 50)
+        broker.set_alarm("memory", on=True)
+        await client.send(1, message(1, "q", b"x"))
+        await settle_down()
+        assert client.task.reader_waits == Reason.WINDOW_CLOSED_BY_ALARM
+        await trio.sleep(0.2)
+        await broker.recordings.stop()
+    assert Reason.WINDOW_CLOSED_BY_ALARM in reasons(helper.events(), Kind.CONNECTION_IN)
+
+
+def test_the_numbers_of_reasons_are_those_of_the_schema() -> None:
+    """The connection does not load the schema for them."""
+    assert (connection091._CREDIT_FLOW, connection091._ALARM) == (
+        Reason.CREDIT_FLOW,
+        Reason.WINDOW_CLOSED_BY_ALARM,
+    )
+
+
+async def test_both_protocols_are_probed(autojump_clock: object, helper: Helper) -> None:
+    """At intervals, a few wakes are timed after each look."""
+    async with running_broker() as broker:
+        declare(broker)
+        client = await publisher(broker)
+        old = await connect091(broker)
+        await old.send(1, ConfirmSelect(no_wait=True), BasicConsume("q", "c", no_ack=True))
+        await old.idle()
+        await record(broker, 50)
+        await publish(client, 0, 4)
+        await old.send(1, message(1, "q", b"x"))
+        await old.idle()
+        await broker.recordings.stop()
+    confirms = [event for event in helper.events() if event.kind == Kind.CONFIRM]
+    assert sorted(event.n for event in confirms) == [1, 4]
+
+
+# --- bounds ---------------------------------------------------------------------------------------
+
+
+async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
+    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients are served; what did not fit is counted, told in the file, and shown."""
+    small_ring(monkeypatch, 16)
+    async with running_broker() as broker:
+        declare(broker)
+        await record(broker)
+        helper.goes_on = trio.Event()
+        client = await publisher(broker)
+        for number in range(50):
+            await publish(client, number, 1)
+        status = broker.recordings.status()
+        assert status is not None
+        assert queue_counts(broker, "q") == (50, 0)
+        assert status["events_dropped"] > 0
+        helper.goes_on.set()
+        await trio.sleep(0.5)
+        assert total(helper.events(), Kind.DROPPED) >= status["events_dropped"]
+        await publish(client, 50, 1)
+        last = await broker.recordings.stop()
+    events = helper.events()
+    told = [event for event in events if event.kind != Kind.DROPPED]
+    assert last["events"] == len(told) + last["events_dropped"]
+    assert total(events, Kind.DROPPED) == last["events_dropped"] == helper.frames[-1][2]
+
+
+async def test_a_look_that_takes_long_is_not_repeated_soon(
+    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A fiftieth of the time at most."""
+    began: list[float] = []
+
+    def look(self: Looks, *, whole: bool = False) -> float:
+        began.append(trio.current_time())
+        self.cost_ns += 200_000_000
+        return 0.2
+
+    async with running_broker() as broker:
+        await record(broker, 50)
+        monkeypatch.setattr(Looks, "look", look)
+        await trio.sleep(25)
+        await broker.recordings.stop()
+    pauses = [round(later - earlier, 3) for earlier, later in pairwise(began)]
+    assert pauses[:2] == [10, 10]
+
+
+async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_events(
+    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What waits for the helper is bounded, whatever an operator does."""
+    monkeypatch.setattr(recorder, "BACKLOG_BYTES_MAX", 2_000)
+    async with running_broker() as broker:
+        declare(broker)
+        await record(broker)
+        helper.goes_on = trio.Event()
+        client = await publisher(broker)
+        for number in range(30):
+            await publish(client, number, 1)
+            broker.set_flow("max_link_credit", 100 + number, source="test")
+        under_way = broker.recordings.recorder
+        assert under_way is not None
+        waiting = sum(len(payload) for kind, payload, _ in under_way._backlog if kind == EVENTS)
+        assert waiting <= 2_000
+        helper.goes_on.set()
+        await broker.recordings.stop()
+    assert [row["max_link_credit"] for row in helper.rows[1:]] == list(range(100, 130))
+    dropped = [dropped for kind, _, dropped in helper.frames if kind == RUN]
+    assert len(dropped) == 30
+
+
+# --- runs -----------------------------------------------------------------------------------------
+
+
+async def test_another_setting_begins_another_run(autojump_clock: object, helper: Helper) -> None:
+    """Events before it are of the first run, its name is the given one with a number."""
+    async with running_broker() as broker:
+        declare(broker)
+        await record(broker)
+        client = await publisher(broker)
+        await publish(client, 0, 4)
+        broker.set_flow("max_queue_credit", 99, source="test")
+        await publish(client, 4, 3)
+        status = await broker.recordings.stop()
+    assert [row["run_id"] for row in helper.rows] == ["r", "r-2"]
+    assert [row["max_queue_credit"] for row in helper.rows] == [256, 99]
+    assert [total(helper.events(run), Kind.LINK_IN) for run in (0, 1)] == [4, 3]
+    assert status["run_id"] == "r-2"
+    began_ns = helper.rows[1]["began_ns"]
+    assert all(event.ts_ns <= began_ns for event in helper.events(0))
+
+
+async def test_a_run_without_a_name_gets_one(autojump_clock: object, helper: Helper) -> None:
+    async with running_broker() as broker:
+        await record(broker, run_id=None)
+        broker.set_flow("max_queue_credit", 99, source="test")
+        await broker.recordings.stop()
+    first, second = (row["run_id"] for row in helper.rows)
+    assert first != second
+    assert (first[:7], second[:7]) == ("broker-", "broker-")
+
+
+# --- ends -----------------------------------------------------------------------------------------
+
+
+async def test_the_recording_of_the_configuration_ends_with_the_broker(
+    autojump_clock: object, helper: Helper
+) -> None:
+    """After the connections: what they did last is told."""
+    async with running_broker(record=FOLDER, record_every=0, record_run="r") as broker:
+        declare(broker)
+        client = await publisher(broker)
+        await publish(client, 0, 4)
+    assert helper.frames[-1][0] == END
+    assert total(helper.events(), Kind.LINK_IN) == 4
+
+
+async def test_a_broker_that_cannot_record_does_not_start(autojump_clock: object, helper: Helper) -> None:
+    """The error is the recording's own, not a group of it."""
+    helper.error = RecordingError("no disk")
+    with pytest.raises(RecordingError, match="no disk"):
+        async with running_broker(record=FOLDER):
+            pytest.fail("it has started")
+
+
+async def test_an_error_in_the_block_of_a_broker_comes_out_as_it_is(
+    autojump_clock: object, helper: Helper
+) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with running_broker(record=FOLDER):
+            raise ZeroDivisionError
+    assert helper.frames[-1][0] == END
+
+
+@pytest.mark.parametrize("how", ["it says so", "its end", "sending"])
+async def test_a_helper_that_fails_ends_the_recording_only(
+    autojump_clock: object, helper: Helper, rec_log: LogRecorder, how: str
+) -> None:
+    """One entry in the log; another recording may begin."""
+    async with running_broker() as broker:
+        declare(broker)
+        client = await publisher(broker)
+        await record(broker)
+        if how == "it says so":
+            await helper.says.send({"failed": "no room left"})
+        elif how == "its end":
+            helper.says.close()
+        else:
+            helper.error = RecordingError("has ended")
+        await publish(client, 0, 4)
+        assert broker.recordings.recorder is None
+        assert [part.on_wake for part in client.task.parts.values()] == [None]
+        assert [event for event, _ in rec_log.of("error")] == ["recording ended: the broker goes on without"]
+        with pytest.raises(BrokerError, match="its log says why it ended"):
+            await broker.recordings.stop()
+
+
+@pytest.mark.parametrize("every_ms", [0, 50])
+@pytest.mark.parametrize("protocol", [SessionObserver, ChannelObserver])
+async def test_a_fault_of_ours_ends_the_recording_only(
+    autojump_clock: object,
+    helper: Helper,
+    rec_log: LogRecorder,
+    monkeypatch: pytest.MonkeyPatch,
+    every_ms: int,
+    protocol: type,
+) -> None:
+    """In an observer, at a wake or in a look: clients do not notice."""
+
+    def fail(*arguments: Any, **named: Any) -> None:
+        raise ZeroDivisionError("planted")
+
+    async with running_broker() as broker:
+        declare(broker)
+        client, old = await publisher(broker), await connect091(broker)
+        await record(broker, every_ms)
+        monkeypatch.setattr(protocol, "observe", fail)
+        monkeypatch.setattr(protocol, "probe", fail)
+        await publish(client, 0, 4)
+        await old.send(1, message(1, "q", b"x"))
+        await old.idle()
+        assert queue_counts(broker, "q") == (5, 0)
+        assert broker.recordings.recorder is None
+        events = [event for event, _ in rec_log.of("error")]
+        assert events == [
+            "an observer failed by a fault in the broker",
+            "recording ended: the broker goes on without",
+        ]
+
+
+async def test_one_recording_at_a_time(autojump_clock: object, helper: Helper) -> None:
+    """Also if two begin at the same moment."""
+    refused: list[str] = []
+
+    async def start(broker: Broker) -> None:
+        try:
+            await broker.recordings.start(FOLDER, every_ms=50, run_id=None)
+        except BrokerError as error:
+            refused.append(str(error))
+
+    async with running_broker() as broker:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(start, broker)
+            nursery.start_soon(start, broker)
+        await start(broker)
+    assert len(refused) == 2
+    assert all("records already" in text for text in refused)
+
+
+@pytest.mark.parametrize("run_id", ["", "a/b", "_x"])
+async def test_a_run_id_is_a_safe_name(autojump_clock: object, helper: Helper, run_id: str) -> None:
+    async with running_broker() as broker:
+        with pytest.raises(RecordingError, match="choose another name"):
+            await record(broker, run_id=run_id)
+        await record(broker)
+        assert broker.recordings.recorder is not None
+
+
+async def test_who_is_cancelled_while_sending_leaves_no_half_frame() -> None:
+    """The next who sends goes on where it stopped."""
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.setblocking(False)
+    with ours, theirs:
+        process = RecorderProcess(ours, None)  # type: ignore[arg-type]
+        payloads = [bytes([number]) * 1_000_000 for number in range(2)]
+        with trio.move_on_after(0.05) as limit:
+            await process.send(EVENTS, payloads[0])
+        assert limit.cancelled_caught, "the socket took a megabyte at once"
+        received = bytearray()
+        whole = 2 * (FRAME.size + 1_000_000)
+
+        async def take() -> None:
+            while len(received) < whole:
+                await trio.lowlevel.wait_readable(theirs)
+                received.extend(theirs.recv(65_536))
+
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(take)
+                await process.send(EVENTS, payloads[1])
+        frames = [FRAME.pack(EVENTS, len(payload), 0) + payload for payload in payloads]
+        assert bytes(received) == b"".join(frames)

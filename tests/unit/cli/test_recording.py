@@ -1,0 +1,82 @@
+"""``amqp10broker record``: what it asks of the broker, and what it says of the answers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from amqp10broker.cli import admin, main
+
+STATUS: dict[str, Any] = {
+    "folder": "/recording",
+    "run_id": "r",
+    "every_ms": 50,
+    "events": 1,
+    "events_written": 0,
+    "events_dropped": 3,
+    "cost_percent": 0.5,
+}
+
+
+class Broker:
+    """In place of a broker: keeps what it is asked, and answers the same to all."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.answer: Any = STATUS
+
+    def ask(self, place: admin.Place, request: Mapping[str, Any], *, timeout_s: float = 10.0) -> Any:
+        self.asked.append(dict(request))
+        return self.answer
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    """The broker that all commands reach."""
+    fake = Broker()
+    monkeypatch.setattr(admin, "ask", fake.ask)
+    return fake
+
+
+def test_start(broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """The folder is meant as seen from here, whatever folder the broker runs in."""
+    assert main.main(["record", "start", "here"]) == 0
+    assert main.main(["record", "start", str(tmp_path), "--every", "0", "--run", "r"]) == 0
+    assert broker.asked == [
+        {"op": "record-start", "folder": str(Path.cwd() / "here")},
+        {"op": "record-start", "folder": str(tmp_path), "every": 0, "run": "r"},
+    ]
+    assert capsys.readouterr().out == "recording to /recording, run r\n" * 2
+
+
+def test_stop(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.main(["record", "stop"]) == 0
+    assert broker.asked == [{"op": "record-stop"}]
+    says = "recorded to /recording, run r, every 50 ms: 1 event, 0 in complete files, 3 dropped; "
+    says += "observing costs 0.5 % of the broker's processor time\n"
+    assert capsys.readouterr().out == says
+
+
+def test_status(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Exit code 1 if there is no recording, for scripts."""
+    broker.answer = {"recording": STATUS | {"every_ms": 0}}
+    assert main.main(["record", "status"]) == 0
+    assert "run r, at each wake: 1 event" in capsys.readouterr().out
+    broker.answer = {"recording": None}
+    assert main.main(["record", "status"]) == 1
+    assert "does not record" in capsys.readouterr().out
+    assert main.main(["record", "status", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out) is None
+
+
+@pytest.mark.parametrize("every", ["9", "1001", "-1", "x"])
+def test_an_interval_out_of_range_is_refused_here(
+    broker: Broker, capsys: pytest.CaptureFixture[str], every: str
+) -> None:
+    assert main.main(["record", "start", "here", "--every", every]) == 2
+    assert "must be an integer from 10 to 1000, or 0" in capsys.readouterr().err
+    assert broker.asked == []
