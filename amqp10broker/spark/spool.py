@@ -38,6 +38,8 @@ TEMPORARY: Final = ".tmp"
 FORMAT_VERSION: Final = 1
 DIGEST_BYTES: Final = 16
 """Of a message-id; see `queue_seen`."""
+SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
+"""A segment ends with the message that passes this, whatever maxMessagesPerTrigger says: it is in memory."""
 LOCK_WAIT_S: Final = 30.0
 """A query that was stopped a moment ago may still have its process, and with it the lock."""
 
@@ -131,6 +133,21 @@ class Spool:
     def file_path(self, file: SpoolFile) -> str:
         """Where a file of this spool is."""
         return os.path.join(self.path, file.name)
+
+    def check_room(self) -> None:
+        """See that there is room for a segment, before anything is taken for it.
+
+        Raises:
+            SpoolError: there is not.
+        """
+        with _translated(self.path, "use"):
+            free = self._disk.free_bytes(self.path)
+        if free < SEGMENT_BYTES_MAX:
+            raise SpoolError(
+                f"the file system of {self.path} has {free // 1_000_000} MB left, and a segment may need "
+                f"{SEGMENT_BYTES_MAX >> 20}: make room and start the query again; nothing was taken from the "
+                "queue"
+            )
 
     def append(self, pieces: Sequence[bytes], rows: int) -> SpoolFile:
         """Write the next segment; when this returns, it survives a loss of power.
@@ -300,7 +317,7 @@ class Spool:
 
 
 def open_spool(
-    location: str, owner: Owner, *, disk: Disk | None = None, lock_wait_s: float = LOCK_WAIT_S
+    location: str, owner: Owner, *, disk: Disk | None = None, lock_wait_s: float | None = None
 ) -> Spool:
     """Take a spool for this process alone, and make it if it is not there.
 
@@ -308,7 +325,7 @@ def open_spool(
         location: the option spoolLocation.
         owner: whose it is to be.
         disk: the files; the system's own if None.
-        lock_wait_s: how long to wait for another process to let go of it.
+        lock_wait_s: how long to wait for another process to let go of it; None for `LOCK_WAIT_S`.
 
     Raises:
         OptionError: the location is no folder of this machine.
@@ -330,7 +347,7 @@ def open_spool(
         raise SpoolError(
             f"{path} holds other files and no spool: give a spoolLocation that is empty or not there"
         )
-    lock = _lock(path, disk, lock_wait_s)
+    lock = _lock(path, disk, LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
     spool = Spool(path, disk, owner, lock)
     try:
         spool.load()
@@ -438,4 +455,13 @@ def _described(owner: Owner) -> str:
     return f"a {owner.use} query of queue '{owner.queue}' at {owner.broker}{vhost}"
 
 
-__all__ = ["DIGEST_BYTES", "Owner", "Spool", "SpoolFile", "check", "local_path", "open_spool"]
+__all__ = [
+    "DIGEST_BYTES",
+    "SEGMENT_BYTES_MAX",
+    "Owner",
+    "Spool",
+    "SpoolFile",
+    "check",
+    "local_path",
+    "open_spool",
+]

@@ -1,0 +1,199 @@
+"""The network side of a queue source: messages received and settled, connections lost and made again.
+
+Nothing is under way between two calls: credit is granted for what is wanted, and what the queue does not
+have is taken back by drain (part 2, section 2.6.10). Whatever goes wrong, the connection is dropped, and
+messages that are not settled are the queue's again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import Final
+
+from amqp10broker.amqp10.link import ReceiverLink
+from amqp10broker.amqp10.performatives import Attach, Source
+from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.client.blocking import Client
+from amqp10broker.client.blocking_links import Receiver
+from amqp10broker.client.ends import Delivery, ReceiverEnd, SessionOwner
+from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError, TimedOutError
+from amqp10broker.client.management import Management
+from amqp10broker.spark.connection import dial, queue_address, with_retries
+from amqp10broker.spark.errors import QueueUnusable
+from amqp10broker.spark.options import QueueOptions
+from amqp10broker.spark.spool import SEGMENT_BYTES_MAX
+from amqp10broker.spark.stream_ends import OFFSET_SPEC
+
+FIRST_CREDIT: Final = 10
+"""Granted first, to learn how large the messages are."""
+IDLE_S: Final = 15.0
+"""After so long without a word the broker may have taken us for dead: a new connection is made."""
+
+_LOG: Final = logging.getLogger("amqp10broker.spark")
+
+
+class QueueLink:
+    """A receiver for one queue that is connected when it is needed. The `MessageSource` of an `Intake`."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        """Prepare; nothing is connected."""
+        self._options = options
+        self._client: Client | None = None
+        self._receiver: Receiver | None = None
+        self._unsettled: list[Delivery] = []
+        self._used_at = 0.0
+        self._message_bytes = 0.0
+
+    def count(self) -> int | None:
+        """How many messages wait in the queue, as the broker's management says; None if it does not.
+
+        Raises:
+            SparkSourceError: the broker is away for too long, or refuses us.
+        """
+        return with_retries(self._options.connection, self._count, queue=self._options.queue)
+
+    def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
+        """Messages, encoded, which stay unsettled until `settle` or `drop`.
+
+        Args:
+            count: no more than so many; fewer, too, if they are large.
+            wait_s: how long to wait for a first one; 0 takes what is there.
+
+        Raises:
+            SparkSourceError: the broker is away for too long, or refuses us. All is in the queue again.
+        """
+        self._unsettled = with_retries(
+            self._options.connection, lambda: self._receive(count, wait_s), queue=self._options.queue
+        )
+        return [delivery.payload for delivery in self._unsettled]
+
+    def settle(self) -> None:
+        """Tell the broker that what was received is ours. If it cannot be told, it will come again."""
+        assert self._client is not None
+        assert self._receiver is not None
+        try:
+            self._receiver.accept(self._unsettled)
+            self._client.flush()
+        except ClientError as error:
+            _LOG.warning(
+                "queue '%s': the connection was lost before %d messages could be settled; they are in the "
+                "spool, and will come again: %s",
+                self._options.queue,
+                len(self._unsettled),
+                error,
+            )
+            self.drop()
+        self._unsettled = []
+
+    def drop(self) -> None:
+        """Give back what is not settled, and close the connection.
+
+        Said in so many words, because RabbitMQ 4.3 counts messages that come back from a lost connection as
+        failed deliveries, which a quorum queue gives up after some, and released ones not.
+        """
+        if self._unsettled and self._receiver is not None:
+            try:
+                self._receiver.release(self._unsettled)
+            except ClientError:
+                pass  # the connection is lost, and they are the queue's again without our saying so
+        self.close()
+
+    def close(self) -> None:
+        """Close the connection in order."""
+        self._unsettled = []
+        if self._client is not None:
+            self._client.close()
+            self._client = self._receiver = None
+
+    # --- parts --------------------------------------------------------------------------------------
+
+    def _count(self) -> int | None:
+        """Asked on a connection of its own, for the links stay until it ends."""
+        with dial(self._options.connection, purpose="queue") as client:
+            try:
+                status, body = Management(client).ask("GET", queue_address(self._options.queue))
+            except (LinkError, SessionEndedError):
+                return None  # there is no management, or not for this user
+        found = body.get("message_count") if status == 200 and isinstance(body, dict) else None
+        return found if isinstance(found, int) else None
+
+    def _receive(self, count: int, wait_s: float) -> list[Delivery]:
+        try:
+            receiver = self._attached()
+            found: list[Delivery] = []
+            size = 0
+            while len(found) < count and size < SEGMENT_BYTES_MAX:
+                wanted = min(count - len(found), self._credit(size))
+                some = self._fetch(receiver, wanted, 0.0 if found else wait_s)
+                found += some
+                size += sum(len(delivery.payload) for delivery in some)
+                if found:
+                    self._message_bytes = size / len(found)
+                if len(some) < wanted:
+                    break
+        except BaseException:
+            self.drop()
+            raise
+        self._used_at = time.monotonic()
+        return found
+
+    def _credit(self, size: int) -> int:
+        """How many to ask for when there are so many bytes, to pass `SEGMENT_BYTES_MAX` by little."""
+        if not self._message_bytes:
+            return min(FIRST_CREDIT, self._options.link_credit)
+        return max(1, min(self._options.link_credit, int((SEGMENT_BYTES_MAX - size) / self._message_bytes)))
+
+    def _fetch(self, receiver: Receiver, count: int, wait_s: float) -> list[Delivery]:
+        """Up to `count` messages; afterwards none is under way."""
+        assert self._client is not None
+        end = receiver.end
+        end.begin_fetch(count)
+        try:
+            if wait_s:
+                try:
+                    self._client.wait(lambda: bool(end.ready), lambda: end.failure, wait_s, "message")
+                except TimedOutError:
+                    pass  # there is none, which drain will confirm
+            receiver.drain(timeout_s=self._options.idle_timeout_s)
+        finally:
+            end.end_drain()
+        return end.take(count)
+
+    def _attached(self) -> Receiver:
+        if self._receiver is not None and time.monotonic() - self._used_at < IDLE_S:
+            return self._receiver
+        self.close()
+        self._client = client = dial(self._options.connection, purpose="queue")
+        # A stream says that it applies this filter, any other queue does not know it.
+        filters = {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), "next")}
+        end = client.session.receiver(queue_address(self._options.queue), filters=filters, end_type=_QueueEnd)
+        client.attach(end)
+        assert isinstance(end, _QueueEnd)
+        if end.is_stream:
+            raise QueueUnusable(
+                f"'{self._options.queue}' is a stream: read it with the option stream, which needs no spool, "
+                "or name a classic or quorum queue"
+            )
+        self._receiver = Receiver(client, end)
+        return self._receiver
+
+
+class _QueueEnd(ReceiverEnd):
+    """A receiving end that knows whether it is attached to a stream."""
+
+    def __init__(
+        self, session: SessionOwner, link: ReceiverLink, address: str | None, credit_limit: int
+    ) -> None:
+        super().__init__(session, link, address, credit_limit)
+        self.is_stream = False
+
+    def on_attached(self, attach: Attach) -> None:
+        """The broker's attach arrived."""
+        super().on_attached(attach)
+        source = attach.source
+        self.is_stream = isinstance(source, Source) and OFFSET_SPEC in map(str, source.filter or ())
+
+
+__all__ = ["QueueLink"]

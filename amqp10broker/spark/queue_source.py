@@ -1,0 +1,157 @@
+"""The queue source: messages of a classic or quorum queue, through a spool, as batch or as stream.
+
+A queue forgets what is settled, so that it cannot be asked for the same messages again, as Spark does
+after a failure. The spool can: messages are settled when they stand in it, and Spark's offset is the
+number of a segment (`queue_offsets`, ADR 0020). Readers are made on the driver, which alone talks to the
+broker; their copies in tasks read files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from amqp10broker.spark.options import QueueOptions
+from amqp10broker.spark.queue_intake import Intake, recall
+from amqp10broker.spark.queue_link import QueueLink
+from amqp10broker.spark.queue_offsets import QueueOffsets
+from amqp10broker.spark.queue_seen import WINDOW, SeenIds
+from amqp10broker.spark.queue_segments import SegmentPart, message_ids, parts, read_part
+from amqp10broker.spark.row_layouts import RowDecoder
+from amqp10broker.spark.spool import Owner, Spool, open_spool
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+class QueueReader(DataSourceReader):
+    """The reader of a batch query: what the queue holds when it is first planned, and for ever after.
+
+    The first planning takes the messages into the spool and seals it; every later one reads the same
+    rows from there, whatever came into the queue since. So a DataFrame can be counted, cached and written,
+    its tasks can be repeated, and nothing is lost. Another batch needs another spoolLocation.
+    """
+
+    def __init__(self, options: QueueOptions) -> None:
+        """Prepare; nothing is opened or connected."""
+        self._options = options
+
+    def partitions(self) -> Sequence[InputPartition]:
+        """Fill the spool, unless that was done, and say what tasks are to read.
+
+        Raises:
+            SparkSourceError: the broker, or the spool. What is not in the spool is still in the queue.
+        """
+        spool = _open(self._options, "batch")
+        try:
+            if spool.sealed is None:
+                intake = _intake(self._options, spool, _seen(self._options, spool))
+                try:
+                    intake.take_all_of(self._options.max_messages_per_trigger, None)
+                finally:
+                    intake.close()
+                spool.seal()
+            assert spool.sealed is not None
+            return parts(spool, spool.between(0, spool.sealed), self._options.min_partitions)
+        finally:
+            spool.close()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition; in a task. Spark asks for one without a value if there are none."""
+        if isinstance(partition, SegmentPart):
+            yield from read_part(partition)
+
+
+class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """The reader of a streaming query. One object on the driver plans; copies of it read in tasks."""
+
+    def __init__(self, options: QueueOptions) -> None:
+        """Prepare; nothing is opened or connected, for Spark makes objects only to ask what they can do."""
+        self._options = options
+        self._offsets: QueueOffsets | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Copies in tasks have neither spool nor connection."""
+        return {"_options": self._options, "_offsets": None}
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Where a query without checkpoint begins."""
+        return self._opened().initial()
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """The option maxMessagesPerTrigger."""
+        return ReadMaxRows(self._options.max_messages_per_trigger)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Stop at what the queue holds when it is first asked."""
+        self._opened().stop_at_what_is_there()
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Take messages into the spool; see `QueueOffsets.latest`.
+
+        Raises:
+            SparkSourceError: the broker, or the spool. What is not in the spool is still in the queue.
+        """
+        return self._opened().latest(start, limit.max_rows if isinstance(limit, ReadMaxRows) else None)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """What tasks are to read; the same for the same range, however often it is asked.
+
+        Raises:
+            SpoolError: segments of the range are gone.
+        """
+        offsets = self._opened()
+        return parts(offsets.spool, offsets.segments(start, end), self._options.min_partitions)
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """The rows of a partition; in a task."""
+        if isinstance(partition, SegmentPart):
+            yield from read_part(partition)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Spark will not ask for anything up to `end` again: remove it.
+
+        Raises:
+            SpoolError: the disk failed.
+        """
+        self._opened().commit(end)
+
+    def stop(self) -> None:
+        """Close the connection and let go of the spool. Spark may end the process without asking for it."""
+        if self._offsets is not None:
+            self._offsets.close()
+            self._offsets = None
+
+    def _opened(self) -> QueueOffsets:
+        if self._offsets is None:
+            spool = _open(self._options, "stream")
+            try:
+                seen = _seen(self._options, spool)
+            except BaseException:
+                spool.close()
+                raise
+            intake = _intake(self._options, spool, seen)
+            self._offsets = QueueOffsets(spool, intake, seen, self._options.max_messages_per_trigger)
+        return self._offsets
+
+
+def _open(options: QueueOptions, use: str) -> Spool:
+    connection = options.connection
+    owner = Owner(use, options.queue, f"{connection.host}:{connection.port}", connection.vhost or "")
+    return open_spool(options.spool_location, owner)
+
+
+def _seen(options: QueueOptions, spool: Spool) -> SeenIds | None:
+    if not options.deduplicate:
+        return None
+    return recall(spool, WINDOW, lambda segment: message_ids(spool, segment))
+
+
+def _intake(options: QueueOptions, spool: Spool, seen: SeenIds | None) -> Intake:
+    return Intake(QueueLink(options), spool, RowDecoder(options.queue).batch, seen, options.arrow_batch_rows)
+
+
+__all__ = ["QueueReader", "QueueStreamReader"]

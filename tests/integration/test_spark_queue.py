@@ -1,0 +1,563 @@
+"""Readers of the Spark queue source as plain objects against a real broker, files and all."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pika import BasicProperties
+from pika.adapters.blocking_connection import BlockingChannel
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from amqp10broker.client.blocking import Client, connect
+from amqp10broker.client.message import data_message
+from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
+from amqp10broker.spark.options import QueueOptions, parse_source
+from amqp10broker.spark.queue_link import QueueLink
+from amqp10broker.spark.queue_source import QueueReader, QueueStreamReader
+from amqp10broker.spark.spool import SEGMENT_BYTES_MAX
+from tests.support.broker_process import BrokerProcess
+from tests.support.cutting_proxy import CuttingProxy
+
+pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
+
+KINDS = pytest.mark.parametrize("kind", ["classic", "quorum"])
+Offset = dict[str, Any]
+
+
+class Query:
+    """What Spark does with a reader: plans batches, reads them, commits the one before."""
+
+    def __init__(self, options: QueueOptions, start: Offset | None = None) -> None:
+        self.reader = QueueStreamReader(options)
+        self.offset = self.reader.initialOffset() if start is None else start
+        self.before: Offset | None = None
+        _QUERIES.append(self)
+
+    def batch(self, limit: Any = None) -> list[str]:
+        """The bodies of the next batch; empty if there is none."""
+        end = self.reader.latestOffset(self.offset, limit or self.reader.getDefaultReadLimit())
+        if end == self.offset:
+            return []
+        rows = read(self.reader, self.reader.partitions(self.offset, end))
+        if self.before is not None:
+            self.reader.commit(self.offset)
+        self.before, self.offset = self.offset, end
+        return rows
+
+    def all(self, limit: Any = None) -> list[str]:
+        """The bodies of all batches until there is none."""
+        found: list[str] = []
+        while some := self.batch(limit):
+            found += some
+        return found
+
+
+_QUERIES: list[Query] = []
+
+
+@pytest.fixture(autouse=True)
+def stopped_queries() -> Iterator[None]:
+    """Queries that a test has left open are stopped."""
+    yield
+    while _QUERIES:
+        _QUERIES.pop().reader.stop()
+
+
+def read(reader: QueueReader | QueueStreamReader, parts: Iterable[InputPartition]) -> list[str]:
+    """Bodies, read by pickled copies, as tasks do."""
+    copy = pickle.loads(pickle.dumps(reader))
+    return [
+        body.decode()
+        for part in parts
+        for batch in copy.read(pickle.loads(pickle.dumps(part)))
+        for body in batch.column("body").to_pylist()
+    ]
+
+
+@pytest.fixture
+def options(broker: BrokerProcess, queue: str, tmp_path: Path) -> Callable[..., QueueOptions]:
+    """Options of a source for the queue of this test, with a spool of this test."""
+
+    def make(*, port: int = 0, **given: str) -> QueueOptions:
+        url = f"amqp://guest:guest@{broker.host}:{port or broker.port}"
+        spool = {"spoolLocation": str(tmp_path / "spool")}
+        found = parse_source({"url": url, "queue": queue, **spool, **given}, streaming=True)
+        assert isinstance(found, QueueOptions)
+        return found
+
+    return make
+
+
+def client_of(broker: BrokerProcess) -> Client:
+    return connect(broker.host, broker.port, user="guest", password="guest")
+
+
+def declared(channel: BlockingChannel, queue: str, kind: str = "classic", **arguments: Any) -> None:
+    channel.queue_declare(queue, durable=True, arguments={"x-queue-type": kind, **arguments})
+
+
+def fill(broker: BrokerProcess, queue: str, bodies: Sequence[str]) -> None:
+    with client_of(broker) as client:
+        client.sender(f"/queues/{queue}").send_many([data_message(body.encode()) for body in bodies])
+
+
+def numbers(start: int, stop: int) -> list[str]:
+    return [str(number) for number in range(start, stop)]
+
+
+@KINDS
+def test_messages_come_in_order_in_batches_of_at_most_so_many(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    kind: str,
+) -> None:
+    """And leave the queue."""
+    declared(channel, queue, kind)
+    fill(broker, queue, numbers(0, 2500))
+    query = Query(options(maxMessagesPerTrigger="1000"))
+    assert query.batch() == numbers(0, 1000)
+    assert query.batch() == numbers(1000, 2000)
+    assert query.batch() == numbers(2000, 2500)
+    assert query.batch() == []
+    broker.wait_for_counts(queue, ready=0)
+    fill(broker, queue, numbers(2500, 2510))
+    assert query.batch() == numbers(2500, 2510)
+
+
+def test_rows_have_the_columns_of_a_message(
+    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    declared(channel, queue)
+    channel.confirm_delivery()
+    channel.basic_publish("", queue, b"body", BasicProperties(message_id="m1", headers={"h": "v"}))
+    reader = QueueStreamReader(options())
+    start = reader.initialOffset()
+    (part,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    (batch,) = reader.read(part)
+    reader.stop()
+    (row,) = batch.to_pylist()
+    assert (row["stream"], row["offset"], row["messageId"], row["body"]) == (queue, None, "m1", b"body")
+    assert ("h", "v") in row["applicationProperties"]
+
+
+def test_a_range_is_always_the_same_rows(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    """Also in another process, and whatever came into the queue meanwhile."""
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 100))
+    reader = QueueStreamReader(options(maxMessagesPerTrigger="60"))
+    start = reader.initialOffset()
+    middle = reader.latestOffset(start, reader.getDefaultReadLimit())
+    end = reader.latestOffset(middle, reader.getDefaultReadLimit())
+    first = read(reader, reader.partitions(start, middle))
+    assert read(reader, reader.partitions(start, middle)) == first == numbers(0, 60)
+    reader.stop()
+    fill(broker, queue, numbers(100, 200))
+    again = QueueStreamReader(options(maxMessagesPerTrigger="1"))
+    assert read(again, again.partitions(start, middle)) == first
+    assert read(again, again.partitions(start, end)) == numbers(0, 100)
+    assert list(again.partitions(end, end)) == []
+    again.stop()
+
+
+def test_a_segment_that_spark_does_not_know_is_the_next_batch(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    """A crash between latestOffset and Spark's log: the messages are settled, and must not be lost."""
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 30))
+    reader = QueueStreamReader(options(maxMessagesPerTrigger="20"))
+    start = reader.initialOffset()
+    reader.latestOffset(start, reader.getDefaultReadLimit())
+    reader.stop()
+    assert Query(options(maxMessagesPerTrigger="20"), start).all() == numbers(0, 30)
+
+
+def test_a_new_checkpoint_reads_what_the_spool_still_holds(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 30))
+    query = Query(options(maxMessagesPerTrigger="10"))
+    query.all()
+    query.reader.stop()
+    anew = Query(options())
+    assert anew.all()[-10:] == numbers(20, 30)
+
+
+def test_segments_that_nobody_can_ask_for_are_removed(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    tmp_path: Path,
+) -> None:
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 100))
+    query = Query(options(maxMessagesPerTrigger="10"))
+    assert query.all() == numbers(0, 100)
+    query.reader.stop()
+    kept = sorted(path.name.split(".")[0] for path in (tmp_path / "spool").glob("*.arrow"))
+    assert kept == ["000000000010"]
+
+
+def test_all_available_ignores_the_limit(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 95))
+    query = Query(options(maxMessagesPerTrigger="10"))
+    assert query.batch(ReadAllAvailable()) == numbers(0, 95)
+    assert query.offset["segment"] == 10
+
+
+def test_a_limit_below_a_segment_that_is_there_takes_it_whole(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    """A segment is never divided between batches; several small ones share a batch."""
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 40))
+    reader = QueueStreamReader(options(maxMessagesPerTrigger="10"))
+    start = reader.initialOffset()
+    reader.latestOffset(start, ReadAllAvailable())
+    assert reader.latestOffset(start, ReadMaxRows(5))["segment"] == 1
+    assert reader.latestOffset(start, ReadMaxRows(25))["segment"] == 2
+    assert reader.latestOffset(start, ReadMaxRows(40))["segment"] == 4
+    reader.stop()
+
+
+@KINDS
+def test_available_now_stops_at_what_was_there(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    kind: str,
+) -> None:
+    """A publisher that is faster than the query must not keep it running for ever."""
+    declared(channel, queue, kind)
+    fill(broker, queue, numbers(0, 55))
+    query = Query(options(maxMessagesPerTrigger="10"))
+    query.reader.prepareForTriggerAvailableNow()
+    found: list[str] = []
+    rounds = 0
+    while some := query.batch():
+        found += some
+        rounds += 1
+        fill(broker, queue, numbers(1000 * rounds, 1000 * rounds + 20))
+    assert found[:55] == numbers(0, 55)
+    assert len(found) == 55
+    assert rounds == 6
+
+
+def test_available_now_on_an_empty_queue_ends_at_once(
+    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    declared(channel, queue)
+    query = Query(options())
+    query.reader.prepareForTriggerAvailableNow()
+    assert query.batch() == []
+
+
+def test_more_tasks_than_segments(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    """A segment of several record batches is read by several tasks."""
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 1000))
+    given = options(minPartitions="3", arrowBatchSize="100")
+    reader = QueueStreamReader(given)
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    assert len(parts) == 3
+    assert [len(read(reader, [part])) for part in parts] == [300, 300, 400]
+    assert read(reader, parts) == numbers(0, 1000)
+    reader.stop()
+
+
+def test_large_messages_end_a_segment_early(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    """A segment is in memory: its bytes are bounded, too."""
+    declared(channel, queue)
+    size = 1_000_000
+    with client_of(broker) as client:
+        client.sender(f"/queues/{queue}").send_many([data_message(b"x" * size)] * 100)
+    query = Query(options())
+    first, second = query.batch(), query.batch()
+    assert (len(first) + len(second), query.batch()) == (100, [])
+    assert SEGMENT_BYTES_MAX // size <= len(first) < 100
+
+
+# --- duplicates ---------------------------------------------------------------------------------------
+
+
+def publish_with_ids(channel: BlockingChannel, queue: str, ids: Iterable[str | None]) -> None:
+    channel.confirm_delivery()
+    for number, name in enumerate(ids):
+        channel.basic_publish("", queue, str(number).encode(), BasicProperties(message_id=name))
+
+
+def test_message_ids_that_came_before_are_dropped_also_after_a_restart(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    tmp_path: Path,
+) -> None:
+    """Segments are removed meanwhile; what was in them is remembered. Messages without id are kept."""
+    declared(channel, queue)
+    given = options(deduplicate="messageId", maxMessagesPerTrigger="2")
+    query = Query(given)
+    publish_with_ids(channel, queue, ["a", "b", "a", None, "c", "d", "e", None])
+    assert query.all() == ["0", "1", "3", "4", "5", "6", "7"]
+    query.reader.stop()
+    assert list((tmp_path / "spool").glob("*.ids"))
+    again = Query(given, query.offset)
+    publish_with_ids(channel, queue, ["e", "c", "a", None, "f"])
+    assert again.all() == ["3", "4"]
+    broker.wait_for_counts(queue, ready=0)
+
+
+def test_without_deduplication_everything_is_kept(
+    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    declared(channel, queue)
+    query = Query(options())
+    publish_with_ids(channel, queue, ["a", "a", None])
+    assert query.all() == ["0", "1", "2"]
+
+
+# --- batch --------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_batch_is_taken_once_and_then_always_the_same(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    kind: str,
+) -> None:
+    """Spark plans a DataFrame again for each action."""
+    declared(channel, queue, kind)
+    fill(broker, queue, numbers(0, 250))
+    given = options(maxMessagesPerTrigger="100")
+    reader = QueueReader(given)
+    parts = reader.partitions()
+    assert len(parts) == 3
+    assert read(reader, parts) == numbers(0, 250)
+    broker.wait_for_counts(queue, ready=0)
+    fill(broker, queue, numbers(250, 300))
+    assert read(reader, QueueReader(given).partitions()) == numbers(0, 250)
+    broker.wait_for_counts(queue, ready=50)
+
+
+def test_an_empty_queue_is_an_empty_batch_for_ever(
+    broker: BrokerProcess, channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    """Spark reads a partition without value if there are none."""
+    declared(channel, queue)
+    reader = QueueReader(options())
+    assert list(reader.partitions()) == []
+    assert list(reader.read(InputPartition(None))) == []
+    fill(broker, queue, ["late"])
+    assert list(reader.partitions()) == []
+
+
+def test_a_batch_that_was_interrupted_goes_on(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was settled before stands in the spool, and belongs to the batch."""
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 250))
+    given = options(maxMessagesPerTrigger="100")
+    calls = 0
+    receive = QueueLink.receive
+
+    def failing(self: QueueLink, count: int, wait_s: float) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise BrokerUnreachable("gone")
+        return receive(self, count, wait_s)
+
+    monkeypatch.setattr(QueueLink, "receive", failing)
+    with pytest.raises(BrokerUnreachable):
+        QueueReader(given).partitions()
+    monkeypatch.undo()
+    reader = QueueReader(given)
+    assert read(reader, reader.partitions()) == numbers(0, 250)
+
+
+# --- what goes wrong ----------------------------------------------------------------------------------
+
+
+def test_a_queue_that_is_not_there(queue: str, options: Callable[..., QueueOptions]) -> None:
+    query = Query(options())
+    with pytest.raises(QueueUnusable, match=f"there is no queue or stream '{queue}'.*declare it first"):
+        query.batch()
+
+
+def test_a_stream_is_refused(
+    channel: BlockingChannel, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    declared(channel, queue, "stream")
+    query = Query(options())
+    with pytest.raises(QueueUnusable, match="is a stream: read it with the option stream"):
+        query.batch()
+
+
+def test_two_queries_do_not_share_a_spool(
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declared(channel, queue)
+    Query(options())
+    monkeypatch.setattr("amqp10broker.spark.spool.LOCK_WAIT_S", 0.0)
+    with pytest.raises(SpoolError, match="another query uses the spool"):
+        Query(options())
+
+
+def test_a_checkpoint_of_another_spool_is_refused(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    tmp_path: Path,
+) -> None:
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 10))
+    query = Query(options())
+    query.all()
+    query.reader.stop()
+    other = Query(options(spoolLocation=str(tmp_path / "other")), query.offset)
+    with pytest.raises(SpoolError, match="the checkpoint belongs to another spool"):
+        other.batch()
+    other.reader.stop()
+    for path in (tmp_path / "spool").glob("*.arrow"):
+        path.unlink()
+    gone = Query(options(), query.offset)
+    with pytest.raises(SpoolError, match="has read up to segment 1, and the newest here is 0"):
+        gone.batch()
+
+
+def test_a_worker_that_does_not_see_the_spool_says_so(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    tmp_path: Path,
+) -> None:
+    declared(channel, queue)
+    fill(broker, queue, ["x"])
+    reader = QueueStreamReader(options())
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
+    (tmp_path / "spool").rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        SpoolError, match="spoolLocation must be a folder that the driver and all workers see"
+    ):
+        read(reader, parts)
+    reader.stop()
+
+
+def test_a_full_disk_leaves_the_messages_in_the_queue(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Query after query, until there is room."""
+    declared(channel, queue, "quorum")
+    fill(broker, queue, numbers(0, 10))
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("amqp10broker.storage.disk.OsDisk.rename", full)
+    (tmp_path / "spool").mkdir()
+    manifest = {"format": 1, "id": "00", "use": "stream", "queue": queue, "sealed": None}
+    manifest |= {"broker": f"{broker.host}:{broker.port}", "vhost": ""}
+    (tmp_path / "spool" / "spool.json").write_text(json.dumps(manifest))
+    for _ in range(3):
+        query = Query(options())
+        with pytest.raises(SpoolError, match="No space left on device; what was not settled is still in the"):
+            query.batch()
+        query.reader.stop()
+    monkeypatch.undo()
+    query = Query(options())
+    assert query.all() == numbers(0, 10)
+
+
+def test_nothing_is_taken_where_there_is_no_room_for_it(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A quorum queue gives up what came back too often, so that nothing is taken only to be given back."""
+    declared(channel, queue, "quorum", **{"x-delivery-limit": 1})
+    fill(broker, queue, numbers(0, 10))
+    monkeypatch.setattr("amqp10broker.storage.disk.OsDisk.free_bytes", lambda *_: 1_000_000)
+    query = Query(options())
+    for _ in range(5):
+        with pytest.raises(SpoolError, match="has 1 MB left, and a segment may need 64: make room"):
+            query.batch()
+    monkeypatch.undo()
+    assert query.all() == numbers(0, 10)
+
+
+@pytest.mark.parametrize("from_broker", [False, True], ids=["client cut", "broker cut"])
+def test_connections_lost_anywhere_lose_nothing(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    from_broker: bool,
+) -> None:
+    """Each connection is lost after some more bytes than the one before; all messages come, in the end."""
+    declared(channel, queue)
+    fill(broker, queue, numbers(0, 600))
+    with CuttingProxy(broker.port) as proxy:
+        steps = range(900, 4500, 180) if from_broker else range(300, 1500, 80)
+        proxy.cut_after = [(None, step) if from_broker else (step, None) for step in steps]
+        query = Query(options(port=proxy.port, maxMessagesPerTrigger="10", retryTimeout="20s"))
+        found = query.all()
+        query.reader.stop()
+        assert proxy.connections > 10
+    assert set(found) == set(numbers(0, 600))
+    twice = [body for body, times in Counter(found).items() if times > 1]
+    assert len(twice) < 600
+    broker.wait_for_counts(queue, ready=0)
+
+
+def test_a_broker_that_stays_away_fails_the_query_in_time(
+    channel: BlockingChannel, broker: BrokerProcess, queue: str, options: Callable[..., QueueOptions]
+) -> None:
+    declared(channel, queue)
+    with CuttingProxy(broker.port) as proxy:
+        query = Query(options(port=proxy.port, retryTimeout="300ms"))
+        assert query.batch() == []
+        proxy.__exit__(None, None, None)
+        with pytest.raises(BrokerUnreachable, match="does not answer|went away"):
+            query.batch()
