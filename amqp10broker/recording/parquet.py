@@ -24,8 +24,8 @@ PART_EVENTS_MAX: Final = 2_000_000
 """About 15 MB of Parquet: few files, and each small enough for one task of Spark."""
 PART_SECONDS_MAX: Final = 10.0
 """How long a reader that follows a recording waits at most for what has happened."""
-ROW_GROUP_EVENTS: Final = 131_072
-"""8 MB of packed events wait in memory for a row group."""
+ROW_GROUP_EVENTS: Final = 65_536
+"""4 MB of packed events wait in memory for a row group, which takes 30 ms to make."""
 
 
 class EventWriter:
