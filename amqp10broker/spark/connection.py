@@ -163,7 +163,7 @@ def translated(
     again = f" (tried {tries} times in {options.retry_timeout_s:g} s)" if tries > 1 else ""
     match error:
         case TlsError():
-            return BrokerRefused(f"{error}; see the options url, tls.caFile and tls.certificateFile")
+            return BrokerRefused(f"{where}: {error}; see the options url, tls.caFile and tls.certificateFile")
         case LoginError():
             who = f"user '{options.username}'" if options.username is not None else "a client without user"
             return BrokerRefused(
@@ -181,7 +181,9 @@ def translated(
             return BrokerRefused(f"{where}: {error}; see the options username and vhost")
         case ConnectError() | TimedOutError():
             return BrokerUnreachable(f"{where} does not answer{again}: {error}; see the option url")
-    return BrokerUnreachable(f"{where} went away and did not come back{again}: {error}")
+        case ConnectionEndedError() | SessionEndedError():
+            return BrokerUnreachable(f"{where} went away and did not come back{again}: {error}")
+    return SparkSourceError(f"{where}: {error}")
 
 
 def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:

@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import importlib
+from typing import TYPE_CHECKING, Final
+
+from amqp10broker.spark.errors import MissingExtraError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+PYSPARK_MIN: Final = (4, 2)
+"""The first whose Python sources can say how far a batch goes."""
 
 
 def register(spark: SparkSession) -> None:
@@ -15,10 +21,26 @@ def register(spark: SparkSession) -> None:
 
     Args:
         spark: the session.
+
+    Raises:
+        MissingExtraError: pyspark is too old, or pyarrow or numpy is not installed.
     """
+    for package in ("pyspark", "pyarrow", "numpy"):
+        try:
+            module = importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(error.name or package, "spark") from error
+        if package == "pyspark" and _version(module.__version__) < PYSPARK_MIN:
+            needed = ".".join(map(str, PYSPARK_MIN))
+            raise MissingExtraError(f"pyspark {needed} or newer (not {module.__version__})", "spark")
     from amqp10broker.spark.datasource import Amqp10DataSource
 
     spark.dataSource.register(Amqp10DataSource)
+
+
+def _version(text: str) -> tuple[int, ...]:
+    """The first two numbers of a version."""
+    return tuple(int(part) for part in text.split(".")[:2])
 
 
 __all__ = ["register"]

@@ -163,7 +163,7 @@ class _Reading:
     def _nothing_more(self, receiver: BulkReceiver, missing: int) -> bool:
         """Ask whether anything comes; what came with the answer stands in `_waiting`."""
         receiver.grant(min(self._options.link_credit, missing), drain=True)
-        self._wait_for_drain(receiver)
+        self._await_messages_or_drain(receiver)
         self._take(receiver)
         return receiver.exhausted
 
@@ -184,10 +184,7 @@ class _Reading:
                 if receiver.exhausted:
                     break
                 receiver.grant(self._options.link_credit, drain=True)
-            if not receiver.wait(
-                self._options.idle_timeout_s, lambda: bool(receiver.end.payloads) or receiver.end.drained
-            ):
-                self._stalled()
+            self._await_messages_or_drain(receiver)
             self._take(receiver)
             yield from self._batches(rest=receiver.end.drained)
         yield from self._batches(rest=True)
@@ -275,8 +272,9 @@ class _Reading:
                     high - low, f"{high} came after {low - 1}, and the stream begins at {bounds.first}"
                 )
 
-    def _wait_for_drain(self, receiver: BulkReceiver) -> None:
-        if not receiver.wait(self._options.idle_timeout_s, lambda: receiver.end.drained):
+    def _await_messages_or_drain(self, receiver: BulkReceiver) -> None:
+        end = receiver.end
+        if not receiver.wait(self._options.idle_timeout_s, lambda: bool(end.payloads) or end.drained):
             self._stalled()
 
     def _stalled(self) -> None:

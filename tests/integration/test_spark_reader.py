@@ -532,6 +532,22 @@ def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
     assert found == list(range(20_000))
 
 
+def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, tmp_path: Path) -> None:
+    """The connection that it keeps between two batches is gone, and nobody has told it."""
+    data = ("--data-dir", str(tmp_path / "data"))
+    with BrokerProcess(tmp_path, *data) as first:
+        declare(first, "s")
+        fill(first, "s", 10)
+        reader = streaming(first, "s")
+        for _ in range(3):
+            assert reader.latestOffset({"s": 0}, ReadAllAvailable()) == {"s": 10}
+    (again := tmp_path / "again").mkdir()
+    with BrokerProcess(again, "--port", str(first.port), *data) as second:
+        fill(second, "s", 5, first=10)
+        assert reader.latestOffset({"s": 10}, ReadAllAvailable()) == {"s": 15}
+        reader.stop()
+
+
 @pytest.mark.parametrize(
     ("sql", "kind", "words"),
     [

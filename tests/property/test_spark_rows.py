@@ -208,6 +208,32 @@ def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
             assert row.body == encode(value)
 
 
+def test_every_single_byte_damaged() -> None:
+    """Whichever byte differs in one of many, that one is read or refused as by itself."""
+    message = Message(
+        b"body",
+        Properties(message_id="id", to="to", subject="s", content_type=Symbol("ct"), creation_time=5),
+        {"region": "EU", "n": Int(1000), "yes": True},
+        header=Header(durable=True),
+        message_annotations={Symbol("x-text"): "t", Symbol("x-binary"): b"b"},
+    )
+    payloads = variants(message, 20, 1)
+    good = expected(payloads)
+    model = payloads[7]
+    for place in range(len(model)):
+        for octet in {0, 0xFF, model[place] ^ 1, model[place] + 1 & 0xFF}:
+            damaged = model[:place] + bytes((octet,)) + model[place + 1 :]
+            mixed = [*payloads[:7], damaged, *payloads[8:]]
+            try:
+                wanted = [*good[:7], *expected([damaged]), *good[8:]]
+            except UnreadableMessage:
+                with pytest.raises(UnreadableMessage) as raised:
+                    RowDecoder("s").batch(mixed)
+                assert raised.value.place == 7
+            else:
+                assert plain(RowDecoder("s").batch(mixed)) == wanted
+
+
 # --- cases by name ----------------------------------------------------------------------------------
 
 

@@ -1,0 +1,135 @@
+"""What is tried again, what is not, and how a client's errors are told."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp10.errors import Condition
+from amqp10broker.client.errors import (
+    ClientError,
+    ConnectError,
+    ConnectionEndedError,
+    LinkDetachedError,
+    LinkRefusedError,
+    LoginError,
+    MessageTooLargeError,
+    SessionEndedError,
+    TimedOutError,
+    TlsError,
+)
+from amqp10broker.spark import connection
+from amqp10broker.spark.connection import may_pass, queue_address, translated, with_retries
+from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
+from amqp10broker.spark.options import ConnectionOptions
+
+OPTIONS = ConnectionOptions(
+    host="broker",
+    port=5672,
+    tls=False,
+    vhost="shop",
+    username="me",
+    password="hunter2",
+    mechanism="PLAIN",
+    retry_timeout_s=5.0,
+)
+
+
+def refused(kind: type[ClientError], condition: str, **more: str | None) -> ClientError:
+    return kind("the broker said no", condition=condition, **more)
+
+
+def tls(cause: BaseException) -> TlsError:
+    error = TlsError("no TLS")
+    error.__cause__ = cause
+    return error
+
+
+CASES = [
+    (ConnectError("nobody"), True, BrokerUnreachable),
+    (TimedOutError("answer", 1.0), True, BrokerUnreachable),
+    (ConnectionEndedError("lost"), True, BrokerUnreachable),
+    (refused(ConnectionEndedError, Condition.CONNECTION_FORCED), True, BrokerUnreachable),
+    (refused(ConnectionEndedError, Condition.NOT_FOUND), False, BrokerRefused),
+    (refused(ConnectionEndedError, Condition.UNAUTHORIZED_ACCESS), False, BrokerRefused),
+    (refused(SessionEndedError, Condition.NOT_FOUND), False, QueueUnusable),
+    (refused(SessionEndedError, Condition.UNAUTHORIZED_ACCESS), False, BrokerRefused),
+    (refused(SessionEndedError, Condition.INTERNAL_ERROR), True, BrokerUnreachable),
+    (LoginError("refused"), False, BrokerRefused),
+    (tls(ConnectionResetError()), True, BrokerRefused),
+    (tls(OSError("certificate")), False, BrokerRefused),
+    (refused(LinkRefusedError, Condition.NOT_FOUND, address="q"), False, QueueUnusable),
+    (refused(LinkRefusedError, Condition.UNAUTHORIZED_ACCESS, address="q"), False, BrokerRefused),
+    (refused(LinkRefusedError, Condition.PRECONDITION_FAILED, address="q"), False, QueueUnusable),
+    (refused(LinkDetachedError, Condition.RESOURCE_DELETED, address="q"), False, QueueUnusable),
+    (refused(LinkDetachedError, Condition.INTERNAL_ERROR, address="q"), True, QueueUnusable),
+    (MessageTooLargeError(5, 4), False, SparkSourceError),
+]
+
+
+@pytest.mark.parametrize(("error", "again", "kind"), CASES, ids=lambda each: str(each)[:40])
+def test_each_error(error: ClientError, again: bool, kind: type[SparkSourceError]) -> None:
+    """Its class says what to do; its text names the broker, or the option, and no password."""
+    assert may_pass(error) is again
+    told = translated(error, OPTIONS, queue="orders")
+    assert type(told) is kind
+    assert "broker" in str(told)
+    assert "hunter2" not in str(told)
+
+
+def test_texts() -> None:
+    missing = refused(LinkRefusedError, Condition.NOT_FOUND, address="q")
+    told = str(translated(missing, OPTIONS, queue="orders"))
+    assert "there is no queue or stream 'orders' in virtual host 'shop' of broker:5672" in told
+    assert "tried 7 times in 5 s" in str(translated(ConnectError("x"), OPTIONS, tries=7))
+    assert "user 'me' in by SASL PLAIN" in str(translated(LoginError("x"), OPTIONS))
+
+
+class Clock:
+    """Time that passes in `sleep` alone."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+        self.pauses: list[float] = []
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(connection, "time", made)
+    return made
+
+
+def test_pauses_grow_and_end(clock: Clock) -> None:
+    """Doubled up to two seconds, and never beyond the time allowed."""
+
+    def attempt() -> None:
+        raise ConnectError("away")
+
+    with pytest.raises(BrokerUnreachable, match="tried 8 times"):
+        with_retries(OPTIONS, attempt)
+    assert clock.pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, pytest.approx(1.85)]
+    assert sum(clock.pauses) == pytest.approx(5.0)
+
+
+def test_it_succeeds_when_the_broker_is_back(clock: Clock) -> None:
+    tries: list[int] = []
+
+    def attempt() -> str:
+        tries.append(1)
+        if len(tries) < 4:
+            raise ConnectionEndedError("lost")
+        return "there"
+
+    assert with_retries(OPTIONS, attempt) == "there"
+    assert len(clock.pauses) == 3
+
+
+def test_addresses_are_percent_encoded() -> None:
+    assert queue_address("a b/c") == "/queues/a%20b%2Fc"
