@@ -113,8 +113,8 @@ class RecordedRun:
             recorded: what the load process handed over.
             settings: of the broker.
             row: the figures of the tables, kept with the run.
-            queue_type: of the queue that counts.
-            durable: the messages that were there beforehand are durable.
+            queue_type: of the queue that counts, which is that of stream 0.
+            durable: messages that were there beforehand are durable; else those of stream 0 decide.
             more: what else is worth knowing.
 
         Returns:
@@ -133,7 +133,7 @@ class RecordedRun:
         run = replace(
             self._row_of(what, recorded, settings),
             queue_type=queue_type,
-            durable=durable or any(group.durable for group in _publishers(what)),
+            durable=durable or any(group.durable for group in _publishers(what) if group.stream == 0),
             settings=json.dumps(self._described(recorded, settings, row, more or {}), ensure_ascii=False),
         )
         run = replace(run, repetition=self.recording.repetition(run))

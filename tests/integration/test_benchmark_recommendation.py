@@ -20,11 +20,11 @@ from benchmarks.recommendation import HELD_OUT, SWEEP
 from benchmarks.verdict import judge
 
 CREDITS = ["10", "170"]
-REPETITIONS = 3
+REPETITIONS = 2
 ARGUMENTS = [
     "recommendation",
     *("--sweep-credits", *CREDITS, "--sweep-windows", "400", "--sweep-sizes", "100", "--rivals", "1"),
-    *("--duration", "0.3", "--warmup", "0.1", "--repetitions", "2"),
+    *("--duration", "0.2", "--warmup", "0.1", "--repetitions", "2"),
     *("--held-out-repetitions", str(REPETITIONS), "--no-floor", "--label", "test"),
 ]
 

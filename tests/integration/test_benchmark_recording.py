@@ -111,7 +111,7 @@ def test_two_senders_tell_fast_and_slow_apart(tmp_path: Path) -> None:
         assert sums[Kind.CLIENT_SENT, 1] == slow["published"]
         assert (slow["published"] > 0) == case.startswith("with")
         assert run.publishers == (2 if case.startswith("with") else 1)
-        assert run.message_size_bytes == 12
+        assert (run.message_size_bytes, run.queue_type, run.durable) == (12, "classic", False)
         assert len(writers(tmp_path, run)) == 2
 
 

@@ -72,6 +72,18 @@ def test_the_row_has_a_value_in_every_column(tmp_path: Path) -> None:
     assert told["streams_window"] == [asdict(Counts(4, 5, 1, 1, 1))]
 
 
+def test_a_run_is_as_durable_as_its_first_stream(tmp_path: Path) -> None:
+    """A slow neighbour's persistent messages do not make the fast queue's persistent."""
+    recording = Recording(tmp_path, "two_senders", 50)
+    for durable in (False, True):
+        groups = (
+            spec.Publish(("fast",), durable=durable),
+            spec.Publish(("slow",), stream=1, durable=not durable),
+        )
+        row = write(recording.begin("case"), SETTINGS, load_of((spec.Session(publish=groups),)))
+        assert row.durable is durable
+
+
 def test_events_of_the_edges_fall_on_the_right_side_of_the_window(tmp_path: Path) -> None:
     """The sample at the beginning tells of warm-up, that at the end of the window."""
     run = Recording(tmp_path, "sweep", 50).begin("case")
