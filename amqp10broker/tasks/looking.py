@@ -9,8 +9,10 @@ of confirming and settling, too.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Final
+
+import trio
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.service.observing.others import ConnectionObserver, ProcessObserver, QueueObserver
@@ -27,6 +29,9 @@ if TYPE_CHECKING:
 
 PROBES_MAX: Final = 4
 """Sessions and channels that are probed after one look."""
+TURN_NS: Final = 1_000_000
+"""Others have their turn when a look has taken so much processor time; a step of it is a connection."""
+QUEUES_A_STEP: Final = 64
 MEMORY_NS: Final = 1_000_000_000
 """How often memory is measured: reading it takes as long as a dozen links."""
 
@@ -84,34 +89,53 @@ class Looks:
                     self._watch(connection, running, now_ns, new=False)
         self.look()
 
-    def look(self, *, whole: bool = False) -> float:
-        """Look at everything once.
+    def look(self, *, whole: bool = False) -> None:
+        """Look at everything once, at one time.
 
         Args:
             whole: tell the elapsed time up to now, also of what has not moved.
-
-        Returns:
-            Seconds of processor time that it took.
         """
-        began_ns = time.thread_time_ns()
-        now_ns, ts_ns = self._set_times()
+        for _ in self._timed(self._steps(whole=whole)):
+            pass
+
+    async def look_in_turns(self) -> None:
+        """Look at everything once, and let others have their turn again and again.
+
+        So each thing is looked at at a time of its own; its elapsed time is right all the same.
+        """
+        pause_ns = self.cost_ns + TURN_NS
+        for _ in self._timed(self._steps(whole=False)):
+            if self.cost_ns >= pause_ns:
+                await trio.lowlevel.checkpoint()
+                pause_ns = self.cost_ns + TURN_NS
+
+    def _timed(self, steps: Iterator[None]) -> Iterator[None]:
+        """Go through steps, count the processor time of each, and end with the first that fails."""
+        more = True
+        while more:
+            began_ns = time.thread_time_ns()
+            try:
+                more = next(steps, self) is not self
+            except Exception as error:
+                self._on_crash(error)
+                more = False
+            self.cost_ns += time.thread_time_ns() - began_ns
+            yield
+
+    def _steps(self, *, whole: bool) -> Iterator[None]:
         self.count += 1
-        try:
-            self._look_at_connections(now_ns, ts_ns, whole=whole)
-            self._look_at_the_rest(now_ns, ts_ns, whole=whole)
-            self._look_at_queues(now_ns, ts_ns, whole=whole)
-            if now_ns - self._measured_ns >= MEMORY_NS:
-                self._measured_ns, self._rss_bytes = now_ns, rss_bytes()
-            self._process.observe(
-                now_ns, ts_ns, rss_bytes=self._rss_bytes, processor_ns=time.process_time_ns()
-            )
-            if not self._each_wake:
-                self._probe(now_ns)
-        except Exception as error:
-            self._on_crash(error)
-        cost_ns = time.thread_time_ns() - began_ns
-        self.cost_ns += cost_ns
-        return cost_ns / 1e9
+        for connection in list(self._broker.connections.values()):
+            self._look_at(connection, whole=whole)
+            yield
+        self._look_at_the_rest(whole=whole)
+        yield
+        yield from self._look_at_queues(whole=whole)
+        now_ns, ts_ns = self._set_times()
+        if now_ns - self._measured_ns >= MEMORY_NS:
+            self._measured_ns, self._rss_bytes = now_ns, rss_bytes()
+        self._process.observe(now_ns, ts_ns, rss_bytes=self._rss_bytes, processor_ns=time.process_time_ns())
+        if not self._each_wake:
+            self._probe(now_ns)
 
     def join(
         self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel
@@ -147,27 +171,27 @@ class Looks:
 
     # --- sessions, channels, their connections ----------------------------------------------------
 
-    def _look_at_connections(self, now_ns: int, ts_ns: int, *, whole: bool) -> None:
+    def _look_at(self, connection: Connection10 | Connection091, *, whole: bool) -> None:
+        now_ns, ts_ns = self._set_times()
+        observer = self._connections.get(connection)
+        if observer is None:
+            observer = self._connection_observer(connection, now_ns, new=True)
+            self._connections[connection] = observer
+        _observe_bytes(observer, connection, now_ns, ts_ns, whole=whole)
+        for running in connection.parts.values():
+            watch = self._watches.get(running)
+            if watch is None:
+                watch = self._watch(connection, running, now_ns, new=True)
+            watch.turn = self.count
+            watch.look(now_ns, ts_ns, whole=whole)
+
+    def _look_at_the_rest(self, *, whole: bool) -> None:
+        """Connections that are gone, and sessions and channels that their connections know no more."""
+        now_ns, ts_ns = self._set_times()
         connections = self._broker.connections
-        for connection in connections.values():
-            observer = self._connections.get(connection)
-            if observer is None:
-                observer = self._connection_observer(connection, now_ns, new=True)
-                self._connections[connection] = observer
-            _observe_bytes(observer, connection, now_ns, ts_ns, whole=whole)
-            for running in connection.parts.values():
-                watch = self._watches.get(running)
-                if watch is None:
-                    watch = self._watch(connection, running, now_ns, new=True)
-                watch.turn = self.count
-                watch.look(now_ns, ts_ns, whole=whole)
         if len(self._connections) > len(connections):
             for connection in [each for each in self._connections if each.number not in connections]:
-                observer = self._connections.pop(connection)
-                _observe_bytes(observer, connection, now_ns, ts_ns, whole=True)
-
-    def _look_at_the_rest(self, now_ns: int, ts_ns: int, *, whole: bool) -> None:
-        """Sessions and channels that their connections know no more."""
+                _observe_bytes(self._connections.pop(connection), connection, now_ns, ts_ns, whole=True)
         for running, watch in list(self._watches.items()):
             if watch.over:
                 del self._watches[running]
@@ -216,20 +240,23 @@ class Looks:
 
     # --- queues -----------------------------------------------------------------------------------
 
-    def _look_at_queues(self, now_ns: int, ts_ns: int, *, whole: bool) -> None:
-        seen = 0
-        for queue in self._broker.catalog:
-            observer = self._queues.get(queue)
-            if observer is None:
-                self._queue_number += 1
-                observer = self._queues[queue] = QueueObserver(self._queue_number, self._emit, now_ns)
-                self._on_queue(self._queue_number, queue)
-            observer.turn = self.count
-            seen += 1
-            counts = queue.handle.counts()
-            depth, unsettled = counts["messages_ready"], counts["messages_unsettled"]
-            observer.observe(now_ns, ts_ns, depth=depth, unsettled=unsettled, whole=whole)
-        if seen < len(self._queues):
+    def _look_at_queues(self, *, whole: bool) -> Iterator[None]:
+        queues = list(self._broker.catalog)
+        for first in range(0, len(queues), QUEUES_A_STEP):
+            now_ns, ts_ns = self._set_times()
+            for queue in queues[first : first + QUEUES_A_STEP]:
+                observer = self._queues.get(queue)
+                if observer is None:
+                    self._queue_number += 1
+                    observer = self._queues[queue] = QueueObserver(self._queue_number, self._emit, now_ns)
+                    self._on_queue(self._queue_number, queue)
+                observer.turn = self.count
+                counts = queue.handle.counts()
+                depth, unsettled = counts["messages_ready"], counts["messages_unsettled"]
+                observer.observe(now_ns, ts_ns, depth=depth, unsettled=unsettled, whole=whole)
+            yield
+        if len(queues) < len(self._queues):
+            now_ns, ts_ns = self._set_times()
             for queue in [each for each, of in self._queues.items() if of.turn != self.count]:
                 self._queues.pop(queue).observe(now_ns, ts_ns, depth=0, unsettled=0, whole=True)
 

@@ -278,11 +278,14 @@ class Recorder:
         every_s = (every_ms or EVERY_WAKE_LOOK_MS) / 1000
         before_ns = looks.cost_ns
         while True:
-            took_s = looks.look()
-            # What the probes since the last look have taken counts, too.
-            cost_s = (looks.cost_ns - before_ns) / 1e9 if every_ms else took_s
+            began = trio.current_time()
+            if not every_ms:
+                before_ns = looks.cost_ns  # what observing wakes costs is no reason to look less often
+            await looks.look_in_turns()
+            # With what the probes since the last look have taken.
+            cost_s = (looks.cost_ns - before_ns) / 1e9
             before_ns = looks.cost_ns
-            await trio.sleep(max(every_s - took_s, LOOK_SHARE * cost_s))
+            await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
 
     def join(
         self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel

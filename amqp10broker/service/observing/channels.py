@@ -20,6 +20,7 @@ class ChannelObserver:
 
     __slots__ = (
         "_channel",
+        "_confirming",
         "_connection",
         "_consumers",
         "_emit",
@@ -52,6 +53,7 @@ class ChannelObserver:
         self._probe_left = 0
         self._probed: list[tuple[Consumer, Latency]] = []
         self._publishing = channel.publishing
+        self._confirming = False
         self._publisher = self._new_publisher(now_ns, from_now=not new)
         if not new:
             for consumer in channel.consuming.consumers.values():
@@ -94,6 +96,10 @@ class ChannelObserver:
                 emit, now_ns, ts_ns, published, reader_waits, credit, 0, unconfirmed, 0, whole=whole
             )
             if latencies and publishing.confirming:
+                if not self._confirming:
+                    self._confirming = True
+                    before = publishing.published_before_confirms
+                    publisher.latency.begin(before, before)
                 publisher.latency.see(emit, now_ns, ts_ns, published, published - unconfirmed)
         self._turn = turn = self._turn + 1
         consumers = channel.consuming.consumers
@@ -125,8 +131,10 @@ class ChannelObserver:
     def begin_probe(self) -> None:
         """Time the deliveries of the next wakes, by `probe`, until their times are known."""
         self._probe_left = PROBE_WAKES_MAX
+        self._confirming = self._publishing.confirming
         self._publisher.latency.begin(*_published(self._publishing))
-        consumers = list(self._consumers.items())
+        self._publisher.latency.taking = self._confirming
+        consumers = [each for each in self._consumers.items() if not each[0].no_ack]
         if len(consumers) > PROBE_LINKS_MAX:
             first = self._turn * PROBE_LINKS_MAX % len(consumers)
             consumers = [*consumers[first:], *consumers[:first]][:PROBE_LINKS_MAX]
@@ -143,7 +151,9 @@ class ChannelObserver:
         if self._channel.publishing is not self._publishing:
             return False
         latency = self._publisher.latency
-        came = latency.see(self._emit, now_ns, ts_ns, *_published(self._publishing))
+        came = False
+        if self._confirming:
+            came = latency.see(self._emit, now_ns, ts_ns, *_published(self._publishing))
         waits = latency.waits
         for consumer, each in self._probed:
             came = each.see(self._emit, now_ns, ts_ns, *_delivered(consumer)) or came
@@ -160,6 +170,7 @@ class ChannelObserver:
 
     def _new_publisher(self, now_ns: int, *, from_now: bool) -> _Part:
         counts = _published(self._publishing) if from_now else (0, 0)
+        self._confirming = from_now and self._publishing.confirming
         return self._new_part((Kind.LINK_IN, Kind.CONFIRM), 0, counts, now_ns)
 
     def _new_consumer(self, consumer: Consumer, now_ns: int, *, from_now: bool) -> _Part:
@@ -184,7 +195,7 @@ class ChannelObserver:
             part = self._consumers.pop(consumer)
             written, settled = _delivered(consumer)
             part.trail.see(self._emit, now_ns, ts_ns, written, 0, 0, 0, 0, 0, whole=True)
-            if latencies:
+            if latencies and not consumer.no_ack:
                 part.latency.see(self._emit, now_ns, ts_ns, written, settled)
 
 
@@ -228,12 +239,12 @@ def _unconfirmed(publishing: Publishing) -> int:
 
 
 def _published(publishing: Publishing) -> tuple[int, int]:
-    """Messages that have come, and those that the client was told of; without confirms nothing is timed."""
+    """Messages that have come, and those that the client was told of."""
     published = publishing.published
-    return published, published - publishing.waiting if publishing.confirming else published
+    return published, published - publishing.waiting
 
 
 def _delivered(consumer: Consumer) -> tuple[int, int]:
-    """Deliveries that were written, and those that are settled; without acknowledgements nothing is timed."""
+    """Deliveries that were written, and those that are settled."""
     written = consumer.written
-    return written, written if consumer.no_ack else written - consumer.unacked
+    return written, written - consumer.unacked

@@ -98,7 +98,7 @@ class SessionObserver:
             link.trail.see(
                 emit, now_ns, ts_ns, sent, reason, left, window, consumer.queue_credit, depth, whole=whole
             )
-            if latencies and not consumer.link.settled:
+            if latencies and _is_settled_later(consumer):
                 link.latency.see(emit, now_ns, ts_ns, sent, consumer.settled)
         if seen < len(links):
             self._forget_gone(now_ns, ts_ns, latencies=latencies)
@@ -113,7 +113,7 @@ class SessionObserver:
     def begin_probe(self) -> None:
         """Time the deliveries of the next wakes, by `probe`, until their times are known."""
         self._probe_left = PROBE_WAKES_MAX
-        links = list(self._links.items())
+        links = [each for each in self._links.items() if _is_settled_later(each[0])]
         if len(links) > PROBE_LINKS_MAX:
             first = self._turn * PROBE_LINKS_MAX % len(links)
             links = [*links[first:], *links[:first]][:PROBE_LINKS_MAX]
@@ -160,7 +160,7 @@ class SessionObserver:
             link = self._links.pop(app)
             came, done = _counts(app)
             link.trail.see(self._emit, now_ns, ts_ns, came, 0, 0, 0, 0, 0, whole=True)
-            if latencies:
+            if latencies and _is_settled_later(app):
                 link.latency.see(self._emit, now_ns, ts_ns, came, done)
 
 
@@ -179,9 +179,12 @@ def _counts(app: Publisher | Consumer) -> tuple[int, int]:
     if isinstance(app, Publisher):
         credit = app.link.credit
         return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
-    if app.link.settled:
-        return app.sent, app.sent
     return app.sent, app.settled
+
+
+def _is_settled_later(app: Publisher | Consumer) -> bool:
+    """Whether there is something to time: what a consumer gets settled is done when it is sent."""
+    return isinstance(app, Publisher) or not app.link.settled
 
 
 def _first_count(app: Publisher | Consumer) -> int:

@@ -278,6 +278,28 @@ def test_a_probe_times_what_comes_next() -> None:
     ]
 
 
+def test_a_probe_times_nothing_that_nobody_answers() -> None:
+    """Publishing without confirms, and consuming without acknowledgements: it is done at once."""
+    watched = Watched()
+    watched.latencies = False
+    watched.channel.consume("q", "c", no_ack=True)
+    watched.publish(2)
+    watched.observer.begin_probe()
+    watched.channel.publish("q", b"x")
+    assert watched.observer.probe(watched.seen.now_ns, S) is False
+    assert watched.seen.take(Kind.CONFIRM, Kind.SETTLE) == []
+
+
+def test_what_was_published_before_confirms_is_not_timed() -> None:
+    """Also when it is observed together with what came behind."""
+    watched = Watched()
+    watched.publish(2)
+    watched.channel.publish("q", b"x")
+    watched.channel.say(ConfirmSelect())
+    watched.publish(4)
+    assert [event.n for event in watched.seen.take(Kind.CONFIRM)] == [4]
+
+
 def test_a_probe_ends_with_the_channel() -> None:
     watched = Watched()
     watched.publish(2)

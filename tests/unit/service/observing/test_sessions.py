@@ -243,6 +243,10 @@ def test_a_link_that_is_sent_settled_has_nothing_to_time() -> None:
     watched.scene.do("publish q 5")
     watched.do("C> ATTACH h=1 snd_settle_mode=settled source=/queues/q", "C> FLOW h=1 dc=0 cr=5", "count q")
     assert total(watched.seen.events, Kind.LINK_OUT) == 5
+    watched.observer.begin_probe()
+    watched.scene.do("publish q 5", "C> FLOW h=1 dc=5 cr=5")
+    assert watched.observer.probe(watched.seen.now_ns, S) is False
+    watched.do("C> DETACH h=1 closed=true")
     assert watched.seen.take(Kind.SETTLE) == []
 
 

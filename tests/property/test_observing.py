@@ -1,0 +1,213 @@
+"""Whatever clients and queues do: observers tell every delivery once, and every moment once.
+
+A session of AMQP 1.0 with a publisher and two consumers on one queue, that confirms late or stands still,
+and a channel of AMQP 0-9-1 likewise; observed after some steps, with or without times of deliveries.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from amqp10broker.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
+from amqp10broker.flowevents.schema import Kind
+from amqp10broker.service.observing.channels import ChannelObserver
+from amqp10broker.service.observing.sessions import SessionObserver
+from tests.support.channel_world import World, tags
+from tests.support.scene import Scene
+from tests.support.watching import Event, Seen, total
+
+STEPS = (
+    *("publish", "put", "grant 1", "grant 2", "stop 1", "settle", "settle all", "withhold", "confirm"),
+    *("stall", "go", "block", "unblock", "look", "look whole", "detach 2"),
+)
+
+
+@dataclass
+class Client:
+    """What the client has done.
+
+    Attributes:
+        sent: deliveries of its own.
+        taken: those that it has settled.
+    """
+
+    sent: int = 0
+    taken: int = 0
+
+
+class Session:
+    """A scene that does steps."""
+
+    def __init__(self, latencies: bool) -> None:
+        self.scene = Scene("q")
+        self.scene.sender("/queues/q")
+        for handle in (1, 2):
+            self.scene.receiver("/queues/q", handle)
+        self.client = Client()
+        self.world = self.scene.world.clients["C"]
+        self.mine = self.world.mine[0]
+        self.service = self.world.sessions[0].service
+        self.queue = self.scene.world.queues["q"]
+        self.seen = Seen()
+        self.began_ns = self.seen.now_ns
+        self.latencies = latencies
+        self.attached = {1, 2}
+        self.observer = SessionObserver(self.service, 1, self.seen.add, self.began_ns, new=True)
+        self.look(after_ns=0)
+
+    def look(self, *, after_ns: int = 10, whole: bool = False) -> None:
+        self.seen.now_ns += after_ns
+        self.observer.observe(
+            self.seen.now_ns,
+            self.seen.now_ns,
+            writer_blocked=self.world.blocked,
+            latencies=self.latencies,
+            whole=whole,
+        )
+
+    def do(self, step: str) -> None:
+        """One step; what cannot be done now is left out."""
+        word, _, argument = step.partition(" ")
+        match word:
+            case "publish":
+                (publisher,) = self.service.publishers
+                count = min(7, publisher.link.credit.link_credit)
+                if count:
+                    first = self.client.sent
+                    self.scene.do(f"C> TRANSFER h=0 did={first}..{first + count - 1}")
+                    self.client.sent += count
+            case "put":
+                self.scene.world.publish("q", 5)
+            case "grant" if int(argument) in self.attached:
+                count = self._consumer(int(argument)).link.credit.delivery_count
+                self.scene.do(f"C> FLOW h={argument} dc={count} cr=9")
+            case "stop" if int(argument) in self.attached:
+                count = self._consumer(int(argument)).link.credit.delivery_count
+                self.scene.do(f"C> FLOW h={argument} dc={count} cr=0")
+            case "settle":
+                unsettled = sorted(self.service.session.unsettled_out)
+                for number in unsettled if argument else unsettled[:1]:
+                    self.scene.do(f"C> DISPOSITION role=receiver first={number} settled=true state=accepted")
+            case "withhold":
+                self.queue.withholding = True
+            case "confirm" if self.queue.held:
+                self.scene.do("confirm q 1")
+            case "stall" | "go" as command:
+                self.scene.do(f"{command} q")
+            case "block":
+                self.world.blocked = True
+            case "unblock":
+                self.scene.world.unblock("C")
+            case "detach" if int(argument) in self.attached and not self.world.blocked:
+                self.attached.discard(int(argument))
+                self.scene.do(f"C> DETACH h={argument} closed=true")
+            case "look":
+                self.look(whole=bool(argument))
+
+    def _consumer(self, handle: int):  # type: ignore[no-untyped-def]
+        return next(each for each in self.service.consumers if each.link.remote_handle == handle)
+
+
+@given(st.lists(st.sampled_from(STEPS), max_size=40), st.booleans())
+def test_a_session_is_told_whole(steps: list[str], latencies: bool) -> None:
+    """Sums of deliveries are those of the client; each link's elapsed times have no gap and no overlap."""
+    session = Session(latencies)
+    for step in steps:
+        session.do(step)
+        if latencies:
+            session.look()
+    session.look(whole=True)
+    session.observer.finish(session.seen.now_ns, session.seen.now_ns)
+    events = session.seen.events
+    assert total(events, Kind.LINK_IN) == session.client.sent
+    assert total(events, Kind.LINK_OUT) == len(session.mine.received)
+    check_times(events, session.began_ns, session.seen.now_ns, gone={2} - session.attached)
+    if latencies:
+        held = len(session.queue.held) + sum(
+            len(getattr(letter, "ids", ())) for letter in session.queue.inbox if hasattr(letter, "messages")
+        )
+        assert total(events, Kind.CONFIRM) == session.client.sent - held
+
+
+def check_times(events: list[Event], began_ns: int, ended_ns: int, gone: set[int]) -> None:
+    """Each link is told from the beginning to the end, or to its own end."""
+    for kind, handle in ((Kind.LINK_IN, 0), (Kind.LINK_OUT, 1), (Kind.LINK_OUT, 2)):
+        its = [event for event in events if event.kind == kind and event.handle == handle]
+        at_ns = began_ns
+        for event in its:
+            assert event.ts_ns - event.value_ns == at_ns
+            at_ns = event.ts_ns
+        assert at_ns == ended_ns or handle in gone
+
+
+CHANNEL_STEPS = (
+    *("publish", "confirms", "stall", "go", "prefetch", "consume", "cancel", "ack", "ack all", "look"),
+)
+
+
+@given(st.lists(st.sampled_from(CHANNEL_STEPS), max_size=40), st.booleans())
+def test_a_channel_is_told_whole(steps: list[str], latencies: bool) -> None:
+    """Sums of messages, deliveries, confirms and acknowledgements are those of the client."""
+    world = World()
+    world.vhost.declare("q")
+    channel = world.channel()
+    seen = Seen()
+    observer = ChannelObserver(channel.service, 1, seen.add, seen.now_ns, new=True)
+    published = delivered = acked = confirmable = 0
+    outstanding: list[int] = []
+
+    def look(*, whole: bool = False) -> None:
+        seen.now_ns += 10
+        observer.observe(
+            seen.now_ns,
+            seen.now_ns,
+            writer_blocked=False,
+            reader_credit=channel.credit.credit,
+            reader_waits=0,
+            latencies=latencies,
+            whole=whole,
+        )
+
+    for step in steps:
+        consumers = channel.service.consuming.consumers
+        confirming = channel.service.publishing.confirming
+        match step:
+            case "publish":
+                channel.send(*[channel.content("q", b"x")] * 6)
+                published += 6
+                confirmable += 6 if confirming else 0
+            case "confirms" if not confirming:
+                channel.send(ConfirmSelect(no_wait=True))
+            case "stall" | "go":
+                world.box("q").stalled = step == "stall"
+            case "prefetch":
+                channel.send(BasicQos(0, 4, False))
+            case "consume" if not consumers and not world.box("q").stalled:
+                delivered += len(tags(new := channel.consume("q", "c")))
+                outstanding += tags(new)
+            case "cancel" if consumers:
+                channel.send(BasicCancel("c", True))
+            case "ack" | "ack all" if outstanding:
+                count = len(outstanding) if step == "ack all" else 1
+                channel.send(BasicAck(outstanding[count - 1], True))
+                acked += count
+                del outstanding[:count]
+            case "look":
+                look()
+        world.rest()
+        came = tags(channel.take())
+        delivered += len(came)
+        outstanding += came
+        if latencies:
+            look()
+    look(whole=True)
+    observer.finish(seen.now_ns, seen.now_ns)
+    assert total(seen.events, Kind.LINK_IN) == published
+    assert total(seen.events, Kind.LINK_OUT) == delivered
+    if latencies:
+        waiting = channel.service.publishing.waiting if channel.service.publishing.confirming else 0
+        assert total(seen.events, Kind.CONFIRM) == confirmable - waiting
+        assert total(seen.events, Kind.SETTLE) <= acked
