@@ -26,6 +26,8 @@ from amqp10broker.spark.schema import arrow_schema
 
 LAYOUTS_MAX: Final = 16
 """Layouts kept; messages of more shapes than this are not repeating themselves."""
+_WORD: Final = 8
+"""Constant bytes are compared so many at a time."""
 _ROWS_WORTH_IT: Final = 8
 """Fewer messages are read one by one: numpy's own cost is that of some ten messages."""
 
@@ -110,13 +112,15 @@ class Sheet:
     """Messages side by side in one buffer.
 
     Attributes:
-        data: all their bytes.
+        data: all their bytes, and eight more.
         array: the same, for numpy.
+        size: bytes without the eight.
         starts, stops: of each message.
     """
 
     def __init__(self, payloads: Sequence[bytes]) -> None:
-        self.data = b"".join(payloads)
+        self.data = b"".join([*payloads, bytes(_WORD)])
+        self.size = len(self.data) - _WORD
         self.array = np.frombuffer(self.data, np.uint8)
         lengths = np.fromiter(map(len, payloads), np.int64, len(payloads))
         self.stops = np.cumsum(lengths)
@@ -169,10 +173,7 @@ class CompiledLayout:
 
     def __init__(self, layout: Layout) -> None:
         self.layout = layout
-        self._blocks = [
-            (block, np.frombuffer(bytes(block.pattern), np.uint8), np.frombuffer(bytes(block.mask), np.uint8))
-            for block in layout.blocks
-        ]
+        self._blocks = [(block, _words(block.pattern), _words(block.mask)) for block in layout.blocks]
 
     def find(self, sheet: Sheet, rows: Any) -> tuple[Any, Any, dict[int, Capture]] | None:
         """The rows that have this layout, the others, and the values; None if there are none."""
@@ -181,11 +182,14 @@ class CompiledLayout:
         captures: dict[int, Capture] = {}
         ends: dict[int, Any] = {}
         for block, pattern, mask in self._blocks:
-            window = _windows(sheet.array, base, len(pattern), good)
+            window = _windows(sheet, base, len(block.pattern))
             if window is None:
                 return None
-            if len(pattern):
-                good &= ((window ^ pattern) & mask).max(axis=1) == 0
+            words = window.view(np.uint64)
+            # Word by word: reducing short rows by numpy takes five times as long.
+            for number in range(len(pattern)):
+                if mask[number]:
+                    good &= (words[:, number] ^ pattern[number]) & mask[number] == 0
             if not good.any():
                 return None
             base = self._follow(block, window, base, good, captures, ends)
@@ -299,13 +303,22 @@ def _learned(payload: bytes) -> CompiledLayout | None:
     return None if layout is None else CompiledLayout(layout)
 
 
-def _windows(array: Any, base: Any, width: int, good: Any) -> Any:
-    """`width` bytes from each of `base`, as rows; None if the buffer is shorter than that."""
-    last = len(array) - width
+def _words(octets: bytearray) -> Any:
+    """Bytes as words of eight, filled up with zeros."""
+    return np.frombuffer(bytes(octets) + bytes(-len(octets) % _WORD), np.uint64)
+
+
+def _windows(sheet: Sheet, base: Any, width: int) -> Any:
+    """`width` bytes from each of `base` and up to seven behind them, as rows of whole words.
+
+    None if all messages together are shorter than that. What begins too near the end, as a message of
+    another layout may seem to, gets other bytes: it ends beyond all messages, and is found out by that.
+    """
+    last = sheet.size - width
     if last < 0:
         return None
-    good &= base <= last
-    every = np.lib.stride_tricks.as_strided(array, (last + 1, width), (1, 1), writeable=False)
+    padded = width + -width % _WORD
+    every = np.lib.stride_tricks.as_strided(sheet.array, (last + 1, padded), (1, 1), writeable=False)
     return every[np.minimum(base, last)]
 
 

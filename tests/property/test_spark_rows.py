@@ -234,6 +234,23 @@ def test_every_single_byte_damaged() -> None:
                 assert plain(RowDecoder("s").batch(mixed)) == wanted
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(b"", Properties(content_type=Symbol("ct"))),
+        Message(b"", application_properties={"k": Symbol("ct")}),
+        Message(Symbol("ct"), kind=BodyKind.VALUE),
+    ],
+)
+def test_symbols_that_are_not_ascii(message: Message) -> None:
+    """Good UTF-8, and no symbol all the same, wherever it stands."""
+    payload = message.encode()
+    damaged = payload.replace(b"ct", "é".encode())
+    with pytest.raises(UnreadableMessage) as raised:
+        RowDecoder("s").batch([payload] * 9 + [damaged] + [payload] * 9)
+    assert raised.value.place == 9
+
+
 # --- cases by name ----------------------------------------------------------------------------------
 
 
