@@ -2,13 +2,13 @@
 
 Spark makes an object of this class in short-lived Python processes on the driver, one for each question it
 has, and asks it for a reader or writer, which it pickles. So nothing is connected here; options are
-checked at the first chance, so that what is wrong is said before a job starts.
+checked at the first chance, so that what is wrong is said before a job starts. The parts are imported when
+a query needs them: sources and sink know nothing of each other.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -45,8 +45,12 @@ class Amqp10DataSource(DataSource):
         """
         options = parse_source(self.options, streaming=False)
         if isinstance(options, StreamOptions):
-            return _part("stream_source", "batch_reader")(options)
-        return _part("queue_source", "QueueReader")(options)
+            from amqp10broker.spark.stream_source import batch_reader
+
+            return batch_reader(options)
+        from amqp10broker.spark.queue_source import QueueReader
+
+        return QueueReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of a streaming query.
@@ -56,8 +60,12 @@ class Amqp10DataSource(DataSource):
         """
         options = parse_source(self.options, streaming=True)
         if isinstance(options, StreamOptions):
-            return _part("stream_source", "StreamStreamReader")(options)
-        return _part("queue_source", "QueueStreamReader")(options)
+            from amqp10broker.spark.stream_source import StreamStreamReader
+
+            return StreamStreamReader(options)
+        from amqp10broker.spark.queue_source import QueueStreamReader
+
+        return QueueStreamReader(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch query.
@@ -65,7 +73,9 @@ class Amqp10DataSource(DataSource):
         Raises:
             OptionError: see `options`.
         """
-        return _part("sink", "SinkWriter")(parse_sink(self.options, streaming=False), schema, overwrite)
+        from amqp10broker.spark.sink import SinkWriter
+
+        return SinkWriter(parse_sink(self.options, streaming=False), schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a streaming query.
@@ -73,12 +83,9 @@ class Amqp10DataSource(DataSource):
         Raises:
             OptionError: see `options`.
         """
-        return _part("sink", "SinkStreamWriter")(parse_sink(self.options, streaming=True), schema, overwrite)
+        from amqp10broker.spark.sink import SinkStreamWriter
 
-
-def _part(module: str, name: str) -> Any:
-    """Out of a sibling module, loaded when a query needs it: sources and sink know nothing of each other."""
-    return getattr(import_module(f"amqp10broker.spark.{module}"), name)
+        return SinkStreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)
 
 
 __all__ = ["Amqp10DataSource"]
