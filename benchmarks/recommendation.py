@@ -233,7 +233,7 @@ def _run(context: Context, aim: Aim, folder: Path) -> Outcome:
     repetitions: int = options.held_out_repetitions or (4 if quick else HELD_OUT_REPETITIONS)
     held_out = sweep.measure(context, again, repetitions, options.sweep_seed + 1)
     outcome = Outcome(
-        sweep.COLUMNS,
+        (*sweep.COLUMNS, "to_best", "to_best_low"),
         context.described_settings() | {"aim": aim.name, "held_out_repetitions": repetitions},
         [{**row, "part": SWEEP} for row in swept] + [{**row, "part": HELD_OUT} for row in held_out],
         sweep.rows_of(held_out, again),
@@ -260,6 +260,8 @@ def _tell(
     if told.weak:
         outcome.notes.append(f"Weak: {told.weak}")
     outcome.notes.append(verdict.describe())
+    row = next(row for row in outcome.rows if row["case"] == cell.name)
+    row |= {"to_best": verdict.ratio, "to_best_low": verdict.low}
     outcome.settings.setdefault("verdicts", []).append(
         {
             **asdict(verdict),

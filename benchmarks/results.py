@@ -88,6 +88,8 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "rss_kb_connection": ("RSS KB/connection", ".1f"),
     "idle_cpu_percent": ("idle CPU %", ".2f"),
     "isolation": ("isolation", ".3f"),
+    "to_best": ("of the best", ".3f"),
+    "to_best_low": ("of the best, at least", ".3f"),
     "together": ("both links / alone", ".3f"),
     "slow_to_fast": ("slow / fast", ".3f"),
     "ratio_091": ("0-9-1 / 1.0 CPU", ".2f"),

@@ -178,6 +178,9 @@ def test_the_verdict_is_that_of_the_true_rates(
     assert any(finding.describe(0.05) in note for note in outcome.notes)
     assert {row["part"] for row in outcome.samples} == {recommendation.SWEEP, recommendation.HELD_OUT}
     assert len(outcome.rows) == 3
+    lows = {row["case"]: row.get("to_best_low") for row in outcome.rows}
+    assert lows.pop(SMALL[recommended].name) == verdict["low"]
+    assert set(lows.values()) == {None}
 
 
 def test_runs_of_another_time_are_never_taken_for_ours(
