@@ -241,12 +241,11 @@ class _Learner:
         """The whole message."""
         data = self._data
         end = len(data)
-        bodies = 0
         seen: set[int] = set()
         while self._pos < end:
             code, start = section_at(data, self._pos, end)
             if code in seen:
-                raise NoLayout
+                raise NoLayout  # several body sections, and what nobody sends
             seen.add(code)
             self._constant(start)
             if code == MESSAGE_ANNOTATIONS:
@@ -256,12 +255,9 @@ class _Learner:
             elif code == APPLICATION_PROPERTIES:
                 self._application_properties()
             elif code in (DATA, AMQP_SEQUENCE, AMQP_VALUE):
-                bodies += 1
                 self._body(code)
             else:
                 self._constant(skip(data, self._pos, end))
-        if bodies > 1:
-            raise NoLayout
 
     def _annotations(self) -> None:
         number, stop = self._open(self._code())

@@ -250,12 +250,11 @@ class _Reading:
         if not (first == self.position and last - first == len(batch) - 1 and last < end):
             low = int(np.searchsorted(offsets, self.position))
             high = int(np.searchsorted(offsets, end))
-            if high < len(batch):
-                last = end - 1  # what was beyond shows that the range was looked at to its end
             batch, offsets = batch.slice(low, high - low), offsets[low:high]
             if self._sql is None:
                 self._check_gaps(offsets)
-        self.position = max(self.position, last + 1)
+        # A message from beyond the range shows, too, that the broker has looked at all of it.
+        self.position = min(max(self.position, last + 1), end)
         if self._sql is None:
             self._whole_to = self.position
         return batch

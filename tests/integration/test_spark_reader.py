@@ -176,6 +176,25 @@ def test_link_credit(broker: BrokerProcess, stream: str, credit: int) -> None:
     assert offsets(found) == list(range(200))
 
 
+def test_no_more_is_asked_for_than_the_range_has(
+    broker: BrokerProcess, stream: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the broker would send beyond it, it would send in vain."""
+    receivers = []
+    attach = stream_range.attach
+
+    def noted(*arguments: Any) -> Any:
+        receivers.append(attach(*arguments))
+        return receivers[-1]
+
+    monkeypatch.setattr(stream_range, "attach", noted)
+    assert (
+        len(list(read_range(options(broker, stream, linkCredit=100), StreamRange(7, 257, True), None))) == 1
+    )
+    (receiver,) = receivers
+    assert receiver.end.received == 250
+
+
 def test_large_messages_end_a_batch_early(
     broker: BrokerProcess, queue: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

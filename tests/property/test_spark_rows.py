@@ -303,6 +303,13 @@ def test_values_as_text(value: Any, text: str | None) -> None:
     assert found == [[("k", text)]] * 10
 
 
+def test_a_section_that_comes_twice() -> None:
+    """The later one counts, as a whole."""
+    payload = Properties(subject="s").encode() + Properties(message_id="m").encode() + section(0x75, b"")
+    assert (read_row(payload).subject, read_row(payload).message_id) == (None, "m")
+    assert plain(RowDecoder("s").batch([payload] * 10)) == expected([payload] * 10)
+
+
 def test_keys_that_become_the_same_text() -> None:
     """A binary or number as key is text, too; of two that are alike the later one stands."""
     pairs = Map(((ULong(1), "a"), ("1", "b"), (b"k", "c")))
