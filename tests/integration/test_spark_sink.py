@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
+from amqp10broker.client.blocking import connect
 from amqp10broker.spark import sink
 from amqp10broker.spark.errors import (
     BrokerRefused,
@@ -261,6 +263,34 @@ def test_lost_connections_lose_nothing_and_duplicates_have_the_same_id(
     assert dict(found) == rows
     assert all(rows[str(name)] == body for name, body in found)
     assert len(found) <= 3000 + 3 * 100
+
+
+def test_a_broker_that_is_killed_and_comes_back_has_every_row(queue: str, task: Task, tmp_path: Path) -> None:
+    """With a data folder: what it accepted is there after the restart, and the rest is sent again."""
+    folder = tmp_path / "broker"
+    folder.mkdir()
+    own = BrokerProcess(folder, "--data-dir", str(tmp_path / "data"))
+    port = own.port
+    own.run_command("declare", "queue", queue)
+    started = [own]
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from batches([b"%d" % number for number in range(2000)])
+        started[-1].kill()
+        started.append(BrokerProcess(folder, "--data-dir", str(tmp_path / "data"), "--port", str(port)))
+        yield from batches([b"%d" % number for number in range(2000, 4000)])
+
+    writer = SinkStreamWriter(options(own, address=f"/queues/{queue}"), BODY, overwrite=False)
+    try:
+        assert writer.write(rows()).accepted == 4000
+        with connect(own.host, port, user="guest", password="guest") as client:
+            receiver = client.receiver(f"/queues/{queue}", credit=0)
+            found = receiver.fetch(10_000, timeout_s=0)
+            bodies = {bytes(delivery.message().body) for delivery in found}
+    finally:
+        started[-1].kill()
+    assert bodies == {b"%d" % number for number in range(4000)}
+    assert len(found) <= 4000 + 1000
 
 
 def test_a_broker_that_stays_away_fails_the_task_in_time(
