@@ -59,7 +59,7 @@ def run(context: Context) -> Outcome:
         with Queues(broker.endpoint) as known:
             known.declare({QUEUE: STREAM})
         _fill(context, broker, rows)
-        with _session(options.spark_cores, Path(folder)) as spark:
+        with session(options.spark_cores, Path(folder)) as spark:
             for repetition in range(context.repetitions):
                 for row in (
                     _raw(context, broker, rows),
@@ -169,7 +169,7 @@ def _query(
         return time.monotonic() - began
 
     def spent() -> tuple[float, float, float, float]:
-        return broker.cpu_s() or 0.0, process_cpu_s(jvm), _python_cpu_s(jvm), _machine_cpu_s()
+        return broker.cpu_s() or 0.0, process_cpu_s(jvm), python_cpu_s(jvm), _machine_cpu_s()
 
     into("warm")
     before = spent()
@@ -194,7 +194,7 @@ def _machine_cpu_s() -> float:
     return sum(map(int, fields[1:4])) / os.sysconf("SC_CLK_TCK")
 
 
-def _python_cpu_s(jvm: int) -> float:
+def python_cpu_s(jvm: int) -> float:
     """Processor time of the processes under the JVM: its Python daemons and their workers."""
     parents: dict[int, int] = {}
     for entry in os.listdir("/proc"):
@@ -229,7 +229,7 @@ def _options(context: Context, broker: OwnBroker) -> dict[str, str]:
 
 
 @contextmanager
-def _session(cores: int, folder: Path) -> Iterator[Any]:
+def session(cores: int, folder: Path) -> Iterator[Any]:
     from amqp10broker.spark.register import register
     from amqp10broker.spark.session import local_session
     from benchmarks.spark_floor import FloorSource
