@@ -188,6 +188,7 @@ def test_a_channel_is_told_whole(steps: list[str], latencies: bool) -> None:
             case "consume" if not consumers and not world.box("q").stalled:
                 delivered += len(tags(new := channel.consume("q", "c")))
                 outstanding += tags(new)
+                look()  # who comes and goes between two looks is not seen
             case "cancel" if consumers:
                 channel.send(BasicCancel("c", True))
             case "ack" | "ack all" if outstanding:
