@@ -106,6 +106,7 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "cores_busy": ("processors busy", ".2f"),
     "machine_busy": ("and with all others", ".2f"),
     "to_floor": ("rate / floor", ".2f"),
+    "to_raw": ("rate / raw frames", ".2f"),
     "rss_bytes_message": ("RSS B/queued msg", ",.0f"),
 }
 

@@ -39,6 +39,7 @@ COLUMNS: Final = (
     "jvm_cpu_us",
     "cores_busy",
     "to_floor",
+    "to_raw",
 )
 
 
@@ -61,11 +62,14 @@ def run(context: Context) -> Outcome:
         _fill(context, broker, rows)
         with session(options.spark_cores, Path(folder)) as spark:
             for repetition in range(context.repetitions):
+                raw = _raw(context, broker, rows)
                 for row in (
-                    _raw(context, broker, rows),
+                    raw,
                     _reader(context, broker, rows),
                     *_queries(context, broker, rows, spark, Path(folder) / str(repetition)),
                 ):
+                    if row["target"] == "broker":
+                        row["to_raw"] = row["rate_per_s"] / raw["rate_per_s"]
                     context.say_row(row)
                     outcome.samples.append(row)
     outcome.notes.append(_limit(outcome.samples, os.cpu_count() or 1))

@@ -113,7 +113,7 @@ class ProbedEnds:
 
 
 def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
-    """What the management says of a stream.
+    """What the management says of a stream; nothing if it does not tell this user.
 
     Raises:
         QueueUnusable: there is no such queue, or it is no stream.
@@ -122,6 +122,8 @@ def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
     status, body = management.ask("GET", f"/queues/{quote(queue, safe='')}")
     if status == 404:
         raise QueueUnusable(f"there is no stream '{queue}': declare it first, or correct the option stream")
+    if status in (401, 403):
+        return {}  # it does not tell this user, who may read the stream all the same
     if status != 200 or not isinstance(body, dict):
         raise QueueUnusable(f"the broker's management says {status} of stream '{queue}': {body}")
     if body.get("type") != "stream":

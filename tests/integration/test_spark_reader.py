@@ -495,6 +495,20 @@ def test_bad_password(broker: BrokerProcess, stream: str) -> None:
         reader.partitions()
 
 
+def test_the_permission_to_read_is_enough(start_broker: StartBroker) -> None:
+    """To configure or write is not needed; without it the query is refused."""
+    broker = start_broker("--user", "guest:guest", "--user", "reader:secret")
+    declare(broker, "s")
+    fill(broker, "s", 10)
+    given = {"url": f"amqp://reader:secret@{broker.host}:{broker.port}", "stream": "s"}
+    reader = batch_reader(parse_source(given, streaming=False))  # type: ignore[arg-type]
+    assert broker.run_command("set-permissions", "reader", "^$", "^$", "^s$").returncode == 0
+    assert len(rows(reader, reader.partitions())) == 10
+    assert broker.run_command("set-permissions", "reader", "^$", "^$", "^$").returncode == 0
+    with pytest.raises(BrokerRefused, match="read access to queue 's' .* refused for user 'reader'"):
+        reader.partitions()
+
+
 def test_nobody_answers() -> None:
     given = {"url": "amqp://127.0.0.1:1", "stream": "s", "retryTimeout": "100ms"}
     reader = batch_reader(parse_source(given, streaming=False))  # type: ignore[arg-type]
@@ -504,7 +518,8 @@ def test_nobody_answers() -> None:
 
 def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: str) -> None:
     """The task goes on behind the last row, and no row comes twice."""
-    given = options(broker, stream, arrowBatchSize=100, linkCredit=100)
+    # No multiple of each other: something waits to become a batch when the connection breaks.
+    given = options(broker, stream, arrowBatchSize=130, linkCredit=100)
     batches = read_range(given, StreamRange(0, COUNT, True), None)
     found = next(batches).to_pylist()
     (entry,) = [
