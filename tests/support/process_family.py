@@ -21,7 +21,7 @@ from typing import Any, Final
 
 WAIT_S: Final = 60.0
 _POLL_S: Final = 0.02
-_VARIABLE: Final = "AMQP10BROKER_TEST_FAMILY"
+_VARIABLE: Final = "TEST_PROCESS_FAMILY"
 _PROC: Final = Path("/proc")
 _LISTENS: Final = "0A"
 
@@ -57,7 +57,7 @@ class Family:
         """Where the family listens."""
         owners = {inode: pid for pid in self.members() for inode in _sockets(pid)}
         return [
-            Listening(owners[inode], address, port, command_line(owners[inode])[:200])
+            Listening(owners[inode], address, port, command_line(owners[inode]))
             for address, port, inode in _listening_sockets()
             if inode in owners
         ]

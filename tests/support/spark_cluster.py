@@ -18,6 +18,7 @@ import pyspark
 
 from amqp10broker.spark.session import LOOPBACK, spark_environment
 from tests.support.process_family import Family, family, wait_until
+from tests.support.spark_process import QUICK_JAVA
 
 EXECUTOR: Final = "CoarseGrainedExecutorBackend"
 """In the command line of an executor."""
@@ -48,7 +49,7 @@ class SparkCluster:
         return {
             "spark.executor.memory": EXECUTOR_MEMORY,
             "spark.executor.cores": "1",
-            "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+            "spark.executor.extraJavaOptions": QUICK_JAVA,
         }
 
     def executors(self) -> list[int]:
@@ -90,7 +91,7 @@ def spark_cluster(
             **members.environment,
             "SPARK_PUBLIC_DNS": LOOPBACK,
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={scratch}",
+            "SPARK_DAEMON_JAVA_OPTS": f"{QUICK_JAVA} -Djava.io.tmpdir={scratch}",
             "TMPDIR": str(scratch),
             "SPARK_LOCAL_DIRS": str(directory / "local"),
         }

@@ -1,16 +1,18 @@
-"""A program that runs one query of the data source, as a Spark application of its own; tests kill it.
+"""A program that runs queries of the data source, as a Spark application of its own; tests kill it.
 
     python -m tests.support.spark_driver PLAN.json
 
-The plan is written by `tests.support.spark_process`. The last line of standard output is the outcome, as
-JSON: ``{"outcome": "ended", ...}`` or ``{"outcome": "failed", "error": ...}``.
+The plan is written by `tests.support.spark_process`, which documents it. How a query ended stands in a file
+of its own, ``outcomes/NAME``, as JSON; each failure on the way in ``outcomes/NAME.1`` and so on.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Plan = Mapping[str, Any]
+
+# Spark gives the Python process of a source ten seconds to start: too few for several on a busy machine.
+STARTING = threading.Lock()
 
 
 def run_range(spark: SparkSession, plan: Plan) -> dict[str, Any]:
@@ -46,17 +51,20 @@ def run_batch(spark: SparkSession, plan: Plan) -> dict[str, Any]:
 
 
 def run_stream(spark: SparkSession, plan: Plan) -> dict[str, Any]:
-    """``spark.readStream`` to Parquet or back to the broker, with a checkpoint."""
+    """``spark.readStream`` to Parquet, to copies of each batch, or back to the broker."""
     frame = spark.readStream.format("amqp10").options(**plan["source"]).load()
-    if plan.get("slow_ms"):
-        frame = slowed(frame, int(plan["slow_ms"]))
+    if "slow_ms" in plan:
+        frame = slowed(frame, int(plan["slow_ms"]), plan["marks"])
     writer = frame.writeStream.option("checkpointLocation", plan["checkpoint"]).trigger(**plan["trigger"])
-    if "to" in plan:
-        query = writer.format("amqp10").options(**plan["to"]).start()
-    elif "copies" in plan:
-        query = writer.foreachBatch(copying(Path(plan["copies"]), plan.get("stop_in"))).start()
-    else:
-        query = writer.format("parquet").start(plan["sink"])
+    with STARTING:
+        if "to" in plan:
+            query = writer.format("amqp10").options(**plan["to"]).start()
+        elif "copies" in plan:
+            query = writer.foreachBatch(copying(Path(plan["copies"]), plan.get("stop_in"))).start()
+        else:
+            query = writer.format("parquet").start(plan["sink"])
+        while query.isActive and query.status["message"].startswith("Initializing"):
+            time.sleep(0.05)
     query.awaitTermination()
     return {"rows": sum(each["numInputRows"] for each in query.recentProgress)}
 
@@ -80,14 +88,25 @@ def copying(folder: Path, stop_in: int | None) -> Callable[[DataFrame, int], Non
     return copy
 
 
-def slowed(frame: DataFrame, delay_ms: int) -> DataFrame:
-    """The same rows through a Python worker that takes its time for each batch of them, to be killed in."""
+def slowed(frame: DataFrame, delay_ms: int, marks: str) -> DataFrame:
+    """The same rows through Python workers that take their time, to be killed in.
+
+    Args:
+        frame: any.
+        delay_ms: for each Arrow batch.
+        marks: a folder; while a worker waits, a file in it has its process id for a name.
+    """
 
     def wait(batches: Any) -> Any:
+        import os
         import time
+        from pathlib import Path
 
+        mark = Path(marks, str(os.getpid()))
         for batch in batches:
+            mark.touch()
             time.sleep(delay_ms / 1000)
+            mark.unlink()
             yield batch
 
     return frame.mapInArrow(wait, frame.schema)
@@ -100,21 +119,43 @@ RUNS: Mapping[str, Callable[[SparkSession, Plan], dict[str, Any]]] = {
 }
 
 
+def run(spark: SparkSession, plan: Plan, note: Path) -> None:
+    """Run one query, and again if it fails and the plan says so; note how it ended."""
+    for attempt in range(1, int(plan.get("attempts", 1)) + 1):
+        try:
+            outcome = {"outcome": "ended", **RUNS[plan["run"]](spark, plan)}
+        except Exception as error:
+            outcome = {"outcome": "failed", "error": str(error), "type": type(error).__name__}
+            write(note.with_name(f"{note.name}.{attempt}"), outcome)
+        else:
+            break
+    write(note, outcome)
+
+
+def write(path: Path, outcome: dict[str, Any]) -> None:
+    """Whole, or not there."""
+    temporary = path.with_name(f".{path.name}")
+    temporary.write_text(json.dumps(outcome))
+    os.replace(temporary, path)
+
+
 def main() -> int:
-    """Run the plan, and print how it ended."""
+    """Run all queries of the plan at the same time."""
     plan = json.loads(Path(sys.argv[1]).read_text())
     spark = local_session("driver", cores=plan["master"], conf=plan["conf"])
-    try:
-        if plan["run"] != "range":
-            from amqp10broker.spark.register import register
+    if any(query["run"] != "range" for query in plan["queries"].values()):
+        from amqp10broker.spark.register import register
 
-            register(spark)
-        outcome = {"outcome": "ended", **RUNS[plan["run"]](spark, plan)}
-    except Exception as error:
-        outcome = {"outcome": "failed", "error": str(error), "type": type(error).__name__}
-    # The newline first: a library may have left a line unfinished.
-    sys.stdout.write("\n" + json.dumps(outcome) + "\n")
-    sys.stdout.flush()
+        register(spark)
+    outcomes = Path(plan["outcomes"])
+    threads = [
+        threading.Thread(target=run, args=(spark, query, outcomes / name))
+        for name, query in plan["queries"].items()
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     spark.stop()
     return 0
 

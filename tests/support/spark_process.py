@@ -1,4 +1,4 @@
-"""A Spark driver as a process that a test starts, watches through its checkpoint, kills and starts again."""
+"""A Spark driver as a process that a test starts, watches through its checkpoints, kills and starts again."""
 
 from __future__ import annotations
 
@@ -6,26 +6,44 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 from tests.support.broker_process import REPOSITORY
-from tests.support.process_family import Family, family, parent_of, wait_until
+from tests.support.process_family import Family, family, wait_until
 
-RUN_S: Final = 240.0
+RUN_S: Final = 300.0
+QUICK_JAVA: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""For what lives for seconds: the second compiler and parallel collectors cost more than they gain."""
 _LOG_TAIL_CHARS: Final = 6000
+
+Query = dict[str, Any]
+"""What one query does, as `spark_driver` reads it.
+
+``run`` is a name of its table RUNS. For ``stream``: ``source`` (options), ``checkpoint``, ``trigger``, and
+one of ``sink`` (a Parquet folder), ``copies`` (a folder; with ``stop_in``, a batch) and ``to`` (options of a
+sink); ``slow_ms`` keeps Python workers busy so long for each batch of rows; ``attempts`` starts it again if
+it fails.
+"""
+
+
+def stream_query(source: Mapping[str, Any], place: Path, **more: Any) -> Query:
+    """A streaming query that ends when it has read all: into ``place/sink``, unless `more` says otherwise."""
+    places = {"checkpoint": place / "checkpoint", "sink": place / "sink"}
+    options = {name: str(value) for name, value in source.items()}
+    return {"run": "stream", "source": options, "trigger": {"availableNow": True}, **places, **more}
 
 
 @dataclass(frozen=True, slots=True)
 class DriverProcess:
-    """A driver that runs one query; `spark_driver` starts it.
+    """A driver that runs queries; `spark_driver` starts it.
 
     Attributes:
         family: its processes: Python, the JVM and, with a local master, the Python workers.
-        directory: its logs.
+        directory: its logs and notes.
     """
 
     family: Family
@@ -37,73 +55,81 @@ class DriverProcess:
         """Whether the program is over."""
         return self.process.poll() is not None
 
+    # --- killing ----------------------------------------------------------------------------------
+
     def kill(self) -> None:
         """SIGKILL to all of it at once, as if the machine had stopped."""
         self.family.kill()
         self.process.wait()
 
-    def kill_part(self, part: str) -> None:
-        """SIGKILL to a part of it, which Spark then finds missing.
+    def kill_worker(self, query: str, of: Family | None = None) -> None:
+        """SIGKILL to the Python process that runs a task of a query that has ``slow_ms``, in its middle.
 
         Args:
-            part: ``driver``, all of it; ``worker``, the Python processes that run tasks at this moment, or
-                the next; ``source``, the Python process of a streaming query that asks for offsets.
+            query: its name.
+            of: the family that the workers are of; with a local master, the driver's.
         """
-        match part:
-            case "driver":
-                self.kill()
-            case "worker":
-                self.wait_for(lambda: kill_python_workers(self.family), "a Python worker to be killed")
-            case "source":
-                assert self.family.kill("python_streaming_source_runner"), self.logs()
-            case _:
-                raise AssertionError(part)
+        marks = self.directory / "marks" / query
+        members = of or self.family
+        self.wait_for(
+            lambda: any(members.kill_one(int(mark.name)) for mark in marks.iterdir()),
+            f"a Python worker at work for {query}",
+        )
 
-    def outcome(self) -> dict[str, Any]:
-        """Wait for the end, and return what the program said of it."""
-        try:
-            self.process.wait(RUN_S)
-        except subprocess.TimeoutExpired:
-            raise AssertionError(f"the driver did not end within {RUN_S:g} s\n{self.logs()}") from None
-        lines = (self.directory / "stdout").read_text().splitlines()
-        assert self.process.returncode == 0, self.logs()
-        assert lines, self.logs()
-        outcome: dict[str, Any] = json.loads(lines[-1])
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def outcome(self, query: str) -> dict[str, Any]:
+        """Wait for the end of a query, and return what is noted of it."""
+        outcome: dict[str, Any] = json.loads(self._wait_for_note(query).read_text())
         return outcome
 
-    def rows(self) -> int:
-        """Wait for an end without failure; how many rows the program counted."""
-        outcome = self.outcome()
-        assert outcome["outcome"] == "ended", f"{outcome.get('error')}\n{self.logs()}"
+    def rows(self, query: str) -> int:
+        """Wait for an end without failure; how many rows were read in this start of it."""
+        outcome = self.outcome(query)
+        assert outcome["outcome"] == "ended", f"{query}: {outcome.get('error')}\n{self.logs()}"
         return int(outcome["rows"])
 
-    def error(self) -> str:
-        """Wait for an end by failure, and return its text."""
-        outcome = self.outcome()
-        assert outcome["outcome"] == "failed", outcome
-        return str(outcome["error"])
+    def error(self, query: str, attempt: int = 1) -> str:
+        """Wait for the failure of an attempt, and return its text."""
+        path = self._wait_for_note(f"{query}.{attempt}", unless=query)
+        return str(json.loads(path.read_text())["error"])
 
     def wait_for(self, condition: Callable[[], Any], what: str) -> Any:
         """Wait for something while the driver runs."""
 
         def holds() -> Any:
+            ended = self.ended  # before it is asked: what it did last counts
             value = condition()
-            assert value or not self.ended, f"the driver ended before: {what}\n{self.logs()}"
+            assert value or not ended, f"the driver ended before: {what}\n{self.logs()}"
             return value
 
         return wait_until(holds, what, timeout_s=RUN_S, explain=self.logs)
 
     def wait_for_batches(self, checkpoint: Path, number: int) -> None:
         """Wait until so many batches of the checkpoint are committed."""
-        self.wait_for(lambda: batches(checkpoint) >= number, f"{number} batches in {checkpoint.name}")
+        self.wait_for(lambda: batches(checkpoint) >= number, f"{number} batches in {checkpoint}")
+
+    def wait_ended(self) -> None:
+        """Wait for the end of the program."""
+        wait_until(lambda: self.ended, "the end of the driver", timeout_s=RUN_S, explain=self.logs)
+        assert self.process.returncode == 0, self.logs()
+
+    def _wait_for_note(self, name: str, unless: str = "") -> Path:
+        folder = self.directory / "outcomes"
+
+        def noted() -> bool:
+            over = bool(unless) and (folder / unless).exists()
+            there = (folder / name).exists()
+            assert there or not over, f"{unless} ended before {name}: {(folder / unless).read_text()}"
+            return there
+
+        self.wait_for(noted, f"{name} in the notes of the driver")
+        return folder / name
 
     def logs(self) -> str:
         """The end of what it wrote, for messages of failing tests."""
-        texts = (
-            f"--- {name}\n{(self.directory / name).read_text(errors='replace')[-_LOG_TAIL_CHARS:]}"
-            for name in ("stdout", "stderr")
-        )
-        return "\n".join(texts)
+        text = (self.directory / "log").read_text(errors="replace")
+        return f"--- log of the driver\n{text[-_LOG_TAIL_CHARS:]}"
 
 
 def batches(checkpoint: Path) -> int:
@@ -112,49 +138,50 @@ def batches(checkpoint: Path) -> int:
     return sum(1 for path in folder.iterdir() if path.name.isdigit()) if folder.is_dir() else 0
 
 
-def kill_python_workers(members: Family) -> int:
-    """SIGKILL to the Python processes that run tasks, not to the daemon that they are forked from."""
-    daemons = members.members("pyspark.daemon")
-    return sum(members.kill_one(pid) for pid in daemons if parent_of(pid) in daemons)
-
-
 @contextmanager
 def spark_driver(
-    directory: Path, run: str, *, java_home: Path | None = None, **plan: Any
+    directory: Path,
+    queries: Mapping[str, Query],
+    *,
+    master: str = "local[4]",
+    conf: Mapping[str, str] | None = None,
+    java_home: Path | None = None,
 ) -> Iterator[DriverProcess]:
     """Start a driver; all of it is ended behind the block.
 
     Args:
-        directory: new, for its logs.
-        run: one of `tests.support.spark_driver.RUNS`.
+        directory: new, for logs and notes.
+        queries: to be run at the same time.
+        master: of the application.
+        conf: further settings of it.
         java_home: of the Java to run; None for the one that `local_session` finds.
-        plan: what that reads. ``master`` and ``conf`` may be left out.
     """
     scratch = directory / "tmp"
-    scratch.mkdir(parents=True)
-    java = {} if java_home is None else {"JAVA_HOME": str(java_home)}
-    conf = {
-        # It lives for seconds, and what it leaves when it is killed is to be where tests leave things.
-        "spark.sql.shuffle.partitions": "1",
-        "spark.driver.extraJavaOptions": f"-XX:TieredStopAtLevel=1 -Djava.io.tmpdir={scratch}",
-        "spark.local.dir": str(scratch),
-        **plan.pop("conf", {}),
+    for folder in (scratch, directory / "outcomes", *(directory / "marks" / name for name in queries)):
+        folder.mkdir(parents=True)
+    plan = {
+        "master": master,
+        "outcomes": directory / "outcomes",
+        "queries": {name: {"marks": directory / "marks" / name, **query} for name, query in queries.items()},
+        "conf": {
+            "spark.sql.shuffle.partitions": "1",
+            # What a killed driver leaves is to be where tests leave things.
+            "spark.driver.extraJavaOptions": f"{QUICK_JAVA} -Djava.io.tmpdir={scratch}",
+            "spark.local.dir": str(scratch),
+            **(conf or {}),
+        },
     }
-    path = directory / "plan.json"
-    path.write_text(json.dumps({"run": run, "master": "local[2]", **plan, "conf": conf}, default=str))
-    with (
-        family() as members,
-        (directory / "stdout").open("wb") as stdout,
-        (directory / "stderr").open("wb") as stderr,
-    ):
+    (directory / "plan").write_text(json.dumps(plan, default=str))
+    java = {} if java_home is None else {"JAVA_HOME": str(java_home)}
+    with family() as members, (directory / "log").open("wb") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.spark_driver", str(path)],
+            [sys.executable, "-m", "tests.support.spark_driver", str(directory / "plan")],
             cwd=REPOSITORY,
             # `local_session` finds Java and the package by itself.
             env={**os.environ, **java, **members.environment, "TMPDIR": str(scratch)},
             stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
+            stdout=log,
+            stderr=subprocess.STDOUT,
             start_new_session=True,
         )
         driver = DriverProcess(members, directory, process)
