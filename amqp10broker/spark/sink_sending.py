@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.amqp10.disposition import Outcome
+from amqp10broker.amqp10.errors import Condition
 from amqp10broker.amqp10.performatives import Accepted, Rejected, Released
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.blocking_links import Sender
-from amqp10broker.client.errors import ClientError, MessageTooLargeError, TimedOutError
+from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeError, TimedOutError
 from amqp10broker.spark.connection import PAUSE_FIRST_S, may_pass, open_client, translated
-from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered
+from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import SinkOptions
 
 PART_MAX: Final = 1000
@@ -135,19 +136,25 @@ class Sending:
         """Wait for the outcomes of the oldest part."""
         assert self._client is not None
         part, end = self._under_way[0], sender.end
-        try:
-            self._client.wait(
-                lambda: not end.waiting(part.keys),
-                lambda: end.failure,
-                self._options.idle_timeout_s,
-                f"outcome of {len(part.keys)} messages",
-            )
-        except TimedOutError as error:
-            raise NotDelivered(
-                f"no outcome for {self._in_flight()} messages within {self._options.idle_timeout_s:g} s: the "
-                "broker withholds credit because the queue is overloaded or an alarm is on (`amqp10broker "
-                "status` says which), or does not answer; allow more with the option idleTimeout"
-            ) from error
+        missing = None
+        while end.waiting(part.keys):
+            before, missing = missing, end.in_flight
+            if missing == before:
+                raise NotDelivered(
+                    f"no outcome for {self._in_flight()} messages, and none came for "
+                    f"{self._options.idle_timeout_s:g} s: the broker withholds credit because the queue is "
+                    "overloaded or an alarm is on (`amqp10broker status` says which), or does not answer; "
+                    "allow more with the option idleTimeout"
+                )
+            try:
+                self._client.wait(
+                    lambda: not end.waiting(part.keys),
+                    lambda: end.failure,
+                    self._options.idle_timeout_s,
+                    "outcomes",
+                )
+            except TimedOutError:
+                pass  # as long as some come, others are waited for
         self._take(part, sender)
 
     def _take(self, part: _Part, sender: Sender) -> None:
@@ -204,16 +211,23 @@ class Sending:
             ):
                 self._take(self._under_way[0], self._sender)
         self._sender = None
-        what = self._address or "the anonymous terminus"
         if not may_pass(error):
-            raise translated(error, self._options.connection, queue=what) from error
+            raise self._permanent(error) from error
         now = time.monotonic()
         if self._retry_until is None:
             self._retry_until = now + self._options.connection.retry_timeout_s
         elif now >= self._retry_until:
-            raise BrokerUnreachable(str(translated(error, self._options.connection, queue=what))) from error
+            raise BrokerUnreachable(str(translated(error, self._options.connection))) from error
         else:
             time.sleep(PAUSE_FIRST_S)
+
+    def _permanent(self, error: ClientError) -> SparkSourceError:
+        """The error for what would fail again."""
+        connection = self._options.connection
+        if isinstance(error, LinkError) and error.condition == Condition.NOT_FOUND:
+            # The broker's own words: an address may name an exchange as well as a queue.
+            return QueueUnusable(f"{connection.host}:{connection.port}: {error}")
+        return translated(error, connection, queue=self._address or "")
 
 
 _Work = Callable[[Sender], None]
@@ -226,7 +240,7 @@ def _not_delivered(row: int, outcome: Outcome | None, address: str | None) -> st
             words = f": {error.description}" if error.description else ""
             return (
                 f"the broker rejected row {row} of this partition{where} with {error.condition}{words}; mend "
-                "the row or the queue, and start again: rows sent already have the same message-ids then"
+                "the row or the queue, and start again"
             )
         case Rejected():
             return (
