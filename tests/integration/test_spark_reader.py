@@ -478,14 +478,14 @@ def test_no_such_stream(broker: BrokerProcess) -> None:
 
 
 def test_a_classic_queue(broker: BrokerProcess, queue: str) -> None:
+    """It is no stream, and what is in it stays there: deliveries to us are settled."""
     with client_of(broker) as client:
-        client.sender(queue)
-    with pytest.raises(
-        QueueUnusable, match="is a classic queue and no stream: read it with the option queue"
-    ):
+        client.sender(queue).send_many([data_message(b"mine")] * 5)
+    with pytest.raises(QueueUnusable, match="a classic queue and no stream: read it with the option queue"):
         batch(broker, queue)
-    with pytest.raises(QueueUnusable, match="no stream"):
+    with pytest.raises(QueueUnusable, match="is a classic or quorum queue and no stream"):
         list(read_range(options(broker, queue), StreamRange(0, 1, True), None))
+    broker.wait_for_counts(queue, ready=5)
 
 
 def test_bad_password(broker: BrokerProcess, stream: str) -> None:
