@@ -27,6 +27,8 @@ OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
 SQL_FILTER: Final = "sql-filter"
 _SQL_DESCRIPTOR: Final = "amqp:sql-filter"
 _PROBE_CREDIT: Final = 1000
+_ANSWER_TIMEOUT_MIN_S: Final = 2.0
+"""The management may be busy where a stream is not."""
 _KEEP_S: Final = 10.0
 """A connection is kept for the next question if the last one was so recent."""
 
@@ -147,7 +149,7 @@ def ends_of(client: Client, stream: str, timeout_s: float) -> StreamEnds:
         ClientError: the connection has ended.
     """
     try:
-        management = Management(client, timeout_s=timeout_s)
+        management = Management(client, timeout_s=max(timeout_s, _ANSWER_TIMEOUT_MIN_S))
         entry = queue_entry(management, stream)
     except (LinkError, SessionEndedError):
         return ProbedEnds(client, stream, timeout_s)  # no management here, or not for this user

@@ -34,12 +34,14 @@ from amqp10broker.spark.errors import DataLost, ReadStalled
 from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
-from amqp10broker.spark.stream_ends import StreamEnds, attach, ends_of, offset_of
+from amqp10broker.spark.stream_ends import Bounds, StreamEnds, attach, ends_of, offset_of
 
 BATCH_BYTES_MAX: Final = 32_000_000
 """An Arrow batch ends here although `arrowBatchSize` rows are not reached, so that large messages fit."""
 STALL_S: Final = 2.0
 """Silence after which the broker is asked, by a drain, whether anything is still to come."""
+FILTERED_MESSAGE_S: Final = 50e-6
+"""So long a broker may look at a message that its filter holds back, before its silence counts as silence."""
 _OFFSET: Final = COLUMNS.index("offset")
 
 _log = logging.getLogger(__name__)
@@ -163,7 +165,7 @@ class _Reading:
     def _nothing_more(self, receiver: BulkReceiver, missing: int) -> bool:
         """Ask whether anything comes; what came with the answer stands in `_waiting`."""
         receiver.grant(min(self._options.link_credit, missing), drain=True)
-        self._await_messages_or_drain(receiver)
+        self._await_messages_or_drain(receiver, self._options.idle_timeout_s)
         self._take(receiver)
         return receiver.exhausted
 
@@ -179,12 +181,15 @@ class _Reading:
     def _drained(self, receiver: BulkReceiver) -> Iterator[pa.RecordBatch]:
         """Each grant is a drain, so that the broker says when it has looked at everything."""
         end = self._piece.end
+        patience_s = self._options.idle_timeout_s
+        if self._sql is not None:
+            patience_s += (self._bounds().next - self.position) * FILTERED_MESSAGE_S
         while self.position < end:
             if receiver.end.drained:
                 if receiver.exhausted:
                     break
                 receiver.grant(self._options.link_credit, drain=True)
-            self._await_messages_or_drain(receiver)
+            self._await_messages_or_drain(receiver, patience_s)
             self._take(receiver)
             yield from self._batches(rest=receiver.end.drained)
         yield from self._batches(rest=True)
@@ -193,7 +198,7 @@ class _Reading:
             self._lost(end - bounds.next, f"the stream ends at {bounds.next}")
         self.position = end
 
-    def _check_retention(self) -> Any:
+    def _check_retention(self) -> Bounds:
         """Whether everything up to `position` was there when the broker came by."""
         bounds = self._bounds()
         if bounds.first > self._whole_to and self._whole_to < self._piece.end:
@@ -271,20 +276,16 @@ class _Reading:
                     high - low, f"{high} came after {low - 1}, and the stream begins at {bounds.first}"
                 )
 
-    def _await_messages_or_drain(self, receiver: BulkReceiver) -> None:
+    def _await_messages_or_drain(self, receiver: BulkReceiver, patience_s: float) -> None:
         end = receiver.end
-        if not receiver.wait(self._options.idle_timeout_s, lambda: bool(end.payloads) or end.drained):
-            self._stalled()
+        if not receiver.wait(patience_s, lambda: bool(end.payloads) or end.drained):
+            raise ReadStalled(
+                f"nothing came from stream '{self._options.stream}' for {patience_s:.3g} s, but offsets "
+                f"{self.position} to {self._piece.end - 1} are missing: look at the broker's log and status, "
+                "or raise the option idleTimeout"
+            )
 
-    def _stalled(self) -> None:
-        options = self._options
-        raise ReadStalled(
-            f"nothing came from stream '{options.stream}' for {options.idle_timeout_s:g} s, but offsets "
-            f"{self.position} to {self._piece.end - 1} are missing: look at the broker's log and status, or "
-            "raise the option idleTimeout"
-        )
-
-    def _bounds(self) -> Any:
+    def _bounds(self) -> Bounds:
         if self._ends is None:
             self._ends = ends_of(self._client, self._options.stream, self._options.idle_timeout_s)
         return self._ends.bounds()

@@ -427,6 +427,14 @@ def test_a_filter_that_nothing_matches(broker: BrokerProcess, mixed: str) -> Non
     assert time.monotonic() - started < 10  # known by a drain, not by waiting for idleTimeout
 
 
+def test_a_filter_that_is_looked_at_for_long(broker: BrokerProcess, queue: str) -> None:
+    """Nothing comes for longer than `idleTimeout`, since nothing matches: the broker is at work."""
+    declare(broker, queue)
+    fill(broker, queue, 40_000)
+    never = " OR ".join(f"p.message_id = '{number}' OR p.subject LIKE '%{number}_'" for number in range(10))
+    assert batch(broker, queue, filter=never, idleTimeout="1ms", minPartitions=1) == []
+
+
 def test_a_filter_in_a_streaming_query(streaming: Streaming, broker: BrokerProcess, mixed: str) -> None:
     reader = streaming(broker, mixed, filter="p.subject = 'rare'")
     found = rows(reader, reader.partitions({mixed: 1}, {mixed: 15}))
