@@ -144,23 +144,30 @@ def _beside_best(rivals: list[ConfigurationFigures], metric: str, highest: bool)
 
 def describe_group(values: Sequence[Any]) -> str:
     """The values of `GROUP` in words."""
-    known = dict(zip(GROUP, values, strict=True))
-    parts = [str(known["benchmark"])]
-    if known["case"]:
-        parts.append(str(known["case"]))
-    protocols = {"amqp10": "AMQP 1.0", "amqp091": "AMQP 0-9-1"}
-    if known["protocol"]:
-        parts.append(protocols.get(known["protocol"], str(known["protocol"])))
-    if known["queue_type"]:
-        parts.append(f"{known['queue_type']} queue")
-    if known["message_size_bytes"] is not None:
-        parts.append(f"{known['message_size_bytes']:,} B")
-    for name in ("publishers", "consumers"):
-        if known[name] is not None:
-            parts.append(f"{known[name]} {name if known[name] != 1 else name[:-1]}")
-    if known["durable"] is not None:
-        parts.append("durable" if known["durable"] else "transient")
-    return ", ".join(parts)
+    parts = [written_value(name, value) for name, value in zip(GROUP, values, strict=True)]
+    return ", ".join(part for part in parts if part)
+
+
+def written_value(name: str, value: Any) -> str:
+    """One value of a configuration in words; empty if it is not known."""
+    if value is None:
+        return ""
+    match name:
+        case "protocol":
+            return {"amqp10": "AMQP 1.0", "amqp091": "AMQP 0-9-1"}.get(value, str(value))
+        case "queue_type":
+            return f"{value} queue"
+        case "message_size_bytes":
+            return f"{value:,} B"
+        case "publishers" | "consumers":
+            return f"{value} {name if value != 1 else name[:-1]}"
+        case "durable":
+            return "durable" if value else "transient"
+        case "rate_limit_per_s":
+            return f"{value:,.0f}/s"
+        case "max_link_credit" | "max_incoming_window" | "max_queue_credit":
+            return f"{name} {value}"
+    return str(value)
 
 
 def describe_settings(values: Sequence[int | None], rate_limit_per_s: float | None = None) -> str:

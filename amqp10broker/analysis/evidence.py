@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Final
 
@@ -15,6 +15,14 @@ Measured = tuple[Settings, tuple[float, ...]]
 """Settings and the figure of each repetition."""
 
 _NAMED_MAX: Final = 4
+_MUCH: Final = 0.25
+"""Share of link time from which on a reason is worth a word."""
+_HELD_BY: Final = {
+    ("publishers", "credit withheld"): "max_link_credit",
+    ("publishers", "no credit"): "max_link_credit",
+    ("publishers", "peer window closed"): "max_incoming_window",
+    ("consumers", "queue credit in flight"): "max_queue_credit",
+}
 
 
 def weaknesses(
@@ -112,6 +120,27 @@ def _hidden(
     names = ", ".join(f"{describe_settings(one)} ({apart:.0%})" for one, apart in alike[:_NAMED_MAX])
     more = f" and {len(alike) - _NAMED_MAX} more" if len(alike) > _NAMED_MAX else ""
     return [f"noise hides whether these are as good as the best, too: {names}{more}"]
+
+
+def held_back(
+    swept: Sequence[Settings], chosen: Settings, waits: Mapping[tuple[str, str], float]
+) -> list[str]:
+    """Settings that the links of the choice wait for, and that nobody has varied.
+
+    Args:
+        swept: settings of the whole sweep.
+        chosen: what is recommended.
+        waits: share of link time by side and reason, for the choice.
+    """
+    found = []
+    for (side, reason), name in _HELD_BY.items():
+        share, place = waits.get((side, reason), 0.0), SETTINGS.index(name)
+        if share >= _MUCH and len({settings[place] for settings in swept}) == 1:
+            found.append(
+                f"{side} wait {share:.0%} of the time ({reason}), and {name} was {chosen[place]} in all "
+                "runs: vary it, too"
+            )
+    return found
 
 
 def _distance(values: Sequence[float], best: Sequence[float]) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
@@ -25,8 +25,9 @@ from amqp10broker.analysis.drawing import (
     share_axis,
     shortly,
 )
-from amqp10broker.analysis.figures import CONFIRM, END_TO_END, StreamFigures, in_milliseconds
-from amqp10broker.analysis.histogram import quantiles
+from amqp10broker.analysis.figures import CONFIRM, END_TO_END, in_milliseconds
+from amqp10broker.analysis.histogram import quantile, quantiles
+from amqp10broker.analysis.statistics import Estimate
 from amqp10broker.analysis.tables import CURVE
 from amqp10broker.flowevents.schema import CONFIGURATION
 
@@ -113,7 +114,7 @@ def _over_setting(
     chosen: Settings | None = None,
 ) -> Any:
     """One panel a metric and value of the third setting; None if nothing was recorded."""
-    metrics = [one for one in metrics if any(one.name in each.estimates for each in members)]
+    metrics = [one for one in metrics if any(_drawable(one, each.mean(one.name)) for each in members)]
     if not metrics:
         return None
     facets: list[int | None] = [*tried(members, swept.panel)] if swept.panel else [None]
@@ -133,6 +134,11 @@ def _over_setting(
         axes.set_visible(False)
     legend_below(figure, grid, swept.line)
     return figure
+
+
+def _drawable(metric: _Metric, mean: float | None) -> bool:
+    """A logarithmic axis has no 0."""
+    return mean is not None and (mean > 0 or metric.scale != "log")
 
 
 def _scale(axes: Any, metric: _Metric, means: Sequence[float]) -> None:
@@ -276,7 +282,12 @@ def latency_curves(curves: Sequence[tuple[str, ConfigurationFigures]]) -> Any:
     Args:
         curves: what each is called, and its figures.
     """
-    wanted = [name for name in (CONFIRM, END_TO_END) if any(each.histograms.get(name) for _, each in curves)]
+    # A logarithmic axis has no 0, which a broker that confirms within one wake of a session may tell.
+    wanted = [
+        name
+        for name in (CONFIRM, END_TO_END)
+        if any((quantile(each.histograms.get(name, {}), 0.5) or 0.0) > 0 for _, each in curves)
+    ]
     if not wanted:
         return None
     figure, grid = panels(len(wanted), height_in=3.6)
@@ -286,17 +297,20 @@ def latency_curves(curves: Sequence[tuple[str, ConfigurationFigures]]) -> Any:
             messages = sum(counts.values())
             # The last ten messages are no distribution.
             shares = [share for share in CURVE if share >= 0.5 and messages * (1 - share) >= 10]
-            values = [value for value in in_milliseconds(quantiles(counts, shares)) if value is not None]
+            points = [
+                (_nines(share), value)
+                for share, value in zip(shares, in_milliseconds(quantiles(counts, shares)), strict=True)
+                if value
+            ]
             axes.plot(
-                [_nines(share) for share in shares[: len(values)]],
-                values,
+                [x for x, _ in points],
+                [value for _, value in points],
                 label=label,
                 color=COLOURS[place % len(COLOURS)],
                 marker=MARKERS[place % len(MARKERS)],
                 markersize=4,
             )
-        lows, highs = _ends(curves, name)
-        log_axis(axes, lows, highs)
+        log_axis(axes, *_ends(curves, name))
         ticks = (0.5, 0.9, 0.99, 0.999, 0.9999)
         axes.set_xticks([_nines(share) for share in ticks], [f"{share * 100:g} %" for share in ticks])
         axes.set_title(f"{name} latency")
@@ -333,8 +347,16 @@ def some(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> li
     return [members[place] for place in sorted(picked)]
 
 
-def stalls(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> Any:
-    """Share of link time by reason, one bar a configuration; None if no links were recorded."""
+def stalls(
+    members: Sequence[ConfigurationFigures], chosen: Settings | None, names: Sequence[str] = ()
+) -> Any:
+    """Share of link time by reason, one bar a configuration; None if no link waited.
+
+    Args:
+        members: as many as a picture bears.
+        chosen: is marked.
+        names: of the bars, if these are not the settings.
+    """
     sides = [
         side
         for side in ("publishers", "consumers", "connections")
@@ -342,9 +364,13 @@ def stalls(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> 
     ]
     if not sides:
         return None
-    bars = list(reversed(some(members, chosen)))
+    bars = list(reversed(members))
     figure, grid = panels(len(sides), height_in=max(2.0, 0.21 * len(bars) + 1.4), share_y=True)
-    labels = [describe_settings(each.settings) + (" *" if each.settings == chosen else "") for each in bars]
+    labels = list(reversed(names))
+    if not labels:
+        labels = [
+            describe_settings(each.settings) + (" *" if each.settings == chosen else "") for each in bars
+        ]
     for axes, side in zip(grid, sides, strict=True):
         lefts = [0.0] * len(bars)
         present = {reason for each in bars for own, reason in each.stalls if own == side}
@@ -358,7 +384,8 @@ def stalls(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> 
         axes.set_xlabel(
             "share of the links' time" if side != "connections" else "share of the connections' time"
         )
-    grid[0].set_ylabel("link credit / window / queue credit")
+    if not names:
+        grid[0].set_ylabel("link credit / window / queue credit")
     grid[0].margins(y=0.01)
     legend_below(figure, grid)
     return figure
@@ -378,17 +405,21 @@ def comparison(compared: Sequence[Compared], unit: str, chosen: Settings | None)
     figure, grid = panels(1, height_in=max(1.8, 0.21 * len(bars) + 1.0))
     axes = grid[0]
     names = []
+    scale = 1 / compared[0].best_mean if compared[0].best_mean else 0.0
     for place, each in enumerate(bars):
         settings = tuple(each.configuration[CONFIGURATION.index(name)] for name in SETTINGS)
         names.append(describe_settings(settings) + ("  (recommended)" if settings == chosen else ""))
         colour = {True: COLOURS[1], False: COLOURS[0], None: COLOURS[9]}[each.distinguishable]
-        scale = 1 / each.best_mean if each.best_mean else 0.0
         if each.low is not None and each.high is not None:
             axes.plot([each.low * scale, each.high * scale], [place, place], color=colour, linewidth=1.4)
         axes.plot([each.relative], [place], marker="o", linestyle="none", color=colour)
     _legend_of_comparison(axes)
     axes.axvline(0, color=INK, linewidth=0.9)
     axes.axvspan(-0.05, 0.05, color=GREEN, alpha=0.12, linewidth=0)
+    # By the points: with two repetitions an interval may be many times as long as what it is about.
+    reach = 1.3 * max(abs(each.relative) for each in bars) + 0.1
+    ends = [end * scale for each in bars for end in (each.low, each.high) if end is not None]
+    axes.set_xlim(max(min([*ends, -0.1]) * 1.1, -reach), min(max([*ends, 0.1]) * 1.1, reach))
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.7, len(names) - 0.3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value * 100:+.0f} %" if abs(value) > 1e-9 else "0 %")
@@ -408,35 +439,37 @@ def _legend_of_comparison(axes: Any) -> None:
     axes.fill_between([], [], color=GREEN, alpha=0.12, linewidth=0, label="within 5 %")
 
 
-def streams(found: Sequence[StreamFigures]) -> Any:
-    """Rate of each stream, one bar a repetition; None if there is only one stream."""
-    names = sorted({each.stream for each in found})
-    if len(names) < 2:
+def rates(cases: Sequence[tuple[str, Mapping[str, Estimate]]]) -> Any:
+    """Rate of each stream of each case, one below the other; None if none is known.
+
+    Args:
+        cases: what each is called, and the rates of its streams by their names.
+    """
+    names = sorted({name for _, known in cases for name in known})
+    if not names:
         return None
-    figure, grid = panels(2, height_in=2.8)
-    places = {run_id: place for place, run_id in enumerate(dict.fromkeys(each.run_id for each in found))}
-    shown = [each for each in found if places[each.run_id] < BARS_MAX]
+    width = 0.8 / len(names)
+    figure, grid = panels(1, height_in=max(1.9, (0.13 + 0.13 * len(names)) * len(cases) + 1.2))
+    axes = grid[0]
     for number, name in enumerate(names):
-        own = [each for each in shown if each.stream == name]
-        colour, width = COLOURS[number % len(COLOURS)], 0.8 / len(names)
-        at = [places[each.run_id] + (number - (len(names) - 1) / 2) * width for each in own]
-        grid[0].bar(
-            at, [each.rate_per_s or 0.0 for each in own], width=width * 0.92, color=colour, label=name
+        shown = [(place, known[name]) for place, (_, known) in enumerate(reversed(cases)) if name in known]
+        halves = [each.half_width or 0.0 for _, each in shown]
+        axes.barh(
+            [place + ((len(names) - 1) / 2 - number) * width for place, _ in shown],
+            [each.mean for _, each in shown],
+            xerr=halves if any(halves) else None,
+            error_kw={"elinewidth": 1, "capsize": 2, "ecolor": INK},
+            height=width * 0.92,
+            color=COLOURS[number % len(COLOURS)],
+            label=name,
         )
-        slow = [
-            (x, each.confirm_p99_ms)
-            for x, each in zip(at, own, strict=True)
-            if each.confirm_p99_ms is not None
-        ]
-        grid[1].bar([x for x, _ in slow], [y for _, y in slow], width=width * 0.92, color=colour)
-    for axes, title, unit in zip(grid, ("rate", "confirm latency, p99"), ("messages / s", "ms"), strict=True):
-        axes.set_title(title)
-        axes.set_ylabel(unit)
-        axes.set_xlabel("run")
-        axes.set_xticks(
-            range(min(len(places), BARS_MAX)), [str(place + 1) for place in range(min(len(places), BARS_MAX))]
-        )
-        axes.grid(visible=False, axis="x")
-        number_axis(axes)
-    legend_below(figure, grid, "stream")
+    axes.set_yticks(range(len(cases)), [label for label, _ in reversed(cases)])
+    axes.set_ylim(-0.6, len(cases) - 0.4)
+    number_axis(axes, "x")
+    axes.set_xlim(0, max(each.mean for _, known in cases for each in known.values()) * 1.2 or 1.0)
+    axes.grid(visible=False, axis="y")
+    axes.set_xlabel("messages / s")
+    axes.set_title("rate")
+    if len(names) > 1:
+        legend_below(figure, grid, "stream")
     return figure

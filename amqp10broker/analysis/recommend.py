@@ -9,8 +9,8 @@ the best; that they cannot is then said (`docs/adr/0022`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from amqp10broker.analysis.configurations import (
@@ -19,7 +19,7 @@ from amqp10broker.analysis.configurations import (
     describe_group,
     describe_settings,
 )
-from amqp10broker.analysis.evidence import weaknesses
+from amqp10broker.analysis.evidence import held_back, weaknesses
 from amqp10broker.analysis.statistics import Estimate, estimate
 
 TOLERANCE: Final = 0.05
@@ -71,6 +71,8 @@ class Candidate:
     dropped_share: float = 0.0
     """Of the events of its worst run."""
     complete: bool = True
+    waits: Mapping[tuple[str, str], float] = field(default_factory=dict)
+    """Share of link time by side and reason."""
 
     def name(self) -> str:
         """Its settings and its rate limit, shortly."""
@@ -159,6 +161,7 @@ def candidate_of(figures: ConfigurationFigures) -> Candidate:
         figures["rate_limit_per_s"],
         max(run.dropped_share for run in figures.runs),
         all(run.complete for run in figures.runs),
+        figures.stalls,
     )
 
 
@@ -262,6 +265,8 @@ def _choose(
         highest=figure.highest,
         tolerance=give_up,
     )
+    if figure.highest:
+        weak += held_back([one.settings for one in tried], chosen.settings, chosen.waits)
     weak += _gaps(pool)
     return Recommendation(
         group,
@@ -314,7 +319,7 @@ def _gaps(pool: Sequence[Candidate]) -> list[str]:
     if worst > 0:
         found.append(
             f"up to {worst:.2%} of the events of a run were dropped (the recorder's buffers were full): "
-            "counts are too low there; record with a coarser --record-sample"
+            "counts are too low there; record with a larger --record-every"
         )
     if not all(one.complete for one in pool):
         found.append("a run was still being recorded")

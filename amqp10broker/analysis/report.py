@@ -18,6 +18,7 @@ from amqp10broker.analysis.configurations import (
     compare,
     describe_group,
     describe_settings,
+    written_value,
 )
 from amqp10broker.analysis.drawing import as_svg, style
 from amqp10broker.analysis.figures import Measured
@@ -25,8 +26,9 @@ from amqp10broker.analysis.inputs import Recording
 from amqp10broker.analysis.page import bullets, details, element, figure, page, table
 from amqp10broker.analysis.pictures import Settings, Swept
 from amqp10broker.analysis.recommend import Recommendation, Undecided, written
-from amqp10broker.analysis.statistics import Estimate
+from amqp10broker.analysis.statistics import Estimate, estimate
 from amqp10broker.analysis.words import WORDS
+from amqp10broker.flowevents.schema import CONFIGURATION
 
 _COLUMNS: Final = (
     ("throughput_per_s", "messages / s", 1.0), ("confirm_p50_ms", "confirm p50 ms", 1.0),
@@ -63,12 +65,21 @@ def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -
     name = analysed.recording.folder.resolve().name
     body = [element("h1", f"Flow control: what {name} shows"), *_summary(analysed)]
     body.append(element("h2", f"What to set for the {analysed.aim}"))
-    body += [_card(one) for one in analysed.recommended]
+    body += [_card(one) for one in analysed.recommended if isinstance(one, Recommendation)]
+    body += _undecided([one for one in analysed.recommended if isinstance(one, Undecided)])
     counter = iter(range(1, 1_000_000))
+    pairs = list(zip(analysed.groups, analysed.recommended, strict=True))
     with style():
-        for number, (members, one) in enumerate(zip(analysed.groups, analysed.recommended, strict=True), 1):
-            say(f"drawing group {number} of {len(analysed.groups)}")
+        swept = [(m, one) for m, one in pairs if len({each.settings for each in m}) > 1]
+        fixed = [m for m, _ in pairs if len({each.settings for each in m}) == 1]
+        benchmarks = dict.fromkeys(members[0]["benchmark"] for members in fixed)
+        for number, (members, one) in enumerate(swept, 1):
+            say(f"drawing sweep {number} of {len(swept)}")
             body += _group(analysed, members, one, counter)
+        for name in benchmarks:
+            say(f"drawing the cases of {name}")
+            own = [each for members in fixed for each in members if each["benchmark"] == name]
+            body += _cases(analysed, name, own, counter)
     body.append(element("h2", "What the words mean"))
     body.append("<dl>" + "".join(element("dt", word) + element("dd", text) for word, text in WORDS) + "</dl>")
     return page(f"Flow control: {name}", body)
@@ -115,10 +126,14 @@ def _few(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + more
 
 
-def _card(one: Recommendation | Undecided) -> str:
-    if isinstance(one, Undecided):
-        text = element("p", f"No recommendation: {one.reason}.")
-        return f'<div class="card none">{element("h3", one.group)}{text}</div>'
+def _undecided(found: Sequence[Undecided]) -> Iterator[str]:
+    """One card for all groups that lack a recommendation for the same reason."""
+    for reason in dict.fromkeys(one.reason for one in found):
+        names = bullets([one.group for one in found if one.reason == reason])
+        yield f'<div class="card none">{element("h3", f"No recommendation: {reason}")}{names}</div>'
+
+
+def _card(one: Recommendation) -> str:
     weak = element("p", "What makes the evidence weak:", "warn") + bullets(one.weak) if one.weak else ""
     code = f'<div class="side">{element("pre", one.command_line)}{element("pre", one.toml)}</div>'
     text = f"{one.figure} {interval(one.chosen_figure)} {one.unit}"
@@ -199,7 +214,7 @@ def _pictures(
     some = f" A selection of {len(members)}." if len(members) > pictures.BARS_MAX else ""
     more = f" The first {pictures.BARS_MAX} of {len(members)}." if len(members) > pictures.BARS_MAX else ""
     yield from put(
-        pictures.stalls(members, chosen),
+        pictures.stalls(pictures.some(members, chosen), chosen),
         "Why links wait",
         f"Share of the time of all links of a side, by reason; what is left white, they did not wait. "
         f"* recommended.{some}",
@@ -208,8 +223,8 @@ def _pictures(
         yield from put(
             pictures.utilisation(members, swept),
             "Utilisation",
-            "How much of a limit is used up in the mean. Near 100 % the limit holds the link back; near 0 % "
-            "it is wider than needed.",
+            "How much of a limit is used up, as the broker sees it when it looks: mostly when it has just "
+            "granted anew. Near 100 % the limit holds the link back; near 0 % it may do so all the same.",
         )
         yield from put(
             pictures.resources(members, swept), "Memory and processor time of the broker", whiskers
@@ -223,13 +238,59 @@ def _pictures(
             "The best first. A line is Welch's 95 % interval of the difference; where it crosses 0 the "
             f"repetitions do not tell the two apart.{more}",
         )
-    run_ids = {run.run_id for each in members for run in each.runs}
-    streams = [s for each in analysed.measured if each.figures.run_id in run_ids for s in each.streams]
-    yield from put(
-        pictures.streams(streams),
-        "Streams beside each other",
-        "One group of bars a run, in the order of the table.",
-    )
+
+
+def _cases(
+    analysed: Analysed, name: str, members: Sequence[ConfigurationFigures], counter: Iterator[int]
+) -> Iterator[str]:
+    """Configurations of one benchmark whose settings were not varied: case beside case."""
+    yield element("h2", f"{name}: cases with one setting each")
+    labels = case_names(members)
+    rates = [(label, _stream_rates(analysed, each)) for label, each in zip(labels, members, strict=True)]
+    for made, title, caption in (
+        (
+            pictures.rates(rates[: pictures.BARS_MAX]),
+            "Rates by case",
+            "Mean over repetitions of each stream; whiskers: 95 % interval, none where there is one.",
+        ),
+        (
+            pictures.stalls(members[: pictures.BARS_MAX], None, labels[: pictures.BARS_MAX]),
+            "Why links wait, by case",
+            "Share of the time of all links of a side, by reason; what is left white, they did not wait.",
+        ),
+    ):
+        if made is not None:
+            yield figure(as_svg(made, next(counter), title), f"{title}. {caption}")
+    yield _configurations_table(members, None, labels)
+    yield _streams_table(analysed, members)
+
+
+def case_names(members: Sequence[ConfigurationFigures]) -> list[str]:
+    """What tells these configurations apart, as shortly as can be."""
+    names = [name for name in CONFIGURATION if len({each[name] for each in members}) > 1]
+    shown = [name for name in names if name not in ("publishers", "consumers", "durable")] or names
+
+    def text(each: ConfigurationFigures) -> str:
+        parts = [written_value(name, each[name]) for name in shown]
+        return ", ".join(part for part in parts if part) or describe_settings(each.settings)
+
+    short = [text(each) for each in members]
+    if len(set(short)) == len(short):
+        return short
+    return [", ".join(written_value(name, each[name]) for name in names) for each in members]
+
+
+def _stream_rates(analysed: Analysed, each: ConfigurationFigures) -> dict[str, Estimate]:
+    """The rate of each stream over the repetitions; without streams, the throughput."""
+    own = {run.run_id for run in each.runs}
+    values: dict[str, list[float]] = {}
+    for one in analysed.measured:
+        for stream in one.streams if one.figures.run_id in own else ():
+            if stream.rate_per_s is not None:
+                values.setdefault(stream.stream, []).append(stream.rate_per_s)
+    if len(values) < 2 and all(name.isdigit() for name in values):
+        values = {"messages": list(each.values("throughput_per_s"))}
+    return {name: known for name, rates in values.items() if (known := estimate(rates)) is not None}
 
 
 def _compared_figure(one: Recommendation | Undecided) -> tuple[str, str, bool]:
@@ -280,14 +341,20 @@ def _curves(
     ]
 
 
-def _configurations_table(members: Sequence[ConfigurationFigures], chosen: Settings | None) -> str:
+def _configurations_table(
+    members: Sequence[ConfigurationFigures], chosen: Settings | None, labels: Sequence[str] = ()
+) -> str:
     columns = [column for column in _COLUMNS if _any(members, column[0])]
     rows = []
-    for each in members:
-        cells = [describe_settings(each.settings), str(len(each.runs))]
+    for each, label in zip(members, labels or [describe_settings(m.settings) for m in members], strict=True):
+        cells = [label, str(len(each.runs))]
         cells += [_cell(each.estimates.get(name), factor) for name, _, factor in columns]
         rows.append(cells)
-    headings = ["link credit / window / queue credit", "runs", *(heading for _, heading, _ in columns)]
+    headings = [
+        "case" if labels else "link credit / window / queue credit",
+        "runs",
+        *(heading for _, heading, _ in columns),
+    ]
     marked = [number for number, each in enumerate(members) if each.settings == chosen]
     return details(f"Figures of {len(members)} configurations", table(headings, rows, chosen=marked))
 

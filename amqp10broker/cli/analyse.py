@@ -86,7 +86,7 @@ def _batch(arguments: argparse.Namespace) -> int:
     from amqp10broker.analysis.progress import Progress
     from amqp10broker.analysis.recommend import Aim
     from amqp10broker.analysis.session import analysis_session
-    from amqp10broker.analysis.telling import told
+    from amqp10broker.analysis.telling import all_told
 
     progress = Progress(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
@@ -100,9 +100,7 @@ def _batch(arguments: argparse.Namespace) -> int:
         result = analyse(arguments.folder, output, aim, spark, progress)
     finally:
         spark.stop()
-    for one in result.recommended:
-        print(told(one))
-        print()
+    print(all_told(result.recommended))
     print(f"report: {result.report}")
     return EXIT_OK
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from amqp10broker.analysis.recommend import Aim, Candidate, Recommendation, Undecided, recommend
-from amqp10broker.analysis.telling import told
+from amqp10broker.analysis.telling import all_told, told
 
 
 def candidates(
@@ -209,6 +209,29 @@ def test_a_credit_that_fills_its_window_is_pointed_out() -> None:
     """The broker's rule of thumb: twice the credit below the window."""
     found = chosen(recommend("g", candidates(lambda c, w: 10.0 * c, windows=(400,)), Aim()))
     assert any("fill a window of 400" in reason for reason in found.reasons)
+
+
+def test_a_setting_that_links_wait_for_and_nobody_varied_is_named() -> None:
+    """A quarter of the time is much; what was varied is not named, and too little neither."""
+    waits = {("consumers", "queue credit in flight"): 0.66, ("publishers", "credit withheld"): 0.5}
+    found = chosen(recommend("g", candidates(knee, waits=waits), Aim()))
+    (weak,) = [weak for weak in found.weak if "vary it" in weak]
+    assert weak == (
+        "consumers wait 66% of the time (queue credit in flight), and max_queue_credit was 256 in all runs: "
+        "vary it, too"
+    )
+    little = candidates(knee, waits={("consumers", "queue credit in flight"): 0.2})
+    assert chosen(recommend("g", little, Aim())).weak == ()
+
+
+def test_groups_without_a_choice_are_told_together() -> None:
+    """One reason, said once."""
+    found = [recommend(name, [Candidate((170, 400, 256), (5.0,))], Aim()) for name in ("g", "h")]
+    assert all_told([*found, recommend("i", [], Aim())]) == (
+        "no recommendation: only 170 / 400 / 256 was measured, so there is nothing to choose from:\n"
+        "    g\n    h\n\n"
+        "no recommendation: no run of it has a throughput:\n    i\n"
+    )
 
 
 @pytest.mark.parametrize("pool", [[], [Candidate((170, 400, 256), ())]])

@@ -106,7 +106,7 @@ def test_the_report_is_well_formed_and_has_its_pictures(html: str) -> None:
     assert names == {
         "Throughput", "Throughput of every combination", "Latency", "Latency curves", "Why links wait",
         "Utilisation", "Memory and processor time of the broker", "Differences to the best",
-        "Streams beside each other",
+        "Rates by case", "Why links wait, by case",
     }  # fmt: skip
     assert all(picture is not None for picture in pictures)
     assert all(text_of(caption) for figure in figures for caption in figure.iter("figcaption"))
@@ -214,3 +214,30 @@ def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed,
         dict(zip(*(runs[name].to_pylist() for name in ("run_id", "throughput_per_s")), strict=True))
         == by_hand
     )
+
+
+def test_cases_with_one_setting_are_beside_each_other_under_the_shortest_names(tmp_path: Path) -> None:
+    """What is common to all is left out, unless they differ in nothing else."""
+    plants = []
+    for number, (case, protocol) in enumerate((("5 ms", "amqp10"), ("5 ms", "amqp091"), ("50 ms", "amqp10"))):
+        (plant,) = synthetic.two_senders(repetitions=1, events=400)
+        run = replace(plant.run, run_id=f"r{number}", case=case, protocol=protocol)
+        plants.append(replace(plant, run=run))
+    synthetic.write(tmp_path, plants)
+    text = text_of(tree(report(analysed(tmp_path))))
+    assert "two_senders: cases with one setting each" in text
+    for name in ("5 ms, AMQP 1.0", "5 ms, AMQP 0-9-1", "50 ms, AMQP 1.0"):
+        assert name in text
+
+
+def test_latencies_of_zero_are_no_picture_and_no_error(tmp_path: Path) -> None:
+    """A broker that confirms within one wake of a session tells 0 ns, which no logarithmic axis has."""
+    plants = []
+    for plant in synthetic.sweep(credits=(50, 170), windows=(400,), repetitions=1, events=2_000):
+        zero = synthetic.Latency(1e-9, 0.0)
+        streams = tuple(replace(stream, confirm=zero, end_to_end=zero) for stream in plant.streams)
+        plants.append(replace(plant, streams=streams))
+    synthetic.write(tmp_path, plants)
+    html = report(analysed(tmp_path))
+    assert 'aria-label="Latency' not in html
+    assert 'aria-label="Throughput' in html
