@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks import (
+    analyse,
     backlog,
     both,
     connection_setup,
@@ -73,6 +74,7 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
         recommendation.BENCHMARK,
         recording_cost.BENCHMARK,
         versus.BENCHMARK,
+        analyse.BENCHMARK,
     )
 }
 

@@ -17,6 +17,7 @@ from typing import Final
 from benchmarks.errors import BrokerError
 
 _TICKS_PER_S: Final = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 # The system counts a file's room in units of this size, whatever the file system's own are (stat(2)).
 _BLOCK_BYTES: Final = 512
 
@@ -56,6 +57,23 @@ def process_rss_bytes(pid: int) -> int:
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) * 1024
     raise BrokerError(f"process {pid} has no memory: it has ended")
+
+
+def family_rss_bytes(pid: int) -> int:
+    """Return the resident memory of a process and of all that came of it; pages they share count twice."""
+    parents: dict[int, int] = {}
+    pages: dict[int, int] = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                fields = _stat_fields(entry)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it ended after the directory was read
+            parents[int(entry)], pages[int(entry)] = int(fields[1]), int(fields[21])
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(pages.get(member, 0) for member in family) * _PAGE_BYTES
 
 
 def folder_bytes(folder: Path) -> int:

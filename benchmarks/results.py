@@ -107,6 +107,9 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "machine_busy": ("and with all others", ".2f"),
     "to_floor": ("rate / floor", ".2f"),
     "to_raw": ("rate / raw frames", ".2f"),
+    "events": ("events", ",.0f"),
+    "analyse_s": ("seconds", ",.1f"),
+    "cells": ("cells", ",.0f"),
     "rss_bytes_message": ("RSS B/queued msg", ",.0f"),
 }
 

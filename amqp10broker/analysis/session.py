@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from amqp10broker.analysis.errors import CannotStart
@@ -12,12 +13,13 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-def analysis_session(master: str, memory: str) -> SparkSession:
+def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = None) -> SparkSession:
     """Start a session.
 
     Args:
         master: ``local[*]``, ``local[N]`` or ``spark://127.0.0.1:PORT``.
         memory: of the JVM, as Spark writes it: ``2g``.
+        more: settings of Spark that go before ours.
 
     Raises:
         CannotStart: Java, pyspark or matplotlib is missing.
@@ -36,6 +38,6 @@ def analysis_session(master: str, memory: str) -> SparkSession:
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     }
     try:
-        return local_session("amqp10broker analyse", cores=master, conf=conf)
+        return local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
     except (MissingExtraError, JavaNotFound) as error:
         raise CannotStart(str(error)) from error
