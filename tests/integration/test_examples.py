@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,23 +10,28 @@ from pathlib import Path
 import pytest
 
 from tests.support.broker_process import REPOSITORY, BrokerProcess
+from tests.support.spark_rows import declare, publish
 
 pytestmark = pytest.mark.integration
 
 EXAMPLES = REPOSITORY / "examples"
+ELSEWHERE = {"spark_demo.py": "tests/spark/test_demo.py"}
+"""Examples that are tested in another file."""
 
 
-def run(name: str, *arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-    """Run one example as a user would, from the repository's root."""
+def run(
+    name: str, *arguments: str, code: int = 0, path: str = "", timeout_s: float = 40
+) -> subprocess.CompletedProcess[str]:
+    """Run one example as a user would, from the repository's root; Spark's scripts need a PATH."""
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / name), *arguments],
         cwd=REPOSITORY,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=40,
+        timeout=timeout_s,
         check=False,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": ""},  # as if the package were installed
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": path},  # as if the package were installed
     )
     assert done.returncode == code, done
     assert "Traceback" not in done.stderr, done.stderr
@@ -41,6 +47,8 @@ def test_all_examples_are_tested_and_listed() -> None:
     """A new example gets a test here and a line in examples/README.md."""
     tests = Path(__file__).read_text()
     readme = (EXAMPLES / "README.md").read_text()
+    for name, place in ELSEWHERE.items():
+        assert f'"{name}"' in (REPOSITORY / place).read_text(), name
     for path in EXAMPLES.glob("*.py"):
         assert f'"{path.name}"' in tests, path.name
         assert f"`{path.name}`" in readme, path.name
@@ -169,3 +177,16 @@ def test_an_example_with_pika_says_when_there_is_no_broker(name: str) -> None:
     """And what to do then."""
     done = run(name, "amqp://guest:guest@127.0.0.1:1", code=1)
     assert "is the broker running? start it with: make run-broker" in done.stderr
+
+
+def test_spark_stream(broker: BrokerProcess, queue: str, tmp_path: Path) -> None:
+    """spark_stream.py: a stream into Parquet, and what is wrong with a name in one line."""
+    declare(broker, queue, "stream")
+    publish(broker, queue, 1000)
+    spark = {"path": os.environ["PATH"], "timeout_s": 300.0}
+    lines = run("spark_stream.py", url(broker), queue, str(tmp_path), **spark).stdout.splitlines()
+    assert lines[-2].startswith("1000 rows read in ")
+    assert lines[-1] == f"1000 rows in {tmp_path}/rows, 1000 different"
+    wrong = run("spark_stream.py", url(broker), f"not-{queue}", str(tmp_path / "new"), code=1, **spark)
+    assert wrong.stderr.count("\n") == 1
+    assert f"there is no stream 'not-{queue}'" in wrong.stderr

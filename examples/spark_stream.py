@@ -1,0 +1,54 @@
+"""A stream into Parquet files with Spark: what is new since the last run is added, each message once.
+
+    python examples/spark_stream.py [URL] [STREAM] [FOLDER]
+
+Run it again after more was published, or after killing it: how far the stream was read stands in
+FOLDER/checkpoint, and which files count in FOLDER/rows/_spark_metadata.
+
+A stream to try it with: `amqp10broker declare queue orders --type stream`, then
+`amqp10broker publish --queue orders --count 100000 hello`.
+"""
+
+import sys
+import time
+
+from amqp10broker.errors import BrokerError
+from amqp10broker.spark.register import register
+from amqp10broker.spark.session import local_session
+
+url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+stream = sys.argv[2] if len(sys.argv) > 2 else "orders"
+folder = sys.argv[3] if len(sys.argv) > 3 else "orders"
+
+try:
+    spark = local_session("spark_stream")
+except BrokerError as error:  # Java or a package is missing
+    sys.exit(str(error))
+spark.sparkContext.setLogLevel("OFF")  # what fails is shown below
+
+register(spark)
+rows = spark.readStream.format("amqp10").options(url=url, stream=stream, maxOffsetsPerTrigger=100_000).load()
+files = rows.writeStream.format("parquet").option("checkpointLocation", f"{folder}/checkpoint")
+query = files.trigger(availableNow=True).start(f"{folder}/rows")  # to the end of the stream as it is now
+
+started = time.monotonic()
+batch = -1
+try:
+    while not query.awaitTermination(0.5):
+        progress = query.lastProgress
+        if progress and progress["batchId"] != batch:
+            batch = progress["batchId"]
+            print(f"batch {batch}: {progress['numInputRows']} rows", flush=True)
+except KeyboardInterrupt:
+    query.stop()
+    sys.exit(130)
+except Exception as error:
+    # Spark shows where it failed, in Java and in Python; the last line of ours says why, and what to do.
+    ours = [line for line in str(error).splitlines() if line.startswith("amqp10broker.")]
+    sys.exit(ours[-1] if ours else str(error))
+
+count = sum(progress["numInputRows"] for progress in query.recentProgress)
+print(f"{count} rows read in {time.monotonic() - started:.1f} s")
+there = spark.read.parquet(f"{folder}/rows")
+print(f"{there.count()} rows in {folder}/rows, {there.select('offset').distinct().count()} different")
+spark.stop()
