@@ -102,7 +102,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, broker: BrokerProcess, queue
             "column value is no part of a message",
         ),
         (table, {}, "option address is missing"),
-        (table, {"address": f"{address}-no"}, "there is no queue"),
+        (table, {"address": f"{address}-no"}, "declare it first, or correct the address"),
         (table, {"address": address, "adress": "x"}, "option adress is unknown; did you mean address?"),
         (table, {"exchange": "amq.direct", "routingKey": queue}, "released row 0 of this partition"),
     ):
