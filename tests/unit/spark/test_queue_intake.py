@@ -1,0 +1,203 @@
+"""From a model of a queue into a spool: what is settled, given back, bounded, remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pytest
+
+from amqp10broker.spark.errors import SpoolError, UnreadableMessage
+from amqp10broker.spark.queue_intake import Intake, recall
+from amqp10broker.spark.queue_offsets import QueueOffsets
+from amqp10broker.spark.queue_seen import SeenIds
+from amqp10broker.spark.queue_segments import message_ids, parts
+from amqp10broker.spark.spool import Owner, Spool, open_spool
+from tests.support.disks import SimDisk
+
+OWNER = Owner("stream", "orders", "127.0.0.1:5672", "")
+
+
+class FakeQueue:
+    """Messages by their ids, and what was done with them, as words."""
+
+    def __init__(self, *ids: str, known: bool = True) -> None:
+        self.ready = list(ids)
+        self.known = known
+        self.said: list[str] = []
+        self._out: list[str] = []
+
+    def count(self) -> int | None:
+        return len(self.ready) if self.known else None
+
+    def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
+        self._out, self.ready = self.ready[:count], self.ready[count:]
+        self.said.append(f"gave {len(self._out)}")
+        return [each.encode() for each in self._out]
+
+    def settle(self) -> None:
+        self.said.append(f"settled {len(self._out)}")
+
+    def drop(self) -> None:
+        self.said.append(f"took back {len(self._out)}")
+        self.ready = self._out + self.ready
+
+    def close(self) -> None:
+        self.said.append("closed")
+
+
+def decode(payloads: Sequence[bytes]) -> pa.RecordBatch:
+    ids = [each.decode() for each in payloads]
+    if "bad" in ids:
+        raise UnreadableMessage("orders", ids.index("bad"), "no section begins at byte 0")
+    return pa.RecordBatch.from_arrays([pa.array(ids, pa.string())], ["messageId"])
+
+
+@pytest.fixture
+def disk() -> SimDisk:
+    disk = SimDisk()
+    disk.make_folder("/spools")
+    return disk
+
+
+@pytest.fixture
+def spool(disk: SimDisk) -> Spool:
+    return open_spool("/spools/orders", OWNER, disk=disk, lock_wait_s=0)
+
+
+def an_intake(queue: FakeQueue, spool: Spool, seen: SeenIds | None = None) -> Intake:
+    return Intake(queue, spool, decode, seen, 2)
+
+
+def held(spool: Spool) -> list[list[str | None]]:
+    return [message_ids(spool, segment) for segment in spool.segments]
+
+
+def test_messages_are_settled_when_their_segment_is_there(spool: Spool) -> None:
+    queue = FakeQueue("a", "b", "c")
+    assert an_intake(queue, spool).take(2, 0.0)
+    assert queue.said == ["gave 2", "settled 2"]
+    assert held(spool) == [["a", "b"]]
+
+
+def test_an_empty_queue_makes_no_segment(spool: Spool) -> None:
+    queue = FakeQueue()
+    assert not an_intake(queue, spool).take(2, 0.0)
+    assert queue.said == ["gave 0"]
+    assert spool.newest == 0
+
+
+def test_what_cannot_be_stored_goes_back(spool: Spool) -> None:
+    """A message that cannot be read must not take others along."""
+    queue = FakeQueue("a", "bad")
+    with pytest.raises(UnreadableMessage):
+        an_intake(queue, spool).take(5, 0.0)
+    assert queue.said == ["gave 2", "took back 2"]
+    assert queue.ready == ["a", "bad"]
+    assert spool.newest == 0
+
+
+def test_nothing_is_taken_without_room(spool: Spool, disk: SimDisk) -> None:
+    disk.free = 10_000_000
+    queue = FakeQueue("a")
+    with pytest.raises(SpoolError, match="has 10 MB left, and a segment may need 64"):
+        an_intake(queue, spool).take(5, 0.0)
+    assert queue.said == []
+
+
+def test_duplicates_alone_are_settled_and_the_next_ones_taken(spool: Spool) -> None:
+    queue = FakeQueue("a", "b", "b", "a", "c")
+    intake = an_intake(queue, spool, SeenIds())
+    assert intake.take(2, 0.0)
+    assert intake.take(2, 0.0)
+    assert queue.said == ["gave 2", "settled 2"] * 2 + ["gave 1", "settled 1"]
+    assert held(spool) == [["a", "b"], ["c"]]
+
+
+def test_no_more_than_was_there_at_first(spool: Spool) -> None:
+    queue = FakeQueue("a", "b", "c")
+    intake = an_intake(queue, spool)
+    left = intake.take_of(2, None)
+    queue.ready += ["late", "later"]
+    assert left == 1
+    assert intake.take_of(2, left) == 0
+    assert held(spool) == [["a", "b"], ["c"]]
+
+
+def test_without_a_count_until_the_queue_is_found_empty(spool: Spool) -> None:
+    queue = FakeQueue("a", "b", "c", known=False)
+    an_intake(queue, spool).take_all_of(2, None)
+    assert held(spool) == [["a", "b"], ["c"]]
+    assert queue.said[-1] == "gave 0"
+
+
+def test_others_that_take_messages_do_not_keep_it_waiting(spool: Spool) -> None:
+    """The count may promise what another consumer gets."""
+    queue = FakeQueue("a", "b", "c")
+    intake = an_intake(queue, spool)
+    left = intake.take_of(1, None)
+    queue.ready.clear()
+    assert left == 2
+    assert intake.take_of(1, left) == 0
+
+
+def test_recall_takes_in_segments_and_ids_of_removed_ones(spool: Spool, disk: SimDisk) -> None:
+    seen = SeenIds()
+    intake = an_intake(FakeQueue("a", "b", "c", "d"), spool, seen)
+    intake.take_all_of(2, None)
+    spool.remove_through(1, lambda segment: seen.of(segment.number))
+    again = open_spool("/spools/orders", OWNER, disk=disk.after_kill(), lock_wait_s=0)
+    found = recall(again, 100, lambda segment: message_ids(again, segment))
+    assert found.fresh(["a", "d", "e"]) == [2]
+
+
+def test_recall_forgets_beyond_the_window_also_on_the_disk(spool: Spool) -> None:
+    seen = SeenIds()
+    an_intake(FakeQueue(*"abcdef"), spool, seen).take_all_of(2, None)
+    spool.remove_through(2, lambda segment: seen.of(segment.number))
+    assert [file.number for file in spool.ids] == [1, 2]
+    found = recall(spool, 4, lambda segment: message_ids(spool, segment))
+    assert [file.number for file in spool.ids] == [2]
+    assert found.fresh(["a", "c", "e"]) == [0]
+
+
+def test_recall_drops_ids_of_a_segment_that_is_still_there(spool: Spool, disk: SimDisk) -> None:
+    """A crash came between writing them and removing the segment."""
+    seen = SeenIds()
+    an_intake(FakeQueue("a", "b"), spool, seen).take_all_of(1, None)
+    number = len(disk.calls) + 6  # create, write, sync, rename, open and sync the folder, then unlink
+    disk.fail[number] = 5
+    with pytest.raises(SpoolError, match="cannot remove"):
+        spool.remove_through(1, lambda segment: seen.of(segment.number))
+    again = open_spool("/spools/orders", OWNER, disk=disk.after_kill(), lock_wait_s=0)
+    assert ([file.number for file in again.ids], again.oldest) == ([1], 1)
+    found = recall(again, 100, lambda segment: message_ids(again, segment))
+    assert again.ids == []
+    assert len(found) == 2
+
+
+def test_segments_are_divided_where_more_tasks_are_wanted(spool: Spool) -> None:
+    """By record batches, of two rows here; a segment of one batch is not divided."""
+    queue = FakeQueue(*"abcdefg")
+    an_intake(queue, spool).take_all_of(6, None)
+    whole = parts(spool, spool.segments, None)
+    assert [(part.first, part.stop) for part in whole] == [(0, None), (0, None)]
+    divided = parts(spool, spool.segments, 4)
+    assert [(part.first, part.stop) for part in divided] == [(0, 1), (1, 2), (2, 3), (0, None)]
+
+
+def test_offsets_name_spool_and_segment(spool: Spool) -> None:
+    """An offset of another spool, or beyond what is there, is refused."""
+    queue = FakeQueue("a", "b", "c")
+    offsets = QueueOffsets(spool, an_intake(queue, spool), None, 10)
+    start = offsets.initial()
+    assert start == {"spool": spool.id, "segment": 0}
+    end = offsets.latest(start, 2)
+    assert end == {"spool": spool.id, "segment": 1}
+    assert [segment.number for segment in offsets.segments(start, end)] == [1]
+    with pytest.raises(SpoolError, match="belongs to another spool"):
+        offsets.latest({"spool": "another", "segment": 0}, 2)
+    with pytest.raises(SpoolError, match="has read up to segment 9, and the newest here is 1"):
+        offsets.segments(start, {"spool": spool.id, "segment": 9})
+    offsets.close()
+    assert queue.said[-1] == "closed"
