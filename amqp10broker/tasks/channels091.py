@@ -129,15 +129,13 @@ class Channels:
         """The reader of the whole connection waits until one channel takes contents again."""
         self._connection.flush()
         self.held_by = channel
-        if channel.on_wake is not None:
-            channel.on_wake()  # from now on it waits for another reason
         try:
             await channel.wait_for_credit()
         finally:
             self.held_by = None
             self._held_until = trio.current_time()
             if channel.on_wake is not None:
-                channel.on_wake()
+                channel.on_wake()  # until now it has waited for us
 
     def _start_channel(self, number: int) -> RunningChannel | None:
         broker = self._broker

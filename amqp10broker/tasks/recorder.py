@@ -219,7 +219,12 @@ class Recorder:
                 return
             if not payload and not self._backlog:
                 return
-        self._backlog.append((kind, payload, self._ring.dropped - self._dropped_before))
+        self._backlog.append((kind, payload, self._dropped))
+
+    @property
+    def _dropped(self) -> int:
+        """Events of the run that were lost so far."""
+        return self._ring.dropped - self._dropped_before
 
     def _look_at_all(self) -> int:
         """The run is at its end: tell everything up to now, and return what time that is (wall clock, ns)."""
@@ -235,6 +240,7 @@ class Recorder:
         """The configuration was replaced: a run has one, so the next one begins."""
         self._look_at_all()
         self._put(EVENTS, self._ring.take_all())
+        dropped = self._dropped
         self._runs += 1
         named = self.recording.run_id
         self.run_id = f"{named}-{self._runs}" if named else new_run_id("broker")
@@ -242,7 +248,7 @@ class Recorder:
         self._dropped_before = self._ring.dropped
         self._offered_before = self._ring.offered
         self._written = 0
-        self._put(RUN, json.dumps(asdict(self._row)).encode())
+        self._backlog.append((RUN, json.dumps(asdict(self._row)).encode(), dropped))
         _log.info("the next run is recorded", run_id=self.run_id)
 
     def _new_row(self, run_id: str) -> Run:
@@ -324,7 +330,7 @@ class Recorder:
         return {
             "events": ring.offered - self._offered_before,
             "events_written": self._written,
-            "events_dropped": ring.dropped - self._dropped_before,
+            "events_dropped": self._dropped,
             "buffered_bytes": ring.waiting * PACK.size,
         }
 

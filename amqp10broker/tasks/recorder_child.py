@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from amqp10broker.recording.runs import Run
 
 FRAME = struct.Struct("<BIq")
-"""Kind, bytes that follow, and events of the run that the broker has dropped so far."""
+"""Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
 EVENTS, RUN, NOTE, END = 1, 2, 3, 4
 """Kinds: packed events; the row of a new run (JSON), which ends the one before; what else is to stand in the
 row (JSON, see `Scribe.note`); the end (JSON: ``ended_ns``)."""
@@ -40,13 +40,17 @@ NICENESS = 5
 
 
 class Scribe:
-    """Writes the runs of one recording."""
+    """Writes the runs of one recording.
+
+    Attributes:
+        dropped: events that the broker has dropped in the run, as the last frame says.
+    """
 
     def __init__(self, recording: str) -> None:
+        self.dropped = 0
         self._recording = recording
         self._run: Run | None = None
         self._writer: EventWriter | None = None
-        self._dropped = 0
         self._last_ts_ns = 0
         self._queues: dict[str, Any] = {}
         self._complete = 0
@@ -66,21 +70,15 @@ class Scribe:
             self.finish(run.began_ns)
         self._run = run
         self._last_ts_ns = run.began_ns
-        self._dropped = self._complete = 0
+        self.dropped = self._complete = 0
         write_run(self._recording, run)
         self._writer = EventWriter(self._recording, run.run_id, "broker")
 
-    def take(self, events: bytes, dropped: int) -> None:
-        """Write events.
-
-        Args:
-            events: packed.
-            dropped: as the frame says.
-        """
+    def take(self, events: bytes) -> None:
+        """Write packed events."""
         from amqp10broker.flowevents.schema import PACK
 
         assert self._writer is not None, "events before a run"
-        self._dropped = dropped
         if events:
             self._last_ts_ns = max(self._last_ts_ns, PACK.unpack_from(events, len(events) - PACK.size)[0])
             self._writer.write(events)
@@ -130,7 +128,7 @@ class Scribe:
             replace(
                 row,
                 ended_ns=ended if row.ended_ns is None else row.ended_ns,
-                events_dropped=self._dropped + lost,
+                events_dropped=self.dropped + lost,
                 settings=json.dumps(settings),
             ),
         )
@@ -159,8 +157,9 @@ def serve(channel: socket.socket, scribe: Scribe) -> None:
     told = 0
     try:
         for kind, dropped, payload in frames(channel, scribe.tick):
+            scribe.dropped = dropped
             if kind == EVENTS:
-                scribe.take(payload, dropped)
+                scribe.take(payload)
             elif kind == RUN:
                 scribe.begin(json.loads(payload))
                 told = 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
@@ -29,10 +30,11 @@ from amqp10broker.tasks.recorder_process import RecorderProcess
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import connect, pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, message
-from tests.support.watching import Event, reasons, total
+from tests.support.watching import Event, Seen, reasons, total
 from tests.tasks.conftest import LogRecorder
 
 FOLDER = "/recording"
+HELD_NS = 7_000_000_000
 
 
 class Helper:
@@ -189,6 +191,21 @@ async def test_a_session_is_told_from_the_beginning_of_the_recording(
     assert helper.closed
 
 
+async def test_who_joins_before_the_first_look_counts_whole(autojump_clock: object) -> None:
+    """A session may begin when the recording has been started and nobody has looked yet."""
+    seen = Seen()
+    async with running_broker() as broker:
+        declare(broker)
+        client = await publisher(broker)
+        looks = Looks(broker, seen.add, pytest.fail, lambda number, queue: None, each_wake=False)
+        for session in client.task.parts.values():
+            looks.join(client.task, session)
+        await publish(client, 0, 3)
+        looks.begin()
+        assert total(seen.take(), Kind.LINK_IN) == 3
+        looks.detach()
+
+
 async def test_nobody_is_observed_after_the_end(autojump_clock: object, helper: Helper) -> None:
     """Sessions and channels are as they were before the beginning."""
     async with running_broker() as broker:
@@ -246,19 +263,25 @@ async def test_a_reader_that_stands_still_is_told(
         monkeypatch.setattr(
             RunningQueue, "post_all", lambda queue, commands: kept.append(partial(post_all, queue, commands))
         )
+        now_ns = [time.monotonic_ns()]
+        monkeypatch.setattr(Looks, "times", lambda looks: (now_ns[0], now_ns[0]))
         await client.send(1, message(1, "q", b"x") * 2000)
         await settle_down()
         assert client.task.reader_waits == Reason.CREDIT_FLOW
+        now_ns[0] += HELD_NS
         monkeypatch.setattr(RunningQueue, "post_all", post_all)
         for post in kept:
             post()
         await settle_down()
         assert client.task.reader_waits == Reason.NONE
-        assert queue_counts(broker, "q") == (2000, 0)
+        now_ns[0] += HELD_NS
+        await client.send(1, message(1, "q", b"x"))
+        await settle_down()
+        assert queue_counts(broker, "q") == (2001, 0)
         await broker.recordings.stop()
     events = helper.events()
-    assert total(events, Kind.LINK_IN) == 2000
-    assert reasons(events, Kind.LINK_IN)[Reason.CREDIT_FLOW] > 0
+    assert total(events, Kind.LINK_IN) == 2001
+    assert reasons(events, Kind.LINK_IN)[Reason.CREDIT_FLOW] == HELD_NS
 
 
 async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helper) -> None:
@@ -368,22 +391,33 @@ async def test_runs_that_follow_each_other_faster_than_they_are_written_lose_eve
         waiting = sum(len(payload) for kind, payload, _ in under_way._backlog if kind == EVENTS)
         assert waiting <= 2_000
         helper.goes_on.set()
+        await trio.sleep(0.5)
+        await publish(client, 30, 1)
         await broker.recordings.stop()
     assert [row["max_link_credit"] for row in helper.rows[1:]] == list(range(100, 130))
-    dropped = [dropped for kind, _, dropped in helper.frames if kind == RUN]
-    assert len(dropped) == 30
+    dropped = [dropped for kind, _, dropped in helper.frames if kind in (RUN, END)]
+    told = sum(len(helper.events(run)) for run in range(31))
+    notes = sum(total(helper.events(run), Kind.DROPPED) for run in range(31))
+    assert len(dropped) == 31
+    assert sum(dropped) == under_way._ring.dropped >= notes > 0
+    in_files = told - sum(event.kind == Kind.DROPPED for run in range(31) for event in helper.events(run))
+    assert in_files + sum(dropped) == under_way._ring.offered
 
 
 # --- runs -----------------------------------------------------------------------------------------
 
 
-async def test_another_setting_begins_another_run(autojump_clock: object, helper: Helper) -> None:
-    """Events before it are of the first run, its name is the given one with a number."""
+@pytest.mark.parametrize("every_ms", [0, 1000])
+async def test_another_setting_begins_another_run(
+    autojump_clock: object, helper: Helper, every_ms: int
+) -> None:
+    """What happened before it is of the first run; the next one's name is the given one with a number."""
     async with running_broker() as broker:
         declare(broker)
-        await record(broker)
+        await record(broker, every_ms)
         client = await publisher(broker)
-        await publish(client, 0, 4)
+        await client.send(*[transfer(0, number, b"x") for number in range(4)])
+        await settle_down()  # no time passes, and nobody looks
         broker.set_flow("max_queue_credit", 99, source="test")
         await publish(client, 4, 3)
         status = await broker.recordings.stop()

@@ -24,9 +24,9 @@ def frame(kind: int, payload: bytes | dict[str, Any], dropped: int = 0) -> bytes
     return FRAME.pack(kind, len(data), dropped) + data
 
 
-def run(row: Run) -> bytes:
-    """The frame that begins a run."""
-    return frame(RUN, asdict(row))
+def run(row: Run, dropped: int = 0) -> bytes:
+    """The frame that begins a run, and ends the one before."""
+    return frame(RUN, asdict(row), dropped)
 
 
 def events(*times: int, dropped: int = 0) -> bytes:
@@ -63,7 +63,7 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
         frame(NOTE, {"queues": {"1": {"name": "q"}}}),
         events(200, 300),
         events(400, dropped=7),
-        frame(END, {"ended_ns": 500}),
+        frame(END, {"ended_ns": 500}, dropped=7),
     )
     assert answers == [{"ready": True}, {"written": 3, "ended": True}]
     assert times(tmp_path) == [200, 300, 400]
@@ -93,14 +93,14 @@ def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
         run(FIRST),
         frame(NOTE, {"queues": {"1": {"name": "q"}}}),
         events(200, dropped=3),
-        run(second),
+        run(second, dropped=5),
         events(300, dropped=1),
-        frame(END, {"ended_ns": 400}),
+        frame(END, {"ended_ns": 400}, dropped=2),
     )
     assert [answer for answer in answers if "ready" in answer] == [{"ready": True}] * 2
     assert (times(tmp_path, "r"), times(tmp_path, "s")) == ([200], [300])
     rows = read_runs(tmp_path)
-    assert [(row.run_id, row.ended_ns, row.events_dropped) for row in rows] == [("r", 250, 3), ("s", 400, 1)]
+    assert [(row.run_id, row.ended_ns, row.events_dropped) for row in rows] == [("r", 250, 5), ("s", 400, 2)]
     assert all("queues" in json.loads(row.settings) for row in rows)
 
 
@@ -111,7 +111,7 @@ def test_who_asked_for_the_run_may_say_more_in_its_row(tmp_path: Path) -> None:
     scribe.begin(asdict(FIRST))
     write_run(tmp_path, replace(FIRST, benchmark="sweep", case="c", message_size_bytes=100, ended_ns=250))
     with ours, theirs:
-        ours.sendall(events(200, dropped=4) + frame(END, {"ended_ns": 300}))
+        ours.sendall(events(200, dropped=4) + frame(END, {"ended_ns": 300}, dropped=4))
         serve(theirs, scribe)
     row = read_run(tmp_path, "r")
     assert (row.benchmark, row.case, row.message_size_bytes) == ("sweep", "c", 100)
@@ -130,7 +130,9 @@ def test_a_full_disk_says_in_the_row_what_is_missing(tmp_path: Path) -> None:
     part = tmp_path / "events" / "run_id=r" / "_broker-00000.parquet"
     part.parent.mkdir(parents=True)
     part.symlink_to("/dev/full")
-    answers = told(tmp_path, run(FIRST), events(200, 300, dropped=5), frame(END, {"ended_ns": 400}))
+    answers = told(
+        tmp_path, run(FIRST), events(200, 300, dropped=5), frame(END, {"ended_ns": 400}, dropped=5)
+    )
     assert "cannot be written" in answers[-1]["failed"]
     row = read_run(tmp_path, "r")
     assert (row.ended_ns, row.events_dropped) == (300, 7)
@@ -144,7 +146,7 @@ def test_a_part_is_complete_when_it_is_old_although_nothing_comes(tmp_path: Path
     scribe.begin(asdict(FIRST))
     assert scribe._writer is not None
     scribe._writer._clock = lambda: now
-    scribe.take(PACK.pack(200, Kind.QUEUE, *[0] * 11), 0)
+    scribe.take(PACK.pack(200, Kind.QUEUE, *[0] * 11))
     scribe.tick()
     assert scribe.complete == 0
     now = 60.0

@@ -15,6 +15,7 @@ from amqp10broker.amqp091.methods import (
     ChannelClose,
     ChannelOpen,
     ConfirmSelect,
+    QueueDelete,
     TxCommit,
     TxSelect,
 )
@@ -179,6 +180,24 @@ def test_a_consumer_that_goes_is_told_to_its_end() -> None:
     watched.channel.publish("q", b"x")
     watched.look()
     assert [(event.handle, event.n) for event in watched.seen.take(Kind.LINK_OUT)] == [(2, 1)]
+
+
+def unsent(watched: Watched) -> None:
+    """Three deliveries wait for the writer."""
+    watched.channel.budget_bytes = 0
+    watched.channel.consume("q", "c")
+    watched.channel.publish("q", b"x", b"x", b"x")
+    watched.look()
+
+
+def test_what_goes_back_unsent_is_not_told() -> None:
+    """Neither of a consumer that is cancelled, nor of one whose queue is deleted."""
+    for end in (BasicCancel("c"), QueueDelete("q")):
+        watched = Watched()
+        unsent(watched)
+        watched.channel.say(end)
+        watched.look()
+        assert total(watched.seen.take(), Kind.LINK_OUT) == 0
 
 
 def test_what_was_there_counts_from_now() -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.queues.effects import TimedOut
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX, SessionObserver
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.scene import Scene
@@ -123,6 +124,20 @@ def test_deliveries_out_are_those_that_were_written() -> None:
     events = watched.seen.take(Kind.LINK_OUT)
     assert total(events, Kind.LINK_OUT) == 10
     assert [event.n for event in events if event.n] == [3, 7]
+
+
+def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
+    """A consumer that has held deliveries too long, one of them written."""
+    watched = Watched("q", begin="C> BEGIN iw=1")
+    watched.scene.do("publish q 3")
+    watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=3")
+    (consumer,) = watched.service.consumers
+    keys = [key for _, key in watched.service.session.unsettled_out.values()]
+    assert (consumer.sent, consumer.unsent) == (1, 2)
+    watched.service.on_effects([TimedOut(consumer.ref, range(min(keys), min(keys) + 3), "q")])
+    watched.look()
+    assert total(watched.seen.take(), Kind.LINK_OUT) == 1
+    assert consumer.unsent == 0
 
 
 REASONS: dict[Reason, tuple[str, ...]] = {
