@@ -290,7 +290,7 @@ class Config:
         "ms between two looks at everything while flow events are recorded",
         zero_means="after each wake of each session: exact, for benchmarks",
     )
-    record_run: str | None = text(None, "name of the run that is recorded; default: one with the time")
+    record_run: str | None = text(None, "name of the run that is recorded")
 
     users: tuple[User, ...] = DEFAULT_USERS
     loopback_users: tuple[str, ...] = ("guest",)
