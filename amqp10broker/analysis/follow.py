@@ -207,12 +207,12 @@ def follow(
         check_layout(folder)
     make_folder(folder / EVENTS)
     make_folder(output / WINDOWS)
-    query = start(folder, output, spark, tell, late_s=late_s, available_now=available_now)
-    progress.say(
-        f"following {folder}; a second is told when the events are {late_s} s further; ctrl-C ends it"
-    )
     asked = threading.Event()
     with _interrupt_sets(asked):
+        query = start(folder, output, spark, tell, late_s=late_s, available_now=available_now)
+        progress.say(
+            f"following {folder}; a second is told when the events are {late_s} s further; ctrl-C ends it"
+        )
         while query.isActive and not asked.wait(_LOOK_S):
             pass
         failed = query.exception()

@@ -216,7 +216,7 @@ def _pictures(
     yield from put(
         pictures.stalls(pictures.some(members, chosen), chosen),
         "Why links wait",
-        f"Share of the time of all links of a side, by reason; what is left white, they did not wait. "
+        f"Share of the time of all links of a side, by reason; what is left empty, they did not wait. "
         f"* recommended.{some}",
     )
     if swept is not None:
@@ -256,7 +256,7 @@ def _cases(
         (
             pictures.stalls(members[: pictures.BARS_MAX], None, labels[: pictures.BARS_MAX]),
             "Why links wait, by case",
-            "Share of the time of all links of a side, by reason; what is left white, they did not wait.",
+            "Share of the time of all links of a side, by reason; what is left empty, they did not wait.",
         ),
     ):
         if made is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+import signal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from amqp10broker.analysis.errors import CannotStart
@@ -41,3 +44,23 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         return local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
     except (MissingExtraError, JavaNotFound) as error:
         raise CannotStart(str(error)) from error
+
+
+@contextmanager
+def command_session(master: str, memory: str) -> Iterator[SparkSession]:
+    """`analysis_session` for a process that does nothing else; ctrl-C ends it without a word from Spark.
+
+    Raises:
+        CannotStart, SparkSourceError: as `analysis_session`.
+    """
+    # py4j logs each call that is interrupted, with a traceback, by the root logger.
+    logging.getLogger().addHandler(logging.NullHandler())
+    spark = analysis_session(master, memory)
+    # pyspark's own handler calls the JVM in the middle of a call to the JVM. What runs there ends with us.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield spark
+    except Exception:
+        spark.stop()
+        raise
+    spark.stop()

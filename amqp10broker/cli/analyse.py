@@ -85,7 +85,7 @@ def _batch(arguments: argparse.Namespace) -> int:
     from amqp10broker.analysis.job import analyse, make_folder
     from amqp10broker.analysis.progress import Progress
     from amqp10broker.analysis.recommend import Aim
-    from amqp10broker.analysis.session import analysis_session
+    from amqp10broker.analysis.session import command_session
     from amqp10broker.analysis.telling import all_told
 
     progress = Progress(None if arguments.quiet else sys.stderr)
@@ -93,13 +93,10 @@ def _batch(arguments: argparse.Namespace) -> int:
     # Before Java is started, which takes seconds.
     find_recording(arguments.folder)
     make_folder(output)
+    aim = Aim(arguments.aim, arguments.rate, 0.95 if arguments.keep is None else arguments.keep)
     progress.say("starting Spark")
-    spark = analysis_session(arguments.master, arguments.memory)
-    try:
-        aim = Aim(arguments.aim, arguments.rate, 0.95 if arguments.keep is None else arguments.keep)
+    with command_session(arguments.master, arguments.memory) as spark:
         result = analyse(arguments.folder, output, aim, spark, progress)
-    finally:
-        spark.stop()
     print(all_told(result.recommended))
     print(f"report: {result.report}")
     return EXIT_OK
@@ -108,14 +105,13 @@ def _batch(arguments: argparse.Namespace) -> int:
 def _follow(arguments: argparse.Namespace) -> int:
     from amqp10broker.analysis.follow import LATE_S, follow
     from amqp10broker.analysis.progress import Progress
-    from amqp10broker.analysis.session import analysis_session
+    from amqp10broker.analysis.session import command_session
 
     progress = Progress(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
     late_s = LATE_S if arguments.late is None else arguments.late
     progress.say("starting Spark")
-    spark = analysis_session(arguments.master, arguments.memory)
-    try:
+    with command_session(arguments.master, arguments.memory) as spark:
         follow(
             arguments.folder,
             output,
@@ -124,8 +120,6 @@ def _follow(arguments: argparse.Namespace) -> int:
             tell=lambda line: print(line, flush=True),
             late_s=late_s,
         )
-    finally:
-        spark.stop()
     return EXIT_OK
 
 
