@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -99,3 +101,39 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(
         f"{package} is not installed; install it with: pip install 'amqp10broker[spark]'"
     )
     assert isinstance(caught.value, BrokerError)
+
+
+@pytest.mark.parametrize("connected", [False, True])
+def test_a_start_that_is_interrupted_ends_its_jvm(monkeypatch: pytest.MonkeyPatch, connected: bool) -> None:
+    """Once pyspark has the connection the JVM ends with this process, and may be used again before that."""
+    from pyspark import SparkContext, java_gateway
+
+    monkeypatch.setattr(SparkContext, "_gateway", object() if connected else None)
+    before = java_gateway.Popen
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted() -> None:
+        with session._no_orphan():
+            started.append(java_gateway.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert java_gateway.Popen is before
+    (process,) = started
+    assert process.poll() == (None if connected else -signal.SIGKILL)
+    process.kill()
+    process.communicate()
+
+
+def test_a_start_that_succeeds_leaves_its_jvm_alone() -> None:
+    """And pyspark as it was."""
+    from pyspark import java_gateway
+
+    before = java_gateway.Popen
+    with session._no_orphan():
+        process = java_gateway.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    assert java_gateway.Popen is before
+    assert process.poll() is None
+    process.kill()
+    process.communicate()
