@@ -1,4 +1,21 @@
-"""What recorded flow events say: the PySpark job behind ``amqp10broker analyse``.
+"""What recorded flow events say: the PySpark job behind ``amqp10broker analyse`` (`docs/analysis.md`).
+
+================  =======================================================================================
+`inputs`          which runs and files a recording has
+`cells`           the one pass of Spark over the events: sums by run, kind, reason, stream and bucket
+`histogram`       log-histograms and their quantiles; pure
+`figures`         what one run did; pure
+`configurations`  repetitions taken together, groups, comparisons; pure
+`statistics`      Student's and Welch's intervals; pure
+`recommend`       the smallest settings that are as good as the best, and why; pure
+`evidence`        what makes that weak; pure
+`tables`          CSV and Parquet
+`report`          the page; made of `page`, `pictures`, `drawing`, `words`
+`telling`         the recommendations for a terminal
+`job`             all of it, in order
+`follow`          the same cells by seconds of a recording that grows: Structured Streaming
+`session`         the Spark session; `progress` and `errors` serve all
+================  =======================================================================================
 
 Needs the extra ``spark``. The broker never imports this room, and nothing is imported here.
 """

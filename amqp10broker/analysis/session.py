@@ -6,7 +6,7 @@ import logging
 import signal
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from amqp10broker.analysis.errors import CannotStart
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
@@ -14,6 +14,8 @@ from amqp10broker.spark.session import local_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_CLUSTER_PARTITIONS: Final = 4
 
 
 def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = None) -> SparkSession:
@@ -40,6 +42,9 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         # A recording has a folder for each run; to list them is no work for a job of Spark, of a task each.
         "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     }
+    if not master.startswith("local"):
+        # Spark's 200 are for tables; here they would be 200 tasks of a few cells, and as many files of state.
+        conf["spark.sql.shuffle.partitions"] = str(_CLUSTER_PARTITIONS)
     try:
         return local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
     except (MissingExtraError, JavaNotFound) as error:
