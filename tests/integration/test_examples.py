@@ -31,7 +31,8 @@ def run(
         text=True,
         timeout=timeout_s,
         check=False,
-        env={"PYTHONPATH": str(REPOSITORY), "PATH": path},  # as if the package were installed
+        # As if the package were installed. Spark's Java goes through a file in the user's cache.
+        env={"PYTHONPATH": str(REPOSITORY), "PATH": path, "HOME": os.environ.get("HOME", "")},
     )
     assert done.returncode == code, done
     assert "Traceback" not in done.stderr, done.stderr
