@@ -97,6 +97,8 @@ class Recommendation:
     reasons: tuple[str, ...]
     weak: tuple[str, ...]
     """What makes the evidence weak; empty if nothing was found."""
+    notes: tuple[str, ...] = ()
+    """What to mind before using these settings elsewhere than in the runs."""
 
     @property
     def command_line(self) -> str:
@@ -256,7 +258,6 @@ def _choose(
             f"its {own} {figure.unit} are {apart:.1%} from the best ({top} with {best.name()}), and it has "
             f"the smallest credits and windows of the {len(as_good)} settings within {give_up:.0%}"
         )
-    reasons += _rules_of_thumb(chosen.settings)
     weak += weaknesses(
         [(one.settings, figure.values(one)) for one in pool],
         chosen.settings,
@@ -280,6 +281,7 @@ def _choose(
         tuple(as_good),
         tuple(reasons),
         tuple(weak),
+        tuple(_rules_of_thumb(chosen.settings)),
     )
 
 
@@ -331,7 +333,7 @@ def _rules_of_thumb(settings: Sequence[int | None]) -> list[str]:
     if link is None or window is None or 2 * link <= window:
         return []
     text = (
-        f"mind: one link with {link} credits can fill a window of {window} alone, and other links of its "
+        f"one link with {link} credits can fill a window of {window} alone, and other links of its "
         "session then wait; where sessions have several links, keep twice max_link_credit below it"
     )
     return [text]

@@ -135,11 +135,12 @@ def _undecided(found: Sequence[Undecided]) -> Iterator[str]:
 
 def _card(one: Recommendation) -> str:
     weak = element("p", "What makes the evidence weak:", "warn") + bullets(one.weak) if one.weak else ""
+    notes = element("p", "To mind:", "warn") + bullets(one.notes) if one.notes else ""
     code = f'<div class="side">{element("pre", one.command_line)}{element("pre", one.toml)}</div>'
     text = f"{one.figure} {interval(one.chosen_figure)} {one.unit}"
     return (
         f'<div class="card">{element("h3", one.group)}{element("p", text, "figure")}{code}'
-        f"{bullets(one.reasons)}{weak}</div>"
+        f"{bullets(one.reasons)}{weak}{notes}</div>"
     )
 
 

@@ -71,7 +71,7 @@ def recommendation_row(one: Recommendation | Undecided) -> Row:
     row: Row = {"group": one.group, "aim": one.aim}
     if isinstance(one, Undecided):
         names = ("settings", "figure", "mean", "low", "high", "best", "best_mean", "as_good", "command_line")
-        return {**row, **dict.fromkeys(names), "reasons": one.reason, "weak": None}
+        return {**row, **dict.fromkeys(names), "reasons": one.reason, "weak": None, "notes": None}
     return {
         **row,
         "settings": one.chosen.name(),
@@ -85,6 +85,7 @@ def recommendation_row(one: Recommendation | Undecided) -> Row:
         "command_line": one.command_line,
         "reasons": "; ".join(one.reasons),
         "weak": "; ".join(one.weak),
+        "notes": "; ".join(one.notes),
     }
 
 

@@ -28,4 +28,5 @@ def told(one: Recommendation | Undecided) -> str:
     lines = [f"{head} {one.figure} {written(known.mean)} {one.unit} ({spread})", f"    {one.command_line}"]
     lines += [f"    because {reason}" for reason in one.reasons]
     lines += [f"    but {weak}" for weak in one.weak]
+    lines += [f"    mind: {note}" for note in one.notes]
     return "\n".join(lines)

@@ -208,7 +208,9 @@ def test_dropped_events_and_unfinished_runs_are_weak_evidence() -> None:
 def test_a_credit_that_fills_its_window_is_pointed_out() -> None:
     """The broker's rule of thumb: twice the credit below the window."""
     found = chosen(recommend("g", candidates(lambda c, w: 10.0 * c, windows=(400,)), Aim()))
-    assert any("fill a window of 400" in reason for reason in found.reasons)
+    assert "fill a window of 400" in found.notes[0]
+    assert not any("fill a window" in reason for reason in found.reasons)
+    assert "    mind: one link with" in told(found)
 
 
 def test_a_setting_that_links_wait_for_and_nobody_varied_is_named() -> None:
