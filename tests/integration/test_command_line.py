@@ -246,6 +246,8 @@ def test_watch_on_a_terminal_is_redrawn_and_leaves_it_clean(broker: BrokerProces
         stdin=follower,
         stdout=follower,
         stderr=follower,
+        # As a terminal starts it: a shell's background job, which tests may run in, ignores SIGINT.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(follower)
     screen = b""
