@@ -7,7 +7,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import pyarrow.dataset
@@ -21,6 +23,13 @@ pytestmark = pytest.mark.integration
 COUNT: Final = 2000
 DEMO_S: Final = 600.0
 _LOOK_S: Final = 0.2
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A folder with a short name: the path of the administration socket in it may have 103 bytes."""
+    with TemporaryDirectory(prefix="demo") as folder:
+        yield Path(folder)
 
 
 def start(folder: Path, mark: dict[str, str]) -> subprocess.Popen[str]:
