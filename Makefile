@@ -8,6 +8,8 @@ PYTHON ?=
 VENV ?= .venv
 ARGS ?=
 
+# All tests run two at a time, file by file: half of their time is waiting for brokers and JVMs to start and to end.
+ALL_TESTS := -n 2 --dist loadfile
 IN_VENV := $(VENV)/bin
 PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
 
@@ -32,7 +34,7 @@ run-broker: $(VENV)/.runtime
 	@exec $(IN_VENV)/amqp10broker serve --data-dir data $(ARGS)
 
 test: $(VENV)/.test
-	$(IN_VENV)/python -m pytest $(ARGS)
+	$(IN_VENV)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
 
 lint: $(VENV)/.lint
 	$(IN_VENV)/ruff check .

@@ -7,6 +7,7 @@ footer. What matters here is order, count and well-formedness.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 from amqp10broker.amqp10.codec import decode, skip
@@ -45,7 +46,7 @@ _CONSTRUCTORS: Final = {
     FOOTER: _MAP,
 }
 
-_BY_NAME: Final = {
+SECTION_CODES: Final[Mapping[str, int]] = {
     "amqp:header:list": HEADER,
     "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
     "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
@@ -56,6 +57,7 @@ _BY_NAME: Final = {
     "amqp:amqp-value:*": AMQP_VALUE,
     "amqp:footer:map": FOOTER,
 }
+"""Codes of all sections by their symbolic descriptors."""
 
 _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _BODY: Final = (DATA, AMQP_SEQUENCE, AMQP_VALUE)
@@ -144,7 +146,7 @@ def _descriptor(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     descriptor, pos = decode(payload, pos + 1, end)
     # Section 1.3.3 of part 1: a symbol or a ulong; a string or another number describes no section.
     if isinstance(descriptor, Symbol):
-        code = _BY_NAME.get(descriptor)
+        code = SECTION_CODES.get(descriptor)
     else:
         code = int(descriptor) if isinstance(descriptor, ULong) else None
     if code is None or code not in _CONSTRUCTORS:

@@ -26,6 +26,7 @@ from amqp10broker.amqp10.performatives import (
     Properties,
     decode_composite,
 )
+from amqp10broker.amqp10.sections import SECTION_CODES
 from amqp10broker.amqp10.types import Described, Map, Symbol, ULong
 
 _DATA8: Final = b"\x00\x53\x75\xa0"
@@ -141,18 +142,7 @@ _MAPS: Final[Mapping[int, str]] = {
     APPLICATION_PROPERTIES: "application_properties",
     FOOTER: "footer",
 }
-_CODES: Final[Mapping[object, int]] = {
-    "amqp:header:list": Header.DESCRIPTOR,
-    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": Properties.DESCRIPTOR,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
-    "amqp:amqp-value:*": AMQP_VALUE,
-    "amqp:footer:map": FOOTER,
-}
-_KNOWN: Final = frozenset(_CODES.values())
+_KNOWN: Final = frozenset(SECTION_CODES.values())
 _VALUE_TYPES: Final[Mapping[int, type | tuple[type, ...]]] = {
     DATA: bytes,
     AMQP_SEQUENCE: list,
@@ -169,7 +159,7 @@ def _section_code(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     if payload[pos] != 0:
         raise DecodeError(f"no section begins at byte {pos}: {_LATER}")
     descriptor, start = decode(payload, pos + 1, end)
-    code = _CODES.get(descriptor, descriptor) if isinstance(descriptor, str) else descriptor
+    code = SECTION_CODES.get(descriptor, descriptor) if isinstance(descriptor, str) else descriptor
     if code not in _KNOWN:
         raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
     return int(code), start

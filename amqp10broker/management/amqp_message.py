@@ -13,36 +13,20 @@ from uuid import UUID
 from amqp10broker.amqp10.codec import decode, encode
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.amqp10.performatives import (
-    AMQP_SEQUENCE,
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
     DATA,
-    DELIVERY_ANNOTATIONS,
-    FOOTER,
-    HEADER,
-    MESSAGE_ANNOTATIONS,
     PROPERTIES,
     Properties,
     decode_composite,
 )
+from amqp10broker.amqp10.sections import SECTION_CODES
 from amqp10broker.amqp10.types import Described, Symbol, ULong
 
 MessageId = ULong | UUID | bytes | str | None
 
-_SECTION_NAMES: Final = {
-    HEADER: "amqp:header:list",
-    DELIVERY_ANNOTATIONS: "amqp:delivery-annotations:map",
-    MESSAGE_ANNOTATIONS: "amqp:message-annotations:map",
-    PROPERTIES: "amqp:properties:list",
-    APPLICATION_PROPERTIES: "amqp:application-properties:map",
-    DATA: "amqp:data:binary",
-    AMQP_SEQUENCE: "amqp:amqp-sequence:list",
-    AMQP_VALUE: "amqp:amqp-value:*",
-    FOOTER: "amqp:footer:map",
-}
-_SECTIONS: Final[Mapping[object, int]] = {
-    **{code: code for code in _SECTION_NAMES},
-    **{name: code for code, name in _SECTION_NAMES.items()},
+_SECTIONS: Final[Mapping[str | int, int]] = {
+    key: code for name, code in SECTION_CODES.items() for key in (name, code)
 }
 
 _HTTP_RESPONSE: Final = encode(Described(ULong(APPLICATION_PROPERTIES), {"http:response": "1.1"}))

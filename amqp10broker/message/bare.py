@@ -7,29 +7,18 @@ from typing import Any, Final
 from amqp10broker.amqp10.codec import decode, skip
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.amqp10.performatives import (
-    AMQP_SEQUENCE,
-    AMQP_VALUE,
-    APPLICATION_PROPERTIES,
     DATA,
     FOOTER,
     PROPERTIES,
     Properties,
     decode_composite,
 )
-from amqp10broker.amqp10.sections import locate
+from amqp10broker.amqp10.sections import SECTION_CODES, locate
 from amqp10broker.amqp10.types import Map
 
 _SMALL_DESCRIPTOR: Final = b"\x00\x53"
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
-_CODES: Final = {
-    "amqp:properties:list": PROPERTIES,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
-    "amqp:amqp-value:*": AMQP_VALUE,
-    "amqp:footer:map": FOOTER,
-}
 
 
 def _section(bare: bytes, pos: int) -> tuple[int, int]:
@@ -37,7 +26,7 @@ def _section(bare: bytes, pos: int) -> tuple[int, int]:
     if bare.startswith(_SMALL_DESCRIPTOR, pos):
         return bare[pos + 2], pos + 3
     code, pos = decode(bare, pos + 1)
-    return _CODES[code] if isinstance(code, str) else int(code), pos
+    return SECTION_CODES[code] if isinstance(code, str) else int(code), pos
 
 
 def body_start(bare: bytes) -> int:

@@ -22,7 +22,6 @@ here is what it must agree with.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 from uuid import UUID
@@ -34,32 +33,19 @@ from amqp10broker.amqp10.performatives import (
     AMQP_VALUE,
     APPLICATION_PROPERTIES,
     DATA,
-    DELIVERY_ANNOTATIONS,
-    FOOTER,
-    HEADER,
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
     Properties,
     decode_composite,
 )
+from amqp10broker.amqp10.sections import SECTION_CODES
 from amqp10broker.amqp10.types import Map, Symbol, Timestamp
 
 X_STREAM_OFFSET: Final = "x-stream-offset"
 X_ENQUEUED: Final = "x-opt-enqueued-time"
 US_MAX: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
-_NAMES: Final[Mapping[str, int]] = {
-    "amqp:header:list": HEADER,
-    "amqp:delivery-annotations:map": DELIVERY_ANNOTATIONS,
-    "amqp:message-annotations:map": MESSAGE_ANNOTATIONS,
-    "amqp:properties:list": PROPERTIES,
-    "amqp:application-properties:map": APPLICATION_PROPERTIES,
-    "amqp:data:binary": DATA,
-    "amqp:amqp-sequence:list": AMQP_SEQUENCE,
-    "amqp:amqp-value:*": AMQP_VALUE,
-    "amqp:footer:map": FOOTER,
-}
-_KNOWN: Final = frozenset(_NAMES.values())
+_KNOWN: Final = frozenset(SECTION_CODES.values())
 
 
 class MessageRow(NamedTuple):
@@ -132,7 +118,7 @@ def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     if payload[pos] != 0:
         raise DecodeError(f"no section begins at byte {pos}")
     descriptor, start = decode(payload, pos + 1, end)
-    code = _NAMES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
+    code = SECTION_CODES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
     if type(code) is bool or not isinstance(code, int) or code not in _KNOWN:
         raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
     return int(code), start
