@@ -13,6 +13,9 @@ from tests.support.command_line import CommandLine
 
 pytestmark = pytest.mark.integration
 
+FIRST_PASSWORD = "halibut"
+"""Of the fixture's user: a word that no other test writes, for the log is looked through for it."""
+
 
 @pytest.fixture
 def run(broker: BrokerProcess) -> CommandLine:
@@ -21,13 +24,13 @@ def run(broker: BrokerProcess) -> CommandLine:
 
 @pytest.fixture
 def user(run: CommandLine, queue: str) -> Any:
-    """A user whose password is ``secret``, without permissions; gone after the test."""
-    run("add-user", queue, "--tag", "monitoring", stdin=b"secret\n")
+    """A user without permissions; gone after the test."""
+    run("add-user", queue, "--tag", "monitoring", stdin=FIRST_PASSWORD.encode() + b"\n")
     yield queue
     run.done("delete-user", queue)
 
 
-def as_user(user: str, password: str = "secret") -> tuple[str, ...]:
+def as_user(user: str, password: str = FIRST_PASSWORD) -> tuple[str, ...]:
     return ("--user", user, "--password", password)
 
 
@@ -63,20 +66,24 @@ def test_routing_keys_are_restricted_at_a_topic_exchange(run: CommandLine, user:
 
 
 def test_passwords_come_from_files_or_standard_input(run: CommandLine, user: str, tmp_path: Path) -> None:
-    """Never from the command line; the new one counts at once."""
+    """Never from the command line; the new one counts at once, and the log knows neither."""
+    since = len(run.broker.log)
     run("set-permissions", user, ".*", ".*", ".*")
     run("declare", "queue", user)
     run("publish", "--queue", user, "m", *as_user(user))
-    (tmp_path / "p").write_text("other\n")
+    (tmp_path / "p").write_text("swordfish\n")
     run("change-password", user, "--password-file", str(tmp_path / "p"))
     assert "refused user and password" in run.fails(1, "publish", "--queue", user, "m", *as_user(user))
     run("publish", "--queue", user, "m", "--user", user, "--password-file", str(tmp_path / "p"))
     run("change-password", user, "--no-password")
-    refused = run.fails(1, "publish", "--queue", user, "m", *as_user(user, "other"))
+    refused = run.fails(1, "publish", "--queue", user, "m", *as_user(user, "swordfish"))
     assert "refused user and password" in refused
     assert "the password is empty" in run.fails(2, "change-password", user, stdin=b"\n")
     assert "exists" in run.fails(1, "add-user", user, stdin=b"x")
-    assert not any("secret" in str(entry) or "other" in str(entry) for entry in run.broker.log)
+    logged = str(run.broker.log[since:])
+    assert user in logged
+    assert "swordfish" not in logged
+    assert FIRST_PASSWORD not in logged
 
 
 def test_tags_and_limits(run: CommandLine, user: str) -> None:
@@ -98,7 +105,7 @@ def test_tags_and_limits(run: CommandLine, user: str) -> None:
 def test_a_deleted_user_is_closed_out(run: CommandLine, user: str, clients: Any) -> None:
     """The connection hears why, and nobody logs in any more."""
     run("set-permissions", user, ".*", ".*", ".*")
-    client = clients(run.broker, user=user, password="secret")
+    client = clients(run.broker, user=user, password=FIRST_PASSWORD)
     assert run("delete", "user", user) == f"user '{user}' deleted\n"
     client.wait(lambda: client.connection.remote_condition, "close")
     assert client.connection.remote_condition.description == f"user '{user}' is deleted"

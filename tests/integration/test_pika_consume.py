@@ -318,16 +318,22 @@ def test_global_prefetch_limits_the_channel(
 
 
 def test_messages_are_shared_among_consumers(connection: BlockingConnection, queue: str) -> None:
-    """With prefetch 1 two consumers work in turn."""
+    """With prefetch 1 each consumer holds one message at a time, and both are served.
+
+    Both messages are there before either is acknowledged: the acknowledgements of two channels overtake
+    each other, so that one consumer could get a third message before the other has got its second.
+    """
     channels = [connection.channel() for _ in range(2)]
     channels[0].queue_declare(queue, durable=True)
     for channel in channels:
         channel.basic_qos(prefetch_count=1)
     inboxes = [Inbox(channel, queue) for channel in channels]
     put(channels[0], queue, *"abcdef")
-    for _ in range(3):
-        for inbox in inboxes:
-            inbox.channel.basic_ack(inbox.take()[0].tag)
+    for turn in range(3):
+        held = [inbox.take()[0] for inbox in inboxes]
+        assert [len(inbox.messages) for inbox in inboxes] == [turn + 1] * 2
+        for inbox, message in zip(inboxes, held, strict=True):
+            inbox.channel.basic_ack(message.tag)
     assert sorted(inboxes[0].texts + inboxes[1].texts) == [*"abcdef"]
 
 
