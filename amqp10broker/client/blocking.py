@@ -323,13 +323,16 @@ class Client:
 
     # --- closing ----------------------------------------------------------------------------------
 
-    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> None:
+    def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
         """Close in order: write what was decided, tell the broker, wait for its answer, close the socket.
 
         Unsettled messages go back to their queues. A connection that has ended already is no error.
+
+        Returns:
+            Whether the broker answered, and so has read all that was written before.
         """
         if self._socket.fileno() < 0:
-            return
+            return self.core.closed_in_order
         try:
             self.core.close()
             self._wait(
@@ -344,6 +347,7 @@ class Client:
             pass  # it is over, and that is what was wanted
         finally:
             self.abort()
+        return self.core.closed_in_order
 
     def abort(self) -> None:
         """Close the socket at once. The broker treats the connection as lost."""

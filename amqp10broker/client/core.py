@@ -49,6 +49,7 @@ class ClientCore:
         options: as given.
         remote_open: the broker's open frame, None before it.
         failure: why the connection cannot be used any more; None while it can.
+        closed_in_order: whether the broker answered our close, and so has read all that came before it.
         bytes_received: so far.
         bytes_sent: so far.
     """
@@ -58,6 +59,7 @@ class ClientCore:
         self.options = options
         self.remote_open: Open | None = None
         self.failure: ClientError | None = None
+        self.closed_in_order = False
         self.bytes_received = 0
         self.bytes_sent = 0
         self._connection = Connection(
@@ -237,6 +239,8 @@ class ClientCore:
                     self._connection.close()
                 if not self._closing or event.error is not None:
                     self.fail(ended(ConnectionEndedError, "the broker closed the connection", event.error))
+                else:
+                    self.closed_in_order = True
             case ConnectionFailed():
                 self._failed(event.fault)
             case _:

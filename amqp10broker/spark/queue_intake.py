@@ -26,6 +26,10 @@ _UNKNOWN: Final = 2**63
 class MessageSource(Protocol):
     """Where messages come from: `queue_link.QueueLink`, or a test's model of a queue."""
 
+    @property
+    def losses(self) -> int:
+        """Grows when messages that were settled before may come again, for a connection was lost."""
+
     def count(self) -> int | None:
         """How many messages the queue has now; None if that is not known."""
 
@@ -81,7 +85,7 @@ class Intake:
             if stored or not messages:
                 return stored
 
-    def take_of(self, count: int, left: int | None) -> int:
+    def take_of(self, count: int, left: int | None) -> int | None:
         """Take one segment of what the queue had at a moment in the past.
 
         Args:
@@ -89,21 +93,27 @@ class Intake:
             left: messages of then that are still to be taken; None if that moment is now.
 
         Returns:
-            Messages that are left after it.
+            Messages that are left after it; None if that moment must be now, because a connection was lost:
+            what comes again is not to take the place of what was not yet taken.
 
         Raises:
             SparkSourceError: as `take`.
         """
-        if left is None:
-            known = self._source.count()
-            # A broker that does not say how many it has: all, until the queue is once found empty.
-            left = _UNKNOWN if known is None else known
-        while left > 0:
+        while True:
+            if left is None:
+                known = self._source.count()
+                # A broker that does not say how many it has: all, until the queue is once found empty.
+                left = _UNKNOWN if known is None else known
+            if left <= 0:
+                return 0
+            losses = self._source.losses
             messages, stored = self._take(min(count, left), 0.0)
-            left = left - messages if messages else 0
+            if self._source.losses != losses:
+                left = None
+            else:
+                left = left - messages if messages else 0
             if stored:
-                break
-        return left
+                return left
 
     def take_all_of(self, count: int, left: int | None) -> None:
         """Take all that the queue had at a moment in the past, as segments; arguments as of `take_of`."""

@@ -35,10 +35,15 @@ _LOG: Final = logging.getLogger("amqp10broker.spark")
 
 
 class QueueLink:
-    """A receiver for one queue that is connected when it is needed. The `MessageSource` of an `Intake`."""
+    """A receiver for one queue that is connected when it is needed. The `MessageSource` of an `Intake`.
+
+    Attributes:
+        losses: grows when a connection ends otherwise than in order.
+    """
 
     def __init__(self, options: QueueOptions) -> None:
         """Prepare; nothing is connected."""
+        self.losses = 0
         self._options = options
         self._client: Client | None = None
         self._receiver: Receiver | None = None
@@ -84,6 +89,7 @@ class QueueLink:
                 len(self._unsettled),
                 error,
             )
+            self.losses += 1
             self.drop()
         self._unsettled = []
 
@@ -104,7 +110,8 @@ class QueueLink:
         """Close the connection in order."""
         self._unsettled = []
         if self._client is not None:
-            self._client.close()
+            if not self._client.close():
+                self.losses += 1
             self._client = self._receiver = None
 
     # --- parts --------------------------------------------------------------------------------------
@@ -134,6 +141,7 @@ class QueueLink:
                 if len(some) < wanted:
                     break
         except BaseException:
+            self.losses += 1
             self.drop()
             raise
         self._used_at = time.monotonic()

@@ -120,20 +120,20 @@ def test_a_virtual_host_is_a_world_of_its_own(run: CommandLine, queue: str) -> N
     run("add-vhost", vhost, "--description", "for tests", "--default-queue-type", "quorum")
     assert "exists" in run.fails(1, "add-vhost", vhost)
     in_it = ("--vhost", vhost)
-    assert "refused for user 'guest'" in run.fails(1, "publish", "--queue", "q", "m", *in_it)
+    assert "refused for user 'guest'" in run.fails(1, "publish", "--queue", queue, "m", *in_it)
     run("set-permissions", "guest", ".*", ".*", ".*", *in_it)
-    run("declare", "queue", "q", *in_it)
-    run("publish", "--queue", "q", "m", *in_it)
+    run("declare", "queue", queue, *in_it)
+    run("publish", "--queue", queue, "m", *in_it)
     assert run.json("list-queues", "name", "type", "messages", *in_it) == [
-        {"name": "q", "type": "quorum", "messages": 1}
+        {"name": queue, "type": "quorum", "messages": 1}
     ]
-    assert "q" not in [row["name"] for row in run.json("list-queues")]
+    assert queue not in [row["name"] for row in run.json("list-queues")]
     run("set-vhost-limits", *in_it, "--max-queues", "1")
     assert "queue limit" in run.fails(1, "declare", "queue", "r", *in_it)
     (row,) = [each for each in run.json("list-vhosts", "name", "queues", "limits") if each["name"] == vhost]
     assert row == {"name": vhost, "queues": 1, "limits": {"max-queues": 1}}
     assert run("delete", "vhost", vhost) == f"vhost '{vhost}' deleted with 1 queue\n"
-    for command in (("list-queues",), ("declare", "queue", "q"), ("list-permissions",)):
+    for command in (("list-queues",), ("declare", "queue", queue), ("list-permissions",)):
         complaint = run.fails(1, *command, *in_it)
         assert complaint.endswith("not found (see 'amqp10broker list-vhosts')")
 

@@ -35,6 +35,7 @@ class ModelQueue:
         self.ready: list[int] = []
         self.unsettled: list[int] = []
         self.settling_is_lost = False
+        self.losses = 0
 
     def count(self) -> int | None:
         return len(self.ready)
@@ -46,6 +47,7 @@ class ModelQueue:
 
     def settle(self) -> None:
         if self.settling_is_lost:
+            self.losses += 1
             self.drop()
         self.unsettled = []
         self.settling_is_lost = False

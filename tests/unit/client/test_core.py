@@ -148,6 +148,7 @@ def test_a_socket_that_ends_after_our_close_is_none() -> None:
     pair.client.close()
     pair.client.receive_end()
     assert pair.client.closed
+    assert not pair.client.closed_in_order
     assert pair.client.failure is None
 
 
@@ -178,6 +179,7 @@ def test_what_was_settled_is_written_before_the_close() -> None:
     pair.client.close()
     pair.carry()
     assert pair.broker.queue("q") == (0, 0)
+    assert pair.client.closed_in_order
     assert pair.client.take_output() == b""
 
 

@@ -22,6 +22,7 @@ class FakeQueue:
     """Messages by their ids, and what was done with them, as words."""
 
     def __init__(self, *ids: str, known: bool = True) -> None:
+        self.losses = 0
         self.ready = list(ids)
         self.known = known
         self.said: list[str] = []
@@ -122,6 +123,31 @@ def test_no_more_than_was_there_at_first(spool: Spool) -> None:
     assert left == 1
     assert intake.take_of(2, left) == 0
     assert held(spool) == [["a", "b"], ["c"]]
+
+
+@pytest.mark.parametrize("found_out", ["when settling", "at the next receive"])
+def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: Spool, found_out: str) -> None:
+    """A connection is lost: the first message comes again, and still the last one is taken."""
+
+    class Losing(FakeQueue):
+        def settle(self) -> None:
+            super().settle()
+            if found_out == "when settling":
+                self.lose()
+
+        def receive(self, count: int, wait_s: float) -> Sequence[bytes]:
+            if found_out == "at the next receive" and self.said:
+                self.lose()
+            return super().receive(count, wait_s)
+
+        def lose(self) -> None:
+            if not self.losses:
+                self.losses += 1
+                self.ready = ["a", *self.ready]
+
+    intake = an_intake(Losing("a", "b", "c"), spool)
+    intake.take_all_of(1, None)
+    assert held(spool) == [["a"], ["a"], ["b"], ["c"]]
 
 
 def test_without_a_count_until_the_queue_is_found_empty(spool: Spool) -> None:
