@@ -21,12 +21,15 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-_SQL_CHARS_MAX: Final = 3000
-"""Of all conditions together: brokers refuse filters above 4096 characters."""
+_SQL_CHARS_MAX: Final = 4096
+_SQL_TOKENS_MAX: Final = 200
+"""Brokers refuse filters above these, of which the option `filter` may have taken most."""
 _ULONG: Final = re.compile("0|[1-9][0-9]*")
 _ULONG_DIGITS_MAX: Final = 18
 """What has more digits may be no integer literal to a broker."""
 _HEX: Final = re.compile("0x(?:[0-9a-f]{2})*")
+_WORDS: Final = re.compile(r"[^\W\d]\w*|\d+|[^\w\s]")
+"""At least as many as there are tokens."""
 _UUID: Final = re.compile("[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
@@ -45,9 +48,14 @@ class Pushed:
     conditions: tuple[str, ...] = ()
 
     def sql(self, given: str | None) -> str | None:
-        """The filter of the option `filter`, and the conditions."""
-        parts = [] if given is None else [given if not self.conditions else f"({given})"]
-        return " AND ".join([*parts, *self.conditions]) or None
+        """The filter of the option `filter`, and as many conditions as there is room for beside it."""
+        bare = None if given is None else f"({given})"
+        sql = bare
+        for condition in self.conditions:
+            longer = condition if sql is None else f"{sql} AND {condition}"
+            if len(longer) <= _SQL_CHARS_MAX and len(_WORDS.findall(longer)) <= _SQL_TOKENS_MAX:
+                sql = longer
+        return given if sql == bare else sql
 
 
 def push(filters: Iterable[Filter], pushed: Pushed) -> Iterator[Filter]:
@@ -104,7 +112,7 @@ def _push_text(each: Any, pushed: Pushed) -> None:
             condition = found
         case _:
             return
-    if sum(map(len, pushed.conditions)) + len(condition) <= _SQL_CHARS_MAX and each.value.isprintable():
+    if each.value.isprintable():
         pushed.conditions += (condition,)
 
 
@@ -113,8 +121,11 @@ def _message_id(text: str) -> str | None:
     as_string = f"p.message_id = {_quoted(text)}"
     if _UUID.fullmatch(text) or text == "0x" or (_ULONG.fullmatch(text) and len(text) > _ULONG_DIGITS_MAX):
         return None
-    if _ULONG.fullmatch(text) or _HEX.fullmatch(text):
+    if _ULONG.fullmatch(text):
         return f"({as_string} OR p.message_id = {text})"
+    if _HEX.fullmatch(text):
+        # A binary is a literal with digits 0-9A-F, to this broker and to RabbitMQ; the column has 0-9a-f.
+        return f"({as_string} OR p.message_id = 0x{text[2:].upper()})"
     return as_string
 
 

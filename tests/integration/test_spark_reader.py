@@ -460,11 +460,11 @@ def test_conditions_of_the_query_are_pushed_down(broker: BrokerProcess, mixed: s
     assert offsets(rows(reader, reader.partitions())) == expected
 
 
-@pytest.mark.parametrize("message_id", ["21", "0x0102", "it's"])
+@pytest.mark.parametrize("message_id", ["21", "0x0102", "0xabcd", "0xABCD", "it's"])
 def test_pushed_message_ids_of_all_types(broker: BrokerProcess, queue: str, message_id: str) -> None:
     """The column is text; the condition must find whatever type it was."""
     declare(broker, queue)
-    ids = ["21", 21, "0x0102", b"\x01\x02", "it's", "other"]
+    ids = ["21", 21, "0x0102", b"\x01\x02", "0xabcd", b"\xab\xcd", "0xABCD", "it's", "other"]
     from amqp10broker.amqp10.types import ULong
 
     typed = [ULong(each) if isinstance(each, int) else each for each in ids]

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import (
     Not,
 )
 
+from amqp10broker.message.filters.sql_lexer import tokenize
 from amqp10broker.spark.pushdown import Pushed, push
 
 OFFSET = ("offset",)
@@ -75,7 +76,7 @@ def test_the_rest_is_left_to_spark(condition: Filter) -> None:
         ("messageId", "a", "p.message_id = 'a'"),
         ("messageId", "17", "(p.message_id = '17' OR p.message_id = 17)"),
         ("messageId", "017", "p.message_id = '017'"),
-        ("messageId", "0x00ff", "(p.message_id = '0x00ff' OR p.message_id = 0x00ff)"),
+        ("messageId", "0x00ff", "(p.message_id = '0x00ff' OR p.message_id = 0x00FF)"),
         ("messageId", "0xABCD", "p.message_id = '0xABCD'"),
     ],
 )
@@ -90,7 +91,7 @@ def test_texts_become_sql_and_are_checked_again(column: str, value: str, sql: st
 
 @pytest.mark.parametrize(
     "value",
-    ["0x", "12345678901234567890", "00000000-0000-0000-0000-000000000001", "x" * 4000, "line\nbreak"],
+    ["0x", "12345678901234567890", "00000000-0000-0000-0000-000000000001", "x" * 4096, "line\nbreak"],
 )
 def test_ids_that_no_sql_says_exactly(value: str) -> None:
     into, left = pushed(EqualTo(("messageId",), value))
@@ -101,3 +102,21 @@ def test_ids_that_no_sql_says_exactly(value: str) -> None:
 def test_the_given_filter_alone() -> None:
     assert Pushed().sql("a > 1") == "a > 1"
     assert Pushed().sql(None) is None
+
+
+@pytest.mark.parametrize("given", [" OR ".join(["a = 1"] * 49), "a = '" + "x" * 4000 + "'"])
+def test_a_long_filter_leaves_no_room(given: str) -> None:
+    """200 tokens and 4096 characters are all that a broker takes; Spark checks what stays outside."""
+    into, left = pushed(*(EqualTo(("subject",), f"{number}" * 80) for number in range(5)))
+    assert into.sql(given) == given
+    assert len(left) == 5
+
+
+def test_as_many_conditions_as_there_is_room_for() -> None:
+    into, _ = pushed(EqualTo(("subject",), "x" * 4090), EqualTo(("subject",), "y"))
+    assert into.sql("a") == "(a) AND p.subject = 'y'"
+    into, _ = pushed(*(EqualTo(("subject",), f"{number}") for number in range(100)))
+    sql = into.sql(None)
+    assert sql is not None
+    assert sql.count("p.subject") > 20
+    assert tokenize(sql)
