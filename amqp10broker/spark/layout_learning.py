@@ -105,13 +105,14 @@ class Layout:
     application: list[tuple[str, Value]] | None = None
 
 
-def learn(payload: bytes) -> Layout | None:
+def learn(payload: bytes, *, of_stream: bool = True) -> Layout | None:
     """The layout of a message, None if it has none.
 
     Args:
         payload: one that `message_row.read_row` could read.
+        of_stream: as of `read_row`.
     """
-    learner = _Learner(payload)
+    learner = _Learner(payload, of_stream)
     try:
         learner.message()
     except NoLayout:
@@ -122,8 +123,9 @@ def learn(payload: bytes) -> Layout | None:
 class _Learner:
     """Walks over a message that is known to be good, and writes down what it meets."""
 
-    def __init__(self, payload: bytes) -> None:
+    def __init__(self, payload: bytes, of_stream: bool) -> None:
         self.layout = Layout()
+        self._of_stream = of_stream
         self._data = payload
         self._pos = 0
         self._block = self.layout.blocks[0]
@@ -264,7 +266,7 @@ class _Learner:
         while self._pos < stop:
             key, after = decode(self._data, self._pos)
             self._constant(after)
-            if key == X_STREAM_OFFSET:
+            if key == X_STREAM_OFFSET and self._of_stream:
                 self.layout.offset = self._integer(frozenset({0x80, 0x53}))
             elif key == X_ENQUEUED:
                 self.layout.annotated_time = self._integer(frozenset({0x83, 0x81}))

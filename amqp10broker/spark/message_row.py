@@ -1,9 +1,9 @@
 """What a row says of a message: the definition, and the decoder that reads any message by it.
 
 ==========================  ==============================================================================
-`offset`                    annotation ``x-stream-offset``; null if there is none (queues)
+`offset`                    annotation ``x-stream-offset``; null if there is none, and of queues
 `enqueuedTime`              property creation-time, else annotation ``x-opt-enqueued-time`` if it is an
-                            integer or a time, else null; null beyond some 292 000 years from 1970
+                            integer or a time, else null; null outside the years 1 to 9999 (`MS_MIN`)
 `messageId`, `subject`      properties, as text (below); null if absent
 `body`                      data: the bytes, several sections joined. amqp-value: a string or symbol as UTF-8,
                             a binary as it is, null as null; any other value in the AMQP 1.0 encoding
@@ -43,8 +43,16 @@ from amqp10broker.amqp10.types import Map, Symbol, Timestamp
 
 X_STREAM_OFFSET: Final = "x-stream-offset"
 X_ENQUEUED: Final = "x-opt-enqueued-time"
-US_MAX: Final = 2**63 - 1
+OFFSET_MAX: Final = 2**63 - 1
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+# Spark could keep 292 000 years, but one row with a time that Python does not know makes `collect` fail for
+# all rows. Python's years are 1 to 9999, in the zone of the process, and its `fromtimestamp` looks at the
+# day before, too: so the first two days and the last one are left out, wherever the process runs.
+MS_MIN: Final = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
+MS_MAX: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - 1
+"""Times that a row may have, in milliseconds since 1970."""
+
 _KNOWN: Final = frozenset(SECTION_CODES.values())
 
 
@@ -59,8 +67,13 @@ class MessageRow(NamedTuple):
     application_properties: dict[str, str | None] | None
 
 
-def read_row(payload: bytes) -> MessageRow:
+def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
     """Read an encoded message.
+
+    Args:
+        payload: the message.
+        of_stream: it came from a stream. What came from a queue has no offset; if it carries the annotation
+            all the same, somebody has copied it from a stream, and nobody has checked its value.
 
     Raises:
         DecodeError: it is no message.
@@ -83,7 +96,7 @@ def read_row(payload: bytes) -> MessageRow:
             annotations, pos = _map(payload, start, end)
             for key, value in annotations.items():
                 if key == X_STREAM_OFFSET:
-                    offset = _offset(value)
+                    offset = _offset(value) if of_stream else None
                 elif key == X_ENQUEUED:
                     # Publishers may write it, too, and what it is nobody has checked.
                     annotated_ms = int(value) if isinstance(value, int) and type(value) is not bool else None
@@ -125,8 +138,8 @@ def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
 
 
 def microseconds(ms: int | None) -> int | None:
-    """Milliseconds as Spark keeps times; null beyond what it can keep, some 292 000 years."""
-    return None if ms is None or abs(ms) > US_MAX // 1000 else ms * 1000
+    """Milliseconds as Spark keeps times; null outside `MS_MIN` to `MS_MAX`."""
+    return None if ms is None or not MS_MIN <= ms <= MS_MAX else ms * 1000
 
 
 def text_of(value: Any) -> str | None:
@@ -189,7 +202,7 @@ def _map(payload: bytes, start: int, end: int) -> tuple[dict[Any, Any] | Map, in
 def _offset(value: Any) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > US_MAX:
+    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > OFFSET_MAX:
         raise DecodeError(f"annotation {X_STREAM_OFFSET} holds {value!r}, which is no offset")
     return int(value)
 

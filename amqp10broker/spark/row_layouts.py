@@ -21,7 +21,7 @@ from amqp10broker.amqp10.codec import decode
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.spark.errors import UnreadableMessage
 from amqp10broker.spark.layout_learning import Block, Layout, Value, learn
-from amqp10broker.spark.message_row import US_MAX, MessageRow, read_row, text_of
+from amqp10broker.spark.message_row import MS_MAX, MS_MIN, OFFSET_MAX, MessageRow, read_row, text_of
 from amqp10broker.spark.schema import arrow_schema
 
 LAYOUTS_MAX: Final = 16
@@ -42,10 +42,12 @@ class RowDecoder:
 
     Args:
         stream: the text of the column `stream`.
+        of_stream: it is one, whose messages have offsets; a queue's have none, whatever they carry.
     """
 
-    def __init__(self, stream: str) -> None:
+    def __init__(self, stream: str, *, of_stream: bool = True) -> None:
         self._stream = stream
+        self._of_stream = of_stream
         self._layouts: list[CompiledLayout] = []
 
     def batch(self, payloads: Sequence[bytes]) -> pa.RecordBatch:
@@ -71,7 +73,7 @@ class RowDecoder:
         self, payloads: Sequence[bytes], sheet: Sheet, left: Any, groups: list[tuple[Any, pa.RecordBatch]]
     ) -> Any:
         """Learn from the first message that is left; returns what is left then."""
-        layout = _learned(payloads[left[0]])
+        layout = _learned(payloads[left[0]], self._of_stream)
         if layout is not None:
             rest = _try(layout, sheet, left, groups, self._stream)
             if len(rest) < len(left):
@@ -96,7 +98,7 @@ class RowDecoder:
         read: list[MessageRow] = []
         for number in rows:
             try:
-                read.append(read_row(payloads[number]))
+                read.append(read_row(payloads[number], of_stream=self._of_stream))
             except DecodeError as error:
                 raise UnreadableMessage(self._stream, int(number), str(error)) from error
         columns: list[Any] = list(zip(*read, strict=True)) if read else [[] for _ in MessageRow._fields]
@@ -249,7 +251,7 @@ class CompiledLayout:
         if value is None:
             return pa.nulls(count, kind)
         ms = _integers(value, captures)
-        far = (ms > US_MAX // 1000) | (ms < -(US_MAX // 1000))
+        far = (ms > MS_MAX) | (ms < MS_MIN)
         return pa.array(np.where(far, 0, ms) * 1000, pa.int64(), mask=far if far.any() else None).cast(kind)
 
     def _bodies(self, sheet: Sheet, captures: dict[int, Capture], count: int) -> pa.Array:
@@ -293,13 +295,13 @@ def _try(
     return rest
 
 
-def _learned(payload: bytes) -> CompiledLayout | None:
+def _learned(payload: bytes, of_stream: bool) -> CompiledLayout | None:
     """The layout of a message, if it is one and has one."""
     try:
-        read_row(payload)
+        read_row(payload, of_stream=of_stream)
     except DecodeError:
         return None  # its error is raised when it is read alone
-    layout = learn(payload)
+    layout = learn(payload, of_stream=of_stream)
     return None if layout is None else CompiledLayout(layout)
 
 
@@ -338,7 +340,7 @@ def _offsets(value: Value | None, captures: dict[int, Capture], count: int) -> p
     if value is None:
         return pa.nulls(count, pa.int64())
     numbers = _integers(value, captures)
-    if (numbers > US_MAX).any():
+    if (numbers > OFFSET_MAX).any():
         raise DecodeError("an offset beyond 64 bits with a sign")
     return pa.array(numbers.astype(np.int64))
 

@@ -15,8 +15,9 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from amqp10broker.amqp10.types import Symbol, ULong
 from amqp10broker.client.blocking import Client, connect
-from amqp10broker.client.message import data_message
+from amqp10broker.client.message import Message, data_message
 from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue_link import QueueLink
@@ -147,6 +148,34 @@ def test_rows_have_the_columns_of_a_message(
     (row,) = batch.to_pylist()
     assert (row["stream"], row["offset"], row["messageId"], row["body"]) == (queue, None, "m1", b"body")
     assert ("h", "v") in row["applicationProperties"]
+
+
+@KINDS
+def test_messages_that_were_copied_from_a_stream_have_no_offset(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    kind: str,
+) -> None:
+    """Their annotation says where they stood elsewhere, or anything, and does not fail the query."""
+    declared(channel, queue, kind)
+    values = [ULong(7), ULong(2**63), "foo"] * 10
+    with client_of(broker) as client:
+        client.sender(f"/queues/{queue}").send_many(
+            [Message(b"x", message_annotations={Symbol("x-stream-offset"): value}) for value in values]
+        )
+    reader = QueueStreamReader(options())
+    start = reader.initialOffset()
+    end = reader.latestOffset(start, reader.getDefaultReadLimit())
+    rows = [
+        row
+        for part in reader.partitions(start, end)
+        for each in reader.read(part)
+        for row in each.to_pylist()
+    ]
+    reader.stop()
+    assert [row["offset"] for row in rows] == [None] * len(values)
 
 
 def test_a_range_is_always_the_same_rows(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -109,9 +110,9 @@ def plain(batch: pa.RecordBatch) -> list[dict[str, Any]]:
     return batch.set_column(place, "enqueuedTime", batch.column(place).cast(pa.int64())).to_pylist()
 
 
-def expected(payloads: list[bytes]) -> list[dict[str, Any]]:
+def expected(payloads: list[bytes], *, of_stream: bool = True) -> list[dict[str, Any]]:
     """One by one, which is what `RowDecoder` does with few messages."""
-    decoder = RowDecoder("s")
+    decoder = RowDecoder("s", of_stream=of_stream)
     found: list[dict[str, Any]] = []
     for payload in payloads:
         found += plain(decoder.batch([payload]))
@@ -161,6 +162,20 @@ def test_mixtures_of_shapes(messages: list[Message], seed: int, data: st.DataObj
 def test_arbitrary_messages(payloads: list[bytes]) -> None:
     """Nothing in common."""
     assert plain(RowDecoder("s").batch(payloads)) == expected(payloads)
+
+
+@settings(max_examples=40)
+@given(MESSAGES, st.integers(0, 2**32), SCALARS)
+def test_a_queues_messages_have_no_offset(message: Message, seed: int, value: Any) -> None:
+    """Whatever somebody has written into the annotation, and whatever else the message is."""
+    payloads = []
+    for payload in variants(message, 12, seed):
+        annotated = decode_message(payload)
+        annotations = {**(annotated.message_annotations or {}), Symbol("x-stream-offset"): value}
+        payloads.append(replace(annotated, message_annotations=annotations).encode())
+    found = plain(RowDecoder("s", of_stream=False).batch(payloads))
+    assert found == expected(payloads, of_stream=False)
+    assert [row["offset"] for row in found] == [None] * 12
 
 
 @settings(max_examples=40)
@@ -335,6 +350,45 @@ def test_what_is_no_message(payload: bytes) -> None:
     good = section(0x75, b"good")
     with pytest.raises(UnreadableMessage, match="message 3 of a batch of 's' is no AMQP 1.0 message"):
         RowDecoder("s").batch([good] * 3 + [payload] + [good] * 20)
+
+
+@pytest.mark.parametrize("value", ["foo", ULong(2**63), ULong(7), None, [1]])
+def test_an_offset_that_somebody_wrote_into_a_queues_message(value: Any) -> None:
+    """A queue's messages have no offset; a value that none could be is nobody's business."""
+    annotated = Message(b"x", message_annotations={Symbol("x-stream-offset"): value}).encode()
+    assert read_row(annotated, of_stream=False).offset is None
+    decoder = RowDecoder("q", of_stream=False)
+    for count in (1, 20):
+        assert decoder.batch([annotated] * count).column("offset").to_pylist() == [None] * count
+
+
+JANUARY_3_1 = -62_135_596_800_000 + 2 * 86_400_000
+DECEMBER_31_9999 = 253_402_300_800_000 - 86_400_000
+
+
+@pytest.mark.parametrize("annotation", [False, True])
+@pytest.mark.parametrize(
+    ("ms", "kept"),
+    [
+        (JANUARY_3_1, True),
+        (JANUARY_3_1 - 1, False),
+        (DECEMBER_31_9999 - 1, True),
+        (DECEMBER_31_9999, False),
+        (1_700_000_000_000_000, False),
+        (2**63 - 1, False),
+        (-(2**63), False),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 20])
+def test_times_that_python_does_not_know(ms: int, kept: bool, annotation: bool, count: int) -> None:
+    """They are null, so that the other rows can be collected; one by one, and as many at once."""
+    message = (
+        Message(b"x", message_annotations={Symbol("x-opt-enqueued-time"): Timestamp(ms)})
+        if annotation
+        else Message(b"x", Properties(creation_time=ms))
+    )
+    rows = plain(RowDecoder("s").batch([message.encode()] * count))
+    assert [row["enqueuedTime"] for row in rows] == [ms * 1000 if kept else None] * count
 
 
 def test_many_shapes_and_then_one_again() -> None:
