@@ -8,11 +8,13 @@ body and a made-up message-id, all messages of a batch share everything before t
 from __future__ import annotations
 
 import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from amqp10broker.amqp10.encoder import FALSE, NULL, TRUE, write_compound
 from amqp10broker.spark.errors import NotDelivered
@@ -59,7 +61,8 @@ class Encoder:
         """The messages of a batch, in order.
 
         Raises:
-            NotDelivered: a row does not say where it goes, or has a text that AMQP does not allow.
+            NotDelivered: a row does not say where it goes, or has a text that AMQP does not allow: no UTF-8
+                (Spark lets any bytes be cast to a string), or a symbol that is not ASCII.
         """
         plan = self._plan
         bodies = _data_sections(_bytes(batch.column(plan.body)))
@@ -99,6 +102,7 @@ class Encoder:
         if plan.address is None:
             columns[TO] = self._to(batch)
         for place, number in plan.fields:
+            self._check_texts(batch, number, ascii_only=place in SYMBOLS)
             columns[place] = self._texts[place].encode_all(_bytes(batch.column(number)))
         fields: list[Any] = [
             columns.get(place) or repeat(NULL, batch.num_rows) for place in range(max(columns) + 1)
@@ -113,12 +117,16 @@ class Encoder:
         made_up = self._ids(batch.num_rows)
         if self._plan.message_id is None:
             return [_text(0xA1, each) for each in made_up]
+        self._check_texts(batch, self._plan.message_id)
         given = _bytes(batch.column(self._plan.message_id))
         return [_text(0xA1, made if own is None else own) for own, made in zip(given, made_up, strict=True)]
 
     def _to(self, batch: pa.RecordBatch) -> Column:
         """The address of each row."""
         plan = self._plan
+        for place in (plan.exchange, plan.routing_key):
+            if place is not None:
+                self._check_texts(batch, place)
         nothing: list[str | None] = [None] * batch.num_rows
         exchanges = nothing if plan.exchange is None else batch.column(plan.exchange).to_pylist()
         keys = nothing if plan.routing_key is None else batch.column(plan.routing_key).to_pylist()
@@ -159,8 +167,16 @@ class Encoder:
         column = batch.column(place)
         offsets = column.offsets.to_pylist()
         first, last = offsets[0], offsets[-1]
-        keys = self._keys.encode_all(_bytes(column.keys.slice(first, last - first)))
-        values = self._values(column.items.slice(first, last - first))
+        name = batch.schema.names[place]
+        key_column = column.keys.slice(first, last - first)
+        item_column = column.items.slice(first, last - first)
+        for what, texts in (("a key", key_column), ("a value", item_column)):
+            if (fault := _no_utf8(texts)) is not None:
+                # Rows that are empty begin where the next one does: the last that begins there has it.
+                row = bisect_right(offsets, first + fault[0]) - 1
+                raise self._no_text(row, f"{what} of column {name}", fault[1])
+        keys = self._keys.encode_all(_bytes(key_column))
+        values = self._values(item_column)
         pairs = [key + value for key, value in zip(keys, values, strict=True)]
         ends = zip(offsets, offsets[1:], column.is_valid().to_pylist(), strict=False)
         return [
@@ -170,6 +186,24 @@ class Encoder:
             else b""
             for start, end, valid in ends
         ]
+
+    def _check_texts(self, batch: pa.RecordBatch, place: int, *, ascii_only: bool = False) -> None:
+        column, name = batch.column(place), batch.schema.names[place]
+        fault = _no_utf8(column)
+        if fault is not None:
+            raise self._no_text(fault[0], f"column {name}", fault[1])
+        if ascii_only and not pc.all(pc.string_is_ascii(column), min_count=0).as_py():
+            number = pc.index(pc.string_is_ascii(column), False).as_py()
+            raise NotDelivered(
+                f"row {self.rows + number} of this partition has '{column[number].as_py()[:100]}' in column "
+                f"{name}, which AMQP lets be ASCII only: mend the column"
+            )
+
+    def _no_text(self, number: int, where: str, why: str) -> NotDelivered:
+        return NotDelivered(
+            f"row {self.rows + number} of this partition has no text in {where}: {why}; make text of bytes "
+            "by base64, hex or decode, since a cast to string leaves them as they are"
+        )
 
 
 class _Texts:
@@ -187,18 +221,11 @@ class _Texts:
             encoded = known.get(value)
             if encoded is None:
                 assert value is not None
-                encoded = self._encode(value)
+                encoded = _text(self._code, value)
                 if len(known) < _KNOWN_MAX:
                     known[value] = encoded
             found.append(encoded)
         return found
-
-    def _encode(self, value: bytes) -> bytes:
-        if self._code == 0xA3 and not value.isascii():
-            raise NotDelivered(
-                f"'{value.decode()}' is no content type or encoding: AMQP allows ASCII only; mend the column"
-            )
-        return _text(self._code, value)
 
 
 def _text(code: int, value: bytes) -> bytes:
@@ -222,6 +249,19 @@ def _data_sections(values: Sequence[bytes | None]) -> list[bytes]:
         _DATA8 % (len(value), value) if len(value) < 256 else _DATA32 + len(value).to_bytes(4, "big") + value
         for value in [each or b"" for each in values]
     ]
+
+
+def _no_utf8(column: pa.Array) -> tuple[int, str] | None:
+    """The first value of a column of texts that is no UTF-8, and what is wrong with it; None if all are."""
+    try:
+        column.validate(full=True)
+    except pa.ArrowInvalid:
+        for number, value in enumerate(_bytes(column)):
+            try:
+                (value or b"").decode()
+            except UnicodeDecodeError as error:
+                return number, f"byte {error.start} is 0x{value[error.start]:02x}, and that is no UTF-8"
+    return None
 
 
 def _bytes(column: pa.Array) -> list[bytes | None]:

@@ -110,8 +110,49 @@ def test_long_texts_and_many_texts() -> None:
 
 def test_a_content_type_that_is_no_symbol_is_refused() -> None:
     encoder = an_encoder({"body": BYTES, "contentType": TEXT})
-    with pytest.raises(NotDelivered, match="'grün' is no content type"):
-        decoded(encoder, body=[b"x"], contentType=["grün"])
+    decoded(encoder, body=[b"x"] * 3, contentType=["text/plain", None, ""])
+    with pytest.raises(NotDelivered, match="row 5 of this .* 'grün' in column contentType, .* ASCII only"):
+        decoded(encoder, body=[b"x"] * 3, contentType=["a", None, "grün"])
+
+
+def no_utf8(*values: bytes | None) -> pa.Array:
+    """Texts as Spark makes them by a cast of bytes: nobody has looked at them."""
+    return pa.array(values, pa.binary()).view(pa.string())
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        *("messageId", "exchange", "routingKey", "subject", "replyTo", "correlationId"),
+        *("contentType", "contentEncoding", "groupId"),
+    ],
+)
+def test_a_text_that_is_no_utf8_is_refused_with_its_row(column: str) -> None:
+    """Spark's cast of a binary to a string checks nothing, and AMQP's string is UTF-8."""
+    encoder = an_encoder({"body": BYTES, "exchange": TEXT, column: TEXT})
+    decoded(encoder, **{"body": [b"x"] * 2, "exchange": ["e", "e"], column: ["a", "b"]})
+    given = {"body": [b"x"] * 3, "exchange": ["e"] * 3, column: no_utf8(b"fine", None, b"a\xff")}
+    with pytest.raises(NotDelivered) as raised:
+        decoded(encoder, **given)
+    assert f"row 4 of this partition has no text in column {column}: byte 1 is 0xff" in str(raised.value)
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"k\xff", b"v"), (b"k", b"v\xff")])
+def test_a_map_with_a_text_that_is_no_utf8(key: bytes, value: bytes) -> None:
+    """The row is found in a slice and behind rows whose maps are empty or null."""
+    keys, values = no_utf8(b"a", b"b", key, b"d"), no_utf8(b"A", b"B", value, b"D")
+    offsets = pa.array([0, 1, 2, None, 2, 3, 4], pa.int32())
+    maps = pa.MapArray.from_arrays(offsets, keys, values)
+    encoder = an_encoder({"body": BYTES, "applicationProperties": MapType(TEXT, TEXT)})
+    decoded(encoder, body=[b"x"], applicationProperties=maps.slice(0, 1))
+    what = "a key" if key.endswith(b"\xff") else "a value"
+    with pytest.raises(NotDelivered, match=f"row 4 of this .* no text in {what} of column applicationProp"):
+        decoded(encoder, body=[b"x"] * 5, applicationProperties=maps.slice(1))
+
+
+def test_a_text_body_of_any_bytes_is_sent_as_it_is() -> None:
+    found = decoded(an_encoder({"body": TEXT}), body=no_utf8(b"\xff"))
+    assert [message.body for message in found] == [b"\xff"]
 
 
 @pytest.mark.parametrize(
