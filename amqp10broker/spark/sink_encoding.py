@@ -260,7 +260,7 @@ def _no_utf8(column: pa.Array) -> tuple[int, str] | None:
             try:
                 (value or b"").decode()
             except UnicodeDecodeError as error:
-                return number, f"byte {error.start} is 0x{value[error.start]:02x}, and that is no UTF-8"
+                return number, f"byte {error.start} is 0x{error.object[error.start]:02x}, which is no UTF-8"
     return None
 
 
