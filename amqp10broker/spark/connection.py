@@ -1,14 +1,13 @@
 """Connections of the data source: opened with patience, and every failure told so that it can be mended.
 
 A broker that is away for a moment (a restart, a network that is slow to come back) is tried again with
-growing pauses for `ConnectionOptions.retry_timeout_s`; what the broker refuses is not, for it would be
-refused again. Spark itself restarts nothing when a source fails.
+growing pauses for `ConnectionOptions.retry_timeout_s` (`patience`); what the broker refuses is not, for it
+would be refused again. Spark itself restarts nothing when a source fails.
 """
 
 from __future__ import annotations
 
 import ssl
-import time
 from collections.abc import Callable
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -29,11 +28,10 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.options import made_up_container_id
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
+from amqp10broker.spark.patience import Patience
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """For one attempt, of which there may be several."""
-PAUSE_FIRST_S: Final = 0.05
-PAUSE_MAX_S: Final = 2.0
 
 T = TypeVar("T")
 
@@ -54,7 +52,7 @@ def open_client(
     *,
     purpose: str,
     incoming_window: int = 2048,
-    deadline: float | None = None,
+    patience: Patience | None = None,
 ) -> Client:
     """Connect, log in, and begin a session; a broker that is away is tried again.
 
@@ -62,7 +60,7 @@ def open_client(
         options: of the data source.
         purpose: a word for the broker's status: ``source``, ``sink``.
         incoming_window: transfer frames that may be under way to us.
-        deadline: of `time.monotonic`; None for `retry_timeout_s` from now.
+        patience: of work that has perhaps failed before; None for a new one.
 
     Raises:
         BrokerRefused: login, virtual host or TLS.
@@ -71,7 +69,7 @@ def open_client(
     return with_retries(
         options,
         lambda: dial(options, purpose=purpose, incoming_window=incoming_window),
-        deadline=deadline,
+        patience=patience,
     )
 
 
@@ -98,33 +96,32 @@ def dial(options: ConnectionOptions, *, purpose: str, incoming_window: int = 204
 
 
 def with_retries(
-    options: ConnectionOptions, attempt: Callable[[], T], *, queue: str = "", deadline: float | None = None
+    options: ConnectionOptions,
+    attempt: Callable[[], T],
+    *,
+    queue: str = "",
+    patience: Patience | None = None,
 ) -> T:
     """Call `attempt` until it does not fail for a reason that may pass.
 
     Args:
-        options: whose broker; `retry_timeout_s` of it bounds all attempts together.
+        options: whose broker; `retry_timeout_s` of it counts from the first failure.
         attempt: connects and does something that does no harm when it is done twice.
         queue: what it uses, for errors.
-        deadline: of `time.monotonic`; None for `retry_timeout_s` from now.
+        patience: of work that has perhaps failed before, and that this is a part of: success of `attempt`
+            alone is no progress of it. None for a new one.
 
     Raises:
         SparkSourceError: as `translated`.
     """
-    if deadline is None:
-        deadline = time.monotonic() + options.retry_timeout_s
-    pause = PAUSE_FIRST_S
-    tries = 0
+    if patience is None:
+        patience = Patience(options.retry_timeout_s)
     while True:
-        tries += 1
         try:
             return attempt()
         except ClientError as error:
-            left = deadline - time.monotonic()
-            if not may_pass(error) or left <= 0:
-                raise translated(error, options, queue=queue, tries=tries) from error
-        time.sleep(min(pause, left))
-        pause = min(pause * 2, PAUSE_MAX_S)
+            if not may_pass(error) or not patience.failed():
+                raise translated(error, options, queue=queue, tries=patience.failures) from error
 
 
 def may_pass(error: ClientError) -> bool:

@@ -7,7 +7,6 @@ may be there twice, and can be told by its id.
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,9 +18,10 @@ from amqp10broker.amqp10.performatives import Accepted, Rejected, Released
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.blocking_links import Sender
 from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeError, TimedOutError
-from amqp10broker.spark.connection import PAUSE_FIRST_S, may_pass, open_client, translated
+from amqp10broker.spark.connection import may_pass, open_client, translated
 from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import SinkOptions
+from amqp10broker.spark.patience import Patience
 
 PART_MAX: Final = 1000
 """Messages handed to the link at once: their outcomes are waited for and looked at together."""
@@ -59,7 +59,7 @@ class Sending:
         self._sender: Sender | None = None
         self._under_way: deque[_Part] = deque()
         self._rows = 0
-        self._retry_until: float | None = None
+        self._patience = Patience(options.connection.retry_timeout_s)
 
     def __enter__(self) -> Sending:
         return self
@@ -161,7 +161,7 @@ class Sending:
         """Look at the outcomes of the oldest part, which are all there."""
         outcomes = sender.end.take_outcomes(part.keys)
         self._under_way.popleft()
-        self._retry_until = None  # it went on: patience begins anew
+        self._patience.progress()
         accepted = sum(type(outcome) is Accepted for outcome in outcomes)
         self.sent += accepted
         if accepted < len(outcomes):
@@ -193,7 +193,7 @@ class Sending:
             return self._sender
         if self._client is not None:
             self._client.abort()
-        self._client = open_client(self._options.connection, purpose="sink", deadline=self._retry_until)
+        self._client = open_client(self._options.connection, purpose="sink", patience=self._patience)
         sender = self._client.sender(self._address)
         for part in self._under_way:
             part.keys = range(0)
@@ -213,13 +213,8 @@ class Sending:
         self._sender = None
         if not may_pass(error):
             raise self._permanent(error) from error
-        now = time.monotonic()
-        if self._retry_until is None:
-            self._retry_until = now + self._options.connection.retry_timeout_s
-        elif now >= self._retry_until:
+        if not self._patience.failed():
             raise BrokerUnreachable(str(translated(error, self._options.connection))) from error
-        else:
-            time.sleep(PAUSE_FIRST_S)
 
     def _permanent(self, error: ClientError) -> SparkSourceError:
         """The error for what would fail again."""

@@ -5,8 +5,8 @@ which uses some offsets for itself). With a filter the broker sends what matches
 rest; that it has looked at the whole range is known when a later message comes, or when it gives credit back
 on a drain, because it has reached the stream's end.
 
-A connection that breaks is made again and the range goes on behind the last row that was read, as long as
-there is progress within `retryTimeout`.
+A connection that breaks is made again and the range goes on behind the last row that was read. Each row is
+progress, from which on `retryTimeout` begins anew with the next loss (`patience`).
 
 Loss: retention may take messages away before they are read. Without a filter that is a gap. With one, the
 stream's first offset is looked at after each batch: as long as it is not above the place up to which the
@@ -16,7 +16,6 @@ range was known to be whole, nothing in between was lost.
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -32,6 +31,7 @@ from amqp10broker.client.errors import ClientError
 from amqp10broker.spark.connection import dial, may_pass, translated
 from amqp10broker.spark.errors import DataLost, ReadStalled
 from amqp10broker.spark.options import StreamOptions
+from amqp10broker.spark.patience import Patience
 from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
 from amqp10broker.spark.stream_ends import Bounds, StreamEnds, attach, ends_of, offset_of
@@ -82,22 +82,19 @@ def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> I
         SparkSourceError: the broker cannot be reached or refuses.
     """
     reading = _Reading(options, piece, sql)
-    deadline = time.monotonic() + options.connection.retry_timeout_s
-    pause = 0.05
+    patience = Patience(options.connection.retry_timeout_s)
     while True:
         before = reading.position
         try:
             yield from reading.rows()
             return
         except ClientError as error:
-            now = time.monotonic()
             if reading.position > before:
-                deadline = now + options.connection.retry_timeout_s
-                pause = 0.05
-            if not may_pass(error) or now >= deadline:
-                raise translated(error, options.connection, queue=options.stream) from error
-            time.sleep(min(pause, deadline - now))
-            pause = min(2 * pause, 2.0)
+                patience.progress()
+            if not may_pass(error) or not patience.failed():
+                raise translated(
+                    error, options.connection, queue=options.stream, tries=patience.failures
+                ) from error
 
 
 class _Reading:

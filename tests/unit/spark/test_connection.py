@@ -17,10 +17,12 @@ from amqp10broker.client.errors import (
     TimedOutError,
     TlsError,
 )
-from amqp10broker.spark import connection
+from amqp10broker.spark import patience
 from amqp10broker.spark.connection import may_pass, queue_address, translated, with_retries
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
+from amqp10broker.spark.patience import Patience
+from tests.support.sleeping_clock import SleepingClock
 
 OPTIONS = ConnectionOptions(
     host="broker",
@@ -84,29 +86,14 @@ def test_texts() -> None:
     assert "user 'me' in by SASL PLAIN" in str(translated(LoginError("x"), OPTIONS))
 
 
-class Clock:
-    """Time that passes in `sleep` alone."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self.pauses: list[float] = []
-
-    def monotonic(self) -> float:
-        return self.now
-
-    def sleep(self, seconds: float) -> None:
-        self.pauses.append(seconds)
-        self.now += seconds
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    made = Clock()
-    monkeypatch.setattr(connection, "time", made)
+def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
+    made = SleepingClock()
+    monkeypatch.setattr(patience, "time", made)
     return made
 
 
-def test_pauses_grow_and_end(clock: Clock) -> None:
+def test_pauses_grow_and_end(clock: SleepingClock) -> None:
     """Doubled up to two seconds, and never beyond the time allowed."""
 
     def attempt() -> None:
@@ -118,7 +105,7 @@ def test_pauses_grow_and_end(clock: Clock) -> None:
     assert sum(clock.pauses) == pytest.approx(5.0)
 
 
-def test_it_succeeds_when_the_broker_is_back(clock: Clock) -> None:
+def test_it_succeeds_when_the_broker_is_back(clock: SleepingClock) -> None:
     tries: list[int] = []
 
     def attempt() -> str:
@@ -129,6 +116,35 @@ def test_it_succeeds_when_the_broker_is_back(clock: Clock) -> None:
 
     assert with_retries(OPTIONS, attempt) == "there"
     assert len(clock.pauses) == 3
+
+
+def test_work_that_took_longer_than_the_time_allowed_is_tried_again(clock: SleepingClock) -> None:
+    """The time allowed begins with the loss, not with the work."""
+    tries: list[int] = []
+
+    def attempt() -> str:
+        tries.append(1)
+        clock.now += 100.0
+        if len(tries) < 2:
+            raise ConnectionEndedError("lost")
+        return "done"
+
+    assert with_retries(OPTIONS, attempt) == "done"
+
+
+def test_a_part_of_other_work_has_the_time_that_is_left_to_it(clock: SleepingClock) -> None:
+    """The work has lost its connection before, and connecting alone is no progress of it."""
+
+    def attempt() -> None:
+        raise ConnectError("away")
+
+    shared = Patience(OPTIONS.retry_timeout_s)
+    assert shared.failed()
+    assert with_retries(OPTIONS, lambda: "connected", patience=shared) == "connected"
+    clock.now = 104.0
+    with pytest.raises(BrokerUnreachable):
+        with_retries(OPTIONS, attempt, patience=shared)
+    assert clock.now == pytest.approx(105.0)
 
 
 def test_addresses_are_percent_encoded() -> None:

@@ -1,0 +1,142 @@
+"""For how long failures are put up with, in each place where something is tried again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import pyarrow as pa
+import pytest
+
+from amqp10broker.client.blocking_links import Sender
+from amqp10broker.client.errors import ConnectionEndedError
+from amqp10broker.spark import patience, stream_range
+from amqp10broker.spark.errors import BrokerUnreachable
+from amqp10broker.spark.options import SinkOptions, StreamOptions, parse_sink, parse_source
+from amqp10broker.spark.patience import Patience
+from amqp10broker.spark.schema import arrow_schema
+from amqp10broker.spark.sink_sending import Sending
+from amqp10broker.spark.stream_range import StreamRange, read_range
+from tests.support.sleeping_clock import SleepingClock
+
+URL = {"url": "amqp://guest:guest@localhost", "retryTimeout": "1s"}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
+    made = SleepingClock()
+    monkeypatch.setattr(patience, "time", made)
+    return made
+
+
+def test_time_begins_with_the_first_failure(clock: SleepingClock) -> None:
+    """However long the work took, there is another attempt."""
+    tried = Patience(1.0)
+    clock.now += 1000
+    assert tried.failed()
+    clock.now = 1101.0
+    assert not tried.failed()
+
+
+def test_progress_begins_anew(clock: SleepingClock) -> None:
+    """Time and pauses; failures that come again and again between progress are put up with for ever."""
+    tried = Patience(1.0)
+    for _ in range(100):
+        assert tried.failed()
+        clock.now += 10
+        tried.progress()
+    assert set(clock.pauses) == {0.05}
+    assert tried.failed()
+    clock.now += 1
+    assert not tried.failed()
+
+
+def test_pauses_grow_up_to_two_seconds(clock: SleepingClock) -> None:
+    tried = Patience(100_000.0)
+    for _ in range(2000):
+        assert tried.failed()
+    assert clock.pauses[:7] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]
+    assert clock.pauses[-1] == 2.0
+
+
+def test_a_long_scan_that_loses_its_connection_is_tried_again(
+    clock: SleepingClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A filter without a match is no progress, and may be looked at for longer than retryTimeout."""
+    scan = _Scan(clock, [(2.0, 0)])
+    assert _read(monkeypatch, scan) == 0
+    assert scan.attempts == 2
+
+
+def test_a_scan_that_gets_on_is_tried_for_ever(clock: SleepingClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = _Scan(clock, [(5.0, 1)] * 50)
+    assert _read(monkeypatch, scan) == 50
+    assert scan.attempts == 51
+
+
+def test_a_scan_that_does_not_get_on_ends(clock: SleepingClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    scan = _Scan(clock, [(5.0, 1)] + [(0.3, 0)] * 50)
+    with pytest.raises(BrokerUnreachable, match="did not come back"):
+        _read(monkeypatch, scan)
+    assert 3 <= scan.attempts <= 5
+
+
+class _Scan:
+    """In place of a range: each attempt takes time, reads rows, and loses its connection."""
+
+    def __init__(self, clock: SleepingClock, lost: list[tuple[float, int]]) -> None:
+        self.position = 0
+        self.attempts = 0
+        self._clock = clock
+        self._lost = lost
+
+    def rows(self) -> Iterator[pa.RecordBatch]:
+        self.attempts += 1
+        if self.attempts > len(self._lost):
+            return
+        seconds, count = self._lost[self.attempts - 1]
+        self._clock.now += seconds
+        for _ in range(count):
+            self.position += 1
+            yield pa.RecordBatch.from_pylist([{"offset": self.position}], schema=arrow_schema())
+        raise ConnectionEndedError("closed by an operator")
+
+
+def _read(monkeypatch: pytest.MonkeyPatch, scan: _Scan) -> int:
+    monkeypatch.setattr(stream_range, "_Reading", lambda *_: scan)
+    options = parse_source({**URL, "stream": "s"}, streaming=False)
+    assert isinstance(options, StreamOptions)
+    return sum(len(batch) for batch in read_range(options, StreamRange(0, 100, True), None))
+
+
+class _Task(Sending):
+    """The sending side of a task, whose link is always open."""
+
+    def _open(self) -> Sender:
+        return cast(Sender, None)
+
+    def send_by(self, work: Callable[[Any], None]) -> None:
+        self._retrying(work)
+
+
+def test_a_long_task_that_loses_its_connection_is_tried_again(clock: SleepingClock) -> None:
+    options = parse_sink({**URL, "address": "/queues/q"}, streaming=False)
+    assert isinstance(options, SinkOptions)
+    task = _Task(options, "/queues/q")
+    tries: list[int] = []
+
+    def work(_: Any) -> None:
+        tries.append(1)
+        clock.now += 100
+        if len(tries) == 1:
+            raise ConnectionEndedError("lost")
+
+    task.send_by(work)
+    assert len(tries) == 2
+
+    def never(_: Any) -> None:
+        tries.append(1)
+        raise ConnectionEndedError("lost")
+
+    with pytest.raises(BrokerUnreachable):
+        task.send_by(never)
