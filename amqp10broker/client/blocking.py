@@ -24,7 +24,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
 
 from amqp10broker.amqp10.performatives import PORT
 from amqp10broker.client.blocking_links import Receiver, Sender
@@ -36,6 +36,7 @@ from amqp10broker.client.errors import (
     TimedOutError,
     cannot_connect,
     connection_lost,
+    place_of,
 )
 from amqp10broker.client.options import (
     CLOSE_TIMEOUT_S,
@@ -44,7 +45,10 @@ from amqp10broker.client.options import (
     ClientOptions,
     made_up_container_id,
 )
-from amqp10broker.client.transport import WOULD_BLOCK, receive_some, with_tls
+from amqp10broker.client.transport import WOULD_BLOCK, check_port, receive_some, with_tls
+
+_SELECT_MAX_S: Final = 3600.0
+"""Selectors and sockets refuse waits of some 25 days and more; who waits longer than this waits again."""
 
 
 def connect(
@@ -85,7 +89,7 @@ def connect(
         A client with one session; use it as a context manager, or close it.
 
     Raises:
-        ConnectError: nobody listens there, or it cannot be reached.
+        ConnectError: nobody listens there, it cannot be reached, or it is no host and port.
         TlsError: TLS failed.
         LoginError: the broker refused user and password.
         ConnectionEndedError: the broker closed the connection, with its reason.
@@ -101,12 +105,15 @@ def connect(
     )
     started = time.monotonic()
     try:
-        sock = socket.create_connection((host, port), timeout=timeout_s)
+        check_port(port)
+        sock = socket.create_connection((host, port), timeout=min(max(timeout_s, 0.001), _SELECT_MAX_S))
     except TimeoutError as error:
         raise TimedOutError(
-            f"answer from {host}:{port}", timeout_s, "is the address right, and does a firewall let it pass?"
+            f"answer from {place_of(host, port)}",
+            timeout_s,
+            "is the address right, and does a firewall let it pass?",
         ) from error
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise cannot_connect(host, port, error) from error
     if ssl_context is not None:
         sock = with_tls(sock, ssl_context, host, port)
@@ -390,7 +397,7 @@ class Client:
             self._selector.modify(self._socket, events)
         if self._tick_at is not None:
             timeout_s = min(timeout_s, max(0.0, self._tick_at - time.monotonic()))
-        for _, events in self._selector.select(timeout_s):
+        for _, events in self._selector.select(min(timeout_s, _SELECT_MAX_S)):
             if events & selectors.EVENT_READ:
                 self._read()
         if self._tick_at is not None and time.monotonic() >= self._tick_at:

@@ -26,6 +26,7 @@ from amqp10broker.amqp10.errors import Condition
 from amqp10broker.amqp10.performatives import Accepted, Error, Rejected, Released
 from amqp10broker.errors import BrokerError
 
+PORT_MAX: Final = 65_535
 _ADVICE: Final[Mapping[str, str]] = {
     Condition.NOT_FOUND: "declare it first, or correct the address",
     Condition.UNAUTHORIZED_ACCESS: "ask for the permission, or use another user",
@@ -179,12 +180,26 @@ def said(error: Error | None) -> str:
     return f"{words} ({advice})" if advice else words
 
 
-def cannot_connect(host: str, port: int, error: OSError) -> ConnectError:
-    """The error for a TCP connection that could not be made."""
-    return ConnectError(
-        f"cannot connect to {host}:{port}: {error.strerror or error}; start the broker, or correct host "
-        "and port"
-    )
+def place_of(host: str, port: int) -> str:
+    """Host and port as people write them: an IPv6 address in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def cannot_connect(host: str, port: int, error: OSError | ValueError) -> ConnectError:
+    """The error for a TCP connection that could not be made.
+
+    Args:
+        host: as given.
+        port: as given.
+        error: an OSError of the socket, or a ValueError: the host is no name at all, the port no port.
+    """
+    if isinstance(error, OSError):
+        why = f"{error.strerror or error}; start the broker, or correct host and port"
+    elif 0 < port <= PORT_MAX:
+        why = "no host can be called so; give a name such as broker.example.org, or an address"
+    else:
+        why = f"there is no such port; give one from 1 to {PORT_MAX}"
+    return ConnectError(f"cannot connect to {place_of(host, port)}: {why}")
 
 
 def connection_lost(why: str) -> ConnectionEndedError:

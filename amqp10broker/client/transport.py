@@ -6,11 +6,21 @@ import socket
 import ssl
 from typing import Final
 
-from amqp10broker.client.errors import TimedOutError, TlsError
+from amqp10broker.client.errors import PORT_MAX, TimedOutError, TlsError, place_of
 from amqp10broker.client.options import READ_BYTES
 
 WOULD_BLOCK: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 """Raised by a socket that has nothing, or no room, just now. To be caught before OSError."""
+
+
+def check_port(port: int) -> None:
+    """Sockets take a number above 65535, too, and connect to the port of its lower 16 bits.
+
+    Raises:
+        ValueError: it is no TCP port.
+    """
+    if not 0 < port <= PORT_MAX:
+        raise ValueError(f"port is {port}")
 
 
 def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int) -> ssl.SSLSocket:
@@ -25,7 +35,9 @@ def with_tls(sock: socket.socket, context: ssl.SSLContext, host: str, port: int)
     except TimeoutError as error:
         sock.close()
         raise TimedOutError(
-            f"TLS handshake with {host}:{port}", sock.gettimeout() or 0.0, "is that the broker's TLS port?"
+            f"TLS handshake with {place_of(host, port)}",
+            sock.gettimeout() or 0.0,
+            "is that the broker's TLS port?",
         ) from error
     except OSError as error:
         sock.close()
@@ -36,13 +48,13 @@ def tls_failed(host: str, port: int, error: OSError) -> TlsError:
     """The error for a handshake that failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return TlsError(
-            f"the certificate of {host}:{port} is not trusted: {error.verify_message}; give the certificate "
-            "of the authority that signed it, and the host name that stands in it"
+            f"the certificate of {place_of(host, port)} is not trusted: {error.verify_message}; give the "
+            "certificate of the authority that signed it, and the host name that stands in it"
         )
     reason = getattr(error, "reason", None) or error.strerror or str(error)
     return TlsError(
-        f"no TLS with {host}:{port}: {reason}; is that the broker's TLS port, and does the broker ask for a "
-        "client certificate?"
+        f"no TLS with {place_of(host, port)}: {reason}; is that the broker's TLS port, and does the broker "
+        "ask for a client certificate?"
     )
 
 
@@ -70,4 +82,4 @@ def receive_some(sock: socket.socket) -> bytes:
     return b"".join(pieces)
 
 
-__all__ = ["WOULD_BLOCK", "receive_some", "tls_failed", "with_tls"]
+__all__ = ["WOULD_BLOCK", "check_port", "receive_some", "tls_failed", "with_tls"]

@@ -34,6 +34,7 @@ from amqp10broker.client.errors import (
     TimedOutError,
     cannot_connect,
     connection_lost,
+    place_of,
 )
 from amqp10broker.client.message import Message
 from amqp10broker.client.options import (
@@ -46,7 +47,7 @@ from amqp10broker.client.options import (
     made_up_container_id,
 )
 from amqp10broker.client.outcomes import ACCEPTED, Accepted, BatchesUnderWay, Outcome, encoded
-from amqp10broker.client.transport import tls_failed
+from amqp10broker.client.transport import check_port, tls_failed
 
 
 @asynccontextmanager
@@ -67,17 +68,18 @@ async def connect(
         ssl_context: speak TLS, checked against `host`; None speaks plainly.
 
     Raises:
-        ConnectError: nobody listens there, or it cannot be reached.
+        ConnectError: nobody listens there, it cannot be reached, or it is no host and port.
         TlsError: TLS failed.
     """
     stream: trio.abc.Stream | None = None
     try:
+        check_port(port)
         with trio.move_on_after(timeout_s):
             stream = await trio.open_tcp_stream(host, port)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise cannot_connect(host, port, error) from error
     if stream is None:
-        raise TimedOutError(f"answer from {host}:{port}", timeout_s)
+        raise TimedOutError(f"answer from {place_of(host, port)}", timeout_s)
     if ssl_context is not None:
         stream = await _with_tls(stream, ssl_context, host, port, timeout_s)
     async with over(
@@ -96,7 +98,7 @@ async def _with_tls(
     except trio.TooSlowError:
         await trio.aclose_forcefully(stream)
         raise TimedOutError(
-            f"TLS handshake with {host}:{port}", timeout_s, "is that the broker's TLS port?"
+            f"TLS handshake with {place_of(host, port)}", timeout_s, "is that the broker's TLS port?"
         ) from None
     except trio.BrokenResourceError as error:
         await trio.aclose_forcefully(stream)

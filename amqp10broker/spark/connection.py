@@ -24,6 +24,7 @@ from amqp10broker.client.errors import (
     SessionEndedError,
     TimedOutError,
     TlsError,
+    place_of,
 )
 from amqp10broker.client.options import made_up_container_id
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
@@ -156,7 +157,7 @@ def translated(
         queue: the queue or stream that it was about, empty for none.
         tries: how often it was tried.
     """
-    where = f"{options.host}:{options.port}"
+    where = place_of(options.host, options.port)
     again = f" (tried {tries} times in {options.retry_timeout_s:g} s)" if tries > 1 else ""
     match error:
         case TlsError():

@@ -8,21 +8,19 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
-from urllib.parse import unquote, urlsplit
 
 from amqp10broker.spark.errors import OptionError
 
-PORT: Final = 5672
-PORT_TLS: Final = 5671
 _LONG_MAX: Final = 2**63 - 1
-_CREDENTIALS: Final = re.compile(r"//.*@", re.DOTALL)
+_SHOWN_MAX: Final = 100
+_TIME_MAX_S: Final = 365 * 86_400.0
+_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_URL_FORM: Final = "must be amqp://host:port, amqps://user:password@host:port/vhost or the like"
 
 
 class StartKind(Enum):
@@ -51,61 +49,24 @@ EARLIEST: Final = Start(StartKind.EARLIEST)
 LATEST: Final = Start(StartKind.LATEST)
 
 
-@dataclass(frozen=True, slots=True)
-class Url:
-    """The parts of the option `url`, percent-encoding removed; None for what it does not say."""
-
-    host: str
-    port: int
-    tls: bool
-    username: str | None
-    password: str | None = field(repr=False)
-    vhost: str | None
-
-
-def parse_url(name: str, text: str) -> Url:
-    """``amqp://`` or ``amqps://``, user and password, host, port, virtual host: all but the host may lack."""
-    shown = _CREDENTIALS.sub("//***@", text)
-    try:
-        parts = urlsplit(text)
-        port = parts.port
-    except ValueError:
-        raise OptionError(name, f"is '{shown}', whose port or host is malformed", _URL_FORM) from None
-    if parts.scheme not in ("amqp", "amqps"):
-        raise OptionError(name, f"is '{shown}'", f"{_URL_FORM}: it begins with amqp:// or amqps://")
-    if not parts.hostname:
-        raise OptionError(name, f"is '{shown}', which names no host", _URL_FORM)
-    if parts.query or parts.fragment:
-        raise OptionError(
-            name,
-            f"is '{shown}', with a query or fragment",
-            f"{_URL_FORM}; write '?' and '#' of a password as %3F and %23, and settings as options",
-        )
-    vhost = parts.path.removeprefix("/")
-    if "/" in vhost:
-        raise OptionError(
-            name, f"is '{shown}', with more than one '/'", f"{_URL_FORM}; the virtual host '/' is written %2F"
-        )
-    tls = parts.scheme == "amqps"
-    return Url(
-        host=parts.hostname,
-        port=port or (PORT_TLS if tls else PORT),
-        tls=tls,
-        username=None if parts.username is None else unquote(parts.username),
-        password=None if parts.password is None else unquote(parts.password),
-        vhost=unquote(vhost) or None,
-    )
+def shortened(text: str) -> str:
+    """What was given, as it is repeated in an error."""
+    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
 def text_value(name: str, text: str) -> str:
     """Any text but the empty one."""
     if not text:
         raise OptionError(name, "is empty", "give a value, or leave the option out")
-    return text
+    return secret_value(name, text)
 
 
 def secret_value(name: str, text: str) -> str:
-    """Any text, the empty one too."""
+    """Any text, the empty one too; never repeated."""
+    if "\0" in text:
+        raise OptionError(name, "has a character 0 in it", "leave it out")
+    if _SURROGATE.search(text):
+        raise OptionError(name, "has half a character in it, a lone surrogate", "give Unicode text")
     return text
 
 
@@ -116,7 +77,7 @@ def flag(name: str, text: str) -> bool:
             return True
         case "false":
             return False
-    raise OptionError(name, f"is '{text}'", "must be true or false")
+    raise OptionError(name, f"is '{shortened(text)}'", "must be true or false")
 
 
 def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
@@ -127,9 +88,9 @@ def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
         try:
             value = int(text.strip())
         except ValueError:
-            raise OptionError(name, f"is '{text}'", allowed) from None
+            raise OptionError(name, f"is '{shortened(text)}'", allowed) from None
         if not least <= value <= most:
-            raise OptionError(name, f"is {value}", allowed)
+            raise OptionError(name, f"is {shortened(str(value))}", allowed)
         return value
 
     return parse
@@ -142,17 +103,21 @@ def choice(allowed: Sequence[str]) -> Callable[[str, str], str]:
         for word in allowed:
             if word.lower() == text.strip().lower():
                 return word
-        raise OptionError(name, f"is '{text}'", f"must be {' or '.join(allowed)}")
+        raise OptionError(name, f"is '{shortened(text)}'", f"must be {' or '.join(allowed)}")
 
     return parse
 
 
 def seconds(name: str, text: str) -> float:
-    """A time with its unit, ``30s``, ``500ms``, ``2m``; a bare number is seconds. More than 0."""
+    """A time with its unit, ``30s``, ``500ms``, ``2m``; a bare number is seconds. Above 0, up to a year."""
     found = _DURATION.fullmatch(text.strip().lower())
     value = float(found[1]) * _UNIT_S[found[2] or "s"] if found else 0.0
-    if value <= 0:
-        raise OptionError(name, f"is '{text}'", "must be a time above 0 such as 30s, 500ms or 2m")
+    if not 0 < value <= _TIME_MAX_S:
+        raise OptionError(
+            name,
+            f"is '{shortened(text)}'",
+            "must be a time above 0 such as 30s, 500ms or 2m, and no more than a year",
+        )
     return value
 
 
@@ -177,14 +142,16 @@ def _offset(name: str, text: str, stream: str, words: str) -> int:
     allowed = f'must be {words}, an offset from 0 such as 1000, or {{"{stream}": 1000}}'
     try:
         value = json.loads(text)
-    except ValueError:
-        raise OptionError(name, f"is '{text}'", allowed) from None
+    except (ValueError, RecursionError):
+        raise OptionError(name, f"is '{shortened(text)}'", allowed) from None
     if isinstance(value, dict):
         if list(value) != [stream]:
-            raise OptionError(name, f"is {text}, which does not name the stream '{stream}' alone", allowed)
+            raise OptionError(
+                name, f"is {shortened(text)}, which does not name the stream '{stream}' alone", allowed
+            )
         value = value[stream]
     if type(value) is not int or not 0 <= value <= _LONG_MAX:
-        raise OptionError(name, f"is '{text}'", allowed)
+        raise OptionError(name, f"is '{shortened(text)}'", allowed)
     return value
 
 
@@ -193,14 +160,14 @@ def timestamp_ms(name: str, text: str) -> int:
     allowed = "must be milliseconds since 1970, or a time with its zone such as 2026-01-31T12:00:00Z"
     written = text.strip()
     if written.isdecimal():
-        return int(written)
+        return integer(0)(name, written)
     try:
         moment = datetime.fromisoformat(written)
     except ValueError:
-        raise OptionError(name, f"is '{text}'", allowed) from None
+        raise OptionError(name, f"is '{shortened(text)}'", allowed) from None
     if moment.tzinfo is None:
-        raise OptionError(name, f"is '{text}', without a zone", allowed)
+        raise OptionError(name, f"is '{shortened(text)}', without a zone", allowed)
     value = round((moment - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1000)
     if value < 0:
-        raise OptionError(name, f"is '{text}', before 1970", allowed)
+        raise OptionError(name, f"is '{shortened(text)}', before 1970", allowed)
     return value

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 from typing import Any, Final
 
+from amqp10broker.spark.broker_url import parse_url
 from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.option_values import (
     EARLIEST,
@@ -22,7 +23,6 @@ from amqp10broker.spark.option_values import (
     ending_offsets,
     flag,
     integer,
-    parse_url,
     seconds,
     secret_value,
     starting_offsets,

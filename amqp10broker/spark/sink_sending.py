@@ -17,7 +17,7 @@ from amqp10broker.amqp10.errors import Condition
 from amqp10broker.amqp10.performatives import Accepted, Rejected, Released
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.blocking_links import Sender
-from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeError, TimedOutError
+from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeError, TimedOutError, place_of
 from amqp10broker.spark.connection import may_pass, open_client, translated
 from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import SinkOptions
@@ -221,7 +221,7 @@ class Sending:
         connection = self._options.connection
         if isinstance(error, LinkError) and error.condition == Condition.NOT_FOUND:
             # The broker's own words: an address may name an exchange as well as a queue.
-            return QueueUnusable(f"{connection.host}:{connection.port}: {error}")
+            return QueueUnusable(f"{place_of(connection.host, connection.port)}: {error}")
         return translated(error, connection, queue=self._address or "")
 
 

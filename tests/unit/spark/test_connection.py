@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from amqp10broker.amqp10.errors import Condition
@@ -84,6 +86,11 @@ def test_texts() -> None:
     assert "there is no queue or stream 'orders' in virtual host 'shop' of broker:5672" in told
     assert "tried 7 times in 5 s" in str(translated(ConnectError("x"), OPTIONS, tries=7))
     assert "user 'me' in by SASL PLAIN" in str(translated(LoginError("x"), OPTIONS))
+
+
+def test_an_ipv6_address_stands_in_brackets() -> None:
+    told = str(translated(ConnectError("x"), replace(OPTIONS, host="::1")))
+    assert "[::1]:5672 does not answer" in told
 
 
 @pytest.fixture
