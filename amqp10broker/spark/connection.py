@@ -7,7 +7,6 @@ would be refused again. Spark itself restarts nothing when a source fails.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Callable
 from typing import Final, TypeVar
 from urllib.parse import quote
@@ -30,6 +29,7 @@ from amqp10broker.client.options import made_up_container_id
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
 from amqp10broker.spark.patience import Patience
+from amqp10broker.spark.tls_files import tls_context
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """For one attempt, of which there may be several."""
@@ -184,27 +184,6 @@ def translated(
     return SparkSourceError(f"{where}: {error}")
 
 
-def tls_context(options: ConnectionOptions) -> ssl.SSLContext | None:
-    """What TLS needs; None for a plain connection.
-
-    Raises:
-        BrokerRefused: a file of the options cannot be used.
-    """
-    if not options.tls:
-        return None
-    try:
-        context = ssl.create_default_context(cafile=options.ca_file)
-    except OSError as error:
-        raise _file_unusable("tls.caFile", options.ca_file, error) from error
-    if options.certificate_file is not None:
-        try:
-            context.load_cert_chain(options.certificate_file, options.key_file)
-        except OSError as error:
-            name = "tls.certificateFile or tls.keyFile"
-            raise _file_unusable(name, options.certificate_file, error) from error
-    return context
-
-
 def queue_address(name: str) -> str:
     """A queue or stream by name as the address of a source or target; it is not declared by attaching."""
     return f"/queues/{quote(name, safe='')}"
@@ -214,20 +193,11 @@ def _vhost(options: ConnectionOptions) -> str:
     return "the default virtual host" if options.vhost is None else f"virtual host '{options.vhost}'"
 
 
-def _file_unusable(option: str, path: str | None, error: OSError) -> BrokerRefused:
-    reason = error.strerror or str(error)
-    return BrokerRefused(
-        f"option {option} is '{path}', which cannot be used: {reason}; give a PEM file that is on the driver "
-        "and on all workers under this path"
-    )
-
-
 __all__ = [
     "dial",
     "may_pass",
     "open_client",
     "queue_address",
-    "tls_context",
     "translated",
     "with_retries",
 ]

@@ -130,6 +130,6 @@ def test_tls_faults(tmp_path: Path, certificates: Certificates) -> None:
         words = said(options(url, **{"tls.caFile": "/not/there.pem"}), BrokerRefused)
         assert "option tls.caFile is '/not/there.pem', which cannot be used: No such file" in words
         words = said(options(url, **{"tls.certificateFile": certificates.ca}), BrokerRefused)
-        assert "option tls.certificateFile or tls.keyFile" in words
+        assert "both in PEM format, are wanted" in words
         with open_client(options(url, **{"tls.caFile": certificates.ca}), purpose="test") as client:
             assert client.core.opened
