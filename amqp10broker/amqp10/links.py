@@ -80,6 +80,7 @@ class Links:
         rcv_settle_mode: int = ReceiverSettleMode.FIRST,
         credit_limit: int = 0,
         max_message_size: int = 0,
+        desired_capabilities: tuple[Symbol, ...] | None = None,
         properties: Any = None,
     ) -> SenderLink | ReceiverLink:
         """Attach a link of our own wish; `LinkAttached` or `LinkDetached` follows.
@@ -93,6 +94,7 @@ class Links:
             rcv_settle_mode: wished.
             credit_limit: receiver only; credit is kept topped up to it, 0 leaves it to `grant`.
             max_message_size: receiver only; bytes, 0 for no limit.
+            desired_capabilities: that the peer's end may offer.
             properties: of the attach.
         """
         handle = next(number for number in range(self.handle_max + 2) if number not in self.by_handle)
@@ -116,6 +118,7 @@ class Links:
                 target=target,
                 initial_delivery_count=link.credit.delivery_count if role == Role.SENDER else None,
                 max_message_size=max_message_size or None,
+                desired_capabilities=desired_capabilities,
                 properties=properties,
             )
         )

@@ -133,6 +133,7 @@ def bulk_receiver(
     address: str,
     *,
     filters: Mapping[str, Any] | None = None,
+    desired_capabilities: Sequence[str] = (),
     max_message_size_bytes: int = 0,
     timeout_s: float | None = None,
 ) -> BulkReceiver:
@@ -142,6 +143,7 @@ def bulk_receiver(
         client: connected; the first session is used.
         address: where messages come from.
         filters: of the source; `BulkEnd.filters_in_place` says which the broker applies.
+        desired_capabilities: what the broker may do beside; one that does not know them ignores them.
         max_message_size_bytes: larger ones end the link; 0 for no limit.
         timeout_s: seconds for the broker's answer.
 
@@ -152,6 +154,7 @@ def bulk_receiver(
         address,
         settled=True,
         filters=filters,
+        desired_capabilities=desired_capabilities,
         max_message_size_bytes=max_message_size_bytes,
         end_type=BulkEnd,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from amqp10broker.amqp10.errors import AmqpError, Condition
@@ -111,6 +111,7 @@ class ClientSession:
         settled: bool = False,
         max_message_size_bytes: int = 0,
         filters: Mapping[str, Any] | None = None,
+        desired_capabilities: Sequence[str] = (),
         properties: Mapping[str, Any] | None = None,
         name: str | None = None,
         end_type: type[ReceiverEnd] = ReceiverEnd,
@@ -124,6 +125,7 @@ class ClientSession:
             settled: the broker is to forget messages as it sends them.
             max_message_size_bytes: larger ones end the link; 0 for no limit.
             filters: of the source.
+            desired_capabilities: what the broker may do beside; its attach says which of them it does.
             properties: of the attach.
             name: of the link; None makes one up.
             end_type: what to make of it.
@@ -144,6 +146,7 @@ class ClientSession:
             snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
             credit_limit=credit_limit,
             max_message_size=max_message_size_bytes,
+            desired_capabilities=tuple(map(Symbol, desired_capabilities)) or None,
             properties=fields(properties),
         )
         assert type(link) is ReceiverLink

@@ -120,6 +120,8 @@ class Subscribe:
         timeout_ms: how long it may hold a delivery unsettled (quorum queues); None: the queue's own.
         position: where a stream begins for it, as `message.filters` reads it; None: the default.
         filters: which messages of a stream it wants; None: all.
+        enqueued_time: it wants to know when each message of a stream was written. Other queues do not keep
+            that, and do not say it.
     """
 
     consumer: ConsumerRef
@@ -131,6 +133,7 @@ class Subscribe:
     timeout_ms: int | None = None
     position: object | None = None
     filters: object | None = None
+    enqueued_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)

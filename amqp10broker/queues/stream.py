@@ -217,8 +217,10 @@ class StreamQueue:
             first = self.log.next_offset
             filter_bytes = chunk_filter(filter_values(chunk), self.settings.filter_bytes)
             data = encode_batch(chunk)
-            self.log.append(len(chunk), now_ms, filter_bytes, data)
-            self._remember(OpenChunk(first, first + len(chunk), filter_bytes, chunk), sum(map(len, data)))
+            # Of those that wait at the end, too: the log's time, which does not go back when the clock does.
+            written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data)
+            opened = OpenChunk(first, first + len(chunk), written_ms, filter_bytes, chunk)
+            self._remember(opened, sum(map(len, data)))
         self._retain(now_ms)
 
     def commit(self, now_ms: int) -> None:
@@ -300,7 +302,9 @@ class StreamQueue:
         filters = command.filters
         assert filters is None or isinstance(filters, Filters)
         position = self._position(command.position, now_ms)
-        self._consumers[ref] = StreamConsumer(ref, position, filters, settled=command.settled)
+        self._consumers[ref] = StreamConsumer(
+            ref, position, filters, settled=command.settled, enqueued_time=command.enqueued_time
+        )
         if command.answer:
             self._tell(ref.reply_to, Subscribed(ref))
 

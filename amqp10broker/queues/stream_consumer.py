@@ -10,7 +10,7 @@ from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.batch import decode_batch
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.message import Message
-from amqp10broker.message.offsets import delivered
+from amqp10broker.message.offsets import delivered, delivered_with_time
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.stream_log import Chunk, Place, StreamLog
 
@@ -24,14 +24,23 @@ class OpenChunk:
     Attributes:
         first: offset of its first message.
         end: offset behind its last.
+        timestamp_ms: when it was written.
         filter: which filter values its messages have.
     """
 
-    __slots__ = ("_content", "end", "filter", "first")
+    __slots__ = ("_content", "end", "filter", "first", "timestamp_ms")
 
-    def __init__(self, first: int, end: int, filter_bytes: bytes, content: bytes | list[Message]) -> None:
+    def __init__(
+        self,
+        first: int,
+        end: int,
+        timestamp_ms: int,
+        filter_bytes: bytes,
+        content: bytes | list[Message],
+    ) -> None:
         self.first = first
         self.end = end
+        self.timestamp_ms = timestamp_ms
         self.filter = filter_bytes
         self._content = content
 
@@ -65,6 +74,7 @@ class StreamConsumer:
         "_on_its_way",
         "_place",
         "_settled",
+        "_timed",
         "_wanted",
         "credit",
         "delivery_count",
@@ -77,7 +87,16 @@ class StreamConsumer:
         "unsettled",
     )
 
-    def __init__(self, ref: ConsumerRef, position: int, filters: Filters | None, *, settled: bool) -> None:
+    def __init__(
+        self,
+        ref: ConsumerRef,
+        position: int,
+        filters: Filters | None,
+        *,
+        settled: bool,
+        enqueued_time: bool = False,
+    ) -> None:
+        """Begin without credit; see `commands.Subscribe`."""
         self.ref = ref
         self.position = position
         self.credit = 0
@@ -90,6 +109,7 @@ class StreamConsumer:
         self._bloom = None if filters is None else filters.bloom
         self._wanted = None if filters is None else filters.messages
         self._settled = settled
+        self._timed = enqueued_time
         self._chunk: OpenChunk | None = None
         self._ahead: deque[Chunk] = deque()
         self._place: Place | None = None
@@ -107,7 +127,7 @@ class StreamConsumer:
                 self._chunk = None
                 return None
             coming = self._ahead.popleft()
-            chunk = OpenChunk(coming.first, coming.end, coming.filter, coming.data)
+            chunk = OpenChunk(coming.first, coming.end, coming.timestamp_ms, coming.filter, coming.data)
         self._chunk = chunk
         return chunk
 
@@ -147,8 +167,14 @@ class StreamConsumer:
         if self._wanted is not None:
             return self._take_wanted(self._wanted, chunk, work, keys, messages, now_ms)
         count = min(self.credit, work, chunk.end - position)
-        keys.extend(range(position, position + count))
-        messages.extend(delivered(chunk.messages[start : start + count], position))
+        offsets = range(position, position + count)
+        piece = chunk.messages[start : start + count]
+        keys.extend(offsets)
+        messages.extend(
+            delivered_with_time(piece, offsets, chunk.timestamp_ms)
+            if self._timed
+            else delivered(piece, position)
+        )
         self.position = position + count
         self.credit -= count
         return count
@@ -167,8 +193,13 @@ class StreamConsumer:
         count = min(-(-work // FILTER_WORK), chunk.end - position)
         piece = delivered(chunk.messages[start : start + count], position)
         places = wanted.matching(piece, now_ms)[: self.credit]
-        keys.extend([position + place for place in places])
-        messages.extend([piece[place] for place in places])
+        offsets = [position + place for place in places]
+        keys.extend(offsets)
+        if self._timed:
+            found = [chunk.messages[start + place] for place in places]
+            messages.extend(delivered_with_time(found, offsets, chunk.timestamp_ms))
+        else:
+            messages.extend([piece[place] for place in places])
         self.credit -= len(places)
         # Without credit the next message that it wants is perhaps right behind the last one.
         self.position = position + (count if self.credit else places[-1] + 1)

@@ -64,7 +64,7 @@ class StreamLog(Protocol):
             DiskFull: nothing has changed, and it can be tried again.
         """
 
-    def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> None:
+    def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> int:
         """Put a chunk at the end. It is not committed.
 
         Args:
@@ -72,6 +72,9 @@ class StreamLog(Protocol):
             timestamp_ms: wall clock.
             filter_bytes: see `Chunk.filter`.
             data: see `Chunk.data`, in pieces.
+
+        Returns:
+            The chunk's `timestamp_ms`: later than the wall clock if that has gone back.
         """
 
     def find(self, offset: int) -> Place:

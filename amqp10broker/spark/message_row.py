@@ -2,8 +2,8 @@
 
 ==========================  ==============================================================================
 `offset`                    annotation ``x-stream-offset``; null if there is none, and of queues
-`enqueuedTime`              property creation-time, else annotation ``x-opt-enqueued-time`` if it is an
-                            integer or a time, else null; null outside the years 1 to 9999 (`MS_MIN`)
+`enqueuedTime`              annotation ``x-opt-enqueued-time`` if it is an integer or a time, else property
+                            creation-time, else null; null outside the years 1 to 9999 (`MS_MIN`)
 `messageId`, `subject`      properties, as text (below); null if absent
 `body`                      data: the bytes, several sections joined. amqp-value: a string or symbol as UTF-8,
                             a binary as it is, null as null; any other value in the AMQP 1.0 encoding
@@ -98,7 +98,7 @@ def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
                 if key == X_STREAM_OFFSET:
                     offset = _offset(value) if of_stream else None
                 elif key == X_ENQUEUED:
-                    # Publishers may write it, too, and what it is nobody has checked.
+                    # Of queues, and of other brokers, it is a publisher's, and nobody has checked it.
                     annotated_ms = int(value) if isinstance(value, int) and type(value) is not bool else None
         elif code == APPLICATION_PROPERTIES:
             pairs, pos = _map(payload, start, end)
@@ -114,7 +114,7 @@ def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
     created_ms = properties.creation_time
     return MessageRow(
         offset,
-        microseconds(annotated_ms if created_ms is None else created_ms),
+        microseconds(created_ms if annotated_ms is None else annotated_ms),
         text_of(properties.message_id),
         properties.subject,
         body,

@@ -246,7 +246,7 @@ class CompiledLayout:
         return pa.RecordBatch.from_arrays(columns, schema=arrow_schema())
 
     def _times(self, captures: dict[int, Capture], count: int) -> pa.Array:
-        value = self.layout.creation_time or self.layout.annotated_time
+        value = self.layout.annotated_time or self.layout.creation_time
         kind = arrow_schema().field("enqueuedTime").type
         if value is None:
             return pa.nulls(count, kind)

@@ -25,6 +25,8 @@ from amqp10broker.spark.options import StreamOptions
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
 SQL_FILTER: Final = "sql-filter"
+ENQUEUED_TIME: Final = "amqp10broker:enqueued-time"
+"""Desired of the broker: that messages say when they were written to the stream. Others ignore it."""
 _SQL_DESCRIPTOR: Final = "amqp:sql-filter"
 _PROBE_CREDIT: Final = 1000
 _ANSWER_TIMEOUT_MIN_S: Final = 2.0
@@ -176,7 +178,9 @@ def attach(client: Client, stream: str, spec: str | int | Timestamp, sql: str | 
     filters: dict[str, Any] = {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), value)}
     if sql is not None:
         filters[SQL_FILTER] = Described(Symbol(_SQL_DESCRIPTOR), sql)
-    receiver = bulk_receiver(client, queue_address(stream), filters=filters)
+    receiver = bulk_receiver(
+        client, queue_address(stream), filters=filters, desired_capabilities=(ENQUEUED_TIME,)
+    )
     in_place = receiver.end.filters_in_place
     if OFFSET_SPEC not in in_place:
         raise not_a_stream(stream, "classic or quorum")

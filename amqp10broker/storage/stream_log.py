@@ -194,7 +194,7 @@ class StreamLog:
         if not self._segments or self._full(self._segments[-1]):
             self._add_segment(self._next, self._shelf.roll(self._next))
 
-    def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> None:
+    def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> int:
         """Put a chunk at the end; see `queues.stream_log`."""
         first = self._next
         # Chunks are found by time, so times must not go back when the clock does.
@@ -203,6 +203,7 @@ class StreamLog:
         position, length = self._shelf.append(first, [start, *data])
         self._segments[-1].add(position, length, first, count, timestamp_ms)
         self._next = first + count
+        return timestamp_ms
 
     def _full(self, segment: SegmentIndex) -> bool:
         return segment.size >= self.segment_bytes and segment.first_ms is not None

@@ -31,8 +31,10 @@ from amqp10broker.amqp10.types import (
     UShort,
 )
 from amqp10broker.client.message import BodyKind, Header, Message, Properties, decode_message
+from amqp10broker.message.message import MessageReader
+from amqp10broker.message.offsets import delivered_with_time, kept
 from amqp10broker.spark.errors import UnreadableMessage
-from amqp10broker.spark.message_row import read_row, text_of
+from amqp10broker.spark.message_row import MS_MAX, microseconds, read_row, text_of
 from amqp10broker.spark.row_layouts import RowDecoder
 
 TEXT = st.text(max_size=8) | st.text("ab", min_size=250, max_size=260)
@@ -165,6 +167,33 @@ def test_arbitrary_messages(payloads: list[bytes]) -> None:
 
 
 @settings(max_examples=40)
+@given(
+    st.lists(MESSAGES, min_size=1, max_size=3),
+    st.integers(0, 2**32),
+    st.integers(1, 36),
+    st.lists(st.integers(0, 2**48), min_size=1, max_size=4),
+)
+def test_messages_that_say_when_they_were_enqueued(
+    messages: list[Message], seed: int, size: int, times_ms: list[int]
+) -> None:
+    """As the broker says it of each chunk, whatever publishers wrote: in bulk and one by one, it is that."""
+    reader = MessageReader("", "s", "guest", impersonator=True)
+    published = [reader.read(payload) for message in messages for payload in variants(message, 12, seed)]
+    random.Random(seed).shuffle(published)
+    payloads: list[bytes] = []
+    wanted: list[tuple[int, int | None]] = []
+    for first in range(0, len(published), size):
+        chunk = kept(published[first : first + size])
+        offsets = range(first, first + len(chunk))
+        time_ms = times_ms[first // size % len(times_ms)]
+        payloads += [head + bare for head, bare in delivered_with_time(chunk, offsets, time_ms)]
+        wanted += [(offset, time_ms * 1000 if time_ms <= MS_MAX else None) for offset in offsets]
+    found = plain(RowDecoder("s").batch(payloads))
+    assert found == expected(payloads)
+    assert [(row["offset"], row["enqueuedTime"]) for row in found] == wanted
+
+
+@settings(max_examples=40)
 @given(MESSAGES, st.integers(0, 2**32), SCALARS)
 def test_a_queues_messages_have_no_offset(message: Message, seed: int, value: Any) -> None:
     """Whatever somebody has written into the annotation, and whatever else the message is."""
@@ -207,7 +236,11 @@ def test_reading_one_agrees_with_the_clients_decoder(message: Message) -> None:
     properties = decoded.properties or Properties()
     assert row.subject == properties.subject
     assert row.message_id == text_of(properties.message_id)
-    assert row.offset == (decoded.message_annotations or {}).get(Symbol("x-stream-offset"))
+    annotations = decoded.message_annotations or {}
+    assert row.offset == annotations.get(Symbol("x-stream-offset"))
+    annotated_ms = annotations.get(Symbol("x-opt-enqueued-time"))
+    created_ms = properties.creation_time
+    assert row.enqueued_us == microseconds(created_ms if annotated_ms is None else annotated_ms)
     application = decoded.application_properties
     assert row.application_properties == (
         None if application is None else {text_of(key): text_of(value) for key, value in application.items()}

@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.serial import MASK, add, diff
 from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
@@ -69,9 +70,10 @@ class Held:
     """One consumer, as its session knows it, and what the model expects of it."""
 
     def __init__(
-        self, ref: ConsumerRef, wants: str, start: int, *, settled: bool, delivery_count: int
+        self, ref: ConsumerRef, wants: str, start: int, *, settled: bool, timed: bool, delivery_count: int
     ) -> None:
         self.ref = ref
+        self.timed = timed
         self.wants = wants
         self.start = start
         self.settled = settled
@@ -184,17 +186,22 @@ class StreamMachine(RuleBasedStateMachine):
         ),
         wants=st.sampled_from(sorted(FILTERS)),
         settled=st.booleans(),
+        timed=st.booleans(),
         delivery_count=st.sampled_from(WRAPS),
     )
-    def subscribe(self, position: OffsetSpec | None, wants: str, settled: bool, delivery_count: int) -> None:
+    def subscribe(
+        self, position: OffsetSpec | None, wants: str, settled: bool, timed: bool, delivery_count: int
+    ) -> None:
         if len(self.consumers) >= 5:
             return
         ref = ConsumerRef(self.reply_to)
         start = self._start(position)
-        command = Subscribe(ref, settled, position=position, filters=FILTERS[wants])
+        command = Subscribe(ref, settled, position=position, filters=FILTERS[wants], enqueued_time=timed)
         self.queue.apply(command, self.now_ms)
         self.queue._consumers[ref].delivery_count = delivery_count
-        self.consumers.append(Held(ref, wants, start, settled=settled, delivery_count=delivery_count))
+        self.consumers.append(
+            Held(ref, wants, start, settled=settled, timed=timed, delivery_count=delivery_count)
+        )
 
     def _start(self, position: OffsetSpec | None) -> int:
         first, end = self.log.first_offset, self.log.committed
@@ -299,6 +306,9 @@ class StreamMachine(RuleBasedStateMachine):
             assert not any(self._must_have(consumer, offset) for offset in skipped)
             assert key < self.log.committed
             assert int.from_bytes(head[-8:], "big") == key
+            chunk_ms = self.chunks[max(first for first in self.chunks if first <= key)]
+            told = decode_head(head)[1].get(Symbol("x-opt-enqueued-time"))
+            assert told == (chunk_ms if consumer.timed else None)
             assert bare == message(key, self.values[key])[1]
             assert self._may_have(consumer, key)
             consumer.coming.append(key)

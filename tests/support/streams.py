@@ -112,10 +112,15 @@ class Bench:
         return self.do(self.publishing(count, messages))
 
     def reader(
-        self, position: OffsetSpec | None = FIRST, filters: Filters | None = None, *, settled: bool = False
+        self,
+        position: OffsetSpec | None = FIRST,
+        filters: Filters | None = None,
+        *,
+        settled: bool = False,
+        enqueued_time: bool = False,
     ) -> Reader:
         """A consumer from a position on."""
-        return Reader(self, position, filters, settled=settled)
+        return Reader(self, position, filters, settled=settled, enqueued_time=enqueued_time)
 
 
 class Reader:
@@ -128,7 +133,13 @@ class Reader:
     """
 
     def __init__(
-        self, bench: Bench, position: OffsetSpec | None, filters: Filters | None, *, settled: bool
+        self,
+        bench: Bench,
+        position: OffsetSpec | None,
+        filters: Filters | None,
+        *,
+        settled: bool,
+        enqueued_time: bool,
     ) -> None:
         self.bench = bench
         self.ref = ConsumerRef(bench.reply_to)
@@ -137,7 +148,10 @@ class Reader:
         self.epoch = 0
         self.taken: list[tuple[int, Message]] = []
         self.replies: list[CreditReply] = []
-        self.listen(bench.do(Subscribe(self.ref, settled, position=position, filters=filters)))
+        command = Subscribe(
+            self.ref, settled, position=position, filters=filters, enqueued_time=enqueued_time
+        )
+        self.listen(bench.do(command))
 
     def listen(self, effects: Iterable[Effect]) -> list[tuple[int, Message]]:
         """Take what is for this consumer; what was delivered comes out."""

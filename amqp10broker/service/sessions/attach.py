@@ -59,6 +59,9 @@ MOVE: Final = Symbol("move")
 COPY: Final = Symbol("copy")
 STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
 """What a link from a stream offers: the extensions for filters of AMQP 1.0."""
+ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
+"""A receiver that desires it of a stream is offered it, and gets each message with the annotation
+``x-opt-enqueued-time``: when it was written. Our own extension."""
 PRIORITY: Final = "rabbitmq:priority"
 TIMEOUT: Final = "rabbitmq:consumer-timeout"
 """Link properties of consumers."""
@@ -89,6 +92,7 @@ class SourcePlan:
         timeout_ms: how long it may hold a delivery; None: as long as the queue allows.
         filters: where to begin in a stream, and what of it is wanted; None for any other queue.
         capabilities: that our end offers.
+        enqueued_time: deliveries say when they were enqueued.
     """
 
     queue: DeclaredQueue
@@ -99,6 +103,7 @@ class SourcePlan:
     timeout_ms: int | None
     filters: Filters | None = None
     capabilities: tuple[Symbol, ...] | None = None
+    enqueued_time: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +177,13 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
     plan = SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue))
     if filter_set is None:
         return plan
-    return replace(plan, filters=filter_set.filters, capabilities=STREAM_CAPABILITIES)
+    timed = ENQUEUED_TIME in (attach.desired_capabilities or ())
+    return replace(
+        plan,
+        filters=filter_set.filters,
+        capabilities=(*STREAM_CAPABILITIES, ENQUEUED_TIME) if timed else STREAM_CAPABILITIES,
+        enqueued_time=timed,
+    )
 
 
 def _filter_set(source: Source) -> FilterSet:

@@ -365,6 +365,7 @@ class BrokerSession:
                 timeout_ms=plan.timeout_ms,
                 position=None if filters is None else filters.offset,
                 filters=filters,
+                enqueued_time=plan.enqueued_time,
             ),
         )
 

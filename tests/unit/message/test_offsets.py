@@ -8,15 +8,16 @@ from amqp10broker.amqp091.properties import BasicProperties, decode_properties, 
 from amqp10broker.amqp091.types import Int64
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.convert import _head_to_amqp091, to_amqp091
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.message.offsets import delivered, filter_values, kept
+from amqp10broker.message.offsets import delivered, delivered_with_time, filter_values, kept
 
 OFFSET = Symbol("x-stream-offset")
+ENQUEUED = Symbol("x-opt-enqueued-time")
 OFFSETS = [0, 1, 255, 2**32, 2**63 - 1]
 
 
@@ -50,6 +51,40 @@ def test_an_offset_that_the_publisher_wrote_is_taken_out() -> None:
     [(head, _)] = delivered(kept([message({OFFSET: ULong(9), Symbol("x-a"): 1})]), 5)
     assert decode_head(head)[1][OFFSET] == 5
     assert head.count(b"x-stream-offset") == 1
+
+
+@pytest.mark.parametrize("offset", OFFSETS)
+@pytest.mark.parametrize("time_ms", [0, 1, 1_700_000_000_123, 2**62])
+@pytest.mark.parametrize("long", [False, True])
+def test_a_delivery_may_have_its_time_as_well(offset: int, time_ms: int, long: bool) -> None:
+    """Beside the offset, which stays the last eight bytes, and nothing else is different."""
+    header = Header(durable=True, priority=7, ttl=5)
+    published = message({Symbol("x-own"): "value" * (1000 if long else 1)}, header)
+    keep = kept([published])
+    [(head, content)] = delivered_with_time(keep, [offset], time_ms)
+    was_header, was_annotations = decode_head(delivered(keep, offset)[0][0])
+    assert decode_head(head) == (was_header, was_annotations | {ENQUEUED: Timestamp(time_ms)})
+    assert type(decode_head(head)[1][ENQUEUED]) is Timestamp
+    assert list(decode_head(head)[1])[-1] == OFFSET
+    assert content == published[1]
+
+
+def test_a_time_that_the_publisher_wrote_is_replaced() -> None:
+    """For those who ask; others get what the publisher wrote."""
+    for given in (Timestamp(9), "text", None):
+        keep = kept([message({ENQUEUED: given, Symbol("x-a"): 1})])
+        [(head, _)] = delivered_with_time(keep, [5], 77)
+        assert decode_head(head)[1][ENQUEUED] == Timestamp(77)
+        assert head.count(b"x-opt-enqueued-time") == 1
+        assert decode_head(delivered(keep, 5)[0][0])[1][ENQUEUED] == given
+
+
+def test_times_of_messages_with_different_heads_and_offsets_with_gaps() -> None:
+    keep = kept([message(), message({Symbol("x-a"): 1}), message()])
+    annotations = [decode_head(head)[1] for head, _ in delivered_with_time(keep, [3, 8, 9], 77)]
+    assert [each[OFFSET] for each in annotations] == [3, 8, 9]
+    assert [each[ENQUEUED] for each in annotations] == [77] * 3
+    assert [Symbol("x-a") in each for each in annotations] == [False, True, False]
 
 
 def test_long_heads_are_kept_as_well() -> None:

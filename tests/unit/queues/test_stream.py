@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from amqp10broker.amqp10.performatives import Properties
 from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next, Offset, Timestamp
-from amqp10broker.message.message import make_head
+from amqp10broker.message.message import Message, make_head
+from amqp10broker.message.offsets import delivered, kept
 from amqp10broker.queues import stream as stream_module
 from amqp10broker.queues.commands import (
     DELETE,
@@ -40,7 +43,9 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.settings import QueueSettings
-from tests.support.streams import NOW_MS, Bench, confirmed_of, number_of, offset_of, text
+from amqp10broker.storage.stream_files import FileShelf
+from tests.support.disks import SimDisk
+from tests.support.streams import HEAD, NOW_MS, Bench, confirmed_of, number_of, offset_of, text
 
 
 def sql(expression: str) -> Filters:
@@ -580,6 +585,87 @@ def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more() -> None:
     effects = bench.queue.take_effects()[bench.reply_to]
     assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted, QueueDeleted] + [Answer] * 3
     assert all(effect.refused is Refusal.GONE for effect in effects if isinstance(effect, Answer))
+
+
+# --- when messages were enqueued --------------------------------------------------------------------
+
+
+def time_of(message: Message) -> int | None:
+    found: int | None = decode_head(message[0])[1].get(Symbol("x-opt-enqueued-time"))
+    return found
+
+
+def chunks_at(bench: Bench, *times_ms: int) -> None:
+    """Two messages at each of these times."""
+    for time_ms in times_ms:
+        bench.now_ms = time_ms
+        bench.publish(2)
+
+
+def test_who_asks_is_told_when_a_message_was_written_and_nobody_else() -> None:
+    bench = Bench()
+    chunks_at(bench, 5000, 6000, 6000, 9000)
+    bench.now_ms = 50_000
+    asking, other = bench.reader(enqueued_time=True), bench.reader()
+    asking.read(100)
+    other.read(100)
+    assert [time_of(each) for _, each in asking.taken] == [5000, 5000, 6000, 6000, 6000, 6000, 9000, 9000]
+    assert [each for _, each in other.taken] == delivered(
+        kept([text(number) for number in range(8)]), 0
+    )  # byte for byte
+    assert [number_of(each) for _, each in asking.taken] == list(range(8))
+
+
+def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() -> None:
+    """Readers that wait get chunks that are at hand, others read them from the log: the same bytes."""
+    disk = SimDisk()
+    disk.make_folder("/streams")
+    bench = Bench(shelf=FileShelf(disk, "/streams", 1))
+    waiting = bench.reader(enqueued_time=True)
+    waiting.read(100)
+    for time_ms in (5000, 7000, 6000):  # the clock goes back, and the log's time does not
+        bench.now_ms = time_ms
+        waiting.listen(bench.publish(2))
+    assert [time_of(each) for _, each in waiting.taken] == [5000, 5000, 7000, 7000, 7000, 7000]
+    wanted = list(waiting.taken)
+    waiting.give_back(3)
+    waiting.read(100)
+    assert waiting.taken == wanted
+    bench.log.close()
+    restarted = Bench(shelf=FileShelf(disk, "/streams", 1))
+    restarted.now_ms = 60_000
+    for position in (0, 3):
+        late = restarted.reader(Offset(position), enqueued_time=True)
+        late.read(100)
+        assert late.taken == wanted[position:]
+
+
+def test_the_time_with_a_filter() -> None:
+    """Of what passes, which is not all of a chunk."""
+    bench = Bench()
+    for time_ms in (5000, 6000):
+        bench.now_ms = time_ms
+        subjects = [Properties(subject=f"s{number % 2}").encode() for number in range(4)]
+        bench.publish(4, [(HEAD, each + text(number)[1]) for number, each in enumerate(subjects)])
+    reader = bench.reader(filters=sql("p.subject = 's1'"), enqueued_time=True)
+    reader.read(3)
+    reader.read(5)
+    assert [(offset, time_of(each)) for offset, each in reader.taken] == [
+        (1, 5000), (3, 5000), (5, 6000), (7, 6000)
+    ]  # fmt: skip
+    assert [offset_of(each) for _, each in reader.taken] == [1, 3, 5, 7]
+
+
+def test_a_position_by_time_agrees_with_the_times_that_are_told() -> None:
+    """What comes is what was written then or later, and all of it."""
+    bench = Bench()
+    chunks_at(bench, 5000, 6000, 9000)
+    everything = bench.reader(enqueued_time=True)
+    everything.read(100)
+    for time_ms in (4000, 5000, 5001, 6000, 8999, 9000, 9001):
+        reader = bench.reader(Timestamp(time_ms), enqueued_time=True)
+        reader.read(100)
+        assert reader.taken == [each for each in everything.taken if (time_of(each[1]) or 0) >= time_ms]
 
 
 def test_publishers_are_counted_while_they_are_attached() -> None:
