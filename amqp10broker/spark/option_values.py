@@ -14,6 +14,7 @@ from enum import Enum, auto
 from typing import Final
 
 from amqp10broker.spark.errors import OptionError
+from amqp10broker.spark.stream_offsets import is_of
 
 _LONG_MAX: Final = 2**63 - 1
 _SHOWN_MAX: Final = 100
@@ -145,7 +146,7 @@ def _offset(name: str, text: str, stream: str, words: str) -> int:
     except (ValueError, RecursionError):
         raise OptionError(name, f"is '{shortened(text)}'", allowed) from None
     if isinstance(value, dict):
-        if list(value) != [stream]:
+        if not is_of(stream, value):  # progress and checkpoint say more than the number
             raise OptionError(
                 name, f"is {shortened(text)}, which does not name the stream '{stream}' alone", allowed
             )

@@ -1,7 +1,9 @@
 """What a streaming query asks of a queue source, answered from spool and queue. Knows nothing of Spark.
 
-An offset is the spool's id and the number of a segment: the last one that was read. Order of things, any
-of which may be the last before a crash:
+An offset is the spool's id and the number of a segment: the last one that was read. With it stands into how
+many parts the batch that ends there should be cut, as the option said when it was planned: a batch that is
+repeated is cut as it was the first time, because the sink makes message-ids of the numbers of partitions and
+of rows in them. Order of things, any of which may be the last before a crash:
 
 1. `latest`: receive, write, sync, rename, sync the folder, settle.
 2. Spark writes the offset down, runs the batch, and writes down that it is done.
@@ -35,7 +37,9 @@ class QueueOffsets:
         spool: open.
     """
 
-    def __init__(self, spool: Spool, intake: Intake, seen: SeenIds | None, segment_rows: int) -> None:
+    def __init__(
+        self, spool: Spool, intake: Intake, seen: SeenIds | None, segment_rows: int, parts: int | None
+    ) -> None:
         """Take both over.
 
         Args:
@@ -43,17 +47,19 @@ class QueueOffsets:
             intake: puts messages into it.
             seen: the message-ids that `intake` remembers; None if it does not.
             segment_rows: of a segment, when no limit is asked for.
+            parts: into so many a batch should be cut; None for one of each segment.
         """
         self.spool = spool
         self._intake = intake
         self._seen = seen
         self._segment_rows = segment_rows
+        self._parts = parts
         self._available_now = False
         self._left: int | None = None
 
     def initial(self) -> Offset:
         """Before the oldest segment: a new checkpoint on an old spool reads all that it still holds."""
-        return self._offset(self.spool.oldest - 1)
+        return {"spool": self.spool.id, "segment": self.spool.oldest - 1}
 
     def stop_at_what_is_there(self) -> None:
         """Take no more than what the queue holds when it is next asked."""
@@ -92,7 +98,8 @@ class QueueOffsets:
             self._intake.take(rows_max, WAIT_S)
         elif self._left is None or self._left > 0:
             self._left = self._intake.take_of(rows_max, self._left)
-        return self._offset(max(number, self.spool.newest))
+        newest = self.spool.newest
+        return self._offset(newest) if newest > number else dict(start)
 
     def segments(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> list[SpoolFile]:
         """The segments of a range; the same for the same range, however often it is asked.
@@ -101,6 +108,11 @@ class QueueOffsets:
             SpoolError: some are gone.
         """
         return self.spool.between(self._number(start), self._number(end))
+
+    def parts(self, end: Mapping[str, Any]) -> int | None:
+        """Into how many parts the batch that ends there should be cut; None for one of each segment."""
+        parts = end.get("parts", self._parts)  # an earlier version did not write it down
+        return None if parts is None else int(parts)
 
     def commit(self, end: Mapping[str, Any]) -> None:
         """Nothing up to `end` will be asked for again: remove it.
@@ -118,7 +130,8 @@ class QueueOffsets:
         self.spool.close()
 
     def _offset(self, number: int) -> Offset:
-        return {"spool": self.spool.id, "segment": number}
+        # One part in all is one of each segment, since no part spans two.
+        return {"spool": self.spool.id, "segment": number, "parts": self._parts or 1}
 
     def _number(self, offset: Mapping[str, Any]) -> int:
         """The segment that an offset names."""

@@ -104,7 +104,7 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             SpoolError: segments of the range are gone.
         """
         offsets = self._opened()
-        return parts(offsets.spool, offsets.segments(start, end), self._options.min_partitions)
+        return parts(offsets.spool, offsets.segments(start, end), offsets.parts(end))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of a partition; in a task."""
@@ -134,7 +134,9 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 spool.close()
                 raise
             intake = _intake(self._options, spool, seen)
-            self._offsets = QueueOffsets(spool, intake, seen, self._options.max_messages_per_trigger)
+            self._offsets = QueueOffsets(
+                spool, intake, seen, self._options.max_messages_per_trigger, self._options.min_partitions
+            )
         return self._offsets
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import (
@@ -25,10 +26,11 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from amqp10broker.spark.errors import OptionError, QueueUnusable, SparkSourceError
+from amqp10broker.spark.errors import OptionError, QueueUnusable
 from amqp10broker.spark.options import StartKind, StreamOptions
 from amqp10broker.spark.pushdown import Pushed, push
 from amqp10broker.spark.stream_ends import Bounds, Questions
+from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
 from amqp10broker.spark.stream_range import StreamRange, read_range, report_loss, split
 
 if TYPE_CHECKING:
@@ -91,7 +93,7 @@ class PushdownReader(StreamReader):
 
 
 class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream on and on; an offset is ``{"STREAM": the first that was not read}``."""
+    """Reads a stream on and on; `stream_offsets` says what an offset is."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options
@@ -109,9 +111,10 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- what is to be read -----------------------------------------------------------------------
 
-    def initialOffset(self) -> dict[str, int]:
+    def initialOffset(self) -> dict[str, Any]:
         """Where a query begins that has no checkpoint."""
-        return self._offset(first_offset(self._options, self._bounds(), self._questions))
+        first = first_offset(self._options, self._bounds(), self._questions)
+        return StreamOffset(first, initial=True).written(self._options.stream)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The option `maxOffsetsPerTrigger`."""
@@ -122,44 +125,67 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """What is published from now on is for the next run."""
         self._target = self._bounds().next
 
-    def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
-        """How far the next batch goes.
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """How far the next batch goes, and into how many pieces it is cut.
+
+        Returns:
+            `start` itself if there is nothing: Spark compares the two.
 
         Raises:
             SparkSourceError: the broker cannot be reached, or the checkpoint does not belong to the stream.
         """
-        at = self._position(start)
+        options = self._options
+        at = read_offset(options.stream, start)
         bounds = self._bounds()
         end = bounds.next if self._target is None else min(self._target, bounds.next)
-        if bounds.next < at:
+        if bounds.next < at.next:
             raise QueueUnusable(
-                f"the checkpoint says that stream '{self._options.stream}' was read up to {at}, but it ends "
+                f"the checkpoint says that stream '{options.stream}' was read up to {at.next}, but it ends "
                 f"at {bounds.next}: it was deleted and declared again, or lost its data; begin with a new "
                 "checkpointLocation"
             )
         if isinstance(limit, ReadMaxRows):
             # Lost messages must not use the limit up: the batch would be empty again and again.
-            end = min(end, max(at, bounds.first) + limit.max_rows)
-        return self._offset(max(end, at))
+            end = min(end, max(at.next, bounds.first) + limit.max_rows)
+        if end <= at.next:
+            # Spark writes the first offset down even if there is nothing; from then on it is no first one.
+            return StreamOffset(at.next).written(options.stream) if at.initial else start
+        # What is lost is accepted once and written down, so that the rest is cut the same ever after.
+        low = at.next if options.fail_on_data_loss else min(max(at.next, bounds.first), end)
+        cut = Cut(low, pieces_wanted(options, low, end), low - at.next)
+        return StreamOffset(end, cut).written(options.stream)
 
-    def reportLatestOffset(self) -> dict[str, int] | None:
+    def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress: the end of the stream when it was last looked at."""
-        return None if self._latest is None else self._offset(self._latest)
+        return None if self._latest is None else StreamOffset(self._latest).written(self._options.stream)
 
-    def partitions(self, start: dict[str, int], end: dict[str, int]) -> Sequence[InputPartition]:
-        """The ranges of a batch.
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        """The ranges of a batch; but for retention they depend on nothing but the two offsets.
 
         Raises:
             SparkSourceError: the broker cannot be reached, or messages are lost.
         """
-        low, high = self._position(start), self._position(end)
-        return plan(self._options, low, high, self._bounds()) if low < high else []
+        options = self._options
+        first, last = read_offset(options.stream, start), read_offset(options.stream, end)
+        if start == end:
+            return []  # another source of the query has something
+        if last.cut is None:  # an earlier version wrote it: cut as that would do now
+            return plan(options, first.next, last.next, self._bounds()) if first.next < last.next else []
+        cut = last.cut
+        if not first.initial and first.next != cut.start - cut.lost:
+            # Several batches in one: Spark may be told not to write the end of each down.
+            cut = Cut(first.next, cut.pieces)
+        if cut.lost:
+            report_loss(
+                options, cut.lost, f"the stream began at {cut.start} or later when the batch was planned"
+            )
+        return recut(options, cut, last.next, self._bounds())
 
     # --- reading ----------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """The rows of one range."""
-        if isinstance(partition, StreamRange):
+        if isinstance(partition, StreamRange) and partition.start < partition.end:
             yield from read_range(self._options, partition, self._options.filter)
 
     def commit(self, end: dict[str, int]) -> None:
@@ -173,17 +199,6 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._questions.bounds()
         self._latest = bounds.next
         return bounds
-
-    def _offset(self, value: int) -> dict[str, int]:
-        return {self._options.stream: value}
-
-    def _position(self, offset: dict[str, int]) -> int:
-        if list(offset) != [self._options.stream]:
-            raise SparkSourceError(
-                f"the checkpoint belongs to {', '.join(map(repr, offset))}, and the option stream is "
-                f"'{self._options.stream}': use another checkpointLocation"
-            )
-        return int(offset[self._options.stream])
 
 
 def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -> int:
@@ -213,10 +228,45 @@ def plan(options: StreamOptions, start: int, end: int, bounds: Bounds) -> list[S
             f"offset {start} is asked for, and the stream begins at {bounds.first}",
         )
         start = min(end, bounds.first)
-    pieces = options.min_partitions
-    if pieces is None:
-        pieces = min(os.cpu_count() or 1, -(-(end - start) // ROWS_WORTH_A_TASK))
-    return split(start, end, pieces, dense=bounds.dense)
+    return split(start, end, pieces_wanted(options, start, end), dense=bounds.dense)
 
 
-__all__ = ["PushdownReader", "StreamReader", "StreamStreamReader", "batch_reader", "plan"]
+def pieces_wanted(options: StreamOptions, start: int, end: int) -> int:
+    """Into how many pieces a range should be cut, by the options and this machine."""
+    if options.min_partitions is not None:
+        return options.min_partitions
+    return min(os.cpu_count() or 1, -(-(end - start) // ROWS_WORTH_A_TASK))
+
+
+def recut(options: StreamOptions, cut: Cut, end: int, bounds: Bounds) -> list[StreamRange]:
+    """The pieces of a batch as they were when it was planned, each without what is gone by now.
+
+    A piece that is gone stays as an empty one, so that the others keep their numbers. What is left of a
+    piece of which a part is gone gets a number that no piece had: its rows are counted from another one on,
+    and under the old number they would be taken for the rows that stood there before.
+
+    Args:
+        options: of the source.
+        cut: as it was planned.
+        end: of the batch.
+        bounds: of the stream as it is now.
+
+    Raises:
+        DataLost: something is gone, and it is to fail.
+    """
+    pieces = split(cut.start, end, cut.pieces, dense=bounds.dense)
+    gone = min(end, bounds.first)
+    if cut.start >= gone:
+        return pieces
+    report_loss(
+        options, gone - cut.start, f"offset {cut.start} is asked for, and the stream begins at {bounds.first}"
+    )
+    found = [piece if piece.start >= gone else replace(piece, end=piece.start) for piece in pieces]
+    for number, piece in enumerate(pieces):
+        if piece.start < gone < piece.end:
+            found += [replace(piece, end=piece.start)] * number
+            found.append(replace(piece, start=gone))
+    return found
+
+
+__all__ = ["PushdownReader", "StreamReader", "StreamStreamReader", "batch_reader", "plan", "recut"]

@@ -184,7 +184,7 @@ class QueueToSpark(RuleBasedStateMachine):
         seen = None
         if self.deduplicate:
             seen = recall(spool, WINDOW, lambda segment: message_ids(spool, segment))
-        query = QueueOffsets(spool, Intake(self.queue, spool, decode, seen, 3), seen, 4)
+        query = QueueOffsets(spool, Intake(self.queue, spool, decode, seen, 3), seen, 4, None)
         if self.initial is None:
             self.initial = query.initial()
         self.query = query

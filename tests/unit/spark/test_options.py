@@ -100,6 +100,8 @@ def test_every_option_of_a_stream() -> None:
         ("Latest", LATEST),
         ("12", Start(StartKind.OFFSET, 12)),
         ('{"orders": 0}', Start(StartKind.OFFSET, 0)),
+        # Copied from a query's progress.
+        ('{"orders": 9, "orders.start": 5, "orders.pieces": 2}', Start(StartKind.OFFSET, 9)),
     ],
 )
 def test_where_to_begin(text: str, start: Start) -> None:
@@ -228,6 +230,7 @@ def test_options_travel_to_workers() -> None:
         ({"startingOffsets": "1.5"}, "option startingOffsets is '1.5'"),
         ({"startingOffsets": "true"}, "option startingOffsets is 'true'"),
         ({"startingOffsets": '{"other": 1}'}, "does not name the stream 'orders' alone"),
+        ({"startingOffsets": '{"orders": 1, "orders.eu": 1}'}, "does not name the stream 'orders' alone"),
         ({"endingOffsets": "earliest"}, "must be latest, an offset"),
         ({"startingOffsets": "5", "endingOffsets": "4"}, "is 4, before startingOffsets 5"),
         ({"startingTimestamp": "yesterday"}, "must be milliseconds since 1970"),

@@ -215,11 +215,11 @@ def test_segments_are_divided_where_more_tasks_are_wanted(spool: Spool) -> None:
 def test_offsets_name_spool_and_segment(spool: Spool) -> None:
     """An offset of another spool, or beyond what is there, is refused."""
     queue = FakeQueue("a", "b", "c")
-    offsets = QueueOffsets(spool, an_intake(queue, spool), None, 10)
+    offsets = QueueOffsets(spool, an_intake(queue, spool), None, 10, None)
     start = offsets.initial()
     assert start == {"spool": spool.id, "segment": 0}
     end = offsets.latest(start, 2)
-    assert end == {"spool": spool.id, "segment": 1}
+    assert end == {"spool": spool.id, "segment": 1, "parts": 1}
     assert [segment.number for segment in offsets.segments(start, end)] == [1]
     with pytest.raises(SpoolError, match="belongs to another spool"):
         offsets.latest({"spool": "another", "segment": 0}, 2)
@@ -227,3 +227,26 @@ def test_offsets_name_spool_and_segment(spool: Spool) -> None:
         offsets.segments(start, {"spool": spool.id, "segment": 9})
     offsets.close()
     assert queue.said[-1] == "closed"
+
+
+def test_a_batch_is_cut_as_it_was_when_it_was_planned(spool: Spool) -> None:
+    """Whatever the option says when it is repeated; without a new batch, the offset is the old one."""
+
+    def offsets(wanted: int | None) -> QueueOffsets:
+        return QueueOffsets(spool, an_intake(queue, spool), None, 10, wanted)
+
+    queue = FakeQueue(*"abcdefgh")
+    start = offsets(4).initial()
+    end = offsets(4).latest(start, 8)
+    assert end == {"spool": spool.id, "segment": 1, "parts": 4}
+    for wanted in (None, 2, 4):
+        again = offsets(wanted)
+        assert len(parts(spool, again.segments(start, end), again.parts(end))) == 4
+        assert again.latest(end, 8) == end
+    queue.ready = ["i"]
+    end = offsets(None).latest(end, 8)
+    assert (end["parts"], offsets(4).parts(end)) == (1, 1)
+    # As earlier versions wrote it.
+    old = {"spool": spool.id, "segment": 1}
+    assert [offsets(wanted).parts(old) for wanted in (None, 4)] == [None, 4]
+    assert offsets(4).latest({**old, "segment": 2}, 8) == {**old, "segment": 2}

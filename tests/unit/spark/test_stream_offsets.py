@@ -1,0 +1,257 @@
+"""What the checkpoint says of a batch, and that a batch is repeated with the same rows in the same places."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+
+from amqp10broker.spark.errors import DataLost, QueueUnusable, SparkSourceError
+from amqp10broker.spark.options import StreamOptions, parse_source
+from amqp10broker.spark.stream_ends import Bounds
+from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
+from amqp10broker.spark.stream_range import StreamRange
+from amqp10broker.spark.stream_source import StreamStreamReader, recut
+
+ALL = ReadAllAvailable()
+Place = tuple[int, int]
+"""The number of a partition and of a row in it: what the sink makes message-ids of."""
+
+
+class Broker:
+    """A stream that is where it is told to be."""
+
+    def __init__(self, first: int, next_: int) -> None:
+        self.first, self.next = first, next_
+
+    def bounds(self) -> Bounds:
+        return Bounds(self.first, self.next, dense=True)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+def reader(broker: Broker, **more: str) -> StreamStreamReader:
+    """As a new process on the driver makes it."""
+    options = parse_source({"url": "amqp://localhost", "stream": "s", **more}, streaming=True)
+    assert isinstance(options, StreamOptions)
+    made = StreamStreamReader(options)
+    made._questions = broker  # type: ignore[assignment]
+    return made
+
+
+def as_json(offset: dict[str, Any]) -> dict[str, Any]:
+    """As the checkpoint keeps it."""
+    found: dict[str, Any] = json.loads(json.dumps(offset))
+    return found
+
+
+def places(pieces: Iterable[Any]) -> dict[Place, int]:
+    """Which offset is read in which place."""
+    found = {}
+    for number, piece in enumerate(pieces):
+        assert isinstance(piece, StreamRange)
+        for row, offset in enumerate(range(piece.start, piece.end)):
+            found[number, row] = offset
+    return found
+
+
+@pytest.fixture(autouse=True)
+def two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+
+
+# --- repeated -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"minPartitions": "3"}])
+def test_on_another_machine_or_with_another_option(
+    monkeypatch: pytest.MonkeyPatch, more: dict[str, str]
+) -> None:
+    broker = Broker(0, 100_000)
+    query = reader(broker, **more)
+    start = as_json(query.initialOffset())
+    end = as_json(query.latestOffset(start, ALL))
+    before = places(query.partitions(start, end))
+    assert len({number for number, _ in before}) == int(more.get("minPartitions", 2))
+    monkeypatch.setattr(os, "cpu_count", lambda: 4)
+    broker.next = 150_000
+    for other in ({}, {"minPartitions": "5"}, more):
+        assert places(reader(broker, **other).partitions(start, end)) == before
+
+
+@pytest.mark.parametrize(("begin", "at"), [("latest", 1000), ("earliest", 100), ("500", 500)])
+def test_the_first_batch_whatever_the_query_would_begin_with_now(begin: str, at: int) -> None:
+    """Spark asks for the initial offset again when it repeats the first batch."""
+    broker = Broker(100, 1000)
+    query = reader(broker, startingOffsets=begin)
+    start = as_json(query.initialOffset())
+    broker.next = 1500
+    end = as_json(query.latestOffset(start, ALL))
+    before = places(query.partitions(start, end))
+    assert list(before.values()) == list(range(at, 1500))
+    broker.next = 2000
+    again = reader(broker, startingOffsets=begin)
+    assert places(again.partitions(as_json(again.initialOffset()), end)) == before
+
+
+@pytest.mark.parametrize("first", [1, 10, 250, 499, 500, 501, 999, 1000, 2000])
+def test_after_retention(first: int, caplog: pytest.LogCaptureFixture) -> None:
+    """No place holds another row than before; rows of pieces that are whole are in their old places."""
+    broker = Broker(0, 1000)
+    query = reader(broker, minPartitions="4", failOnDataLoss="false")
+    start = as_json(query.initialOffset())
+    end = as_json(query.latestOffset(start, ALL))
+    before = places(query.partitions(start, end))
+    broker.first, broker.next = first, 2000
+    with caplog.at_level(logging.WARNING):
+        after = places(reader(broker, minPartitions="7", failOnDataLoss="false").partitions(start, end))
+    assert sorted(after.values()) == list(range(first, 1000))
+    assert all(before.get(place, offset) == offset for place, offset in after.items())
+    moved = [offset for place, offset in after.items() if place not in before]
+    assert len(moved) == -first % 250 if first < 1000 else not moved
+    assert f"{min(first, 1000)} messages of stream 's' are lost to the reader" in caplog.text
+    with pytest.raises(DataLost, match="set failOnDataLoss to false"):
+        reader(broker, minPartitions="4").partitions(start, end)
+
+
+@given(st.integers(0, 1000), st.integers(0, 1000), st.integers(1, 30), st.data())
+def test_retention_never_puts_a_row_in_the_place_of_another(
+    start: int, count: int, pieces: int, data: st.DataObject
+) -> None:
+    """Also where retention passes twice, in different pieces."""
+    cut = Cut(start, pieces)
+    end = start + count
+    options = reader(Broker(0, 0), failOnDataLoss="false")._options
+    gone = sorted(data.draw(st.lists(st.integers(0, end + 10), max_size=2)))
+    whole = recut(options, cut, end, Bounds(0, end, dense=True))
+    cut_through = set()
+    seen = places(whole)
+    for first in gone:
+        cut_in = {n for n, piece in enumerate(whole) if piece.start < first < piece.end}
+        if cut_in & cut_through:
+            break
+        cut_through |= cut_in
+        found = places(recut(options, cut, end, Bounds(first, end, dense=True)))
+        assert sorted(found.values()) == list(range(max(start, min(first, end)), end))
+        assert all(seen.setdefault(place, offset) == offset for place, offset in found.items())
+
+
+def test_what_was_lost_when_the_batch_was_planned(caplog: pytest.LogCaptureFixture) -> None:
+    """It is not cut: the rest is, evenly, and stays as it is when the batch is repeated."""
+    broker = Broker(600, 1000)
+    query = reader(broker, minPartitions="4", failOnDataLoss="false")
+    end = as_json(query.latestOffset({"s": 10}, ALL))
+    with caplog.at_level(logging.WARNING):
+        pieces = query.partitions({"s": 10}, end)
+    assert [(piece.start, piece.end) for piece in pieces] == [(n, n + 100) for n in range(600, 1000, 100)]
+    assert "590 messages of stream 's' are lost to the reader" in caplog.text
+    broker.first = 800
+    again = reader(broker, failOnDataLoss="false").partitions({"s": 10}, end)
+    assert places(again) == {place: offset for place, offset in places(pieces).items() if offset >= 800}
+    with pytest.raises(DataLost, match="590 messages"):
+        reader(broker).partitions({"s": 10}, end)
+    # All of it lost: nothing is cut, and the next batch begins behind it.
+    broker.first = broker.next = 2000
+    end = query.latestOffset({"s": 10}, ALL)
+    assert query.partitions({"s": 10}, end) == []
+    assert query.latestOffset(end, ALL) is end
+
+
+def test_pieces_that_are_gone_are_not_read() -> None:
+    """There is no connection for them: nobody listens where the options point."""
+    broker = Broker(0, 10)
+    options = {"url": "amqp://127.0.0.1:1", "retryTimeout": "1ms", "failOnDataLoss": "false"}
+    query = reader(broker, **options)
+    end = query.latestOffset({"s": 0}, ALL)
+    broker.first = broker.next = 10
+    (piece,) = query.partitions({"s": 0}, end)
+    assert list(query.read(piece)) == []
+
+
+# --- offsets as they are written ----------------------------------------------------------------------
+
+
+def test_without_new_messages_the_offset_is_the_old_one() -> None:
+    """Spark compares them; one that differs would be an empty batch, again and again."""
+    broker = Broker(0, 1000)
+    query = reader(broker)
+    for start in ({"s": 1000}, {"s": 1000, "s.start": 7, "s.pieces": 3}):
+        assert query.latestOffset(start, ALL) == start
+        assert query.latestOffset(start, ReadMaxRows(5)) == start
+        assert query.partitions(start, start) == []
+    query.prepareForTriggerAvailableNow()
+    broker.next = 2000
+    assert query.latestOffset({"s": 1000}, ALL) == {"s": 1000}
+    # The first offset is written down by Spark in any case, and is then a place like any other.
+    latest = reader(broker, startingOffsets="latest")
+    first = latest.initialOffset()
+    end = latest.latestOffset(first, ALL)
+    assert end == {"s": 2000}
+    assert latest.partitions(first, end) == []
+    broker.next = 2500
+    again = reader(broker, startingOffsets="latest")
+    assert again.partitions(again.initialOffset(), end) == []
+    assert again.latestOffset(end, ALL) == {"s": 2500, "s.start": 2000, "s.pieces": 1}
+
+
+def test_a_checkpoint_of_an_earlier_version_or_written_by_hand() -> None:
+    broker = Broker(0, 1000)
+    query = reader(broker, minPartitions="2")
+    pieces = query.partitions({"s": 0}, {"s": 1000})
+    assert [(piece.start, piece.end) for piece in pieces] == [(0, 500), (500, 1000)]
+    assert query.partitions({"s": 700}, {"s": 700}) == []
+    assert query.latestOffset({"s": 700}, ALL) == {"s": 1000, "s.start": 700, "s.pieces": 2}
+
+
+def test_several_batches_in_one() -> None:
+    """Spark may write down the end of every tenth batch only, and then repeat ten as one."""
+    query = reader(Broker(0, 1000))
+    end = {"s": 1000, "s.start": 900, "s.pieces": 2}
+    pieces = query.partitions({"s": 100, "s.start": 0, "s.pieces": 1}, end)
+    assert [(piece.start, piece.end) for piece in pieces] == [(100, 550), (550, 1000)]
+
+
+def test_progress_shows_the_end_of_the_stream() -> None:
+    query = reader(Broker(0, 1000))
+    assert query.reportLatestOffset() is None
+    query.latestOffset({"s": 5}, ReadMaxRows(10))
+    assert query.reportLatestOffset() == {"s": 1000}
+
+
+@pytest.mark.parametrize("stream", ["s", "s.start", "start", "", "a b"])
+@pytest.mark.parametrize(
+    "offset",
+    [
+        StreamOffset(7),
+        StreamOffset(0, initial=True),
+        StreamOffset(9, Cut(3, 4)),
+        StreamOffset(9, Cut(3, 4, 2)),
+    ],
+)
+def test_written_and_read(stream: str, offset: StreamOffset) -> None:
+    """Whatever the stream is called."""
+    assert read_offset(stream, as_json(offset.written(stream))) == offset
+
+
+def test_offsets_of_others() -> None:
+    for written in ({"other": 3}, {"other": 3, "s": 4}, {}, StreamOffset(9, Cut(3, 4)).written("s.pieces")):
+        with pytest.raises(SparkSourceError, match="the option stream is 's'"):
+            read_offset("s", written)
+    with pytest.raises(SparkSourceError, match="the checkpoint belongs to 's', 's.start', 's.pieces'"):
+        read_offset("s.start", StreamOffset(9, Cut(3, 4)).written("s"))
+    for value in (-1, "7", True, None, 1.5):
+        with pytest.raises(SparkSourceError, match=r"for 's\.pieces', which must be a number from 0"):
+            read_offset("s", {"s": 1, "s.start": 0, "s.pieces": value})
+
+
+def test_a_checkpoint_beyond_the_end() -> None:
+    with pytest.raises(QueueUnusable, match="was read up to 1001, but it ends at 1000"):
+        reader(Broker(0, 1000)).latestOffset({"s": 1001}, ALL)
