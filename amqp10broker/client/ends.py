@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.amqp10.events import DeliveriesReceived, DeliveriesUpdated, LinkDetached
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Accepted, Attach, Modified, Rejected, Released
+from amqp10broker.amqp10.performatives import Accepted, Attach, Flow, Modified, Rejected, Released
 from amqp10broker.amqp10.session import Session
 from amqp10broker.client.errors import (
     ClientError,
@@ -372,6 +372,9 @@ class ReceiverEnd(LinkEnd):
                 )
             ]
         )
+
+    def on_flowed(self, flow: Flow) -> None:
+        """The broker told the link's state; credit and `available` have been taken over already."""
 
     def on_detached(self, event: LinkDetached) -> None:
         """The link has ended; what was neither taken nor sent settled is the queue's again."""

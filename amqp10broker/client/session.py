@@ -13,6 +13,7 @@ from amqp10broker.amqp10.events import (
     LinkAttached,
     LinkAttaching,
     LinkDetached,
+    LinkFlowed,
     PumpEvent,
     SessionEnded,
     SessionEvent,
@@ -196,6 +197,8 @@ class ClientSession:
                 _sender(event.link).on_sent(event.deliveries)
             case LinkAttached():
                 _end(event.link).on_attached(event.attach)
+            case LinkFlowed(link=ReceiverLink() as link):
+                _receiver(link).on_flowed(event.flow)
             case LinkDetached():
                 _end(event.link).on_detached(event)
             case LinkAttaching():

@@ -1,8 +1,10 @@
 """The network side of a queue source: messages received and settled, connections lost and made again.
 
 Nothing is under way between two calls: credit is granted for what is wanted, and what the queue does not
-have is taken back by drain (part 2, section 2.6.10). Whatever goes wrong, the connection is dropped, and
-messages that are not settled are the queue's again.
+have is taken back by drain (part 2, section 2.6.10). When a segment has all the bytes that it may have
+(`queue_grants`), the credit that is left is set to 0; what was under way by then is dropped as it comes, and
+released. Whatever goes wrong, the connection is dropped, and messages that are not settled are the queue's
+again.
 """
 
 from __future__ import annotations
@@ -12,8 +14,10 @@ import time
 from collections.abc import Sequence
 from typing import Final
 
+from amqp10broker.amqp10.disposition import RELEASED
+from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.link import ReceiverLink
-from amqp10broker.amqp10.performatives import Attach, Source
+from amqp10broker.amqp10.performatives import Attach, Flow, Source
 from amqp10broker.amqp10.types import Described, Symbol
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.blocking_links import Receiver
@@ -23,11 +27,9 @@ from amqp10broker.client.management import Management
 from amqp10broker.spark.connection import dial, queue_address, with_retries
 from amqp10broker.spark.errors import QueueUnusable
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.spool import SEGMENT_BYTES_MAX
+from amqp10broker.spark.queue_grants import Grants
 from amqp10broker.spark.stream_ends import OFFSET_SPEC
 
-FIRST_CREDIT: Final = 10
-"""Granted first, to learn how large the messages are."""
 IDLE_S: Final = 15.0
 """After so long without a word the broker may have taken us for dead: a new connection is made."""
 
@@ -49,7 +51,7 @@ class QueueLink:
         self._receiver: Receiver | None = None
         self._unsettled: list[Delivery] = []
         self._used_at = 0.0
-        self._message_bytes = 0.0
+        self._grants = Grants(options.link_credit)
 
     def count(self) -> int | None:
         """How many messages wait in the queue, as the broker's management says; None if it does not.
@@ -63,7 +65,7 @@ class QueueLink:
         """Messages, encoded, which stay unsettled until `settle` or `drop`.
 
         Args:
-            count: no more than so many; fewer, too, if they are large.
+            count: no more than so many; fewer, too, if they are large (`queue_grants`).
             wait_s: how long to wait for a first one; 0 takes what is there.
 
         Raises:
@@ -128,16 +130,15 @@ class QueueLink:
 
     def _receive(self, count: int, wait_s: float) -> list[Delivery]:
         try:
-            receiver = self._attached()
+            end = self._attached().end
+            assert isinstance(end, _QueueEnd)
+            grants = self._grants
+            grants.begin()
             found: list[Delivery] = []
-            size = 0
-            while len(found) < count and size < SEGMENT_BYTES_MAX:
-                wanted = min(count - len(found), self._credit(size))
-                some = self._fetch(receiver, wanted, 0.0 if found else wait_s)
+            while len(found) < count and not grants.full:
+                wanted = grants.next(count - len(found))
+                some = self._fetch(end, wanted, 0.0 if found else wait_s)
                 found += some
-                size += sum(len(delivery.payload) for delivery in some)
-                if found:
-                    self._message_bytes = size / len(found)
                 if len(some) < wanted:
                     break
         except BaseException:
@@ -147,26 +148,34 @@ class QueueLink:
         self._used_at = time.monotonic()
         return found
 
-    def _credit(self, size: int) -> int:
-        """How many to ask for when there are so many bytes, to pass `SEGMENT_BYTES_MAX` by little."""
-        if not self._message_bytes:
-            return min(FIRST_CREDIT, self._options.link_credit)
-        return max(1, min(self._options.link_credit, int((SEGMENT_BYTES_MAX - size) / self._message_bytes)))
-
-    def _fetch(self, receiver: Receiver, count: int, wait_s: float) -> list[Delivery]:
-        """Up to `count` messages; afterwards none is under way."""
-        assert self._client is not None
-        end = receiver.end
+    def _fetch(self, end: _QueueEnd, count: int, wait_s: float) -> list[Delivery]:
+        """Up to `count` messages, fewer when the segment is full; afterwards none is under way."""
+        client = self._client
+        assert client is not None
+        grants = self._grants
+        idle_s = self._options.idle_timeout_s
         end.begin_fetch(count)
         try:
             if wait_s:
                 try:
-                    self._client.wait(lambda: bool(end.ready), lambda: end.failure, wait_s, "message")
+                    client.wait(lambda: bool(end.ready), lambda: end.failure, wait_s, "message")
                 except TimedOutError:
                     pass  # there is none, which drain will confirm
-            receiver.drain(timeout_s=self._options.idle_timeout_s)
+            if not end.drained and not grants.full:
+                end.begin_drain()
+                client.wait(
+                    lambda: end.drained or grants.full, lambda: end.failure, idle_s, "answer to our drain"
+                )
+            if not end.drained:
+                end.begin_stop()
+                client.wait(
+                    lambda: end.stopped, lambda: end.failure, idle_s, "answer to our link-credit of 0"
+                )
         finally:
             end.end_drain()
+        grants.end_grant()
+        end.release_surplus()
+        client.flush_now()
         return end.take(count)
 
     def _attached(self) -> Receiver:
@@ -179,6 +188,7 @@ class QueueLink:
         end = client.session.receiver(queue_address(self._options.queue), filters=filters, end_type=_QueueEnd)
         client.attach(end)
         assert isinstance(end, _QueueEnd)
+        end.grants = self._grants
         if end.is_stream:
             raise QueueUnusable(
                 f"'{self._options.queue}' is a stream: read it with the option stream, which needs no spool, "
@@ -189,19 +199,71 @@ class QueueLink:
 
 
 class _QueueEnd(ReceiverEnd):
-    """A receiving end that knows whether it is attached to a stream."""
+    """A receiving end that keeps what there is room for, and knows whether it is attached to a stream.
+
+    Attributes:
+        is_stream: once attached.
+        grants: what says how much is kept; to be set before the first grant.
+        stopped: after `begin_stop`, whether nothing is under way any more.
+    """
+
+    grants: Grants
 
     def __init__(
         self, session: SessionOwner, link: ReceiverLink, address: str | None, credit_limit: int
     ) -> None:
         super().__init__(session, link, address, credit_limit)
         self.is_stream = False
+        self.stopped = True
+        self._surplus: list[int] = []
 
     def on_attached(self, attach: Attach) -> None:
         """The broker's attach arrived."""
         super().on_attached(attach)
         source = attach.source
         self.is_stream = isinstance(source, Source) and OFFSET_SPEC in map(str, source.filter or ())
+
+    def on_received(self, event: DeliveriesReceived) -> None:
+        """Messages arrived. Of those that there is no room for, only the numbers are kept."""
+        kept = self.grants.keep([len(payload) for payload in event.payloads])
+        ids = event.delivery_ids
+        if kept < len(ids):
+            self._surplus += ids[kept:]
+            self._engine.finish_received(self.link, len(ids) - kept)
+            event = DeliveriesReceived(
+                event.link,
+                ids[:kept],
+                event.tags[:kept],
+                event.payloads[:kept],
+                event.settled,
+                event.message_format,
+            )
+        super().on_received(event)
+
+    def begin_stop(self) -> None:
+        """Take the credit back that is left; `stopped` comes to hold when all has come that was under way.
+
+        Only while some of the last grant has come: the next flow that says a credit of 0 was then written by
+        a broker that has seen this grant, and after it nothing can come. An answer to an earlier drain, which
+        says 0 too, stands before the first message of the grant.
+
+        Raises:
+            ClientError: the link or what it stands on has ended.
+        """
+        self.stopped = False
+        self.link.credit.limit = 0
+        self._engine.grant(self.link, 0, echo=True)
+
+    def on_flowed(self, flow: Flow) -> None:
+        """The broker told the link's state, behind all messages that it has sent."""
+        if not flow.link_credit:
+            self.stopped = True
+
+    def release_surplus(self) -> None:
+        """Give back what there was no room for: to its place, and not as a failed delivery (3.4.4)."""
+        if self._surplus:
+            self._engine.settle_received(self._surplus, RELEASED)
+            self._surplus = []
 
 
 __all__ = ["QueueLink"]

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from amqp10broker.amqp10.codec import decode
 from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.spark.errors import UnreadableMessage
+from amqp10broker.spark.errors import SparkSourceError, UnreadableMessage
 from amqp10broker.spark.layout_learning import Block, Layout, Value, learn
 from amqp10broker.spark.message_row import MS_MAX, MS_MIN, OFFSET_MAX, MessageRow, read_row, text_of
 from amqp10broker.spark.schema import arrow_schema
@@ -30,6 +30,8 @@ _WORD: Final = 8
 """Constant bytes are compared so many at a time."""
 _ROWS_WORTH_IT: Final = 8
 """Fewer messages are read one by one: numpy's own cost is that of some ten messages."""
+_BATCH_BYTES_MAX: Final = 2**31 - 1
+"""A column of texts or binaries counts its bytes in a signed integer of 32 bits."""
 
 _UNSIGNED: Final = {0x50: "u1", 0x52: "u1", 0x53: "u1", 0x60: ">u2", 0x70: ">u4", 0x80: ">u8"}
 _SIGNED: Final = {0x51: "i1", 0x54: "i1", 0x55: "i1", 0x61: ">i2", 0x71: ">i4", 0x81: ">i8"}
@@ -55,11 +57,15 @@ class RowDecoder:
 
         Raises:
             UnreadableMessage: one is no message; the error names its place.
+            SparkSourceError: together they are more than an Arrow batch has room for.
         """
         groups: list[tuple[Any, pa.RecordBatch]] = []
         left = np.arange(len(payloads))
-        if len(left) >= _ROWS_WORTH_IT:
+        if len(left) < _ROWS_WORTH_IT:
+            _check_size(sum(map(len, payloads)), len(payloads))
+        else:
             sheet = Sheet(payloads)
+            _check_size(sheet.size, len(payloads))
             left = self._by_known_layouts(sheet, left, groups)
             for _ in range(LAYOUTS_MAX):
                 if len(left) < _ROWS_WORTH_IT:
@@ -382,9 +388,29 @@ def _in_order(groups: list[tuple[Any, pa.RecordBatch]]) -> pa.RecordBatch:
     if len(groups) == 1:
         return groups[0][1]
     places = np.concatenate([rows for rows, _ in groups])
-    table = pa.Table.from_batches([batch for _, batch in groups]).combine_chunks()
-    (batch,) = table.to_batches()
+    batch = _whole(pa.Table.from_batches([batch for _, batch in groups]).combine_chunks())
     return batch.take(pa.array(np.argsort(places, kind="stable")))
+
+
+def _whole(table: pa.Table) -> pa.RecordBatch:
+    """A table as one batch; Arrow leaves it in several if a column has more bytes than one has room for."""
+    batches = table.to_batches()
+    if len(batches) != 1:
+        raise _too_large(table.num_rows)
+    return batches[0]
+
+
+def _check_size(size: int, count: int) -> None:
+    if size > _BATCH_BYTES_MAX:
+        raise _too_large(count)
+
+
+def _too_large(count: int) -> SparkSourceError:
+    return SparkSourceError(
+        f"{count} messages are together larger than the 2 GiB that an Arrow batch has room for: read fewer "
+        "at a time (options arrowBatchSize, maxMessagesPerTrigger), or keep such messages elsewhere and send "
+        "their names"
+    )
 
 
 __all__ = ["LAYOUTS_MAX", "RowDecoder"]

@@ -39,7 +39,11 @@ FORMAT_VERSION: Final = 1
 DIGEST_BYTES: Final = 16
 """Of a message-id; see `queue_seen`."""
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
-"""A segment ends with the message that passes this, whatever maxMessagesPerTrigger says: it is in memory."""
+"""A segment ends with the message that reaches this, whatever maxMessagesPerTrigger says: it is in memory."""
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+"""The largest message that a broker takes unless it is told otherwise: this one, and RabbitMQ 4."""
+SEGMENT_ROOM_BYTES: Final = SEGMENT_BYTES_MAX + MESSAGE_BYTES_MAX
+"""What a segment may need: the message that ends it may have come when only a byte was left."""
 LOCK_WAIT_S: Final = 30.0
 """A query that was stopped a moment ago may still have its process, and with it the lock."""
 
@@ -142,11 +146,11 @@ class Spool:
         """
         with _translated(self.path, "use"):
             free = self._disk.free_bytes(self.path)
-        if free < SEGMENT_BYTES_MAX:
+        if free < SEGMENT_ROOM_BYTES:
             raise SpoolError(
                 f"the file system of {self.path} has {free // 1_000_000} MB left, and a segment may need "
-                f"{SEGMENT_BYTES_MAX >> 20}: make room and start the query again; nothing was taken from the "
-                "queue"
+                f"{SEGMENT_ROOM_BYTES // 1_000_000}: make room and start the query again; nothing was taken "
+                "from the queue"
             )
 
     def append(self, pieces: Sequence[bytes], rows: int) -> SpoolFile:
@@ -457,7 +461,9 @@ def _described(owner: Owner) -> str:
 
 __all__ = [
     "DIGEST_BYTES",
+    "MESSAGE_BYTES_MAX",
     "SEGMENT_BYTES_MAX",
+    "SEGMENT_ROOM_BYTES",
     "Owner",
     "Spool",
     "SpoolFile",

@@ -6,6 +6,7 @@ import json
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from amqp10broker.amqp10.disposition import ACCEPTED, Outcome
+from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.types import Symbol, ULong
 from amqp10broker.client.blocking import Client, connect
+from amqp10broker.client.ends import Delivery
 from amqp10broker.client.message import Message, data_message
+from amqp10broker.spark import queue_link
 from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
+from amqp10broker.spark.queue_grants import Grants
 from amqp10broker.spark.queue_link import QueueLink
 from amqp10broker.spark.queue_source import QueueReader, QueueStreamReader
 from amqp10broker.spark.spool import SEGMENT_BYTES_MAX
@@ -328,6 +334,122 @@ def test_large_messages_end_a_segment_early(
     assert SEGMENT_BYTES_MAX // size <= len(first) < 100
 
 
+def bodies_of(sizes: Iterable[int]) -> list[str]:
+    """Bodies of these sizes which differ."""
+    return [str(number).rjust(size, "x") for number, size in enumerate(sizes)]
+
+
+class MeasuredEnd(queue_link._QueueEnd):
+    """An end that notes how much it and what was taken of it hold, and how many messages came in vain."""
+
+    peak_bytes = 0
+    taken_bytes = 0
+    came = 0
+
+    def on_received(self, event: DeliveriesReceived) -> None:
+        super().on_received(event)
+        MeasuredEnd.came += len(event.payloads)
+        held = sum(len(each.payload) for each in self.ready)
+        MeasuredEnd.peak_bytes = max(MeasuredEnd.peak_bytes, MeasuredEnd.taken_bytes + held)
+
+    def take(self, count: int) -> list[Delivery]:
+        taken = super().take(count)
+        MeasuredEnd.taken_bytes += sum(len(each.payload) for each in taken)
+        return taken
+
+    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
+        MeasuredEnd.taken_bytes = 0
+        super().settle(deliveries, outcome)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> type[MeasuredEnd]:
+    """What links of this test hold."""
+    MeasuredEnd.peak_bytes = MeasuredEnd.taken_bytes = MeasuredEnd.came = 0
+    monkeypatch.setattr(queue_link, "_QueueEnd", MeasuredEnd)
+    return MeasuredEnd
+
+
+def test_small_messages_before_large_ones_do_not_make_a_segment_larger(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    measured: type[MeasuredEnd],
+) -> None:
+    """How large messages were says nothing of the next ones. All options have their defaults."""
+    declared(channel, queue)
+    small, large = 20, 1_000_000
+    bodies = bodies_of([3] * small + [large] * 150)
+    fill(broker, queue, bodies)
+    query = Query(options())
+    first = query.batch()
+    assert SEGMENT_BYTES_MAX // large <= len(first) - small <= SEGMENT_BYTES_MAX // large + 1
+    assert measured.peak_bytes < SEGMENT_BYTES_MAX + large + 1000
+    assert first + query.all() == bodies
+    assert measured.peak_bytes < SEGMENT_BYTES_MAX + large + 1000
+    broker.wait_for_counts(queue, ready=0)
+
+
+@KINDS
+@pytest.mark.parametrize(
+    "sizes",
+    [
+        [5] * 300 + [20_000] * 100,
+        [20_000] * 100 + [5] * 300,
+        [5, 20_000, 5, 5, 90_000, 5, 5, 5, 5, 5] * 40,
+    ],
+    ids=["small then large", "large then small", "mixed"],
+)
+def test_what_there_is_no_room_for_stays_in_its_place(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    monkeypatch: pytest.MonkeyPatch,
+    measured: type[MeasuredEnd],
+    kind: str,
+    sizes: list[int],
+) -> None:
+    """Given back as often as it takes: in order, and to a quorum queue it is no failed delivery."""
+    room = 200_000
+    monkeypatch.setattr(queue_link, "Grants", partial(Grants, room_bytes=room))
+    more = {"x-delivery-limit": 1} if kind == "quorum" else {}
+    declared(channel, queue, kind, **more)
+    bodies = bodies_of(sizes)
+    fill(broker, queue, bodies)
+    query = Query(options())
+    assert query.all() == bodies
+    assert query.offset["segment"] > 5
+    assert measured.peak_bytes < room + max(sizes) + 1000
+    broker.wait_for_counts(queue, ready=0)
+
+
+def test_messages_that_were_given_back_have_not_failed(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    monkeypatch: pytest.MonkeyPatch,
+    measured: type[MeasuredEnd],
+) -> None:
+    """Their header does not say that they were delivered before: some have come several times."""
+    monkeypatch.setattr(queue_link, "Grants", partial(Grants, room_bytes=50_000))
+    declared(channel, queue, "quorum", **{"x-delivery-limit": 3})
+    bodies = bodies_of([5] * 100 + [40_000] * 20)
+    fill(broker, queue, bodies)
+    query = Query(options())
+    found = query.batch()
+    assert found == bodies[: len(found)]
+    assert measured.came > len(found)
+    query.reader.stop()
+    with client_of(broker) as client:
+        rest = client.receiver(f"/queues/{queue}", credit=0).fetch(1000, timeout_s=0)
+        assert [delivery.message().body.decode() for delivery in rest] == bodies[len(found) :]
+        headers = [delivery.message().header for delivery in rest]
+        assert not any(header is not None and header.delivery_count for header in headers)
+
+
 # --- duplicates ---------------------------------------------------------------------------------------
 
 
@@ -550,7 +672,7 @@ def test_nothing_is_taken_where_there_is_no_room_for_it(
     monkeypatch.setattr("amqp10broker.storage.disk.OsDisk.free_bytes", lambda *_: 1_000_000)
     query = Query(options())
     for _ in range(5):
-        with pytest.raises(SpoolError, match="has 1 MB left, and a segment may need 64: make room"):
+        with pytest.raises(SpoolError, match="has 1 MB left, and a segment may need 83: make room"):
             query.batch()
     monkeypatch.undo()
     assert query.all() == numbers(0, 10)

@@ -101,7 +101,7 @@ def test_what_cannot_be_stored_goes_back(spool: Spool) -> None:
 def test_nothing_is_taken_without_room(spool: Spool, disk: SimDisk) -> None:
     disk.free = 10_000_000
     queue = FakeQueue("a")
-    with pytest.raises(SpoolError, match="has 10 MB left, and a segment may need 64"):
+    with pytest.raises(SpoolError, match="has 10 MB left, and a segment may need 83"):
         an_intake(queue, spool).take(5, 0.0)
     assert queue.said == []
 
