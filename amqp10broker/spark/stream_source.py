@@ -202,13 +202,24 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -> int:
-    """The offset that the options mean by their start."""
+    """The offset that the options mean by their start.
+
+    Raises:
+        OptionError: it is an offset behind the stream's end.
+        SparkSourceError: the broker cannot be reached.
+    """
     match options.start.kind:
         case StartKind.EARLIEST:
             return bounds.first
         case StartKind.LATEST:
             return bounds.next
         case StartKind.OFFSET:
+            if options.start.value > bounds.next:
+                raise OptionError(
+                    "startingOffsets",
+                    f"is {options.start.value}, and stream '{options.stream}' ends at {bounds.next}",
+                    f"must be earliest, latest, or at most {bounds.next} for now",
+                )
             return options.start.value
         case StartKind.TIMESTAMP:
             found = questions.offset_at(options.start.value)

@@ -145,6 +145,13 @@ def test_an_end_beyond_the_stream(broker: BrokerProcess, stream: str) -> None:
         batch(broker, stream, endingOffsets=1001)
 
 
+def test_a_start_beyond_the_stream(streaming: Streaming, broker: BrokerProcess, stream: str) -> None:
+    with pytest.raises(OptionError, match="startingOffsets is 1001, and stream .* ends at 1000"):
+        batch(broker, stream, startingOffsets=1001)
+    with pytest.raises(OptionError, match="startingOffsets is 1001, and stream .* ends at 1000"):
+        streaming(broker, stream, startingOffsets=1001).initialOffset()
+
+
 def test_an_empty_stream(broker: BrokerProcess, queue: str) -> None:
     declare(broker, queue)
     assert batch(broker, queue) == []

@@ -13,12 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from amqp10broker.spark.errors import DataLost, QueueUnusable, SparkSourceError
+from amqp10broker.spark import stream_source
+from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream_ends import Bounds
 from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
 from amqp10broker.spark.stream_range import StreamRange
-from amqp10broker.spark.stream_source import StreamStreamReader, recut
+from amqp10broker.spark.stream_source import StreamReader, StreamStreamReader, recut
 
 ALL = ReadAllAvailable()
 Place = tuple[int, int]
@@ -174,6 +175,33 @@ def test_pieces_that_are_gone_are_not_read() -> None:
     broker.first = broker.next = 10
     (piece,) = query.partitions({"s": 0}, end)
     assert list(query.read(piece)) == []
+
+
+# --- where a query begins -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("more", [{}, {"failOnDataLoss": "false"}])
+def test_a_start_beyond_the_end(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
+    """Nothing was lost, and no checkpoint is wrong: the number is."""
+    words = (
+        r"option startingOffsets is 1001, and stream 's' ends at 1000; must be earliest, latest, or at most"
+    )
+    broker = Broker(0, 1000)
+    monkeypatch.setattr(stream_source, "Questions", lambda options: broker)
+
+    def batch(start: str) -> StreamReader:
+        given = {"url": "amqp://localhost", "stream": "s", "startingOffsets": start, **more}
+        options = parse_source(given, streaming=False)
+        assert isinstance(options, StreamOptions)
+        return StreamReader(options)
+
+    with pytest.raises(OptionError, match=words):
+        reader(broker, startingOffsets="1001", **more).initialOffset()
+    with pytest.raises(OptionError, match=words):
+        batch("1001").partitions()
+    # Behind the last message is where a query may wait for the next one.
+    assert reader(broker, startingOffsets="1000", **more).initialOffset()["s"] == 1000
+    assert batch("1000").partitions() == []
 
 
 # --- offsets as they are written ----------------------------------------------------------------------
