@@ -18,8 +18,8 @@ from pyspark.sql.datasource import (
     DataSourceWriter,
 )
 
-from amqp10broker.spark.options import FORMAT, StreamOptions, parse_sink, parse_source
-from amqp10broker.spark.schema import DDL
+from amqp10broker.spark.options import FORMAT, StreamOptions, check_at_load, parse_sink, parse_source
+from amqp10broker.spark.schema import DDL, check_schema
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -34,15 +34,22 @@ class Amqp10DataSource(DataSource):
         return FORMAT
 
     def schema(self) -> str:
-        """The columns of a source; those of a sink are the DataFrame's."""
+        """The columns of a source; those of a sink are the DataFrame's. Asked by `load`.
+
+        Raises:
+            OptionError: the options would be refused later, whatever is done with them.
+        """
+        check_at_load(self.options)
         return DDL
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """The reader of a batch query.
 
         Raises:
+            ColumnError: the user has given another schema than ours.
             OptionError: see `options`.
         """
+        check_schema(schema)
         options = parse_source(self.options, streaming=False)
         if isinstance(options, StreamOptions):
             from amqp10broker.spark.stream_source import batch_reader
@@ -56,8 +63,10 @@ class Amqp10DataSource(DataSource):
         """The reader of a streaming query.
 
         Raises:
+            ColumnError: the user has given another schema than ours.
             OptionError: see `options`.
         """
+        check_schema(schema)
         options = parse_source(self.options, streaming=True)
         if isinstance(options, StreamOptions):
             from amqp10broker.spark.stream_source import StreamStreamReader

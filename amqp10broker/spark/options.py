@@ -142,6 +142,7 @@ class Use(Flag):
     SINK_STREAMING = 32
     STREAM = 3
     QUEUE = 12
+    BATCH = 5
     SOURCE = 15
     SINK = 48
     ANY = 63
@@ -255,6 +256,30 @@ def parse_sink(given: Mapping[str, str], *, streaming: bool) -> SinkOptions:
         mandatory=values["mandatory"],
         idle_timeout_s=values["idleTimeout"],
     )
+
+
+def check_at_load(given: Mapping[str, str]) -> None:
+    """Refuse what no query can be made of, when it is not known yet whether it reads in batch or streams.
+
+    Args:
+        given: Spark's map. For a table that is being created it holds more than options, and options may
+            come later, so that is not looked at.
+
+    Raises:
+        OptionError: neither kind of query takes these options.
+    """
+    if any(name.lower() == "provider" or name.lower().startswith("option.") for name in given):
+        return
+    try:
+        parse_source(given, streaming=False)
+    except OptionError as of_batch:
+        try:
+            parse_source(given, streaming=True)
+        except OptionError as of_streaming:
+            option = _OPTIONS.get(of_batch.option)
+            if option is not None and not option.use & Use.BATCH:
+                raise of_streaming from None  # that it is no batch query is not what is wrong
+            raise of_batch from None
 
 
 class _Values:

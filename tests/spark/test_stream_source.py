@@ -206,6 +206,49 @@ def test_filters(spark: SparkSession, load: Load, broker: BrokerProcess, queue: 
     assert [row.offset for row in found] == expected == list(range(52, 90, 5))
 
 
+def test_a_session_whose_timestamps_have_no_zone(spark: SparkSession, load: Load, stream: str) -> None:
+    """Our column has one all the same."""
+    spark.conf.set("spark.sql.timestampType", "TIMESTAMP_NTZ")
+    try:
+        rows = load(stream)
+        assert rows.schema["enqueuedTime"].dataType.simpleString() == "timestamp"
+        assert len(rows.collect()) == COUNT
+    finally:
+        spark.conf.unset("spark.sql.timestampType")
+
+
+def test_a_schema_of_the_users_own(spark: SparkSession, broker: BrokerProcess, stream: str) -> None:
+    """Ours again is taken; another one is refused with advice."""
+    register(spark)
+    reader = spark.read.format("amqp10").option("url", url_of(broker)).option("stream", stream)
+    assert reader.schema(reader.load().schema).load().count() == COUNT
+    with pytest.raises(PySparkException) as raised:
+        reader.schema("offset bigint, body binary").load().collect()
+    assert "leave .schema() out" in said(raised)
+
+
+def test_options_are_checked_by_load(load: Load) -> None:
+    """Not only by what is done afterwards."""
+    with pytest.raises(PySparkException) as raised:
+        load("orders", linkCredit="many")
+    assert "option linkCredit is 'many'; must be an integer" in said(raised)
+
+
+def test_sql(spark: SparkSession, broker: BrokerProcess, stream: str) -> None:
+    """A view keeps its options; a table's are not handed over by Spark, and are given when it is read."""
+    register(spark)
+    options = f"(url '{url_of(broker)}', stream '{stream}')"
+    spark.sql(f"CREATE TEMPORARY VIEW rows_of_a_view USING amqp10 OPTIONS {options}")
+    spark.sql("CREATE TABLE rows_of_a_table USING amqp10")
+    try:
+        assert spark.sql("SELECT * FROM rows_of_a_view").count() == COUNT
+        reader = spark.read.option("url", url_of(broker)).option("stream", stream)
+        assert reader.table("rows_of_a_table").count() == COUNT
+    finally:
+        spark.sql("DROP VIEW rows_of_a_view")
+        spark.sql("DROP TABLE rows_of_a_table")
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [

@@ -17,6 +17,7 @@ from amqp10broker.spark.options import (
     Start,
     StartKind,
     StreamOptions,
+    check_at_load,
     parse_sink,
     parse_source,
 )
@@ -287,6 +288,45 @@ def test_options_of_batch_queries_are_refused_by_streaming_ones() -> None:
     assert "it is for batch queries of a stream only" in refused(
         {**STREAM, "endingOffsets": "latest"}, streaming=True
     )
+
+
+# --- at load, when the kind of query is not known yet ------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        STREAM,
+        QUEUE,
+        {**STREAM, "endingOffsets": "5", "pushdown": "true"},
+        {**STREAM, "maxOffsetsPerTrigger": "5"},
+        {"provider": "amqp10", "owner": "me"},
+        {"url": URL, "option.url": URL, "provider": "amqp10"},
+    ],
+)
+def test_what_may_be_right_is_let_through_at_load(given: dict[str, str]) -> None:
+    """Also a table that is created, whose options may come later."""
+    check_at_load(given)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"url": URL}, "option stream is missing"),
+        ({"stream": "s"}, "option url is missing"),
+        ({**STREAM, "linkCredits": "1"}, "did you mean linkCredit?"),
+        ({**STREAM, "linkCredit": "x"}, "option linkCredit is 'x'"),
+        ({**STREAM, "endingOffsets": "5", "linkCredit": "x"}, "option linkCredit is 'x'"),
+        ({**STREAM, "maxOffsetsPerTrigger": "5", "linkCredit": "x"}, "option linkCredit is 'x'"),
+        ({**STREAM, "maxOffsetsPerTrigger": "5", "endingOffsets": "5"}, "does not apply here"),
+        ({"url": URL, "queue": "q"}, "option spoolLocation is missing"),
+        ({"url": URL, "address": "/queues/q"}, "option address does not apply here; it is for sinks only"),
+    ],
+)
+def test_what_no_query_can_be_made_of_is_refused_at_load(given: dict[str, str], message: str) -> None:
+    with pytest.raises(OptionError) as raised:
+        check_at_load(given)
+    assert message in str(raised.value)
 
 
 def test_what_is_wrong_with_a_sink() -> None:

@@ -24,6 +24,7 @@ from amqp10broker.spark.stream_source import (
     StreamStreamReader,
     plan,
 )
+from tests.support.spark_schema import SCHEMA
 
 GIVEN = {"url": "amqp://guest:guest@localhost", "stream": "s"}
 
@@ -131,10 +132,10 @@ def test_the_data_source_chooses_by_its_options() -> None:
     assert Amqp10DataSource.name() == "amqp10"
     assert source().schema() == DDL
     assert tuple(arrow_schema().names) == COLUMNS
-    assert type(source().reader(None)) is StreamReader
-    assert type(source(pushdown="true").reader(None)) is PushdownReader
-    reader = source().streamReader(None)
+    assert type(source().reader(SCHEMA)) is StreamReader
+    assert type(source(pushdown="true").reader(SCHEMA)) is PushdownReader
+    reader = source().streamReader(SCHEMA)
     assert type(reader) is StreamStreamReader
     assert type(pickle.loads(pickle.dumps(reader))) is StreamStreamReader
     with pytest.raises(OptionError, match="linkCredit is 0"):
-        source(linkCredit="0").reader(None)
+        source(linkCredit="0").reader(SCHEMA)
