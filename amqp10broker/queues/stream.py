@@ -363,7 +363,7 @@ class StreamQueue:
         self._serve(now_ms)
         if not command.drain:
             self._reply(consumer, drain=False)
-        elif consumer.draining and not (consumer.credit and consumer.position < self.log.committed):
+        elif consumer.draining and not (consumer.credit and consumer.position < self._limit(consumer)):
             self._end_drain(consumer)
 
     def _end_drain(self, consumer: StreamConsumer) -> None:
@@ -374,13 +374,17 @@ class StreamQueue:
             self._reply(consumer, drain=True)
 
     def _reply(self, consumer: StreamConsumer, *, drain: bool) -> None:
-        available = self.log.committed - max(consumer.position, self.log.first_offset)
+        available = max(0, self._limit(consumer) - max(consumer.position, self.log.first_offset))
         self._tell(
             consumer.ref.reply_to,
             CreditReply(
                 consumer.ref, consumer.delivery_count, consumer.credit, available, drain, consumer.epoch
             ),
         )
+
+    def _limit(self, consumer: StreamConsumer) -> int:
+        """The offset below which the consumer can read now."""
+        return min(self.log.committed, consumer.end)
 
     # --- delivering -------------------------------------------------------------------------------
 
@@ -390,9 +394,11 @@ class StreamQueue:
         committed = self.log.committed
         while turns and self._work > 0:
             consumer = turns.popleft()
-            if consumer.credit and consumer.position < committed:
-                self._feed(consumer, min(self._work, _TURN_MAX), now_ms)
-            if not consumer.credit:
+            end = consumer.end
+            limit = end if end < committed else committed
+            if consumer.credit and consumer.position < limit:
+                self._feed(consumer, limit, min(self._work, _TURN_MAX), now_ms)
+            if not consumer.credit or consumer.position >= end:
                 consumer.queued = False
             elif consumer.position < committed:
                 turns.append(consumer)
@@ -401,13 +407,12 @@ class StreamQueue:
                 self._at_end[consumer] = None
             self._end_drain(consumer)
 
-    def _feed(self, consumer: StreamConsumer, work: int, now_ms: int) -> None:
-        """One consumer's turn."""
+    def _feed(self, consumer: StreamConsumer, limit: int, work: int, now_ms: int) -> None:
+        """One consumer's turn, to read below `limit`."""
         recent = self._recent
-        committed = self.log.committed
         keys: list[int] = []
         messages: list[Message] = []
-        while work > 0 and consumer.credit and consumer.position < committed:
+        while work > 0 and consumer.credit and consumer.position < limit:
             chunk = consumer.chunk()
             if chunk is None:
                 if not recent or consumer.position < recent[0][0].first:

@@ -14,6 +14,8 @@ from amqp10broker.message.offsets import delivered, delivered_with_time
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.stream_log import Chunk, Place, StreamLog
 
+NO_END: Final = 2**64
+"""An end behind every offset."""
 FILTER_WORK: Final = 8
 """What a message that a filter looks at, or a chunk that it passes over, counts of a wake's work."""
 
@@ -57,7 +59,8 @@ class StreamConsumer:
 
     Attributes:
         ref: who it is.
-        position: offset that it has to look at next.
+        position: offset that it has to look at next; may be behind `end`.
+        end: the first offset that it does not want, `NO_END` if it wants all.
         credit: deliveries it may have now.
         delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
         handed_out: deliveries it had, all of them.
@@ -79,6 +82,7 @@ class StreamConsumer:
         "credit",
         "delivery_count",
         "draining",
+        "end",
         "epoch",
         "handed_out",
         "position",
@@ -99,6 +103,7 @@ class StreamConsumer:
         """Begin without credit; see `commands.Subscribe`."""
         self.ref = ref
         self.position = position
+        self.end = NO_END if filters is None or filters.end is None else filters.end
         self.credit = 0
         self.delivery_count = 0
         self.handed_out = 0
@@ -147,7 +152,7 @@ class StreamConsumer:
         self._ahead.extend(chunks)
 
     def take(self, chunk: OpenChunk, work: int, keys: list[int], messages: list[Message], now_ms: int) -> int:
-        """Take what the consumer gets of its chunk, as far as credit and work go.
+        """Take what the consumer gets of its chunk, as far as credit, work and its end go.
 
         Args:
             chunk: that `chunk` gave.
@@ -166,7 +171,7 @@ class StreamConsumer:
         start = position - chunk.first
         if self._wanted is not None:
             return self._take_wanted(self._wanted, chunk, work, keys, messages, now_ms)
-        count = min(self.credit, work, chunk.end - position)
+        count = min(self.credit, work, chunk.end - position, self.end - position)
         offsets = range(position, position + count)
         piece = chunk.messages[start : start + count]
         keys.extend(offsets)
@@ -190,7 +195,7 @@ class StreamConsumer:
     ) -> int:
         position = self.position
         start = position - chunk.first
-        count = min(-(-work // FILTER_WORK), chunk.end - position)
+        count = min(-(-work // FILTER_WORK), chunk.end - position, self.end - position)
         piece = delivered(chunk.messages[start : start + count], position)
         places = wanted.matching(piece, now_ms)[: self.credit]
         offsets = [position + place for place in places]

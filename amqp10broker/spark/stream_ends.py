@@ -24,6 +24,8 @@ from amqp10broker.spark.message_row import read_row
 from amqp10broker.spark.options import StreamOptions
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
+END_OFFSET: Final = "amqp10broker:stream-end-offset"
+"""The first offset that is not wanted. A filter of this broker; others leave it out of their reply."""
 SQL_FILTER: Final = "sql-filter"
 ENQUEUED_TIME: Final = "amqp10broker:enqueued-time"
 """Desired of the broker: that messages say when they were written to the stream. Others ignore it."""
@@ -160,7 +162,14 @@ def ends_of(client: Client, stream: str, timeout_s: float) -> StreamEnds:
     return ProbedEnds(client, stream, timeout_s)
 
 
-def attach(client: Client, stream: str, spec: str | int | Timestamp, sql: str | None = None) -> BulkReceiver:
+def attach(
+    client: Client,
+    stream: str,
+    spec: str | int | Timestamp,
+    sql: str | None = None,
+    *,
+    end: int | None = None,
+) -> BulkReceiver:
     """A receiver on a stream, without credit so far.
 
     Args:
@@ -168,6 +177,7 @@ def attach(client: Client, stream: str, spec: str | int | Timestamp, sql: str | 
         stream: its name.
         spec: ``first``, ``last``, ``next``, an offset, or a time.
         sql: a filter that the broker applies.
+        end: the first offset that is not wanted; see `ends_there` for whether the broker heeds it.
 
     Raises:
         QueueUnusable: it is no stream.
@@ -176,6 +186,8 @@ def attach(client: Client, stream: str, spec: str | int | Timestamp, sql: str | 
     """
     value = ULong(spec) if type(spec) is int else spec
     filters: dict[str, Any] = {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), value)}
+    if end is not None:
+        filters[END_OFFSET] = Described(Symbol(END_OFFSET), ULong(end))
     if sql is not None:
         filters[SQL_FILTER] = Described(Symbol(_SQL_DESCRIPTOR), sql)
     receiver = bulk_receiver(
@@ -190,6 +202,11 @@ def attach(client: Client, stream: str, spec: str | int | Timestamp, sql: str | 
             "it (the broker's log says which; the syntax is that of AMQP SQL filters), or filter in Spark"
         )
     return receiver
+
+
+def ends_there(receiver: BulkReceiver) -> bool:
+    """Whether the broker sends nothing from the `end` of `attach` on, and looks at nothing there."""
+    return END_OFFSET in receiver.end.filters_in_place
 
 
 def offset_of(payload: bytes) -> int:
@@ -282,5 +299,6 @@ __all__ = [
     "StreamEnds",
     "attach",
     "ends_of",
+    "ends_there",
     "offset_of",
 ]

@@ -2,8 +2,9 @@
 
 Without a filter the range is read to its last offset, and every offset in it must come (but of RabbitMQ,
 which uses some offsets for itself). With a filter the broker sends what matches and says nothing of the
-rest; that it has looked at the whole range is known when a later message comes, or when it gives credit back
-on a drain, because it has reached the stream's end.
+rest; that it has looked at the whole range is known when it gives credit back on a drain, because it has
+reached the range's end. A broker that does not know the filter for that (`stream_ends.END_OFFSET`) goes on to
+the stream's end, unless a later message comes before.
 
 A connection that breaks is made again and the range goes on behind the last row that was read. Each row is
 progress, from which on `retryTimeout` begins anew with the next loss (`patience`).
@@ -34,7 +35,7 @@ from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.patience import Patience
 from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
-from amqp10broker.spark.stream_ends import Bounds, StreamEnds, attach, ends_of, offset_of
+from amqp10broker.spark.stream_ends import Bounds, StreamEnds, attach, ends_of, ends_there, offset_of
 
 BATCH_BYTES_MAX: Final = 32_000_000
 """An Arrow batch ends here although `arrowBatchSize` rows are not reached, so that large messages fit."""
@@ -123,7 +124,7 @@ class _Reading:
         window = max(2048, 2 * options.link_credit)
         self._client = dial(options.connection, purpose="source", incoming_window=window)
         try:
-            receiver = attach(self._client, options.stream, self.position, self._sql)
+            receiver = attach(self._client, options.stream, self.position, self._sql, end=self._piece.end)
             every = self._sql is None and self._piece.dense
             yield from (self._all(receiver) if every else self._drained(receiver))
             self._client.close()
@@ -180,7 +181,8 @@ class _Reading:
         end = self._piece.end
         patience_s = self._options.idle_timeout_s
         if self._sql is not None:
-            patience_s += (self._bounds().next - self.position) * FILTERED_MESSAGE_S
+            upto = end if ends_there(receiver) else self._bounds().next
+            patience_s += max(0, upto - self.position) * FILTERED_MESSAGE_S
         while self.position < end:
             if receiver.end.drained:
                 if receiver.exhausted:

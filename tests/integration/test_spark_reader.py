@@ -18,7 +18,7 @@ from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, 
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from amqp10broker.client.message import Message, Properties, data_message
-from amqp10broker.spark import stream_range
+from amqp10broker.spark import stream_ends, stream_range
 from amqp10broker.spark.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -30,7 +30,15 @@ from amqp10broker.spark.errors import (
     SparkSourceError,
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_ends import Bounds, ManagedEnds, ProbedEnds, ends_of
+from amqp10broker.spark.stream_ends import (
+    Bounds,
+    ManagedEnds,
+    ProbedEnds,
+    attach,
+    ends_of,
+    ends_there,
+    offset_of,
+)
 from amqp10broker.spark.stream_range import StreamRange, read_range
 from amqp10broker.spark.stream_source import PushdownReader, StreamReader, StreamStreamReader, batch_reader
 from tests.support.broker_process import BrokerProcess, StartBroker
@@ -194,8 +202,8 @@ def test_no_more_is_asked_for_than_the_range_has(
     receivers = []
     attach = stream_range.attach
 
-    def noted(*arguments: Any) -> Any:
-        receivers.append(attach(*arguments))
+    def noted(*arguments: Any, **more: Any) -> Any:
+        receivers.append(attach(*arguments, **more))
         return receivers[-1]
 
     monkeypatch.setattr(stream_range, "attach", noted)
@@ -458,6 +466,51 @@ def test_the_broker_filters(broker: BrokerProcess, mixed: str, pieces: int) -> N
     """All matches, in every piece, although nothing comes behind the last one."""
     found = batch(broker, mixed, filter="p.subject = 'rare'", minPartitions=pieces, linkCredit=9)
     assert offsets(found) == list(range(0, 700, 7))
+
+
+@pytest.mark.parametrize("sql", [None, "p.subject = 'rare'", "FALSE"])
+def test_the_broker_ends_where_the_range_ends(broker: BrokerProcess, mixed: str, sql: str | None) -> None:
+    """A drain is answered there, with everything before it and nothing of what follows."""
+    with client_of(broker) as client:
+        receiver = attach(client, mixed, 10, sql, end=100)
+        assert ends_there(receiver)
+        receiver.grant(10_000, drain=True)
+        assert receiver.wait(10, lambda: receiver.end.drained)
+        wanted = {None: range(10, 100), "FALSE": range(0)}.get(sql, range(14, 100, 7))
+        assert [offset_of(payload) for payload in receiver.take()] == list(wanted)
+        assert receiver.exhausted
+        assert receiver.end.available == 0
+
+
+@pytest.mark.parametrize("sql", [None, "p.subject = 'rare'", "FALSE"])
+def test_a_broker_that_does_not_know_the_end_is_read_as_well(
+    broker: BrokerProcess, mixed: str, sql: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the filter out of its reply; what it sends beyond the range is dropped."""
+    monkeypatch.setattr(stream_ends, "END_OFFSET", "somebody:else")
+    found = batch(
+        broker, mixed, endingOffsets=100, minPartitions=3, **({} if sql is None else {"filter": sql})
+    )
+    wanted = {None: range(100), "FALSE": range(0)}.get(sql, range(0, 100, 7))
+    assert offsets(found) == list(wanted)
+
+
+def test_a_range_without_a_match_costs_what_it_has(
+    broker: BrokerProcess, mixed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The broker is asked to end with the range, so that no range looks at the rest of the stream."""
+    asked: list[tuple[int, int]] = []
+
+    def noted(client: Any, stream: str, spec: Any, sql: str | None = None, *, end: int | None = None) -> Any:
+        receiver = attach(client, stream, spec, sql, end=end)
+        assert ends_there(receiver)
+        assert end is not None
+        asked.append((spec, end))
+        return receiver
+
+    monkeypatch.setattr(stream_range, "attach", noted)
+    assert batch(broker, mixed, filter="FALSE", minPartitions=7) == []
+    assert asked == [(start, start + 100) for start in range(0, 700, 100)]
 
 
 def test_a_filter_that_nothing_matches(broker: BrokerProcess, mixed: str) -> None:

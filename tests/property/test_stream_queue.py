@@ -6,8 +6,10 @@ The model plays the sessions: what a stream gave them is seen late, sent to the 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -42,6 +44,7 @@ from amqp10broker.storage.stream_files import FileShelf
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.disks import SimDisk
+from tests.support.streams import Bench
 
 VALUES = ("eu", "us", None)
 WRAPS = (0, 1, 2**31 - 3, MASK - 2, MASK)
@@ -70,12 +73,21 @@ class Held:
     """One consumer, as its session knows it, and what the model expects of it."""
 
     def __init__(
-        self, ref: ConsumerRef, wants: str, start: int, *, settled: bool, timed: bool, delivery_count: int
+        self,
+        ref: ConsumerRef,
+        wants: str,
+        start: int,
+        end: int | None,
+        *,
+        settled: bool,
+        timed: bool,
+        delivery_count: int,
     ) -> None:
         self.ref = ref
         self.timed = timed
         self.wants = wants
         self.start = start
+        self.end = end
         self.settled = settled
         self.delivery_count = delivery_count
         self.seen = 0
@@ -185,22 +197,32 @@ class StreamMachine(RuleBasedStateMachine):
             st.builds(Timestamp, st.integers(900, 3000)),
         ),
         wants=st.sampled_from(sorted(FILTERS)),
+        end=st.one_of(st.none(), st.integers(0, 300)),
         settled=st.booleans(),
         timed=st.booleans(),
         delivery_count=st.sampled_from(WRAPS),
     )
     def subscribe(
-        self, position: OffsetSpec | None, wants: str, settled: bool, timed: bool, delivery_count: int
+        self,
+        position: OffsetSpec | None,
+        wants: str,
+        end: int | None,
+        settled: bool,
+        timed: bool,
+        delivery_count: int,
     ) -> None:
         if len(self.consumers) >= 5:
             return
         ref = ConsumerRef(self.reply_to)
         start = self._start(position)
-        command = Subscribe(ref, settled, position=position, filters=FILTERS[wants], enqueued_time=timed)
+        filters = FILTERS[wants]
+        if end is not None:
+            filters = replace(filters or Filters(), end=end)
+        command = Subscribe(ref, settled, position=position, filters=filters, enqueued_time=timed)
         self.queue.apply(command, self.now_ms)
         self.queue._consumers[ref].delivery_count = delivery_count
         self.consumers.append(
-            Held(ref, wants, start, settled=settled, timed=timed, delivery_count=delivery_count)
+            Held(ref, wants, start, end, settled=settled, timed=timed, delivery_count=delivery_count)
         )
 
     def _start(self, position: OffsetSpec | None) -> int:
@@ -335,6 +357,8 @@ class StreamMachine(RuleBasedStateMachine):
         assert 0 <= reply.available <= self.log.committed - self.log.first_offset
 
     def _may_have(self, consumer: Held, offset: int) -> bool:
+        if consumer.end is not None and offset >= consumer.end:
+            return False
         match consumer.wants:
             case "third":
                 return offset % 3 == 0
@@ -344,6 +368,8 @@ class StreamMachine(RuleBasedStateMachine):
                 return True  # chunks are wanted or not, and their neighbours come along
 
     def _must_have(self, consumer: Held, offset: int) -> bool:
+        if consumer.end is not None and offset >= consumer.end:
+            return False
         match consumer.wants:
             case "all":
                 return True
@@ -406,6 +432,43 @@ def small_amounts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 400)
     monkeypatch.setattr("amqp10broker.storage.stream_log.READ_BYTES", 300)
     monkeypatch.setattr("amqp10broker.storage.stream_index.INDEX_BYTES", 200)
+
+
+@given(
+    published=st.lists(st.integers(1, 20), max_size=12),
+    start=st.integers(0, 200),
+    end=st.integers(0, 200),
+    wants=st.sampled_from(sorted(FILTERS)),
+    credits=st.lists(st.integers(1, 40), min_size=1, max_size=5),
+)
+def test_with_an_end_exactly_what_matches_below_it_comes(
+    published: list[int], start: int, end: int, wants: str, credits: list[int]
+) -> None:
+    """However large chunks and grants are; and the drain that finds nothing more says so at once."""
+    bench = Bench()
+    count = 0
+    for size in published:
+        values = [VALUES[(count + place) // 7 % 3] for place in range(size)]
+        bench.publish(size, [message(count + place, value) for place, value in enumerate(values)])
+        count += size
+    whole = bench.reader(Offset(start), FILTERS[wants]).read(10_000, drain=True)
+    expected = [offset for offset in whole if start <= offset < end]
+    reader = bench.reader(Offset(start), replace(FILTERS[wants] or Filters(), end=end))
+    found: list[int] = []
+    turn = 0
+    while True:
+        wanted = credits[turn % len(credits)]
+        some = reader.read(wanted, drain=True)
+        found += some
+        turn += 1
+        if len(some) < wanted:
+            break
+    # A position behind the stream's end is its end.
+    assert found == (expected if start <= count else [])
+    assert reader.replies[-1].available == 0
+    bench.publish(3, [message(count + place, "eu") for place in range(3)])
+    later = reader.read(100, drain=True)
+    assert all(count <= offset < end for offset in later)
 
 
 TestStreamInMemory = StreamMachine.TestCase

@@ -1,10 +1,10 @@
 """All that a consumer asks of a stream, and whether a message is for it.
 
-Three things that do not know of each other: where to begin (`offset_spec`), which chunks to read (`bloom`),
-and which messages of those to be given: an SQL filter or property filters, never both. In AMQP 1.0 they
-come as the source's filter-set, of which the reply says what is in place; what is invalid, unknown, or would
-be a second one of its sort, is left out. In AMQP 0-9-1 they are arguments of basic.consume
-(`consumer_arguments`), and there are no filters for messages.
+Things that do not know of each other: where to begin and to end (`offset_spec`), which chunks to read
+(`bloom`), and which messages of those to be given: an SQL filter or property filters, never both. In AMQP
+1.0 they come as the source's filter-set, of which the reply says what is in place; what is invalid, unknown,
+or would be a second one of its sort, is left out. In AMQP 0-9-1 they are arguments of basic.consume
+(`consumer_arguments`); there are no filters for messages then, and no end.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from amqp10broker.message.filters.sql_eval import SqlFilter, compile_sql
 from amqp10broker.message.message import Message
 
 OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
+END_OFFSET: Final = "amqp10broker:stream-end-offset"
+"""Our own extension."""
 STREAM_FILTER: Final = "rabbitmq:stream-filter"
 MATCH_UNFILTERED: Final = "rabbitmq:stream-match-unfiltered"
 PROPERTIES: Final = "amqp:properties-filter"
@@ -34,7 +36,7 @@ SQL_NAME: Final = "sql-filter"
 
 _CODES: Final = {0x173: PROPERTIES, 0x174: APPLICATION_PROPERTIES, 0x120: SQL}
 _DESCRIPTORS: Final = frozenset(
-    {OFFSET_SPEC, STREAM_FILTER, MATCH_UNFILTERED, PROPERTIES, APPLICATION_PROPERTIES, SQL}
+    {OFFSET_SPEC, END_OFFSET, STREAM_FILTER, MATCH_UNFILTERED, PROPERTIES, APPLICATION_PROPERTIES, SQL}
 )
 
 
@@ -119,6 +121,8 @@ class Filters:
     """None means `offset_spec.Next`."""
     bloom: BloomFilter | None = None
     messages: MessageFilter | None = None
+    end: int | None = None
+    """The first offset that it does not want: there it has all, whatever is published later."""
 
     def matches(self, message: Message, now_ms: int) -> bool:
         """Whether a message of a chunk that was read is for the consumer.
@@ -185,6 +189,7 @@ class _Builder:
     def __init__(self) -> None:
         self._seen: set[str] = set()
         self._offset: OffsetSpec | None = None
+        self._end: int | None = None
         self._values: tuple[str, ...] | None = None
         self._match_unfiltered = False
         self._sql: SqlFilter | None = None
@@ -206,6 +211,8 @@ class _Builder:
         content = value.value
         if sort == OFFSET_SPEC:
             self._offset = offset_spec.from_amqp10(content)
+        elif sort == END_OFFSET:
+            self._end = offset_spec.end_from_amqp10(content)
         elif sort == STREAM_FILTER:
             self._values = _filter_values(content)
         elif sort == MATCH_UNFILTERED:
@@ -240,7 +247,7 @@ class _Builder:
         elif self._tests:
             messages = MessageFilter.of_properties(self._tests)
         bloom = None if self._values is None else BloomFilter(self._values, self._match_unfiltered)
-        return Filters(self._offset, bloom, messages)
+        return Filters(self._offset, bloom, messages, self._end)
 
 
 def _sort(descriptor: Any) -> str:

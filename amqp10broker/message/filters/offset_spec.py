@@ -115,6 +115,19 @@ def from_amqp10(value: Any) -> OffsetSpec:
     )
 
 
+def end_from_amqp10(value: Any) -> int:
+    """The value of a filter ``amqp10broker:stream-end-offset``: the first offset that is not wanted.
+
+    Raises:
+        FilterError: it is no integer from 0.
+    """
+    if type(value) in _INTEGERS_10 and value >= 0:
+        return int(value)
+    raise FilterError(
+        f"end offset {_shown(value)} must be an integer that is not negative, the first that is not wanted"
+    )
+
+
 def from_amqp091(value: Any) -> OffsetSpec:
     """The value of a consumer argument ``x-stream-offset``.
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from amqp10broker.amqp10.performatives import Properties
@@ -43,6 +45,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.settings import QueueSettings
+from amqp10broker.queues.stream_consumer import FILTER_WORK
 from amqp10broker.storage.stream_files import FileShelf
 from tests.support.disks import SimDisk
 from tests.support.streams import HEAD, NOW_MS, Bench, confirmed_of, number_of, offset_of, text
@@ -324,6 +327,73 @@ def test_reading_goes_on_over_chunks_and_segments_that_memory_has_forgotten(
     reader = bench.reader(Offset(7))
     assert reader.read(50) + reader.read(200) == list(range(7, 150))
     assert [number_of(message) for _, message in reader.taken] == list(range(7, 150))
+
+
+# --- an end -----------------------------------------------------------------------------------------
+
+
+def test_a_consumer_with_an_end_gets_nothing_from_there_on() -> None:
+    """In the middle of a chunk, and whatever is published later; the rest of its credit stays unused."""
+    bench = Bench()
+    bench.publish(4)
+    bench.publish(4)
+    reader = bench.reader(Offset(2), Filters(end=6))
+    assert reader.read(100) == [2, 3, 4, 5]
+    assert reader.replies[-1].available == 0
+    assert reader.listen(bench.publish(3)) == []
+    assert reader.read(100) == []
+
+
+def test_a_consumer_waits_for_what_is_published_below_its_end() -> None:
+    bench = Bench()
+    bench.publish(3)
+    reader = bench.reader(Offset(1), Filters(end=5))
+    assert reader.read(100) == [1, 2]
+    assert [offset for offset, _ in reader.listen(bench.publish(4))] == [3, 4]
+
+
+def test_a_drain_does_not_look_beyond_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A filter that lets nothing through costs what lies below the end, and not the whole stream."""
+    monkeypatch.setattr(stream_module, "WORK_MAX", FILTER_WORK * 10)
+    bench = Bench()
+    bench.publish(1000)
+    before = bench.wakes
+    reader = bench.reader(Offset(20), replace(sql("FALSE"), end=40))
+    assert reader.read(5, drain=True) == []
+    assert reader.replies[-1].delivery_count == 5
+    assert bench.wakes - before < 8
+
+
+@pytest.mark.parametrize("end", [0, 3, 4])
+def test_a_consumer_that_begins_at_or_behind_its_end_gets_nothing(end: int) -> None:
+    bench = Bench()
+    bench.publish(9)
+    reader = bench.reader(Offset(4), Filters(end=end))
+    assert reader.read(100) == []
+    assert reader.read(100, drain=True) == []
+    assert reader.replies[-1].available == 0
+
+
+def test_what_is_given_back_at_the_end_is_delivered_again() -> None:
+    bench = Bench()
+    bench.publish(9)
+    reader = bench.reader(Offset(0), Filters(end=5))
+    assert reader.read(100) == [0, 1, 2, 3, 4]
+    reader.give_back(2)
+    assert reader.read(100, drain=True) == [3, 4]
+
+
+def test_retention_may_pass_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing that is left is below it."""
+    monkeypatch.setattr(stream_module, "_RECENT_BYTES_MAX", 1)
+    bench = Bench(QueueSettings(segment_bytes=1))
+    for _ in range(10):
+        bench.publish(1)
+    reader = bench.reader(Offset(0), Filters(end=3))
+    bench.do(Configure(QueueSettings(segment_bytes=1, max_length_bytes=1)))
+    assert bench.log.first_offset > 3
+    assert reader.read(10, drain=True) == []
+    assert reader.replies[-1].available == 0
 
 
 # --- filters ----------------------------------------------------------------------------------------

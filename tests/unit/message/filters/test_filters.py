@@ -15,6 +15,7 @@ from amqp10broker.message import amqp091
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import (
     APPLICATION_PROPERTIES,
+    END_OFFSET,
     MATCH_UNFILTERED,
     OFFSET_SPEC,
     PROPERTIES,
@@ -61,11 +62,13 @@ def test_filters_of_all_sorts_are_in_place_together() -> None:
         Symbol("c"): described(MATCH_UNFILTERED, True),
         Symbol("d"): described(PROPERTIES, SUBJECT),
         Symbol("e"): described(APPLICATION_PROPERTIES, {"k": 1}),
+        Symbol("f"): described(END_OFFSET, ULong(9)),
     }
     found = from_amqp10(given)
     assert found.in_place == given
     assert found.refused == ()
     assert found.filters.offset == First()
+    assert found.filters.end == 9
     assert found.filters.bloom == BloomFilter(("x", "y"), match_unfiltered=True)
     assert found.filters.matches(message({"k": 1}, subject="s"), NOW_MS)
     assert not found.filters.matches(message({"k": 1}, subject="t"), NOW_MS)
@@ -114,6 +117,12 @@ def test_an_offset_is_of_any_form() -> None:
         (Described([1], "TRUE"), "no filter has the descriptor"),
         (described(OFFSET_SPEC, "never"), "neither 'first'"),
         (described(OFFSET_SPEC, -1), "not negative"),
+        (described(END_OFFSET, -1), "must be an integer that is not negative"),
+        (described(END_OFFSET, "last"), "must be an integer"),
+        (described(END_OFFSET, True), "must be an integer"),
+        (described(END_OFFSET, 1.5), "must be an integer"),
+        (described(END_OFFSET, None), "end offset None must be"),
+        (described(END_OFFSET, Timestamp(7)), "must be an integer"),
         (described(STREAM_FILTER, []), "a string or a list of strings"),
         (described(STREAM_FILTER, ["x", 1]), "a string or a list of strings"),
         (described(STREAM_FILTER, [Symbol("x")]), "a string or a list of strings"),
