@@ -1,6 +1,6 @@
 """The one pass over the events: what each run did, added up in a few hundred cells.
 
-A cell is a run, a kind of event, a reason, a stream and a bucket of the log-histogram; its sums are all
+A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol; its sums are all
 that any figure needs. Everything after it works on this small table, and since each column of it is a sum
 or a maximum, parts of it can be merged: the same expressions serve the batch, where a cell is about a
 whole run, and the stream, where it is about one second of it.
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.analysis.histogram import BUCKETS_AN_OCTAVE, ZERO_BUCKET
-from amqp10broker.flowevents.schema import EVENTS, FIELDS, Kind
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, EVENTS, FIELDS, Kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -33,9 +33,11 @@ LATENCY_KINDS: Final = (Kind.CONFIRM, Kind.SETTLE, Kind.CLIENT_CONFIRM, Kind.CLI
 """`value_ns` is how long each of the n messages took."""
 STREAM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY, Kind.CLIENT_SENT, Kind.CLIENT_RECEIVED)
 """`channel` is the number of a stream of the load generator."""
+LINK_KINDS: Final = (Kind.LINK_IN, Kind.LINK_OUT)
+"""`handle` tells the protocol."""
 DEPTH_KINDS: Final = (Kind.QUEUE, Kind.CONNECTION_OUT)
 
-KEYS: Final = ("run_id", "kind", "reason", "stream", "bucket")
+KEYS: Final = ("run_id", "kind", "reason", "stream", "bucket", "amqp091")
 _NS: Final = 1_000_000_000
 _ROUNDING: Final = 1e-9
 _NEVER: Final = 2**63 - 1
@@ -43,7 +45,7 @@ _NEVER: Final = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Sums over the events of one run that agree in kind, reason, stream and bucket."""
+    """Sums over the events of one run that agree in kind, reason, stream, bucket and protocol."""
 
     run_id: str
     kind: int
@@ -52,6 +54,9 @@ class Cell:
     """Of the load generator; 0 for kinds that have none."""
     bucket: int | None
     """Of the log-histogram; None for kinds that are no latency."""
+    amqp091: bool
+    """Of channels and consumers of AMQP 0-9-1, which have neither link credit nor windows; False for kinds
+    that are not about links."""
     events: int
     """Whose time lies in the run."""
     n: int
@@ -164,6 +169,7 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
         F.col("reason").cast("int").alias("reason"),
         stream.alias("stream"),
         bucket.alias("bucket"),
+        (_is(LINK_KINDS) & (F.col("handle") >= F.lit(CHANNEL_HANDLE))).alias("amqp091"),
     ).agg(
         F.sum(F.col("inside").cast("long")).alias("events"),
         F.sum(counted("n")).alias("n"),
@@ -204,7 +210,8 @@ def collect(cells: DataFrame) -> list[Cell]:
     """Run the aggregation and bring its rows here, in the order of their keys."""
     found = cells_of(cells.toArrow().to_pydict())
     return sorted(
-        found, key=lambda cell: (cell.run_id, cell.kind, cell.reason, cell.stream, cell.bucket or 0)
+        found,
+        key=lambda cell: (cell.run_id, cell.kind, cell.reason, cell.stream, cell.bucket or 0, cell.amqp091),
     )
 
 

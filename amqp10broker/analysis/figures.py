@@ -160,8 +160,9 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
     cores = sums.share(Kind.PROCESS)
     recorded_drops = sums.n(Kind.DROPPED) or 0
     publisher_s, consumer_s = sums.elapsed_s(Kind.LINK_IN), sums.elapsed_s(Kind.LINK_OUT)
-    # AMQP 0-9-1 has neither link credit nor session windows.
-    has_credit = run["protocol"] != "amqp091"
+    # AMQP 0-9-1 has neither link credit nor session windows. Recordings of a benchmark say so for the whole
+    # run; what a broker records by itself has clients of both protocols, and its events tell them apart.
+    granted = _Sums([] if run["protocol"] == "amqp091" else [c for c in cells if not c.amqp091], duration_s)
     figures = RunFigures(
         run_id=run["run_id"],
         configuration=configuration_of(run),
@@ -188,13 +189,13 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
         publisher_stall_share=_stall_share(stalls, PUBLISHERS),
         consumer_link_s=consumer_s,
         consumer_stall_share=_stall_share(stalls, CONSUMERS),
-        credit_utilisation=_used(sums.mean(Kind.LINK_IN, "credit_s"), run["max_link_credit"], has_credit),
+        credit_utilisation=_used(granted.mean(Kind.LINK_IN, "credit_s"), run["max_link_credit"]),
         consumer_credit_utilisation=_used(
-            sums.mean(Kind.LINK_OUT, "credit_s"), sums.top(Kind.LINK_OUT, "link_credit_max"), has_credit
+            granted.mean(Kind.LINK_OUT, "credit_s"), granted.top(Kind.LINK_OUT, "link_credit_max")
         ),
-        window_utilisation=_used(sums.mean(Kind.LINK_IN, "window_s"), run["max_incoming_window"], has_credit),
+        window_utilisation=_used(granted.mean(Kind.LINK_IN, "window_s"), run["max_incoming_window"]),
         queue_credit_utilisation=_used(
-            sums.mean(Kind.LINK_OUT, "queue_credit_s"), run["max_queue_credit"], has_credit
+            granted.mean(Kind.LINK_OUT, "queue_credit_s"), run["max_queue_credit"]
         ),
         unconfirmed_mean=sums.mean(Kind.LINK_IN, "queue_credit_s"),
         queue_depth_mean=sums.depth_mean(),
@@ -268,9 +269,9 @@ def _throughput(sums: _Sums, streams: Iterable[StreamFigures]) -> tuple[float | 
     return None, ""
 
 
-def _used(left: float | None, most: int | None, has_credit: bool) -> float | None:
+def _used(left: float | None, most: int | None) -> float | None:
     """Share of a limit that is used up, when so much of it is left in the mean."""
-    if left is None or not most or not has_credit:
+    if left is None or not most:
         return None
     return min(max(1 - left / most, 0.0), 1.0)
 

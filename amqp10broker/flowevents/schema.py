@@ -32,6 +32,10 @@ RUNS: Final = "runs.parquet"
 """Folder of the rows of runs."""
 RUN_PARTITION: Final = "run_id="
 
+CHANNEL_HANDLE: Final = 1 << 31
+"""The first handle of AMQP 0-9-1, which has none of its own: what is published on a channel has this one,
+its consumers have the next ones. Handles of AMQP 1.0 are below, so that a handle tells the protocol."""
+
 
 class Kind(IntEnum):
     """What an event tells. Numbers are for ever.
@@ -43,12 +47,13 @@ class Kind(IntEnum):
     """
 
     LINK_IN = 1
-    """A link (0-9-1: a channel, handle 0) on which a client publishes. n: deliveries that arrived. value_ns:
-    elapsed. reason: why it waits, held for all of the elapsed time. link_credit: what the client has left.
+    """A link (0-9-1: a channel, handle `CHANNEL_HANDLE`) on which a client publishes. n: deliveries that
+    arrived. value_ns: elapsed. reason: why it waits, held for all of the elapsed time. link_credit: what the
+    client has left.
     incoming_window: what is left of the session's, as the client knows it. queue_credit: deliveries without
     confirmation. queue_depth: ready messages of its queue, 0 if it publishes to an exchange."""
     LINK_OUT = 2
-    """A link (0-9-1: a consumer) on which a client receives. n: deliveries written. value_ns: elapsed.
+    """A link (0-9-1: a consumer, handle above `CHANNEL_HANDLE`) on which a client receives. n: deliveries written. value_ns: elapsed.
     reason. link_credit: what we have left. incoming_window: what is left of the client's. queue_credit:
     what the queue may still hand out of the last grant. queue_depth: ready messages of its queue."""
     CONFIRM = 3

@@ -55,10 +55,10 @@ def rounded(cell: Cell) -> Cell:
 def test_every_cell_is_the_one_that_duckdb_computes(recording: Path, cells: list[Cell]) -> None:
     """Counts, sums, maxima, times and buckets, without a tolerance."""
     expected = flow_oracle.cells(recording, find_recording(recording).spans)
-    by_key = {(one.run_id, one.kind, one.reason, one.stream, one.bucket): one for one in expected}
+    by_key = {(one.run_id, one.kind, one.reason, one.stream, one.bucket, one.amqp091): one for one in expected}
     assert len(cells) == len(by_key) == len(expected)
     for cell in cells:
-        other = by_key[cell.run_id, cell.kind, cell.reason, cell.stream, cell.bucket]
+        other = by_key[cell.run_id, cell.kind, cell.reason, cell.stream, cell.bucket, cell.amqp091]
         assert replace(cell, credit_s=0.0, window_s=0.0, queue_credit_s=0.0) == replace(
             other, credit_s=0.0, window_s=0.0, queue_credit_s=0.0
         )

@@ -29,6 +29,7 @@ with cut as (
 select run_id, kind, reason, case when kind in {_STREAMS} then channel else 0 end as stream,
     case when kind not in {_LATENCY} then null when value_ns < 1 then -1
         else floor(log2(value_ns) * 16 + 1e-9)::int end as bucket,
+    kind in (1, 2) and handle >= 2147483648 as amqp091,
     count(*) filter (inside) as events,
     coalesce(sum(n) filter (inside), 0)::bigint as n,
     coalesce(sum(bytes) filter (inside), 0)::bigint as bytes,
@@ -39,7 +40,7 @@ select run_id, kind, reason, case when kind in {_STREAMS} then channel else 0 en
     coalesce(sum(queue_depth) filter (inside and kind in (8, 9)), 0)::bigint as depth,
     coalesce(max(queue_depth) filter (inside and kind in (8, 9)), 0) as depth_max,
     coalesce(max(bytes) filter (inside), 0) as bytes_max, min(ts_ns) as first_ns, max(ts_ns) as last_ns
-from cut where inside or elapsed > 0 group by all order by run_id, kind, reason, stream, bucket
+from cut where inside or elapsed > 0 group by all order by run_id, kind, reason, stream, bucket, amqp091
 """
 
 

@@ -1,12 +1,12 @@
 """Observes one channel of AMQP 0-9-1: what its client publishes, and its consumers.
 
-A channel has no links: what is published on it has handle 0, its consumers are numbered from 1 in the order
-in which they were seen. What basic.get fetches is not told.
+A channel has no links: what is published on it has the handle `CHANNEL_HANDLE`, its consumers are numbered
+from there in the order in which they were seen, so that a handle tells the protocol. What basic.get fetches is not told.
 """
 
 from __future__ import annotations
 
-from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.publishing import Publishing
@@ -48,7 +48,7 @@ class ChannelObserver:
         self._connection = connection
         self._emit = emit
         self._consumers: dict[Consumer, _Part] = {}
-        self._handles = 0
+        self._handles = CHANNEL_HANDLE
         self._turn = 0
         self._probe_left = 0
         self._probed: list[tuple[Consumer, Latency]] = []
@@ -171,7 +171,7 @@ class ChannelObserver:
     def _new_publisher(self, now_ns: int, *, from_now: bool) -> _Part:
         counts = _published(self._publishing) if from_now else (0, 0)
         self._confirming = from_now and self._publishing.confirming
-        return self._new_part((Kind.LINK_IN, Kind.CONFIRM), 0, counts, now_ns)
+        return self._new_part((Kind.LINK_IN, Kind.CONFIRM), CHANNEL_HANDLE, counts, now_ns)
 
     def _new_consumer(self, consumer: Consumer, now_ns: int, *, from_now: bool) -> _Part:
         self._handles += 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT
-from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
 from amqp10broker.service.observing.latency import Latency
 from amqp10broker.service.observing.trail import UINT_MAX, Emit, Trail
 from amqp10broker.service.sessions.consumer import Consumer
@@ -146,7 +146,9 @@ class SessionObserver:
         )
         came, done = _counts(app)
         first = came if from_now else _first_count(app)
-        where = (self._connection, self._session.session.channel, app.link.remote_handle or 0)
+        # Nobody allows a session 2**31 links; if somebody does, their handles must not look like AMQP 0-9-1.
+        handle = (app.link.remote_handle or 0) % CHANNEL_HANDLE
+        where = (self._connection, self._session.session.channel, handle)
         latency = Latency(later, *where)
         if from_now:
             latency.begin(came, done)

@@ -12,7 +12,7 @@ import pytest
 
 from amqp10broker.analysis.configurations import METRICS, compare, configurations, groups
 from amqp10broker.analysis.figures import Measured
-from amqp10broker.flowevents.schema import FIELDS, PACK, Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
 from amqp10broker.recording.parquet import EventWriter
 from amqp10broker.recording.runs import Run, write_run
 from tests.support.flow_oracle import measured
@@ -178,6 +178,33 @@ def test_amqp_0_9_1_has_no_credit_to_use_up(tmp_path: Path) -> None:
     assert found.credit_utilisation is None
     assert found.window_utilisation is None
     assert found.broker_in_per_s == pytest.approx(0.5)
+
+
+def test_clients_of_both_protocols_are_told_apart_by_their_links(tmp_path: Path) -> None:
+    """The row of what a broker records by itself names no protocol; a channel's zeros are no used window."""
+    run = replace(RUN, protocol=None)
+    channel = {"handle": CHANNEL_HANDLE, "value_ns": S}
+    old = [
+        event(1, Kind.LINK_IN, **channel, link_credit=900, queue_credit=10),
+        event(1, Kind.LINK_OUT, **channel, link_credit=5000, queue_credit=0),
+    ]
+    alone = figures(tmp_path / "a", old, run).figures
+    names = [name for name in METRICS if name.endswith("utilisation")]
+    assert {getattr(alone, name) for name in names} == {None}
+    new = [
+        event(1, Kind.LINK_IN, value_ns=S, link_credit=25, incoming_window=100, queue_credit=30),
+        event(1, Kind.LINK_OUT, value_ns=S, link_credit=10, queue_credit=64),
+        # Closed windows and no credit are zeros, too, and these do count.
+        event(2, Kind.LINK_IN, value_ns=S, queue_credit=20),
+        event(2, Kind.LINK_OUT, value_ns=S, link_credit=20, queue_credit=0),
+    ]
+    both = figures(tmp_path / "b", [*old, *new], run).figures
+    assert both.credit_utilisation == pytest.approx(1 - 25 / 2 / 100)
+    assert both.window_utilisation == pytest.approx(1 - 100 / 2 / 400)
+    assert both.queue_credit_utilisation == pytest.approx(1 - 64 / 2 / 256)
+    assert both.consumer_credit_utilisation == pytest.approx(1 - 15 / 20)
+    assert both.unconfirmed_mean == pytest.approx(20)
+    assert both.publisher_link_s == pytest.approx(3)
 
 
 def test_what_was_not_recorded_is_not_zero(tmp_path: Path) -> None:

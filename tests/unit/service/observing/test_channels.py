@@ -19,7 +19,7 @@ from amqp10broker.amqp091.methods import (
     TxCommit,
     TxSelect,
 )
-from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
 from amqp10broker.service.channels.consumer import QUORUM_PREFETCH_MAX
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
@@ -160,7 +160,7 @@ def test_deliveries_are_counted_and_their_settling_is_timed() -> None:
     watched.look()
     events = watched.seen.take()
     assert total(events, Kind.LINK_OUT) == 5
-    assert {event.handle for event in events if event.kind == Kind.LINK_OUT} == {1}
+    assert {event.handle for event in events if event.kind == Kind.LINK_OUT} == {CHANNEL_HANDLE + 1}
     (settled,) = [event for event in events if event.kind == Kind.SETTLE]
     assert (settled.n, settled.value_ns) == (3, 2_000_000), "tag 1 was the fetched one"
 
@@ -179,7 +179,8 @@ def test_a_consumer_that_goes_is_told_to_its_end() -> None:
     watched.channel.consume("q", "d", no_ack=True)
     watched.channel.publish("q", b"x")
     watched.look()
-    assert [(event.handle, event.n) for event in watched.seen.take(Kind.LINK_OUT)] == [(2, 1)]
+    (event,) = watched.seen.take(Kind.LINK_OUT)
+    assert (event.handle, event.n) == (CHANNEL_HANDLE + 2, 1)
 
 
 def unsent(watched: Watched) -> None:
