@@ -251,7 +251,7 @@ def _parts(plant: Plant, seed: int) -> Iterator[dict[str, Any]]:
         for number, stream in enumerate(plant.streams):
             planted = np.floor(edges * (stream.rate_per_s * tick_ns / _NS) + 1e-6).astype(np.int64)
             _stream_events(maker, plant, stream, number, np.diff(planted))
-        maker.add(Kind.QUEUE, queue_depth=random.poisson(plant.queue_depth, maker.ticks))
+        maker.add(Kind.QUEUE, value_ns=tick_ns, queue_depth=random.poisson(plant.queue_depth, maker.ticks))
         maker.add(
             Kind.PROCESS,
             n=round(plant.cpu_cores * tick_ns),

@@ -1,8 +1,8 @@
 """The one pass over the events: what each run did, added up in a few hundred cells.
 
-A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol; its sums are all
-that any figure needs. Everything after it works on this small table, and since each column of it is a sum
-or a maximum, parts of it can be merged: the same expressions serve the batch, where a cell is about a
+A cell is a run, a kind of event, a reason, a stream, a bucket of the log-histogram and a protocol; its sums
+are all that any figure needs. Everything after it works on this small table, and since each column of it is
+a sum or a maximum, parts of it can be merged: the same expressions serve the batch, where a cell is about a
 whole run, and the stream, where it is about one second of it.
 
 What counts (`docs/analysis.md`): a count belongs to the run if the event's time lies in it; an elapsed
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 ELAPSED_KINDS: Final = (
     Kind.LINK_IN, Kind.LINK_OUT, Kind.CONNECTION_IN, Kind.CONNECTION_OUT, Kind.CLIENT_SENT,
-    Kind.CLIENT_RECEIVED, Kind.PROCESS,
+    Kind.CLIENT_RECEIVED, Kind.QUEUE, Kind.PROCESS,
 )  # fmt: skip
 """`value_ns` is the time since the same thing was last observed."""
 LATENCY_KINDS: Final = (Kind.CONFIRM, Kind.SETTLE, Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY)
@@ -36,6 +36,7 @@ STREAM_KINDS: Final = (Kind.CLIENT_CONFIRM, Kind.CLIENT_DELIVERY, Kind.CLIENT_SE
 LINK_KINDS: Final = (Kind.LINK_IN, Kind.LINK_OUT)
 """`handle` tells the protocol."""
 DEPTH_KINDS: Final = (Kind.QUEUE, Kind.CONNECTION_OUT)
+"""`queue_depth` is about the thing itself, and not about the queue of a link."""
 
 KEYS: Final = ("run_id", "kind", "reason", "stream", "bucket", "amqp091")
 _NS: Final = 1_000_000_000
@@ -64,14 +65,15 @@ class Cell:
     elapsed_ns: int
     """The part that lies in the run; 0 for kinds without elapsed time."""
     credit_s: float
-    """Elapsed seconds times link_credit; the next two likewise."""
+    """Elapsed seconds times link_credit; the next three likewise."""
     window_s: float
     queue_credit_s: float
+    depth_s: float
+    """Of queue_depth."""
     link_credit_max: int
     queue_credit_max: int
-    depth: int
-    """Sum of queue_depth, for kinds that tell one."""
     depth_max: int
+    """Of queue_depth, for kinds in `DEPTH_KINDS`."""
     bytes_max: int
     first_ns: int
     last_ns: int
@@ -154,9 +156,6 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
     def counted(column: str) -> Column:
         return F.when(F.col("inside"), F.col(column)).otherwise(F.lit(0))
 
-    def deep(column: Column) -> Column:
-        return F.when(F.col("inside") & _is(DEPTH_KINDS), column).otherwise(F.lit(0))
-
     # A double: elapsed nanoseconds times a credit of 2^32 would not fit into 64 bits.
     seconds = F.col("elapsed_ns") / F.lit(float(_NS))
     stream = F.when(_is(STREAM_KINDS), F.col("channel")).otherwise(F.lit(0))
@@ -178,10 +177,10 @@ def aggregate(events: DataFrame, *more_keys: Column) -> DataFrame:
         F.sum(seconds * F.col("link_credit")).alias("credit_s"),
         F.sum(seconds * F.col("incoming_window")).alias("window_s"),
         F.sum(seconds * F.col("queue_credit")).alias("queue_credit_s"),
+        F.sum(seconds * F.col("queue_depth")).alias("depth_s"),
         F.max(counted("link_credit")).alias("link_credit_max"),
         F.max(counted("queue_credit")).alias("queue_credit_max"),
-        F.sum(deep(F.col("queue_depth"))).alias("depth"),
-        F.max(deep(F.col("queue_depth"))).alias("depth_max"),
+        F.max(F.when(_is(DEPTH_KINDS), counted("queue_depth")).otherwise(F.lit(0))).alias("depth_max"),
         F.max(counted("bytes")).alias("bytes_max"),
         F.min(ts).alias("first_ns"),
         F.max(ts).alias("last_ns"),

@@ -198,7 +198,7 @@ def measure(run: Mapping[str, Any], cells: Sequence[Cell]) -> Measured:
             granted.mean(Kind.LINK_OUT, "queue_credit_s"), run["max_queue_credit"]
         ),
         unconfirmed_mean=sums.mean(Kind.LINK_IN, "queue_credit_s"),
-        queue_depth_mean=sums.depth_mean(),
+        queue_depth_mean=sums.mean(Kind.QUEUE, "depth_s"),
         queue_depth_max=sums.top(Kind.QUEUE, "depth_max"),
         write_buffer_max_bytes=sums.top(Kind.CONNECTION_OUT, "depth_max"),
         memory_max_bytes=sums.top(Kind.PROCESS, "bytes_max"),
@@ -243,10 +243,6 @@ class _Sums:
 
     def top(self, kind: Kind, column: str) -> int | None:
         return max((getattr(cell, column) for cell in self._of(kind)), default=None)
-
-    def depth_mean(self) -> float | None:
-        events = sum(cell.events for cell in self._of(Kind.QUEUE))
-        return sum(cell.depth for cell in self._of(Kind.QUEUE)) / events if events else None
 
 
 def rate(count: int | None, duration_s: float) -> float | None:

@@ -53,9 +53,10 @@ class Kind(IntEnum):
     incoming_window: what is left of the session's, as the client knows it. queue_credit: deliveries without
     confirmation. queue_depth: ready messages of its queue, 0 if it publishes to an exchange."""
     LINK_OUT = 2
-    """A link (0-9-1: a consumer, handle above `CHANNEL_HANDLE`) on which a client receives. n: deliveries written. value_ns: elapsed.
-    reason. link_credit: what we have left. incoming_window: what is left of the client's. queue_credit:
-    what the queue may still hand out of the last grant. queue_depth: ready messages of its queue."""
+    """A link (0-9-1: a consumer, handle above `CHANNEL_HANDLE`) on which a client receives. n: deliveries
+    written. value_ns: elapsed. reason. link_credit: what we have left. incoming_window: what is left of the
+    client's. queue_credit: what the queue may still hand out of the last grant. queue_depth: ready messages
+    of its queue."""
     CONFIRM = 3
     """n deliveries that queues confirmed, value_ns after they arrived: the broker's own confirm latency."""
     SETTLE = 4

@@ -19,6 +19,7 @@ from amqp10broker.flowevents.schema import Kind, Reason
 from amqp10broker.recording.parquet import read_events
 from amqp10broker.recording.runs import Run, read_run, read_runs
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
+from tests.support.flow_oracle import measured
 from tests.support.pika_client import Connect, Inbox, put
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -141,6 +142,9 @@ def test_what_pika_did_stands_in_the_files(
         assert total(recording, "r", Kind.CONFIRM) == COUNT
         assert total(recording, "r", Kind.SETTLE) == COUNT
         assert Reason.QUEUE_EMPTY in read_events(recording, "r")["reason"].to_pylist()
+    (figures,) = (each.figures for each in measured(recording)[1])
+    assert (figures.credit_utilisation, figures.consumer_credit_utilisation) == (None, None)
+    assert (figures.window_utilisation, figures.queue_credit_utilisation) == (None, None)
 
 
 def test_a_recording_begins_and_ends_while_the_broker_runs(

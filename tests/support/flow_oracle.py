@@ -14,7 +14,7 @@ from amqp10broker.analysis.inputs import Recording, find_recording
 from amqp10broker.analysis.job import measure_all
 from amqp10broker.flowevents.schema import EVENTS, Kind
 
-_ELAPSED = "(1, 2, 7, 8, 11, 12, 13)"
+_ELAPSED = "(1, 2, 7, 8, 9, 11, 12, 13)"
 _LATENCY = "(3, 4, 5, 6)"
 _STREAMS = "(5, 6, 11, 12)"
 
@@ -35,9 +35,9 @@ select run_id, kind, reason, case when kind in {_STREAMS} then channel else 0 en
     coalesce(sum(bytes) filter (inside), 0)::bigint as bytes,
     sum(elapsed)::bigint as elapsed_ns, sum(elapsed / 1e9 * link_credit) as credit_s,
     sum(elapsed / 1e9 * incoming_window) as window_s, sum(elapsed / 1e9 * queue_credit) as queue_credit_s,
+    sum(elapsed / 1e9 * queue_depth) as depth_s,
     coalesce(max(link_credit) filter (inside), 0) as link_credit_max,
     coalesce(max(queue_credit) filter (inside), 0) as queue_credit_max,
-    coalesce(sum(queue_depth) filter (inside and kind in (8, 9)), 0)::bigint as depth,
     coalesce(max(queue_depth) filter (inside and kind in (8, 9)), 0) as depth_max,
     coalesce(max(bytes) filter (inside), 0) as bytes_max, min(ts_ns) as first_ns, max(ts_ns) as last_ns
 from cut where inside or elapsed > 0 group by all order by run_id, kind, reason, stream, bucket, amqp091

@@ -1,7 +1,8 @@
 """Observes one channel of AMQP 0-9-1: what its client publishes, and its consumers.
 
 A channel has no links: what is published on it has the handle `CHANNEL_HANDLE`, its consumers are numbered
-from there in the order in which they were seen, so that a handle tells the protocol. What basic.get fetches is not told.
+from there in the order in which they were seen, so that a handle tells the protocol. What basic.get fetches
+is not told.
 """
 
 from __future__ import annotations

@@ -140,12 +140,12 @@ def test_latencies_are_weighted_by_messages(tmp_path: Path) -> None:
 
 
 def test_memory_processor_time_queue_and_buffers(tmp_path: Path) -> None:
-    """Maxima, means over samples, and processor time by the messages of the throughput."""
+    """Maxima, means, and processor time by the messages of the throughput."""
     events = [
         event(1, Kind.PROCESS, bytes=50_000_000, n=S // 2, value_ns=S),
         event(2, Kind.PROCESS, bytes=60_000_000, n=S, value_ns=S),
-        event(2, Kind.QUEUE, queue_depth=10, handle=1),
-        event(2, Kind.QUEUE, queue_depth=30, handle=2),
+        event(2, Kind.QUEUE, queue_depth=10, handle=1, value_ns=S),
+        event(2, Kind.QUEUE, queue_depth=30, handle=2, value_ns=S),
         event(2, Kind.CONNECTION_OUT, queue_depth=4096, value_ns=S),
         event(2, Kind.CLIENT_RECEIVED, n=1_000_000, value_ns=S),
     ]
@@ -155,6 +155,20 @@ def test_memory_processor_time_queue_and_buffers(tmp_path: Path) -> None:
     assert found.cpu_us_per_message == pytest.approx(7.5)
     assert (found.queue_depth_mean, found.queue_depth_max) == (20, 30)
     assert found.write_buffer_max_bytes == 4096
+
+
+def test_the_depth_of_queues_is_a_mean_over_time(tmp_path: Path) -> None:
+    """A burst of changes in a tenth of a second has many events, and a tenth of a second's weight."""
+    burst = [
+        event(5 + number / 100, Kind.QUEUE, queue_depth=1000, handle=1, value_ns=S // 100)
+        for number in range(1, 11)
+    ]
+    quiet = [event(at, Kind.QUEUE, handle=1, value_ns=S) for at in (1, 2, 3, 4, 5)]
+    # It began before the run did: the part inside counts.
+    other = event(4.9, Kind.QUEUE, handle=2, queue_depth=50, value_ns=9 * S)
+    found = figures(tmp_path, [*quiet, *burst, other]).figures
+    assert found.queue_depth_mean == pytest.approx((0.1 * 1000 + 4.9 * 50) / 10)
+    assert found.queue_depth_max == 1000
 
 
 def test_windows_and_queue_credit_used(tmp_path: Path) -> None:
