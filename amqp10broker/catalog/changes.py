@@ -260,7 +260,7 @@ class VhostChanges:
         if queue.durable and self.told:
             self._changes.put(
                 ("queue", self._vhost, queue.name),
-                queue_entry(queue, exact) | {"number": queue.number},
+                queue_entry(queue, exact) | _own_facts(queue),
             )
 
     def forget_queue(self, name: str) -> None:
@@ -342,6 +342,13 @@ def entries_of_vhost(vhost: VirtualHost) -> list[tuple[Key, Value]]:
     for binding in vhost.topology.durable_bindings(lambda queue: vhost.queues[queue].durable):
         within.put_binding(binding)
     return recorder.entries
+
+
+def _own_facts(queue: QueueSpec | DeclaredQueue) -> dict[str, Any]:
+    """What the data folder knows of a queue, and a definitions file does not."""
+    if queue.declaration_id:
+        return {"number": queue.number, "declaration_id": queue.declaration_id}
+    return {"number": queue.number}
 
 
 class EntryList:

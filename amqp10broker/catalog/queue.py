@@ -69,6 +69,9 @@ class QueueSpec:
         warnings: sentences for the log on settings that act otherwise than they say.
         number: what its records in the journal are found by; never given twice in the life of a data
             folder, so that a queue that was deleted and declared anew has another one. 0 is not on disk.
+        declaration_id: of a stream: made up when it was declared and kept as long as it is there, so that
+            readers who keep offsets can tell it from another of its name, also of another broker or
+            data folder. "" for other kinds of queue.
     """
 
     vhost: str
@@ -81,6 +84,7 @@ class QueueSpec:
     settings: QueueSettings = DEFAULTS
     warnings: tuple[str, ...] = ()
     number: int = 0
+    declaration_id: str = ""
 
 
 class QueueHandle(Protocol):
@@ -121,7 +125,7 @@ class DeclaredQueue:
         arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
         handle: where its letters go.
         effective: what counts for it now, policies included.
-        number: as in its `QueueSpec`.
+        number, declaration_id: as in its `QueueSpec`.
     """
 
     name: str
@@ -134,6 +138,7 @@ class DeclaredQueue:
     handle: QueueHandle
     effective: Effective = NO_POLICY
     number: int = 0
+    declaration_id: str = ""
 
     @property
     def exclusive(self) -> bool:

@@ -17,7 +17,7 @@ from amqp10broker.catalog.definition_entries import Entry, password_of
 from amqp10broker.catalog.entries import unwrapped
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.catalog.users import Permission, TopicPermission, User
 from amqp10broker.errors import ConfigError, RefusedError
 from amqp10broker.routing.exchange import Binding, Destination
@@ -175,9 +175,17 @@ def _queue(catalog: Catalog, entry: Mapping[str, Any]) -> None:
         entry["auto_delete"],
         unwrapped(entry["arguments"]),
         number=entry["number"],
+        declaration_id=_declaration_id(entry),
     )
     catalog.lookup_vhost(spec.vhost).restore(spec)
     catalog.changes.at_least(spec.number)
+
+
+def _declaration_id(entry: Mapping[str, Any]) -> str:
+    """Of a stream; its number where a version wrote the entry that made no ids."""
+    if entry["type"] != QueueType.STREAM:
+        return ""
+    return str(entry.get("declaration_id") or entry["number"])
 
 
 def _binding(catalog: Catalog, entry: Mapping[str, Any]) -> None:

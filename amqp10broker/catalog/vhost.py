@@ -29,12 +29,14 @@ from amqp10broker.queues.commands import TOUCH, Configure
 from amqp10broker.routing.arguments import type_name
 from amqp10broker.routing.declaration import stripped
 from amqp10broker.routing.exchange import Choose, Exchange, Headers, no_headers
-from amqp10broker.routing.topology import Topology
+from amqp10broker.routing.topology import Topology, in_turn
 
 VOLATILE: Final = "volatile"
 """Type of the queues of direct reply-to."""
 RESERVED_PREFIX: Final = "amq."
 NAME_BYTES_MAX: Final = 255
+_IDS: Final = 2**64
+"""So many ids of streams there are to choose from."""
 
 
 class UnknownQueueType(InvalidArgument):
@@ -77,7 +79,7 @@ class VirtualHost:
             default_queue_type: see the attribute.
             node_queue_type: what counts when that is None.
             relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
-            choose: where routing leaves something to chance; None takes turns.
+            choose: where routing, and the id of a stream, leave something to chance; None takes turns.
             changes: who is told of every change, from the first `put_facts` on.
 
         Raises:
@@ -101,6 +103,7 @@ class VirtualHost:
         self.metadata: dict[str, Any] = {}
         self.deleted = False
         self._host = host
+        self._choose_id = choose or in_turn()
         self._queue_changes = 0
         self._volatile = 0
         self._relaxed_quorum_checks = relaxed_quorum_checks
@@ -262,7 +265,11 @@ class VirtualHost:
         kept = {key: queue_arguments.plain(value) for key, value in given.items()} | {QUEUE_TYPE: kind.value}
         number = self._changes.next_number(resource) if durable else 0
         exclusive = exclusive_owner is not None
-        spec = QueueSpec(self.name, name, kind.value, durable, exclusive, auto_delete, kept, number=number)
+        spec = QueueSpec(
+            *(self.name, name, kind.value, durable, exclusive, auto_delete, kept),
+            number=number,
+            declaration_id=f"{self._choose_id(_IDS):016x}" if kind is QueueType.STREAM else "",
+        )
         self._changes.put_queue(spec)
         try:
             return self._start(spec, exclusive_owner), True
@@ -289,6 +296,7 @@ class VirtualHost:
             handle=handle,
             effective=counts,
             number=spec.number,
+            declaration_id=spec.declaration_id,
         )
         self.queues[spec.name] = queue
         self._queue_changes += 1

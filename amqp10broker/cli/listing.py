@@ -69,6 +69,7 @@ LISTINGS: Final = (
             "operator_policy": "likewise",
             "effective_policy_definition": "what the two set",
             "ineffective_policy_keys": "settings of the two that mean nothing to its type",
+            "declaration_id": "of a stream: another one after it was deleted and declared again",
             "first_offset": "of a stream: of the oldest message that is kept",
             "next_offset": "of a stream: of the next message",
         },

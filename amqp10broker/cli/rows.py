@@ -35,6 +35,7 @@ def queue_row(queue: Document) -> Row:
         "operator_policy": queue["operator_policy"],
         "effective_policy_definition": queue["effective_policy_definition"],
         "ineffective_policy_keys": queue["ineffective_policy_keys"],
+        "declaration_id": queue.get("declaration_id"),
         "first_offset": queue.get("first_offset"),
         "next_offset": queue.get("next_offset"),
     }

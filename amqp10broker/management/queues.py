@@ -19,6 +19,8 @@ STREAM = "stream"
 FIRST_OFFSET = "first_offset"
 NEXT_OFFSET = "next_offset"
 """Of a stream: of the oldest message that is kept, and of the next one that is published."""
+DECLARATION_ID = "declaration_id"
+"""Of a stream: another one if it was deleted and declared again, and its offsets mean other messages."""
 VOLATILE_TYPE = "rabbit_volatile_queue"
 """What a queue for direct replies is called in answers."""
 
@@ -181,16 +183,17 @@ def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -
         "consumer_count": consumers,
         "leader": caller.node,
         "replicas": [caller.node],
-        **_offsets_of(queue),
+        **_facts_of_stream(queue),
     }
 
 
-def _offsets_of(queue: DeclaredQueue) -> dict[str, int]:
-    """Which offsets a stream has; nothing for any other queue."""
+def _facts_of_stream(queue: DeclaredQueue) -> dict[str, Any]:
+    """Which stream it is, and which offsets it has; nothing for any other queue."""
     if queue.type != STREAM:
         return {}
     counts = queue.handle.counts()
-    return {name: counts[name] for name in (FIRST_OFFSET, NEXT_OFFSET) if name in counts}
+    offsets = {name: counts[name] for name in (FIRST_OFFSET, NEXT_OFFSET) if name in counts}
+    return {DECLARATION_ID: queue.declaration_id, **offsets}
 
 
 def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:

@@ -47,11 +47,14 @@ class Bounds:
         first: of the oldest message.
         next: of the message that will be published next; `first` if there is none.
         dense: every number between is a message. RabbitMQ uses some for itself.
+        declaration_id: another one if the stream was deleted and declared again; None if the broker does
+            not say it, as RabbitMQ.
     """
 
     first: int
     next: int
     dense: bool
+    declaration_id: str | None = None
 
 
 class StreamEnds(Protocol):
@@ -75,7 +78,12 @@ class ManagedEnds:
     def bounds(self) -> Bounds:
         """See `StreamEnds`."""
         answer = queue_entry(self._management, self._stream)
-        return Bounds(int(answer["first_offset"]), int(answer["next_offset"]), dense=True)
+        return Bounds(
+            int(answer["first_offset"]),
+            int(answer["next_offset"]),
+            dense=True,
+            declaration_id=answer.get("declaration_id"),
+        )
 
 
 class ProbedEnds:

@@ -8,10 +8,10 @@ travels.
 
 from __future__ import annotations
 
-import os
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import (
     DataSourceReader,
@@ -27,17 +27,17 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
-from amqp10broker.spark.options import StartKind, StreamOptions
+from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.pushdown import Pushed, push
 from amqp10broker.spark.stream_ends import Bounds, Questions
 from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
-from amqp10broker.spark.stream_range import StreamRange, read_range, report_loss, split
+from amqp10broker.spark.stream_plan import all_gone, declared_again, first_offset, pieces_wanted, plan, recut
+from amqp10broker.spark.stream_range import StreamRange, read_range, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-ROWS_WORTH_A_TASK: Final = 10_000
-"""Unless `minPartitions` says otherwise: a task costs some 50 ms, which is 10 000 rows and more."""
+_log = logging.getLogger(__name__)
 
 
 def batch_reader(options: StreamOptions) -> DataSourceReader:
@@ -113,8 +113,10 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         """Where a query begins that has no checkpoint."""
-        first = first_offset(self._options, self._bounds(), self._questions)
-        return StreamOffset(first, initial=True).written(self._options.stream)
+        bounds = self._bounds()
+        first = first_offset(self._options, bounds, self._questions)
+        found = StreamOffset(first, initial=True, declaration_id=bounds.declaration_id)
+        return found.written(self._options.stream)
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The option `maxOffsetsPerTrigger`."""
@@ -137,7 +139,13 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         options = self._options
         at = read_offset(options.stream, start)
         bounds = self._bounds()
+        declared = bounds.declaration_id or at.declaration_id
+        fresh = at.initial  # not written down so far; Spark does that even if there is nothing
         end = bounds.next if self._target is None else min(self._target, bounds.next)
+        if at.is_of_another(declared):
+            if options.fail_on_data_loss:
+                raise declared_again(options, at.next)
+            at, fresh = StreamOffset(min(bounds.first, end)), True  # `partitions` warns of it
         if bounds.next < at.next:
             raise QueueUnusable(
                 f"the checkpoint says that stream '{options.stream}' was read up to {at.next}, but it ends "
@@ -148,12 +156,12 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # Lost messages must not use the limit up: the batch would be empty again and again.
             end = min(end, max(at.next, bounds.first) + limit.max_rows)
         if end <= at.next:
-            # Spark writes the first offset down even if there is nothing; from then on it is no first one.
-            return StreamOffset(at.next).written(options.stream) if at.initial else start
+            here = StreamOffset(at.next, declaration_id=declared)
+            return here.written(options.stream) if fresh else start
         # What is lost is accepted once and written down, so that the rest is cut the same ever after.
         low = at.next if options.fail_on_data_loss else min(max(at.next, bounds.first), end)
         cut = Cut(low, pieces_wanted(options, low, end), low - at.next)
-        return StreamOffset(end, cut).written(options.stream)
+        return StreamOffset(end, cut, declaration_id=declared).written(options.stream)
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """For the query's progress: the end of the stream when it was last looked at."""
@@ -169,8 +177,23 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = read_offset(options.stream, start), read_offset(options.stream, end)
         if start == end:
             return []  # another source of the query has something
+        bounds = self._bounds()
+        if not first.initial and first.is_of_another(last.declaration_id):
+            if options.fail_on_data_loss:
+                raise declared_again(options, first.next)
+            _log.warning(
+                "stream '%s' was deleted and declared again: what was not read of the old one, from %d "
+                "on, is lost to the reader; going on with the new one, because failOnDataLoss is false",
+                options.stream,
+                first.next,
+            )
+            first = replace(first, initial=True)  # its number means another message than the new stream's
+        if last.is_of_another(bounds.declaration_id):
+            if options.fail_on_data_loss:
+                raise declared_again(options, first.next)
+            return all_gone(options, last)
         if last.cut is None:  # an earlier version wrote it: cut as that would do now
-            return plan(options, first.next, last.next, self._bounds()) if first.next < last.next else []
+            return plan(options, first.next, last.next, bounds) if first.next < last.next else []
         cut = last.cut
         if not first.initial and first.next != cut.start - cut.lost:
             # Several batches in one: Spark may be told not to write the end of each down.
@@ -179,7 +202,7 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             report_loss(
                 options, cut.lost, f"the stream began at {cut.start} or later when the batch was planned"
             )
-        return recut(options, cut, last.next, self._bounds())
+        return recut(options, cut, last.next, bounds)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -201,83 +224,4 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return bounds
 
 
-def first_offset(options: StreamOptions, bounds: Bounds, questions: Questions) -> int:
-    """The offset that the options mean by their start.
-
-    Raises:
-        OptionError: it is an offset behind the stream's end.
-        SparkSourceError: the broker cannot be reached.
-    """
-    match options.start.kind:
-        case StartKind.EARLIEST:
-            return bounds.first
-        case StartKind.LATEST:
-            return bounds.next
-        case StartKind.OFFSET:
-            if options.start.value > bounds.next:
-                raise OptionError(
-                    "startingOffsets",
-                    f"is {options.start.value}, and stream '{options.stream}' ends at {bounds.next}",
-                    f"must be earliest, latest, or at most {bounds.next} for now",
-                )
-            return options.start.value
-        case StartKind.TIMESTAMP:
-            found = questions.offset_at(options.start.value)
-            return bounds.next if found is None else found
-
-
-def plan(options: StreamOptions, start: int, end: int, bounds: Bounds) -> list[StreamRange]:
-    """Ranges for tasks; what retention has taken away is reported here, before any task runs.
-
-    Raises:
-        DataLost: if it is to fail.
-    """
-    if start < min(end, bounds.first):
-        report_loss(
-            options,
-            min(end, bounds.first) - start,
-            f"offset {start} is asked for, and the stream begins at {bounds.first}",
-        )
-        start = min(end, bounds.first)
-    return split(start, end, pieces_wanted(options, start, end), dense=bounds.dense)
-
-
-def pieces_wanted(options: StreamOptions, start: int, end: int) -> int:
-    """Into how many pieces a range should be cut, by the options and this machine."""
-    if options.min_partitions is not None:
-        return options.min_partitions
-    return min(os.cpu_count() or 1, -(-(end - start) // ROWS_WORTH_A_TASK))
-
-
-def recut(options: StreamOptions, cut: Cut, end: int, bounds: Bounds) -> list[StreamRange]:
-    """The pieces of a batch as they were when it was planned, each without what is gone by now.
-
-    A piece that is gone stays as an empty one, so that the others keep their numbers. What is left of a
-    piece of which a part is gone gets a number that no piece had: its rows are counted from another one on,
-    and under the old number they would be taken for the rows that stood there before.
-
-    Args:
-        options: of the source.
-        cut: as it was planned.
-        end: of the batch.
-        bounds: of the stream as it is now.
-
-    Raises:
-        DataLost: something is gone, and it is to fail.
-    """
-    pieces = split(cut.start, end, cut.pieces, dense=bounds.dense)
-    gone = min(end, bounds.first)
-    if cut.start >= gone:
-        return pieces
-    report_loss(
-        options, gone - cut.start, f"offset {cut.start} is asked for, and the stream begins at {bounds.first}"
-    )
-    found = [piece if piece.start >= gone else replace(piece, end=piece.start) for piece in pieces]
-    for number, piece in enumerate(pieces):
-        if piece.start < gone < piece.end:
-            found += [replace(piece, end=piece.start)] * number
-            found.append(replace(piece, start=gone))
-    return found
-
-
-__all__ = ["PushdownReader", "StreamReader", "StreamStreamReader", "batch_reader", "plan", "recut"]
+__all__ = ["PushdownReader", "StreamReader", "StreamStreamReader", "batch_reader"]

@@ -205,6 +205,7 @@ def test_a_stream_says_which_offsets_it_has(management: Management, queue: str) 
     assert (info.queue_type, info.message_count) == (QueueType.stream, 0)
     answer = management.request(None, AddressHelper.queue_address(queue), "GET", [200])
     assert (answer.body["first_offset"], answer.body["next_offset"]) == (0, 0)
+    assert len(answer.body["declaration_id"]) == 16
     management.delete_queue(queue)
 
 

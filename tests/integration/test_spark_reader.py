@@ -17,6 +17,7 @@ import pytest
 from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, InputPartition, LessThan
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, Properties, data_message
 from amqp10broker.spark import stream_ends, stream_range
 from amqp10broker.spark.errors import (
@@ -244,7 +245,9 @@ def test_both_ways_find_the_same_ends(broker: BrokerProcess, stream: str) -> Non
     with client_of(broker) as client:
         managed = ends_of(client, stream, 5.0)
         assert isinstance(managed, ManagedEnds)
-        assert managed.bounds() == Bounds(0, COUNT, dense=True)
+        bounds = managed.bounds()
+        assert bounds == Bounds(0, COUNT, dense=True, declaration_id=bounds.declaration_id)
+        assert bounds.declaration_id is not None
         assert ProbedEnds(client, stream, 5.0).bounds() == Bounds(0, COUNT, dense=False)
 
 
@@ -343,6 +346,28 @@ def test_a_stream_that_was_declared_again(streaming: Streaming, broker: BrokerPr
     """Its offsets begin at 0 again, and the checkpoint is beyond its end."""
     with pytest.raises(QueueUnusable, match="deleted and declared again"):
         streaming(broker, stream).latestOffset({stream: COUNT + 1}, ReadAllAvailable())
+
+
+def test_a_stream_that_was_declared_again_and_is_longer(
+    streaming: Streaming, broker: BrokerProcess, queue: str
+) -> None:
+    """The checkpoint lies within the new one, and means messages of the old one."""
+    declare(broker, queue)
+    fill(broker, queue, 100)
+    reader = streaming(broker, queue)
+    end = reader.latestOffset(reader.initialOffset(), ReadAllAvailable())
+    assert reader.latestOffset(end, ReadAllAvailable()) == end
+    with client_of(broker) as client:
+        assert Management(client).ask("DELETE", f"/queues/{queue}")[0] == 200
+    declare(broker, queue)
+    fill(broker, queue, 300, first=1000)
+    with pytest.raises(QueueUnusable, match="deleted and declared again since the checkpoint was written"):
+        streaming(broker, queue).latestOffset(end, ReadAllAvailable())
+    tolerant = streaming(broker, queue, failOnDataLoss="false")
+    later = tolerant.latestOffset(end, ReadAllAvailable())
+    found = rows(tolerant, tolerant.partitions(end, later))
+    assert [row["body"] for row in found] == [body(number) for number in range(1000, 1300)]
+    assert tolerant.latestOffset(later, ReadAllAvailable()) == later
 
 
 def test_a_batch_that_is_repeated_after_retention(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -399,6 +400,31 @@ def test_after_a_kill_everything_confirmed_is_there(runs: Any, tmp_path: Path, q
     assert status is not None
     assert (status["first_offset"], status["next_offset"]) == (0, 101)
     assert status["segments"] > 3
+
+
+def test_the_id_of_a_stream_stays_as_long_as_the_stream(runs: Any, queue: str) -> None:
+    """Over a kill; declared again, it is another one."""
+
+    def declaration_id(broker: BrokerProcess) -> str:
+        listed = broker.run_command("list-queues", "name", "declaration_id", "--format", "json")
+        (row,) = [row for row in json.loads(listed.stdout) if row["name"] == queue]
+        return str(row["declaration_id"])
+
+    broker, channel = runs()
+    declare(channel, queue)
+    publish(channel, queue, ["x"])
+    first = declaration_id(broker)
+    assert len(first) == 16
+    broker, channel = runs()
+    declare(channel, queue)
+    assert declaration_id(broker) == first
+    channel.queue_delete(queue)
+    declare(channel, queue)
+    publish(channel, queue, ["x"])
+    second = declaration_id(broker)
+    assert second not in ("None", first)
+    broker, _ = runs()
+    assert declaration_id(broker) == second
 
 
 def test_a_damaged_segment_stops_the_start(runs: Any, tmp_path: Path, queue: str) -> None:

@@ -363,6 +363,7 @@ def test_management_says_which_offsets_there_are(rabbit: Connection, stream: str
     answer = rabbit.management().request(None, AddressHelper.queue_address(stream), "GET", [200])
     found = {name: answer.body[name] for name in ("type", "message_count", "first_offset", "next_offset")}
     assert found == {"type": "stream", "message_count": 20, "first_offset": 0, "next_offset": 20}
+    assert type(answer.body["declaration_id"]) is str
 
 
 def test_the_command_line_lists_offsets(broker: BrokerProcess, stream: str) -> None:

@@ -92,7 +92,7 @@ def restarted(kept: KeptEntries) -> Catalog:
 
 
 def durable_part(catalog: Catalog) -> dict[str, Any]:
-    """The export without what does not outlive the process, and the numbers of the durable queues."""
+    """The export without what does not outlive the process, and numbers and ids of the durable queues."""
     document = export(catalog)
     for section in ("queues", "exchanges"):
         document[section] = [entry for entry in document[section] if entry["durable"]]
@@ -100,7 +100,9 @@ def durable_part(catalog: Catalog) -> dict[str, Any]:
         (entry for entry in document["bindings"] if _is_durable(catalog, entry)), key=repr
     )
     document["policies"] = sorted(document["policies"], key=repr)
-    document["numbers"] = {(queue.vhost, queue.name): queue.number for queue in catalog if queue.durable}
+    document["numbers"] = {
+        (queue.vhost, queue.name): (queue.number, queue.declaration_id) for queue in catalog if queue.durable
+    }
     return document
 
 

@@ -11,6 +11,7 @@ import pytest
 from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.changes import NUMBERS, NUMBERS_RESERVED, QUEUE_NUMBER_MAX, Key
+from amqp10broker.catalog.definitions_export import export
 from amqp10broker.catalog.entries import exact, unwrapped
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.policies import Policy
@@ -235,6 +236,35 @@ def test_a_durable_queue_has_a_number_that_is_given_once() -> None:
     again, _ = catalog.lookup_vhost("/").declare("a")
     assert again.number > 2
     assert restarted(kept).lookup_vhost("/").lookup("a").number == again.number
+
+
+def test_a_stream_has_an_id_of_its_own() -> None:
+    """Also in memory; a definitions file says nothing of it, since what it declares is another stream."""
+    catalog, kept = furnished()
+    vhost = catalog.lookup_vhost("/")
+    stream = {"x-queue-type": "stream"}
+    first = vhost.declare("s", durable=True, arguments=stream)[0].declaration_id
+    assert first != ""
+    assert vhost.declare("s", durable=True, arguments=stream)[0].declaration_id == first
+    check_kept(catalog, kept)
+    assert restarted(kept).lookup_vhost("/").lookup("s").declaration_id == first
+    vhost.remove("s")
+    assert vhost.declare("s", durable=True, arguments=stream)[0].declaration_id not in ("", first)
+    assert vhost.declare("q2", durable=True)[0].declaration_id == ""
+    assert all("declaration_id" not in entry for entry in export(catalog)["queues"])
+
+
+def test_a_stream_of_a_version_without_ids_has_its_number() -> None:
+    """Which no other queue of the data folder ever has."""
+    catalog, kept = furnished()
+    queue, _ = catalog.lookup_vhost("/").declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    entries = list(kept.entries())
+    for key, value in entries:
+        if key == ("queue", "/", "s"):
+            del value["declaration_id"]
+    again = Catalog(furnished()[0]._host)
+    restore(again, entries)
+    assert again.lookup_vhost("/").lookup("s").declaration_id == str(queue.number)
 
 
 def test_numbers_are_reserved_before_they_are_given() -> None:

@@ -47,6 +47,19 @@ def test_a_new_queue_is_answered_201_with_its_defaults(broker: Broker) -> None:
     assert all(type(key) is str for key in shown)
 
 
+def test_a_stream_says_which_it_is(broker: Broker) -> None:
+    """Another one has another id; no other kind of queue has any."""
+    stream = {"arguments": {"x-queue-type": "stream"}}
+    ids = [declared(broker, "s", **stream)["declaration_id"]]
+    assert broker.request("PUT", "/queues/s", stream)[1]["declaration_id"] == ids[0]
+    assert broker.request("GET", "/queues/s")[1]["declaration_id"] == ids[0]
+    broker.request("DELETE", "/queues/s")
+    ids += [declared(broker, name, **stream)["declaration_id"] for name in "st"]
+    assert len(set(ids)) == 3
+    assert {(type(each), len(each)) for each in ids} == {(str, 16)}
+    assert "declaration_id" not in declared(broker, "q")
+
+
 def test_properties_are_those_asked_for(broker: Broker) -> None:
     """queue_properties: what was declared comes back."""
     shown = declared(

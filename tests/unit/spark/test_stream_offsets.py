@@ -18,8 +18,9 @@ from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable, Spar
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.stream_ends import Bounds
 from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
+from amqp10broker.spark.stream_plan import recut
 from amqp10broker.spark.stream_range import StreamRange
-from amqp10broker.spark.stream_source import StreamReader, StreamStreamReader, recut
+from amqp10broker.spark.stream_source import StreamReader, StreamStreamReader
 
 ALL = ReadAllAvailable()
 Place = tuple[int, int]
@@ -31,9 +32,10 @@ class Broker:
 
     def __init__(self, first: int, next_: int) -> None:
         self.first, self.next = first, next_
+        self.id: str | None = None
 
     def bounds(self) -> Bounds:
-        return Bounds(self.first, self.next, dense=True)
+        return Bounds(self.first, self.next, dense=True, declaration_id=self.id)
 
     def close(self) -> None:
         """Nothing is open."""
@@ -177,6 +179,89 @@ def test_pieces_that_are_gone_are_not_read() -> None:
     assert list(query.read(piece)) == []
 
 
+# --- deleted and declared again -----------------------------------------------------------------------
+
+
+def test_a_stream_that_was_declared_again_with_more_messages() -> None:
+    """The checkpoint lies within it, and means other messages."""
+    broker = Broker(0, 1000)
+    broker.id = "a"
+    query = reader(broker)
+    first = as_json(query.initialOffset())
+    end = as_json(query.latestOffset(first, ALL))
+    assert len(places(query.partitions(first, end))) == 1000
+    assert query.latestOffset(end, ALL) == end
+    broker.id, broker.next = "b", 3000
+    for ask in (lambda: reader(broker).latestOffset(end, ALL), lambda: reader(broker).partitions(first, end)):
+        with pytest.raises(QueueUnusable, match="deleted and declared again since .* set failOnDataLoss"):
+            ask()
+
+
+@pytest.mark.parametrize("next_", [3000, 1000, 500])
+def test_going_on_with_the_new_stream(next_: int, caplog: pytest.LogCaptureFixture) -> None:
+    """From its beginning, however long it is; the switch is in the offset, and replayed as any batch."""
+    broker = Broker(100, next_)
+    broker.id = "b"
+    start = {"s": 1000, "s.id": "a", "s.start": 0, "s.pieces": 1}
+    query = reader(broker, failOnDataLoss="false", minPartitions="2")
+    end = as_json(query.latestOffset(start, ALL))
+    with caplog.at_level(logging.WARNING):
+        found = places(query.partitions(start, end))
+    assert sorted(found.values()) == list(range(100, next_))
+    assert "what was not read of the old one, from 1000 on, is lost to the reader" in caplog.text
+    assert places(reader(broker, failOnDataLoss="false").partitions(start, end)) == found
+    broker.next += 10
+    more = query.latestOffset(end, ALL)
+    assert sorted(places(query.partitions(end, more)).values()) == list(range(next_, next_ + 10))
+    with pytest.raises(QueueUnusable, match="deleted and declared again"):
+        reader(broker).partitions(start, end)
+
+
+def test_a_new_stream_that_is_empty_so_far(caplog: pytest.LogCaptureFixture) -> None:
+    """The switch is an empty batch, once."""
+    broker = Broker(0, 0)
+    broker.id = "b"
+    start = {"s": 1000, "s.id": "a", "s.start": 0, "s.pieces": 1}
+    query = reader(broker, failOnDataLoss="false")
+    end = query.latestOffset(start, ALL)
+    assert end == {"s": 0, "s.id": "b"}
+    with caplog.at_level(logging.WARNING):
+        assert query.partitions(start, end) == []
+    assert "was deleted and declared again" in caplog.text
+    assert query.latestOffset(end, ALL) is end
+    broker.next = 7
+    assert list(places(query.partitions(end, query.latestOffset(end, ALL))).values()) == list(range(7))
+
+
+def test_a_batch_whose_stream_is_no_more(caplog: pytest.LogCaptureFixture) -> None:
+    """It is repeated with as many partitions, all of them empty."""
+    broker = Broker(0, 2000)
+    broker.id = "b"
+    end = {"s": 1000, "s.id": "a", "s.start": 200, "s.pieces": 2, "s.lost": 10}
+    for start in ({"s": 190, "s.id": "a"}, {"s": 0, "s.id": "b", "s.initial": True}):
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            pieces = reader(broker, failOnDataLoss="false").partitions(start, end)
+        assert (len(pieces), places(pieces)) == (2, {})
+        assert "810 messages of stream 's' are lost to the reader: it was deleted and" in caplog.text
+        with pytest.raises(QueueUnusable, match="deleted and declared again"):
+            reader(broker).partitions(start, end)
+
+
+def test_where_the_id_is_not_known() -> None:
+    """A broker that says none, as RabbitMQ; a checkpoint that was written without; and both in turn."""
+    broker = Broker(0, 1000)
+    query = reader(broker)
+    broker.id = "b"
+    assert query.latestOffset({"s": 1000}, ALL) == {"s": 1000}
+    assert query.latestOffset({"s": 900}, ALL) == {"s": 1000, "s.id": "b", "s.start": 900, "s.pieces": 1}
+    broker.id = None
+    start = {"s": 900, "s.id": "a"}
+    end = query.latestOffset(start, ALL)
+    assert end == {"s": 1000, "s.id": "a", "s.start": 900, "s.pieces": 1}
+    assert len(places(query.partitions(start, end))) == 100
+
+
 # --- where a query begins -----------------------------------------------------------------------------
 
 
@@ -261,7 +346,7 @@ def test_progress_shows_the_end_of_the_stream() -> None:
         StreamOffset(7),
         StreamOffset(0, initial=True),
         StreamOffset(9, Cut(3, 4)),
-        StreamOffset(9, Cut(3, 4, 2)),
+        StreamOffset(9, Cut(3, 4, 2), declaration_id="5f"),
     ],
 )
 def test_written_and_read(stream: str, offset: StreamOffset) -> None:
