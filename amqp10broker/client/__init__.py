@@ -4,6 +4,7 @@
 `core`          `ClientCore`: one connection and its sessions, pure: bytes in, bytes out
 `session`       `ClientSession`: a session and its link ends, pure
 `ends`          `SenderEnd`, `ReceiverEnd`, `Delivery`: the link ends of a session, pure
+`checks`        arguments that no frame can carry, refused where they are given
 `options`       `ClientOptions` and the default time-outs
 `outcomes`      `Accepted`, `Rejected` ...: what becomes of a message
 `message`       `Message` and `data_message`: what a program says, to and from bytes

@@ -28,6 +28,7 @@ from typing import Any, Final, Self
 
 from amqp10broker.amqp10.performatives import PORT
 from amqp10broker.client.blocking_links import Receiver, Sender
+from amqp10broker.client.checks import milliseconds
 from amqp10broker.client.core import ClientCore, ClientSession
 from amqp10broker.client.ends import LinkEnd
 from amqp10broker.client.errors import (
@@ -94,11 +95,12 @@ def connect(
         LoginError: the broker refused user and password.
         ConnectionEndedError: the broker closed the connection, with its reason.
         TimedOutError: it took too long.
+        ValueError: an argument fits no frame; nothing was connected, or it is closed.
     """
     options = ClientOptions(
         container_id=container_id or made_up_container_id(),
         hostname=host if hostname is None else hostname,
-        idle_timeout_ms=round(idle_timeout_s * 1000),
+        idle_timeout_ms=milliseconds("idle_timeout_s", idle_timeout_s),
         properties=properties,
         incoming_window=incoming_window,
         frame_size_max_bytes=frame_size_max_bytes,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
+from amqp10broker.client.checks import check_integer
 from amqp10broker.client.ends import Delivery, ReceiverEnd, SenderEnd
 from amqp10broker.client.errors import NO_CREDIT_HINT, ClientError, NotAcceptedError, TimedOutError
 from amqp10broker.client.message import Message
@@ -169,7 +171,7 @@ class Receiver:
         Args:
             count_max: return no more.
             timeout_s: seconds; None takes the client's.
-            count_min: wait for so many, unless the time is over before.
+            count_min: wait for so many, at most `count_max`, unless the time is over before.
 
         Returns:
             `count_min` to `count_max` messages, or fewer when the time was over.
@@ -179,6 +181,8 @@ class Receiver:
         """
         limit = self._client.timeout_s if timeout_s is None else timeout_s
         deadline = time.monotonic() + limit
+        check_integer("count_max", count_max, 0, sys.maxsize)
+        count_min = min(count_min, count_max)  # or it would wait with no room for those that come
         end = self.end
         taken = end.take(count_max)
         try:

@@ -16,6 +16,7 @@ from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import Attach, Source
 from amqp10broker.client.blocking import Client
+from amqp10broker.client.checks import UINT_MAX, check_integer
 from amqp10broker.client.ends import ReceiverEnd, SessionOwner
 from amqp10broker.client.errors import TimedOutError
 
@@ -83,7 +84,9 @@ class BulkReceiver:
 
         Raises:
             ClientError: the link or what it stands on has ended.
+            ValueError: it is no credit.
         """
+        check_integer("credit", credit, 0, UINT_MAX)
         end = self.end
         if end.failure is not None:
             raise end.failure.with_traceback(None)

@@ -28,6 +28,7 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.session_state import SessionState
+from amqp10broker.client.checks import check_text, fields
 from amqp10broker.client.errors import (
     ClientError,
     ConnectionEndedError,
@@ -35,7 +36,7 @@ from amqp10broker.client.errors import (
     SessionEndedError,
 )
 from amqp10broker.client.options import ClientOptions
-from amqp10broker.client.session import ClientSession, ended, fields
+from amqp10broker.client.session import ClientSession, ended
 
 OUTPUT_BUDGET_BYTES: Final = 262_144
 """Transfers written by one `take_output`: enough for one system call to be cheap, and little enough for
@@ -109,8 +110,10 @@ class ClientCore:
                 certificate of the transport; None takes PLAIN if there is a user, else ANONYMOUS.
 
         Raises:
-            ValueError: another mechanism.
+            ValueError: another mechanism; user or password are no Unicode text.
         """
+        check_text("user", user)
+        check_text("password", password)
         if mechanism is None:
             mechanism = "ANONYMOUS" if user is None else "PLAIN"
         match mechanism:
@@ -267,7 +270,7 @@ class ClientCore:
             hostname=options.hostname,
             # Half of what we bear, so that one lost or late frame does no harm (2.4.5).
             idle_time_out_ms=options.idle_timeout_ms // 2 or None,
-            properties=fields(options.properties),
+            properties=fields("properties", options.properties),
         )
 
     def _login_refused(self, code: int) -> str:

@@ -17,6 +17,7 @@ from amqp10broker.amqp10.events import DeliveriesReceived, DeliveriesUpdated, Li
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Accepted, Attach, Flow, Modified, Rejected, Released
 from amqp10broker.amqp10.session import Session
+from amqp10broker.client.checks import UINT_MAX, check_integer
 from amqp10broker.client.errors import (
     ClientError,
     LinkDetachedError,
@@ -316,6 +317,7 @@ class ReceiverEnd(LinkEnd):
 
         Raises:
             ClientError: the link or what it stands on has ended.
+            ValueError: it is no credit.
         """
         self._grant(credit, drain=False)
 
@@ -382,6 +384,7 @@ class ReceiverEnd(LinkEnd):
         self.ready = deque(delivery for delivery in self.ready if delivery.settled)
 
     def _grant(self, credit: int, *, drain: bool) -> None:
+        check_integer("credit", credit, 0, UINT_MAX)
         if self.failure is not None:
             raise self.failure.with_traceback(None)
         self._engine.grant(self.link, credit, drain=drain)

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import Any, Final
 
 from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.errors import DecodeError
+from amqp10broker.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.amqp10.performatives import (
     AMQP_SEQUENCE,
     AMQP_VALUE,
@@ -62,7 +62,7 @@ class Message:
         """The sections in their order.
 
         Raises:
-            EncodeError: a value has no AMQP 1.0 encoding.
+            EncodeError: a value has no AMQP 1.0 encoding, or the body is none of its kind.
         """
         parts: list[bytes] = []
         if self.header is not None:
@@ -75,9 +75,14 @@ class Message:
             parts.append(self.properties.encode())
         if self.application_properties is not None:
             parts.append(_section(APPLICATION_PROPERTIES, dict(self.application_properties)))
-        kind = self.kind or (
-            BodyKind.DATA if isinstance(self.body, (bytes, bytearray, memoryview)) else BodyKind.VALUE
-        )
+        kind = self.kind or (BodyKind.DATA if isinstance(self.body, _BYTES) else BodyKind.VALUE)
+        if self.kind is not None and self.kind is not BodyKind.VALUE:
+            wanted = _LISTS if kind is BodyKind.SEQUENCE else _BYTES
+            if not isinstance(self.body, wanted):
+                raise EncodeError(
+                    f"a body of kind {kind.name} is made of {wanted[0].__name__}, not of "
+                    f"{type(self.body).__name__}: leave kind out, or take BodyKind.VALUE"
+                )
         parts.append(_section(kind.value, self.body))
         if self.footer is not None:
             parts.append(_section(FOOTER, dict(self.footer)))
@@ -142,6 +147,8 @@ _MAPS: Final[Mapping[int, str]] = {
     APPLICATION_PROPERTIES: "application_properties",
     FOOTER: "footer",
 }
+_BYTES: Final = (bytes, bytearray, memoryview)
+_LISTS: Final = (list, tuple)
 _KNOWN: Final = frozenset(SECTION_CODES.values())
 _VALUE_TYPES: Final[Mapping[int, type | tuple[type, ...]]] = {
     DATA: bytes,
@@ -160,7 +167,7 @@ def _section_code(payload: bytes, pos: int, end: int) -> tuple[int, int]:
         raise DecodeError(f"no section begins at byte {pos}: {_LATER}")
     descriptor, start = decode(payload, pos + 1, end)
     code = SECTION_CODES.get(descriptor, descriptor) if isinstance(descriptor, str) else descriptor
-    if code not in _KNOWN:
+    if not isinstance(code, int) or code not in _KNOWN:  # a list or map is no key of a set
         raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
     return int(code), start
 

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from amqp10broker.client.checks import UINT_MAX, check_integer, check_text, fields
+
 TIMEOUT_S: Final = 30.0
 """Default of everything that has to come from the broker sooner or later."""
 CLOSE_TIMEOUT_S: Final = 5.0
@@ -25,7 +27,11 @@ _container_numbers = itertools.count(1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What a connection asks for. All but `container_id` have defaults that suit most programs."""
+    """What a connection asks for. All but `container_id` have defaults that suit most programs.
+
+    Raises:
+        ValueError: one of them fits no frame; the text says which.
+    """
 
     container_id: str
     """Names this program in the broker's status; unique, for link names are unique within it."""
@@ -43,6 +49,16 @@ class ClientOptions:
     """Silence of the broker after which we give it up; 0 for never."""
     properties: Mapping[str, Any] | None = None
     """Of the open frame; shown by the broker."""
+
+    def __post_init__(self) -> None:
+        check_text("container_id", self.container_id)
+        check_text("hostname", self.hostname)
+        check_integer("frame_size_max_bytes", self.frame_size_max_bytes, 512, UINT_MAX)
+        check_integer("channel_max", self.channel_max, 0, 65_535)
+        check_integer("handle_max", self.handle_max, 0, UINT_MAX)
+        check_integer("incoming_window", self.incoming_window, 1, UINT_MAX)
+        check_integer("idle_timeout_ms", self.idle_timeout_ms, 0, UINT_MAX)
+        fields("properties", self.properties)
 
 
 def made_up_container_id() -> str:

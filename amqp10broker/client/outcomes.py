@@ -9,6 +9,7 @@ from typing import Any
 from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.amqp10.performatives import Accepted, Error, Modified, Rejected, Released
 from amqp10broker.amqp10.types import Symbol
+from amqp10broker.client.checks import check_text, fields
 from amqp10broker.client.ends import SenderEnd
 from amqp10broker.client.message import Message
 
@@ -19,7 +20,11 @@ def rejected(condition: str = "", description: str = "") -> Rejected:
     Args:
         condition: an error condition for the sender, such as ``amqp:decode-error``; empty for no reason.
         description: a sentence for the sender's log.
+
+    Raises:
+        ValueError: the condition is not ASCII, or the description no Unicode text.
     """
+    check_text("description", description)
     error = Error(condition=Symbol(condition), description=description or None) if condition else None
     return Rejected(error=error)
 
@@ -36,13 +41,14 @@ def modified(
         delivery_failed: count this as a failed attempt.
         undeliverable_here: not to this link again.
         annotations: merged into message-annotations; keys start with ``x-``.
+
+    Raises:
+        ValueError: an annotation has no AMQP 1.0 encoding.
     """
     return Modified(
         delivery_failed=delivery_failed,
         undeliverable_here=undeliverable_here,
-        message_annotations=None
-        if annotations is None
-        else {Symbol(name): value for name, value in annotations.items()},
+        message_annotations=fields("annotations", annotations),
     )
 
 

@@ -23,6 +23,7 @@ from amqp10broker.amqp10.performatives import Error, SenderSettleMode, Source, T
 from amqp10broker.amqp10.session import ROLE_RECEIVER, ROLE_SENDER, Session
 from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.amqp10.types import Symbol
+from amqp10broker.client.checks import UINT_MAX, ULONG_MAX, check_integer, check_text, fields
 from amqp10broker.client.ends import LinkEnd, ReceiverEnd, SenderEnd
 from amqp10broker.client.errors import ClientError, SessionEndedError, said
 
@@ -92,14 +93,19 @@ class ClientSession:
             settled: send without asking for outcomes.
             properties: of the attach.
             name: of the link; None makes one up.
+
+        Raises:
+            ValueError: an argument fits no frame; nothing was sent.
         """
+        check_text("address", address)
+        check_text("name", name)
         link = self.engine.attach(
             self._link_name(address, name),
             ROLE_SENDER,
             source=Source(),
             target=Target(address=address),
             snd_settle_mode=SenderSettleMode.SETTLED if settled else SenderSettleMode.UNSETTLED,
-            properties=fields(properties),
+            properties=fields("properties", properties),
         )
         assert type(link) is SenderLink
         return SenderEnd(self, link, address)
@@ -130,7 +136,14 @@ class ClientSession:
             properties: of the attach.
             name: of the link; None makes one up.
             end_type: what to make of it.
+
+        Raises:
+            ValueError: an argument fits no frame; nothing was sent.
         """
+        check_text("address", address)
+        check_text("name", name)
+        check_integer("credit", credit_limit, 0, UINT_MAX)
+        check_integer("max_message_size_bytes", max_message_size_bytes, 0, ULONG_MAX)
         if address is None:
             source = Source(
                 dynamic=True,
@@ -138,7 +151,7 @@ class ClientSession:
                 capabilities=(_TEMPORARY_QUEUE,),
             )
         else:
-            source = Source(address=address, filter=fields(filters))
+            source = Source(address=address, filter=fields("filters", filters))
         link = self.engine.attach(
             self._link_name(address, name),
             ROLE_RECEIVER,
@@ -148,7 +161,7 @@ class ClientSession:
             credit_limit=credit_limit,
             max_message_size=max_message_size_bytes,
             desired_capabilities=tuple(map(Symbol, desired_capabilities)) or None,
-            properties=fields(properties),
+            properties=fields("properties", properties),
         )
         assert type(link) is ReceiverLink
         return end_type(self, link, address, credit_limit)
@@ -243,8 +256,3 @@ def ended(kind: type[ClientError], what: str, error: Error | None) -> ClientErro
         condition=None if error is None else str(error.condition),
         description="" if error is None else error.description or "",
     )
-
-
-def fields(given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
-    """A map of the type `fields`, which has symbols for keys."""
-    return None if given is None else {Symbol(name): value for name, value in given.items()}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import itertools
 import ssl
+import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -24,6 +25,7 @@ import trio
 import trio.lowlevel
 
 from amqp10broker.amqp10.performatives import PORT
+from amqp10broker.client.checks import check_integer
 from amqp10broker.client.core import ClientCore, ClientSession
 from amqp10broker.client.ends import Delivery, LinkEnd, ReceiverEnd, SenderEnd
 from amqp10broker.client.errors import (
@@ -411,6 +413,8 @@ class Receiver:
     ) -> list[Delivery]:
         """As `blocking.Receiver.receive_many`."""
         deadline = trio.current_time() + (self._client.timeout_s if timeout_s is None else timeout_s)
+        check_integer("count_max", count_max, 0, sys.maxsize)
+        count_min = min(count_min, count_max)  # or it would wait with no room for those that come
         end = self.end
         taken = end.take(count_max)
         try:

@@ -33,6 +33,8 @@ from amqp10broker.spark.tls_files import tls_context
 
 CONNECT_TIMEOUT_S: Final = 10.0
 """For one attempt, of which there may be several."""
+_ATTEMPT_MIN_S: Final = 5.0
+"""Brokers take a second or more before they answer a wrong password: that is not the same as no answer."""
 
 T = TypeVar("T")
 
@@ -87,7 +89,7 @@ def dial(options: ConnectionOptions, *, purpose: str, incoming_window: int = 204
         user=options.username,
         password=options.password,
         container_id=f"spark-{purpose}-{made_up_container_id()}",
-        timeout_s=min(CONNECT_TIMEOUT_S, max(1.0, options.retry_timeout_s)),
+        timeout_s=min(CONNECT_TIMEOUT_S, max(_ATTEMPT_MIN_S, options.retry_timeout_s)),
         hostname=None if options.vhost is None else f"vhost:{options.vhost}",
         properties={"product": "amqp10broker-spark"},
         incoming_window=incoming_window,

@@ -253,6 +253,40 @@ def test_a_link_that_breaks_while_sending_tells_what_is_known(client: Client, qu
     assert raised.value.outcomes[-1] is None
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        lambda client: client.sender("\ud800"),
+        lambda client: client.sender("q", properties={"a": object()}),
+        lambda client: client.receiver("\ud800"),
+        lambda client: client.receiver("q", credit=2**32),
+        lambda client: client.receiver("q", credit=-1),
+        lambda client: client.receiver("q", max_message_size_bytes=-1),
+        lambda client: client.receiver("q", filters={"a": object()}),
+        lambda client: client.receiver("q", credit=0).grant(2**32),
+        lambda client: client.receiver("q", credit=0).fetch(2**32),
+        lambda client: client.receiver("q").receive_many(-1),
+    ],
+)
+def test_an_argument_that_fits_no_frame(
+    client: Client, queue: str, attempt: Callable[[Client], None]
+) -> None:
+    """It is an error of the call, and the connection goes on; written later, it would end it."""
+    with pytest.raises(ValueError):
+        attempt(client)
+    client.sender(queue).send(data_message(b"x"))
+
+
+def test_no_room_for_what_is_there(client: Client, queue: str) -> None:
+    """Asked for none, or for fewer than the least number: it does not wait for room."""
+    client.sender(queue).send_many([data_message(b"x")] * 3)
+    receiver = client.receiver(queue)
+    assert len(receiver.receive_many(1)) == 1
+    assert receiver.receive_many(0) == []
+    assert len(receiver.receive_many(1, count_min=5)) == 1
+    assert len(receiver.receive_many(5, count_min=1)) == 1
+
+
 def test_wrong_password(broker: BrokerProcess) -> None:
     with pytest.raises(LoginError, match="correct them"):
         connect(broker.host, broker.port, user="guest", password="wrong")

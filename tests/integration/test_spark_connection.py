@@ -85,6 +85,12 @@ def test_bad_password(broker: BrokerProcess) -> None:
     assert "hunter2" not in words
 
 
+def test_a_bad_password_is_told_however_short_the_patience(broker: BrokerProcess) -> None:
+    """The broker answers it after a second, and that is not the same as no answer."""
+    given = options(f"amqp://guest:hunter2@{broker.host}:{broker.port}", retryTimeout="100ms")
+    assert "does not let user 'guest' in by SASL PLAIN" in said(given, BrokerRefused)
+
+
 def test_wrong_virtual_host(broker: BrokerProcess) -> None:
     url = f"amqp://guest:guest@{broker.host}:{broker.port}/nowhere"
     words = said(options(url), BrokerRefused)

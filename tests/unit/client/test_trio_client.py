@@ -276,3 +276,26 @@ async def test_nobody_listens() -> None:
     with pytest.raises(ConnectError, match="start the broker"):
         async with connect("127.0.0.1", 1):
             raise AssertionError("connected")
+
+
+async def test_an_argument_that_fits_no_frame(autojump_clock: MockClock, broker: Broker) -> None:
+    """An error of the call, and no group out of the task that writes; the connection goes on."""
+    async with client_of(broker) as client:
+        for attempt in (
+            lambda: client.sender("\ud800"),
+            lambda: client.sender("q", properties={"a": object()}),
+            lambda: client.receiver("q", credit=2**32),
+        ):
+            with pytest.raises(ValueError):
+                await attempt()
+        await (await client.sender("q")).send(data_message(b"x"))
+
+
+async def test_no_room_for_what_is_there(autojump_clock: MockClock, broker: Broker) -> None:
+    """Asked for none, or for fewer than the least number: it does not wait for room."""
+    async with client_of(broker) as client:
+        await (await client.sender("q")).send_many([data_message(b"x")] * 3)
+        receiver = await client.receiver("q")
+        assert len(await receiver.receive_many(1)) == 1
+        assert await receiver.receive_many(0) == []
+        assert len(await receiver.receive_many(1, count_min=5)) == 1

@@ -1,0 +1,80 @@
+"""Arguments that no frame can carry, refused where the program gives them.
+
+What goes out is encoded when it is written, by whoever waits next, or by a task of its own: a value that has
+no encoding would fail there, far from the call that brought it, and break the connection for all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from amqp10broker.amqp10.codec import encode
+from amqp10broker.amqp10.errors import EncodeError
+from amqp10broker.amqp10.types import Symbol
+
+UINT_MAX: Final = 4_294_967_295
+ULONG_MAX: Final = 18_446_744_073_709_551_615
+_MS_MAX: Final = UINT_MAX
+
+
+def check_integer(name: str, value: int, least: int, most: int) -> None:
+    """A number has to fit its field.
+
+    Raises:
+        ValueError: it is no integer of the range; the text says which argument, and the range.
+    """
+    if not isinstance(value, int) or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}; give an integer from {least} to {most}")
+
+
+def check_text(name: str, value: str | None) -> None:
+    """A text has to have a form in UTF-8, which lone surrogates have not.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise ValueError(f"{name} is {value!r}; give a text")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} has half a character in it, a lone surrogate: give Unicode text") from error
+
+
+def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | None:
+    """A map of the type `fields`, which has symbols for keys (part 2, section 2.8.15).
+
+    Args:
+        name: of the argument.
+        given: texts to values; None for no map.
+
+    Raises:
+        ValueError: a key is no ASCII text, or a value has no AMQP 1.0 encoding.
+    """
+    if given is None:
+        return None
+    made: dict[Symbol, Any] = {}
+    for key, value in given.items():
+        try:
+            made[Symbol(key)] = value
+            encode(value)
+        except (EncodeError, AttributeError) as error:
+            raise ValueError(f"{name} has {key!r}: {value!r}, which cannot be sent: {error}") from error
+    return made
+
+
+def milliseconds(name: str, seconds: float) -> int:
+    """Seconds as the field of a frame has them.
+
+    Raises:
+        ValueError: they do not fit it.
+    """
+    if not 0 <= seconds <= _MS_MAX / 1000:
+        raise ValueError(f"{name} is {seconds!r}; give seconds from 0 to {_MS_MAX // 1000}")
+    return round(seconds * 1000)
+
+
+__all__ = ["UINT_MAX", "ULONG_MAX", "check_integer", "check_text", "fields", "milliseconds"]

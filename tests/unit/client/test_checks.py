@@ -1,0 +1,96 @@
+"""Arguments that no frame can carry: refused by the call that brings them, and the connection lives on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.amqp10.errors import DecodeError, EncodeError
+from amqp10broker.client.checks import check_integer, check_text, fields, milliseconds
+from amqp10broker.client.message import BodyKind, Message, decode_message
+from amqp10broker.client.options import ClientOptions
+from amqp10broker.client.outcomes import modified, rejected
+
+HALF = "\ud800"
+UINT = 2**32
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"container_id": HALF}, "container_id has half a character"),
+        ({"container_id": 5}, "container_id is 5; give a text"),
+        ({"hostname": HALF}, "hostname has half a character"),
+        (
+            {"frame_size_max_bytes": 511},
+            "frame_size_max_bytes is 511; give an integer from 512 to",
+        ),
+        ({"frame_size_max_bytes": UINT}, "frame_size_max_bytes is 4294967296"),
+        ({"channel_max": 65_536}, "channel_max is 65536"),
+        ({"handle_max": -1}, "handle_max is -1"),
+        ({"incoming_window": 0}, "incoming_window is 0; give an integer from 1"),
+        ({"idle_timeout_ms": UINT}, "idle_timeout_ms is"),
+        ({"properties": {"a": object()}}, "properties has 'a': <object"),
+        ({"properties": {"ü": 1}}, "properties has 'ü': 1, which cannot be sent: a symbol is ASCII only"),
+        ({"properties": {1: 2}}, "properties has 1: 2"),
+        ({"properties": {"a": 2**70}}, "is no long"),
+    ],
+)
+def test_what_a_connection_cannot_ask_for(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError) as raised:
+        ClientOptions(**{"container_id": "c", **given})
+    assert message in str(raised.value)
+
+
+def test_what_it_can_ask_for() -> None:
+    ClientOptions(container_id="", frame_size_max_bytes=512, incoming_window=1, idle_timeout_ms=UINT - 1)
+    assert fields("properties", None) is None
+    assert fields("properties", {"a": None, "b": [1, {}]}) == {"a": None, "b": [1, {}]}
+    assert milliseconds("idle_timeout_s", 0.0015) == 2
+    check_text("address", None)
+    check_integer("credit", 0, 0, 5)
+
+
+@pytest.mark.parametrize("seconds", [-1, float("inf"), float("nan"), 1e12])
+def test_times_that_are_none(seconds: float) -> None:
+    with pytest.raises(ValueError, match="idle_timeout_s is .*; give seconds from 0 to 4294967"):
+        milliseconds("idle_timeout_s", seconds)
+
+
+def test_outcomes() -> None:
+    with pytest.raises(ValueError, match="a symbol is ASCII only"):
+        rejected("ü")
+    with pytest.raises(ValueError, match="description has half a character"):
+        rejected("amqp:decode-error", HALF)
+    with pytest.raises(ValueError, match="annotations has 'x-a': <object"):
+        modified(annotations={"x-a": object()})
+
+
+@pytest.mark.parametrize(
+    ("body", "kind"),
+    [
+        (5, BodyKind.DATA),
+        ("text", BodyKind.DATA),
+        (None, BodyKind.DATA),
+        (b"x", BodyKind.SEQUENCE),
+        (5, BodyKind.SEQUENCE),
+    ],
+)
+def test_a_body_that_is_none_of_its_kind(body: Any, kind: BodyKind) -> None:
+    """The broker would end the link for it."""
+    with pytest.raises(EncodeError, match=f"a body of kind {kind.name} is made of .*: leave kind out"):
+        Message(body, kind=kind).encode()
+
+
+def test_bodies_of_each_kind() -> None:
+    assert decode_message(Message(bytearray(b"x"), kind=BodyKind.DATA).encode()).body == b"x"
+    assert decode_message(Message((1, 2), kind=BodyKind.SEQUENCE).encode()).body == [1, 2]
+    assert decode_message(Message([1, 2], kind=BodyKind.VALUE).encode()).body == [1, 2]
+
+
+@pytest.mark.parametrize("descriptor", [b"\xc1\x01\x00", b"\xc0\x02\x01\x40", b"\x40", b"\x41", b"\xa1\x01x"])
+def test_a_section_whose_descriptor_is_no_number(descriptor: bytes) -> None:
+    """Also a list or a map, which cannot be looked up."""
+    with pytest.raises(DecodeError, match="unknown section"):
+        decode_message(b"\x00" + descriptor + b"\x40")
