@@ -117,9 +117,19 @@ def _hidden(
     ]
     if not alike:
         return []
-    names = ", ".join(f"{describe_settings(one)} ({apart:.0%})" for one, apart in alike[:_NAMED_MAX])
-    more = f" and {len(alike) - _NAMED_MAX} more" if len(alike) > _NAMED_MAX else ""
-    return [f"noise hides whether these are as good as the best, too: {names}{more}"]
+    names = named([(describe_settings(one), f"{apart:.0%}") for one, apart in alike])
+    return [f"noise hides whether these are as good as the best, too: {names}"]
+
+
+def named(found: Sequence[tuple[str, str]]) -> str:
+    """The first few of things and what is to be said of each: ``170 / 400 / 256 (8%) and 3 more``."""
+    names = ", ".join(f"{name} ({said})" for name, said in found[:_NAMED_MAX])
+    return f"{names} and {len(found) - _NAMED_MAX} more" if len(found) > _NAMED_MAX else names
+
+
+def beside_bound(mean: float, bound: float) -> float:
+    """How far a mean is from a bound, as a share of the bound."""
+    return abs(mean / bound - 1) if bound else math.inf
 
 
 def held_back(

@@ -4,13 +4,16 @@ Of all settings whose mean is within `TOLERANCE` of the best, the smallest are r
 credit or window does not buy in speed costs memory, and makes one link wait for another. Settings that are
 further behind in the mean are not recommended even if the noise is so large that they cannot be told from
 the best; that they cannot is then said (`docs/adr/0022`).
+
+What a broker records by itself is no experiment: its settings may have been changed while the load changed,
+too. Of such runs it is told what was seen, and nothing is recommended.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from amqp10broker.analysis.configurations import (
@@ -19,13 +22,15 @@ from amqp10broker.analysis.configurations import (
     describe_group,
     describe_settings,
 )
-from amqp10broker.analysis.evidence import held_back, weaknesses
+from amqp10broker.analysis.evidence import beside_bound, held_back, named, smallest_visible, weaknesses
 from amqp10broker.analysis.statistics import Estimate, estimate
 
 TOLERANCE: Final = 0.05
 """Share of the best that a smaller setting may give up."""
 SUSTAINED: Final = 0.98
 """Share of the asked rate that counts as sustaining it: a window cuts the last messages off."""
+OWN_RECORDING: Final = "broker"
+"""The benchmark of runs that a broker recorded by itself, with whatever load there was."""
 SAME_RATE: Final = 0.05
 """A run limited to a rate within this share of the asked one was measured at that rate."""
 
@@ -122,6 +127,10 @@ class Undecided:
     group: str
     aim: str
     reason: str
+    seen: tuple[str, ...] = ()
+    """What the runs show all the same, for whoever knows more about them."""
+    instead: str = ""
+    """What to do to get a recommendation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,10 +155,30 @@ def recommend_all(
     groups: Iterable[Sequence[ConfigurationFigures]], aim: Aim
 ) -> list[Recommendation | Undecided]:
     """One answer for each group."""
-    return [
-        recommend(describe_group(members[0].group), [candidate_of(each) for each in members], aim)
-        for members in groups
-    ]
+    found = []
+    for members in groups:
+        one = recommend(describe_group(members[0].group), [candidate_of(each) for each in members], aim)
+        found.append(_seen_only(one) if members[0]["benchmark"] == OWN_RECORDING else one)
+    return found
+
+
+def _seen_only(one: Recommendation | Undecided) -> Undecided:
+    """What can be said of runs whose load nobody has held the same."""
+    instead = (
+        "offer the same load with each setting: python -m benchmarks sweep --record DIR, and analyse that DIR"
+    )
+    if isinstance(one, Undecided):
+        return replace(one, instead=instead)
+    figure = f"{one.figure} {written(one.chosen_figure.mean)} {one.unit} with {one.chosen.name()}"
+    seen = (f"{figure}: {'; '.join(one.reasons)}", *one.weak)
+    return Undecided(
+        one.group,
+        one.aim,
+        "the broker recorded whatever load there was, and nobody knows whether it was the same with each "
+        "setting: a difference may be one of the loads and not of the settings",
+        seen,
+        instead,
+    )
 
 
 def candidate_of(figures: ConfigurationFigures) -> Candidate:
@@ -200,15 +229,17 @@ def _for_latency(group: str, measured: list[Candidate], aim: Aim) -> Recommendat
     at_rate = [one for one in measured if one.rate_limit_per_s and _near(one.rate_limit_per_s, wanted)]
     sustain = [one for one in at_rate or measured if _mean(one.throughput_per_s) >= SUSTAINED * wanted]
     able = _one_each(sustain, lambda one: abs((one.rate_limit_per_s or _mean(one.throughput_per_s)) - wanted))
+    unsure = _unsure_of_rate(at_rate or measured, wanted)
     if not able:
         top = max(_mean(one.throughput_per_s) for one in at_rate or measured)
-        return Undecided(group, aim.describe(), f"no setting sustains that rate; the most was {top:,.0f}/s")
+        reason = f"no setting sustains that rate; the most was {top:,.0f}/s"
+        return Undecided(group, aim.describe(), "; ".join([reason, *unsure]))
     figure = next((one for one in _LATENCIES if all(one.values(each) for each in able)), None)
     if figure is None:
         return Undecided(group, aim.describe(), "latencies were not recorded for every setting")
     settings = {one.settings for one in at_rate or measured}
     reasons = [f"{len(able)} of {len(settings)} settings sustain {wanted:,.0f}/s"]
-    weak = []
+    weak = unsure
     if not at_rate:
         weak.append(
             f"no run was limited to {wanted:,.0f}/s: these latencies are those at full speed, where messages "
@@ -224,10 +255,42 @@ def _for_memory(group: str, measured: list[Candidate], aim: Aim) -> Recommendati
     reasons = [
         f"{len(keepers)} of {len(pool)} settings keep {aim.keep:.0%} of the best {most:,.0f} messages/s"
     ]
+    weak += _unsure_of_share(pool, most, aim.keep)
     if not all(one.memory_bytes for one in keepers):
         weak.append("resident memory was not recorded for all of them: the smallest settings are taken")
         return _choose(group, aim, _THROUGHPUT, pool, measured, reasons, weak, give_up=1 - aim.keep)
     return _choose(group, aim, _MEMORY, keepers, measured, reasons, weak)
+
+
+def _unsure_of_rate(tried: Sequence[Candidate], wanted: float) -> list[str]:
+    """Settings that may sustain a rate, or may not.
+
+    By the scatter of each alone and not of all together: what a limit holds at the rate does not scatter,
+    and what cannot follow does.
+    """
+    bound = SUSTAINED * wanted
+    unsure = []
+    for one in tried:
+        known = estimate(one.throughput_per_s)
+        if known is not None and known.half_width is not None and abs(known.mean - bound) < known.half_width:
+            unsure.append((one.name(), f"{known.mean:,.0f} ± {known.half_width:,.0f}/s"))
+    return [f"noise hides whether these sustain {wanted:,.0f}/s: {named(unsure)}"] if unsure else []
+
+
+def _unsure_of_share(pool: Sequence[Candidate], most: float, keep: float) -> list[str]:
+    """Settings that may keep a share of the best throughput, or may not."""
+    visible = smallest_visible([one.throughput_per_s for one in pool])
+    means = [(one, _mean(one.throughput_per_s)) for one in pool]
+    unsure = [
+        (one.name(), f"{mean / most:.0%} of it")
+        for one, mean in means
+        # The best keeps all of its own throughput, however far it scatters.
+        if mean < most and visible is not None and beside_bound(mean, keep * most) < visible
+    ]
+    if not unsure:
+        return []
+    text = f"noise hides whether these keep {keep:.0%} of the best throughput (it hides {visible:.1%})"
+    return [f"{text}: {named(unsure)}"]
 
 
 def _choose(

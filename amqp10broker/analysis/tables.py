@@ -71,7 +71,13 @@ def recommendation_row(one: Recommendation | Undecided) -> Row:
     row: Row = {"group": one.group, "aim": one.aim}
     if isinstance(one, Undecided):
         names = ("settings", "figure", "mean", "low", "high", "best", "best_mean", "as_good", "command_line")
-        return {**row, **dict.fromkeys(names), "reasons": one.reason, "weak": None, "notes": None}
+        return {
+            **row,
+            **dict.fromkeys(names),
+            "reasons": "; ".join([one.reason, *one.seen]),
+            "weak": None,
+            "notes": None,
+        }
     return {
         **row,
         "settings": one.chosen.name(),

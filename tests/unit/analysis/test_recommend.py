@@ -7,8 +7,19 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from amqp10broker.analysis.recommend import Aim, Candidate, Recommendation, Undecided, recommend
+from amqp10broker.analysis.cells import Cell
+from amqp10broker.analysis.configurations import configurations, groups
+from amqp10broker.analysis.figures import Measured, measure
+from amqp10broker.analysis.recommend import (
+    Aim,
+    Candidate,
+    Recommendation,
+    Undecided,
+    recommend,
+    recommend_all,
+)
 from amqp10broker.analysis.telling import all_told, told
+from amqp10broker.flowevents.schema import RUN_FIELDS, Kind
 
 
 def candidates(
@@ -196,6 +207,97 @@ def test_without_a_record_of_memory_the_smallest_settings_are_taken() -> None:
     found = chosen(recommend("g", candidates(knee), Aim("memory", keep=0.4)))
     assert found.chosen.settings == (50, 400, 256)
     assert any("memory was not recorded" in weak for weak in found.weak)
+
+
+NOISY = (
+    Candidate((50, 400, 256), (100.0, 55.0, 145.0), memory_bytes=(4.0e7, 4.01e7, 4.02e7)),
+    Candidate((170, 400, 256), (20.0, 19.0, 21.0), memory_bytes=(3.0e7, 3.01e7, 3.02e7)),
+    Candidate((1000, 400, 256), (110.0, 70.0, 150.0), memory_bytes=(9.0e7, 9.01e7, 9.02e7)),
+)
+"""Throughputs that nobody can tell apart, and memory that everybody can."""
+
+
+def test_noise_that_hides_whether_a_setting_keeps_the_throughput_is_said() -> None:
+    """100 and 110 messages a second are no difference here, and 40 and 90 MB hang on it."""
+    found = chosen(recommend("g", NOISY, Aim("memory")))
+    assert found.chosen.settings == (1000, 400, 256)
+    (weak,) = [weak for weak in found.weak if "keep 95% of the best" in weak]
+    assert weak.startswith("noise hides whether these keep 95% of the best throughput (it hides ")
+    assert weak.endswith("): 50 / 400 / 256 (91% of it)")
+
+
+def test_a_setting_that_may_not_keep_the_throughput_is_named_though_it_is_chosen() -> None:
+    """The bound is 99, below its mean of 100."""
+    found = chosen(recommend("g", NOISY, Aim("memory", keep=0.9)))
+    assert found.chosen.settings == (50, 400, 256)
+    assert any("whether these keep 90%" in weak and "50 / 400 / 256 (91%" in weak for weak in found.weak)
+
+
+def test_throughputs_that_are_told_apart_hide_nothing() -> None:
+    """Repetitions that scatter by a thousandth."""
+    pool = [
+        Candidate((credit, 400, 256), (rate, rate * 1.001, rate * 0.999), memory_bytes=(memory,) * 2)
+        for credit, rate, memory in ((50, 30_000.0, 4e7), (170, 58_200.0, 5e7), (1000, 60_000.0, 1e8))
+    ]
+    found = chosen(recommend("g", pool, Aim("memory")))
+    assert not any("keep 95%" in weak for weak in found.weak)
+
+
+def at_rate(credit: int, rates: tuple[float, ...], p99_ms: float) -> Candidate:
+    """Measured at 100 messages a second."""
+    return Candidate((credit, 400, 256), rates, (p99_ms,) * len(rates), rate_limit_per_s=100.0)
+
+
+def test_noise_that_hides_whether_a_setting_sustains_the_rate_is_said() -> None:
+    """60 to 140 messages a second are 100 in the mean; what holds the rate is not blamed for it."""
+    pool = [at_rate(170, (100.0, 60.0, 140.0), 1.0), at_rate(1000, (100.0, 99.9, 100.1), 3.0)]
+    found = chosen(recommend("g", pool, Aim("latency", 100)))
+    assert found.chosen.settings == (170, 400, 256)
+    (weak,) = [weak for weak in found.weak if "sustain" in weak]
+    assert weak == "noise hides whether these sustain 100/s: 170 / 400 / 256 at 100/s (100 ± 99/s)"
+
+
+def test_noise_that_hides_whether_anything_sustains_the_rate_is_said() -> None:
+    """There is no recommendation, and perhaps there could be one."""
+    found = recommend(
+        "g", [at_rate(50, (90.0, 70.0, 110.0), 1.0), at_rate(170, (20.0, 20.0), 1.0)], Aim("latency", 100)
+    )
+    assert isinstance(found, Undecided)
+    assert found.reason == (
+        "no setting sustains that rate; the most was 90/s; noise hides whether these sustain 100/s: "
+        "50 / 400 / 256 at 100/s (90 ± 50/s)"
+    )
+
+
+def of_run(benchmark: str, credit: int, per_s: float) -> Measured:
+    """One run with a throughput."""
+    row = {name: None for name, _ in RUN_FIELDS} | {
+        "run_id": f"r{credit}", "benchmark": benchmark, "case": "", "began_ns": 0, "ended_ns": 10**9,
+        "max_link_credit": credit, "max_incoming_window": 400, "max_queue_credit": 256, "settings": "{}",
+    }  # fmt: skip
+    sums = dict.fromkeys(Cell.__dataclass_fields__, 0) | {"kind": int(Kind.LINK_OUT), "n": round(per_s)}
+    return measure(row, [Cell(**{**sums, "run_id": row["run_id"], "bucket": None, "amqp091": False})])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("credits", [(50, 170), (170,)])
+def test_what_a_broker_recorded_by_itself_is_told_and_not_recommended(credits: tuple[int, ...]) -> None:
+    """Its load may have been another one with each setting, and nobody knows."""
+
+    def answer(benchmark: str) -> Recommendation | Undecided:
+        runs = [of_run(benchmark, credit, 1000.0 * credit) for credit in credits]
+        (found,) = recommend_all(groups(configurations(runs)), Aim())
+        return found
+
+    found = answer("broker")
+    assert isinstance(found, Undecided)
+    said = told(found)
+    assert "instead: offer the same load with each setting: python -m benchmarks sweep --record DIR" in said
+    assert "serve --max-link-credit" not in all_told([found])
+    if len(credits) > 1:
+        assert "nobody knows whether it was the same with each setting" in said
+        assert "seen: throughput 170,000 messages/s with 170 / 400 / 256" in said
+        assert all(line.strip() in all_told([found]) for line in said.splitlines()[2:])
+        assert isinstance(answer("sweep"), Recommendation)
 
 
 def test_dropped_events_and_unfinished_runs_are_weak_evidence() -> None:
