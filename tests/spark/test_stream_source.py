@@ -191,6 +191,62 @@ def test_retention_loss_fails_the_query_or_is_passed_over(
     assert written(spark, tmp_path) == [*range(100), *range(first, 5100)]
 
 
+def test_a_batch_that_is_repeated_is_cut_as_it_was(
+    spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path
+) -> None:
+    """Also the first, for which Spark asks anew where to begin; with another option, and after retention."""
+    register(spark)
+    declare(broker, queue, **SMALL_SEGMENTS)
+    fill(broker, queue, 800)
+
+    def places(*, fails: bool = False, **more: Any) -> dict[tuple[int, int], int]:
+        """The offset in each place, as the sink counts places: partition and row."""
+        found: dict[tuple[int, int], int] = {}
+
+        def look(rows: DataFrame, batch: int) -> None:
+            assert batch == 0
+            numbered = rows.select("offset", f.spark_partition_id().alias("partition")).collect()
+            for partition in {row.partition for row in numbered}:
+                offsets = [row.offset for row in numbered if row.partition == partition]
+                found.update({(partition, place): offset for place, offset in enumerate(offsets)})
+            if fails:
+                raise RuntimeError("not done")
+
+        reader = spark.readStream.format("amqp10").option("url", url_of(broker)).option("stream", queue)
+        query = (
+            reader.option("maxOffsetsPerTrigger", 800)
+            .options(**more)
+            .load()
+            .writeStream.foreachBatch(look)
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(once=True)
+            .start()
+        )
+        try:
+            query.awaitTermination()
+        except StreamingQueryException:
+            if not fails:
+                raise
+        finally:
+            query.stop()
+        return found
+
+    before = places(fails=True, minPartitions=4)
+    assert sorted(before.values()) == list(range(800))
+    assert places(fails=True, minPartitions=3) == before
+    first, filled = 0, 800
+    while first < 150:  # retention goes by segments, whose size in messages is the broker's affair
+        fill(broker, queue, 50, first=filled)
+        filled += 50
+        with client_of(broker) as client:
+            first = ends_of(client, queue, 5.0).bounds().first
+    with pytest.raises(StreamingQueryException, match=f"{first} messages of stream '{queue}' are lost"):
+        places(minPartitions=4)
+    after = places(minPartitions=3, failOnDataLoss="false")
+    assert sorted(after.values()) == list(range(first, 800))
+    assert all(before.get(place, offset) == offset for place, offset in after.items())
+
+
 def test_filters(spark: SparkSession, load: Load, broker: BrokerProcess, queue: str) -> None:
     """The broker's filter; and with pushdown Spark's own conditions, with the same rows as without."""
     declare(broker, queue)
