@@ -88,8 +88,7 @@ class BulkReceiver:
         """
         check_integer("credit", credit, 0, UINT_MAX)
         end = self.end
-        if end.failure is not None:
-            raise end.failure.with_traceback(None)
+        end.check()
         self._goal = end.received + credit
         self._client.session.engine.grant(end.link, credit, drain=drain)
 

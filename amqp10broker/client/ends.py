@@ -23,6 +23,7 @@ from amqp10broker.client.errors import (
     LinkDetachedError,
     LinkRefusedError,
     MessageTooLargeError,
+    SessionEndedError,
     said,
 )
 from amqp10broker.client.message import Message, decode_message
@@ -83,6 +84,7 @@ class LinkEnd:
         self._session = session
         self._engine = session.engine
         self._failure: ClientError | None = None
+        self._detached_here = False
         self._end = link
         link.app = self
 
@@ -96,8 +98,24 @@ class LinkEnd:
         """Whether the broker has answered our detach, or nothing can answer it any more."""
         return self._end.state is LinkState.DETACHED or self.failure is not None
 
+    def check(self) -> None:
+        """Whether the link can still be used; a frame for one that is gone would end the whole session.
+
+        Raises:
+            ClientError: the link or what it stands on has ended, by the broker or by this program.
+        """
+        if self.failure is not None:
+            raise self.failure.with_traceback(None)
+        if self._engine.ended:
+            raise SessionEndedError("this program has ended the session: begin another one")
+        if self._detached_here:
+            raise LinkDetachedError(
+                "this program has detached the link: attach another one", address=self.address
+            )
+
     def detach(self) -> None:
         """Close the link; `detached` comes to hold. Unsettled deliveries go back to the queue."""
+        self._detached_here = True
         if self._end.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT) and self.failure is None:
             self._engine.detach(self._end)
             self.attached = False
@@ -179,8 +197,7 @@ class SenderEnd(LinkEnd):
             MessageTooLargeError: one is larger than the link takes; none was handed over.
             ValueError: one is no encoded message; none was handed over.
         """
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)
+        self.check()
         limit = self.link.peer_max_message_size
         if limit and payloads and (largest := max(map(len, payloads))) > limit:
             raise MessageTooLargeError(largest, limit)
@@ -357,8 +374,7 @@ class ReceiverEnd(LinkEnd):
         Raises:
             ClientError: the link or what it stands on has ended, and the messages are somebody else's.
         """
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)
+        self.check()
         ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
         if ids:
             self._engine.settle_received(ids, outcome)
@@ -385,8 +401,7 @@ class ReceiverEnd(LinkEnd):
 
     def _grant(self, credit: int, *, drain: bool) -> None:
         check_integer("credit", credit, 0, UINT_MAX)
-        if self.failure is not None:
-            raise self.failure.with_traceback(None)
+        self.check()
         self._engine.grant(self.link, credit, drain=drain)
 
 

@@ -14,6 +14,7 @@ import pytest
 from amqp10broker.amqp10.connection import HEADER_SASL
 from amqp10broker.cli.main import main
 from amqp10broker.client.blocking import Client, connect
+from amqp10broker.client.bulk import bulk_receiver
 from amqp10broker.client.errors import (
     ConnectError,
     ConnectionEndedError,
@@ -22,6 +23,7 @@ from amqp10broker.client.errors import (
     LoginError,
     MessageTooLargeError,
     NotAcceptedError,
+    SessionEndedError,
     TimedOutError,
 )
 from amqp10broker.client.message import Header, Message, Properties, data_message
@@ -274,6 +276,36 @@ def test_an_argument_that_fits_no_frame(
     """It is an error of the call, and the connection goes on; written later, it would end it."""
     with pytest.raises(ValueError):
         attempt(client)
+    client.sender(queue).send(data_message(b"x"))
+
+
+def test_a_link_that_this_program_has_detached(client: Client, queue: str) -> None:
+    """Using it is an error of the call; a frame for it would end the session, and with it all other links."""
+    sender, receiver, other = client.sender(queue), client.receiver(queue), client.sender(queue)
+    bulk = bulk_receiver(client, queue)
+    other.send(data_message(b"x"))
+    (delivery,) = receiver.receive_many(1)
+    for end in (sender, receiver, bulk):
+        end.detach()
+    for attempt in (
+        lambda: sender.send(data_message(b"x")),
+        lambda: receiver.grant(1),
+        lambda: receiver.fetch(1),
+        lambda: receiver.accept(delivery),
+        lambda: bulk.grant(1),
+    ):
+        with pytest.raises(LinkDetachedError, match="this program has detached the link: attach another one"):
+            attempt()
+    other.send(data_message(b"x"))
+
+
+def test_links_of_a_session_that_this_program_has_ended(client: Client, queue: str) -> None:
+    session = client.begin_session()
+    sender, receiver = client.sender(queue, session=session), client.receiver(queue, session=session)
+    client.end_session(session)
+    for attempt in (lambda: sender.send(data_message(b"x")), lambda: receiver.grant(1)):
+        with pytest.raises(SessionEndedError, match="begin another one"):
+            attempt()
     client.sender(queue).send(data_message(b"x"))
 
 
