@@ -1,0 +1,108 @@
+"""The receiving end of a queue source against a broker's sessions and queues, without a socket.
+
+This broker writes all that was granted before it hears of anything else: the worst that a stop may meet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pytest
+
+from amqp10broker.amqp10.performatives import Accepted
+from amqp10broker.client.ends import Delivery
+from amqp10broker.client.message import data_message
+from amqp10broker.client.session import ClientSession
+from amqp10broker.spark.queue_grants import MESSAGE_COST_BYTES, Grants
+from amqp10broker.spark.queue_link import _QueueEnd
+from tests.unit.client.back_to_back import BackToBack
+
+ROOM = 50_000
+LARGE = 10_000
+
+
+def filled(pair: BackToBack, session: ClientSession, sizes: list[int]) -> list[bytes]:
+    """Put messages into queue q and return their bodies."""
+    made = [b"%d" % number + bytes(size) for number, size in enumerate(sizes)]
+    sender = session.sender("q")
+    keys = sender.send([data_message(body) for body in made])
+    pair.carry()
+    assert sender.take_outcomes(keys) == [Accepted()] * len(made)
+    return made
+
+
+def bodies(deliveries: Iterable[Delivery]) -> list[bytes]:
+    return [delivery.message().body for delivery in deliveries]
+
+
+def attached(pair: BackToBack, session: ClientSession) -> _QueueEnd:
+    end = session.receiver("q", end_type=_QueueEnd)
+    assert isinstance(end, _QueueEnd)
+    pair.carry()
+    assert end.attached
+    end.grants = Grants(1000, ROOM)
+    return end
+
+
+@pytest.mark.parametrize("chunk_bytes", [7, 3000, 1 << 20])
+def test_what_there_is_no_room_for_goes_back_in_order(chunk_bytes: int) -> None:
+    """However much was under way when the credit was taken back, and however it is cut."""
+    pair = BackToBack(chunk_bytes=chunk_bytes, frame_size_max_bytes=4096)
+    session = pair.opened()
+    messages = filled(pair, session, [1] * 20 + [LARGE] * 80)
+    end = attached(pair, session)
+    end.begin_fetch(300)
+    pair.carry()
+    kept = bodies(end.ready)
+    held = sum(len(delivery.payload) + MESSAGE_COST_BYTES for delivery in end.ready)
+    assert kept == messages[: len(kept)]
+    assert 20 < len(kept) < 26
+    assert ROOM <= held < ROOM + LARGE + MESSAGE_COST_BYTES + 100
+    assert end.grants.full
+    assert end.credit == 200
+
+    end.begin_stop()
+    assert not end.stopped
+    pair.carry()
+    assert end.stopped
+    end.end_drain()
+    end.release_surplus()
+    pair.carry()
+    assert pair.broker.queue("q") == (100 - len(kept), len(kept))
+
+    end.settle(end.take(1000))
+    end.grants.begin()
+    end.begin_fetch(3)
+    pair.carry()
+    assert bodies(end.take(10)) == messages[len(kept) : len(kept) + 3]
+    assert pair.broker.queue("q") == (100 - len(kept) - 3, 3)
+
+
+def test_messages_that_come_after_the_stop_are_not_kept() -> None:
+    """They were under way, and the credit that covered them has been taken back meanwhile."""
+    pair = BackToBack()
+    session = pair.opened()
+    messages = filled(pair, session, [LARGE] * 3)
+    end = attached(pair, session)
+    end.grants = Grants(1000, LARGE)
+    end.begin_fetch(2)
+    up = pair.client.take_output()
+    pair.broker.receive(up)
+    coming = pair.broker.run()
+    end.grants.keep([LARGE])
+    assert end.grants.full
+    end.begin_stop()
+    pair.client.receive(coming)
+    assert pair.client.failure is None
+    assert end.failure is None
+    assert not end.stopped
+    assert list(end.ready) == []
+    pair.carry()
+    assert end.stopped
+    end.release_surplus()
+    pair.carry()
+    assert pair.broker.queue("q") == (3, 0)
+    end.grants.begin()
+    end.begin_fetch(1)
+    pair.carry()
+    assert bodies(end.take(10)) == messages[:1]
