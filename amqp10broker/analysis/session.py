@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import signal
 from collections.abc import Iterator, Mapping
@@ -9,8 +10,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.analysis.errors import CannotStart
+from amqp10broker.analysis.giving_up import spark_errors
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
-from amqp10broker.spark.session import local_session
+from amqp10broker.spark.session import local_session, require_spark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,14 +29,10 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         more: settings of Spark that go before ours.
 
     Raises:
-        CannotStart: Java, pyspark or matplotlib is missing.
+        CannotStart: Java, pyspark or matplotlib is missing, or Java does not start.
         SparkSourceError: the master is not one of these.
     """
-    try:
-        import matplotlib
-    except ModuleNotFoundError as error:
-        raise CannotStart(str(MissingExtraError("matplotlib", "spark"))) from error
-    del matplotlib
+    check_installed()
     conf = {
         "spark.driver.memory": memory,
         # Files of recordings are small: several in one task, and the task's end is not waited for long.
@@ -46,9 +44,41 @@ def analysis_session(master: str, memory: str, more: Mapping[str, str] | None = 
         # Spark's 200 are for tables; here they would be 200 tasks of a few cells, and as many files of state.
         conf["spark.sql.shuffle.partitions"] = str(_CLUSTER_PARTITIONS)
     try:
-        return local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
+        session = local_session("amqp10broker analyse", cores=master, conf={**conf, **(more or {})})
     except (MissingExtraError, JavaNotFound) as error:
-        raise CannotStart(str(error)) from error
+        raise CannotStart(f"the analysis needs more than is installed: {error}") from error
+    except spark_errors() as error:
+        raise _not_started(error, memory) from error
+    return session
+
+
+def check_installed() -> None:
+    """Look for the packages that the analysis needs; Java is not looked for.
+
+    Raises:
+        CannotStart: one is missing; the message says how to install it.
+    """
+    try:
+        require_spark()
+        _require_matplotlib()
+    except MissingExtraError as error:
+        raise CannotStart(f"the analysis needs more than is installed: {error}") from error
+
+
+def _require_matplotlib() -> None:
+    try:
+        importlib.import_module("matplotlib")
+    except ModuleNotFoundError as error:
+        raise MissingExtraError("matplotlib", "spark") from error
+
+
+def _not_started(error: Exception, memory: str) -> CannotStart:
+    """What Spark throws when Java does not start, with advice."""
+    said = next((line.strip() for line in str(error).splitlines() if line.strip()), "it has said nothing")
+    return CannotStart(
+        f"Spark does not start with --memory {memory}: {said}; give it less memory, or look at what Java has "
+        "said before this"
+    )
 
 
 @contextmanager
@@ -58,9 +88,11 @@ def command_session(master: str, memory: str) -> Iterator[SparkSession]:
     Raises:
         CannotStart, SparkSourceError: as `analysis_session`.
     """
-    # py4j logs each call that is interrupted, with a traceback, by the root logger.
+    # py4j logs each call that is interrupted, with a traceback, by the root logger; Spark logs each error
+    # that it throws, with a trace, and we tell it in words.
     logging.getLogger().addHandler(logging.NullHandler())
-    spark = analysis_session(master, memory)
+    quiet = {"spark.driver.extraJavaOptions": "-Damqp10broker.log.level=off"}
+    spark = analysis_session(master, memory, quiet)
     # pyspark's own handler calls the JVM in the middle of a call to the JVM. What runs there ends with us.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

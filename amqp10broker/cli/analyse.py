@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 import sys
 from pathlib import Path
@@ -13,6 +14,8 @@ from amqp10broker.cli.exits import EXIT_OK, Unreachable
 from amqp10broker.errors import ConfigError
 
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
+_MEMORY_LEAST_MB: Final = 512
+"""Spark itself wants 450 MB of what Java counts as its memory."""
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
 
 
@@ -47,11 +50,14 @@ def _arguments(parser: Parser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     from amqp10broker.analysis.errors import CannotStart
+    from amqp10broker.analysis.session import check_installed
 
     try:
+        # Before a recording is looked at: that needs one of the packages, and knows of no other.
+        check_installed()
         return _follow(arguments) if arguments.follow else _batch(arguments)
     except CannotStart as error:
-        raise Unreachable(f"the analysis needs more than is installed: {error}") from error
+        raise Unreachable(str(error)) from error
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -72,12 +78,27 @@ def _check(arguments: argparse.Namespace) -> None:
     if not _MASTER.fullmatch(arguments.master):
         allowed = "must be local[N], local[*] or spark://127.0.0.1:PORT"
         raise ConfigError("--master", f"is {arguments.master!r}", allowed)
-    if not _MEMORY.fullmatch(arguments.memory):
-        raise ConfigError("--memory", f"is {arguments.memory!r}", "must be a number and m or g, such as 2g")
+    _check_memory(arguments.memory)
     if arguments.late is not None and not arguments.follow:
         raise ConfigError("--late", "is given without --follow", "it belongs to --follow")
     if arguments.late is not None and arguments.late < 0:
         raise ConfigError("--late", f"is {arguments.late}", "must be 0 or more seconds")
+
+
+def _check_memory(text: str) -> None:
+    """Refuse a JVM that does not fit into this machine, or Spark not into it.
+
+    Raises:
+        ConfigError: likewise.
+    """
+    if not _MEMORY.fullmatch(text):
+        raise ConfigError("--memory", f"is {text!r}", "must be a number and m or g, such as 2g")
+    asked = int(text[:-1]) << {"m": 20, "g": 30}[text[-1]]
+    there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if asked < _MEMORY_LEAST_MB << 20:
+        raise ConfigError("--memory", f"is {text}", f"Spark needs {_MEMORY_LEAST_MB}m at least")
+    if asked > there:
+        raise ConfigError("--memory", f"is {text}", f"this machine has {there >> 20}m")
 
 
 def _batch(arguments: argparse.Namespace) -> int:
@@ -131,6 +152,6 @@ COMMANDS: Final = (
         "Read a recording of flow events and say which max_link_credit, max_incoming_window and "
         "max_queue_credit to set, and why. Writes a report (one HTML file) and tables (CSV, Parquet). Needs "
         "the extra spark and Java 17 or newer. Exit codes: 1 nothing to analyse, 2 used wrongly, 3 Java or a "
-        "package is missing, 130 ctrl-C.",
+        "package is missing, or Java does not start, 130 ctrl-C.",
     ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -9,6 +10,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.errors import PySparkRuntimeError
 
 from amqp10broker.analysis import session
 from amqp10broker.cli.main import main
@@ -40,6 +42,8 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--master", "yarn"], "--master is 'yarn'; must be local[N]"),
         (["--master", "spark://10.0.0.1:7077"], "must be local[N], local[*] or spark://127.0.0.1:PORT"),
         (["--memory", "lots"], "--memory is 'lots'; must be a number and m or g"),
+        (["--memory", "99999g"], "--memory is 99999g; this machine has "),
+        (["--memory", "100m"], "--memory is 100m; Spark needs 512m at least"),
         (["--late", "3"], "--late is given without --follow"),
         (["--follow", "--late", "-1"], "--late is -1; must be 0 or more seconds"),
     ],
@@ -158,6 +162,73 @@ def test_without_java_or_pyspark_it_says_what_to_install(
     said = capsys.readouterr().err
     assert "needs more than is installed" in said
     assert advice in said
+
+
+@pytest.mark.parametrize("how", [[], ["--follow"]])
+@pytest.mark.parametrize("package", ["pyspark", "pyarrow", "pandas", "matplotlib"])
+def test_without_a_package_it_says_which_extra_has_it(
+    recording: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch, package: str, how: list[str]
+) -> None:
+    """With exit code 3, and the extra that the analysis needs: that of recordings is not enough."""
+    # What Python does for a package that is not there.
+    monkeypatch.setitem(sys.modules, package, None)
+    assert main(["analyse", str(recording), "--quiet", *how]) == 3
+    said = capsys.readouterr().err
+    assert f"needs more than is installed: {package} is not installed" in said
+    assert "pip install 'amqp10broker[spark]'" in said
+
+
+def test_java_that_does_not_start_is_said_with_advice(
+    recording: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With exit code 3, too."""
+
+    def dead(*arguments: object, **options: object) -> None:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(session, "local_session", dead)
+    assert main(["analyse", str(recording), "--quiet", "--memory", "600m"]) == 3
+    said = capsys.readouterr().err
+    assert "Spark does not start with --memory 600m: [JAVA_GATEWAY_EXITED]" in said
+    assert "give it less memory" in said
+
+
+def damaged(folder: Path) -> Path:
+    """A recording whose fourth file is to be spoilt."""
+    (plant,) = synthetic.two_senders(repetitions=1, events=400)
+    synthetic.write(folder, [plant])
+    (first,) = (folder / "events").rglob("*.parquet")
+    for number in (1, 2, 3):
+        shutil.copy(first, first.with_name(f"part-broker-{number:05}.parquet"))
+    return first.with_name("part-broker-00003.parquet")
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "complaint"),
+    [
+        ("value_ns", None, "it has no column value_ns"),
+        ("n", "int32", "its column n is int32 and not int64"),
+        (None, None, "cannot be read as Parquet"),
+    ],
+)
+def test_every_file_is_looked_at(
+    tmp_path: Path, capsys: Output, name: str | None, kind: str | None, complaint: str
+) -> None:
+    """The fourth of a run, too: Spark would take a column that is missing for null, without a word."""
+    path = damaged(tmp_path)
+    if name is None:
+        path.write_bytes(path.read_bytes()[:-20])
+    else:
+        table = pq.ParquetFile(path).read()
+        place = table.schema.get_field_index(name)
+        if kind is None:
+            table = table.remove_column(place)
+        else:
+            table = table.set_column(place, name, table.column(name).cast(kind, safe=False))
+        pq.write_table(table, path)
+    assert main(["analyse", str(tmp_path)]) == 1
+    said = capsys.readouterr().err
+    assert f"{path}: {complaint}" in said
 
 
 def test_the_help_imports_nothing_heavy() -> None:

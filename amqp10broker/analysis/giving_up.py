@@ -1,0 +1,62 @@
+"""What Spark throws, as errors that name the file and say what to do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+from urllib.parse import unquote
+
+from amqp10broker.analysis.errors import SparkFailed
+
+_FILE: Final = re.compile(r"file:(?://)?(/[^\s'\"]+?\.parquet)")
+_MEMORY: Final = ("OutOfMemoryError", "Java heap space", "UNABLE_TO_ACQUIRE_MEMORY")
+_PROBLEM_MAX: Final = 300
+
+
+@contextmanager
+def explained(folder: Path) -> Iterator[None]:
+    """Turn what Spark throws inside into `SparkFailed`.
+
+    Args:
+        folder: of the recording that is read.
+
+    Raises:
+        SparkFailed: Spark has given up.
+    """
+    try:
+        yield
+    except spark_errors() as error:
+        raise explanation(folder, str(error)) from error
+
+
+def spark_errors() -> tuple[type[Exception], ...]:
+    """What Spark, and the way to its JVM, throw."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
+
+
+def explanation(folder: Path, said: str) -> SparkFailed:
+    """The error for what Spark has said.
+
+    Args:
+        folder: of the recording.
+        said: all of it, with the traces of Java.
+    """
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    problem = lines[0] if lines else "it has said nothing"
+    # What py4j says first is that something was thrown; what was thrown comes next.
+    if problem.startswith("An error occurred while calling") and len(lines) > 1:
+        problem = lines[1].removeprefix(": ")
+    causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
+    problem = (causes[-1] if causes else problem)[:_PROBLEM_MAX].rstrip(".")
+    if any(word in said for word in _MEMORY):
+        return SparkFailed(str(folder), problem, "give it more with --memory")
+    named = _FILE.search(said)
+    if named is None:
+        return SparkFailed(str(folder), problem, "analyse it again; if that does not help, record anew")
+    return SparkFailed(unquote(named[1]), problem, "if the file is damaged, move it away and analyse again")
