@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +43,8 @@ _log = Log("amqp10broker.admin")
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """A definitions file with a hundred thousand bindings has some 20 MB."""
 CLIENTS_MAX: Final = 32
+_HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
+"""What may be a surrogate, as JSON escapes it or as bytes; two that belong together are a character."""
 IDLE_S: Final = 300.0
 CLOSED_BY_OPERATOR: Final = "closed by an operator"
 
@@ -130,6 +133,12 @@ async def answer(broker: Broker, line: bytes) -> dict[str, Any]:
     if name not in LOCAL and name not in WAITING and name not in OPERATIONS:
         names = ", ".join(sorted({*LOCAL, *WAITING, *OPERATIONS}))
         return {"ok": False, "error": f"not a request: send one JSON object a line with op one of {names}"}
+    if _HALF.search(line) and not _is_text(request):
+        # A name with half a character could be declared, and no frame or file could hold it afterwards.
+        return {
+            "ok": False,
+            "error": "a text has half a character in it, a lone surrogate: write it in UTF-8",
+        }
     try:
         if name in LOCAL:
             return {"ok": True, "result": LOCAL[name](broker, request)}
@@ -174,6 +183,15 @@ def _read(line: bytes) -> tuple[dict[str, Any], str]:
         return {}, ""
     name = request.get("op") if isinstance(request, dict) else None
     return (request, name) if isinstance(name, str) else ({}, "")
+
+
+def _is_text(request: dict[str, Any]) -> bool:
+    """Whether all texts in it have a form in UTF-8."""
+    try:
+        json.dumps(request, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _encoded(response: dict[str, Any]) -> bytes:

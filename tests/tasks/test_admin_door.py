@@ -396,6 +396,19 @@ async def test_values_that_json_lacks_are_shown_as_text(autojump_clock: object) 
         assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff"}]
 
 
+@pytest.mark.parametrize("name", [b"\\udcff", b"a\\uD800", b"\xed\xa0\x80"])
+async def test_names_that_are_no_text_are_refused(autojump_clock: object, name: bytes) -> None:
+    """No frame, log or file could hold them afterwards."""
+    async with running_broker() as broker:
+        line = b'{"op": "declare-queue", "arguments": {"name": "%b"}}' % name
+        response = await admin.answer(broker, line)
+        assert not response["ok"]
+        assert "half a character in it, a lone surrogate: write it in UTF-8" in response["error"]
+        assert await ask(broker, "list-queues") == []
+        name_of_two = b'{"op": "declare-queue", "arguments": {"name": "\\ud83d\\ude00"}}'
+        assert (await admin.answer(broker, name_of_two))["ok"]
+
+
 async def test_an_answer_that_is_no_json_is_a_fault_of_ours(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
