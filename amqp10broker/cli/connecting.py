@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 TIMEOUT_S: Final = 30.0
 _TIMEOUT_S_MIN: Final = 0.01
 _TIMEOUT_S_MAX: Final = 86_400.0
+_COUNT_MAX: Final = 4_294_967_295
+"""The largest credit of a link."""
 
 
 def add_client(parser: Parser) -> None:
@@ -86,7 +88,9 @@ def exchange_address(exchange: str, key: str) -> str:
 
 
 def positive(written: str) -> int:
-    """A number from 1, for argparse."""
-    if not written.isdecimal() or int(written) == 0:
-        raise argparse.ArgumentTypeError(f"{written!r} must be an integer from 1")
-    return int(written)
+    """A number of messages from 1, for argparse."""
+    # As many digits as the largest credit has: Python refuses to read thousands of them.
+    number = int(written) if written.isdecimal() and len(written) <= len(str(_COUNT_MAX)) else 0
+    if not 1 <= number <= _COUNT_MAX:
+        raise argparse.ArgumentTypeError(f"{written[:40]!r} must be an integer from 1 to {_COUNT_MAX}")
+    return number

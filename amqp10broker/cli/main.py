@@ -144,6 +144,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokerError as error:
         _complain(error)
         return exit_code(error)
+    except ValueError as error:
+        # Python makes surrogates of bytes of the command line that are no text, and no frame can carry them.
+        if all(each.isascii() or each.encode(errors="ignore").decode() == each for each in written):
+            raise
+        _complain(f"an argument has bytes in it that are no UTF-8; write it in UTF-8 ({error})")
+        return EXIT_USAGE
     except BrokenPipeError:
         # The reader of a pipe (head, less) has had enough; without this, flushing at exit complains.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -185,6 +191,6 @@ def command_of(home: str, name: str) -> Command:
     return next(command for command in commands if command.name == name)
 
 
-def _complain(error: Exception) -> None:
+def _complain(error: Exception | str) -> None:
     # One line, whatever the broker or a client has put into it.
     print(f"amqp10broker: {' '.join(str(error).splitlines())}", file=sys.stderr)

@@ -118,7 +118,7 @@ def message_of(arguments: argparse.Namespace) -> Message:
     Raises:
         ConfigError: one is out of range, or there is no body, or there are two.
     """
-    from amqp10broker.client.message import Header, Message, Symbol
+    from amqp10broker.client.message import EncodeError, Header, Message, Symbol
 
     if arguments.priority is not None and not 0 <= arguments.priority <= _PRIORITY_MAX:
         raise ConfigError("option --priority", f"is {arguments.priority}", f"must be 0 to {_PRIORITY_MAX}")
@@ -133,13 +133,22 @@ def message_of(arguments: argparse.Namespace) -> Message:
     annotations = pairs("option --annotation", arguments.annotations)
     if not all(name.startswith("x-") and name.isascii() for name in annotations):
         raise ConfigError("option --annotation", "has another key", "must begin with x- and be ASCII")
-    return Message(
+    message = Message(
         body=_body(arguments),
         header=Header(durable=not arguments.transient, priority=arguments.priority, ttl=arguments.ttl),
         properties=_properties(arguments.properties),
         application_properties=headers or None,
         message_annotations={Symbol(name): value for name, value in annotations.items()} or None,
     )
+    try:
+        message.encode()
+    except EncodeError as error:
+        raise ConfigError(
+            "a property, header or annotation",
+            f"cannot be sent: {error}",
+            "give texts in UTF-8, and integers of 64 bits",
+        ) from error
+    return message
 
 
 def _properties(written: list[str]) -> Any:

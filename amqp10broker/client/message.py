@@ -172,4 +172,13 @@ def _section_code(payload: bytes, pos: int, end: int) -> tuple[int, int]:
     return int(code), start
 
 
-__all__ = ["BodyKind", "Header", "Message", "Properties", "Symbol", "data_message", "decode_message"]
+__all__ = [
+    "BodyKind",
+    "EncodeError",
+    "Header",
+    "Message",
+    "Properties",
+    "Symbol",
+    "data_message",
+    "decode_message",
+]

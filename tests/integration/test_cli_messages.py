@@ -50,6 +50,31 @@ def test_what_is_published_is_what_is_got(run: CommandLine, declared: str) -> No
     assert (got["header"]["durable"], got["header"]["priority"]) == (True, 5)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["publish", "--queue", b"q\xff", "x"], "an argument has bytes in it that are no UTF-8"),
+        (["publish", "--queue", "q", "--user", b"me\xff", "x"], "an argument has bytes in it that are no"),
+        (["get", b"q\xff"], "an argument has bytes in it that are no UTF-8"),
+        (["ping", "--password", b"\xff"], "an argument has bytes in it that are no UTF-8"),
+        (["publish", "--queue", "q", "--header", b"a=\xff", "x"], "header or annotation cannot be sent: "),
+        (["publish", "--queue", "q", "--property", b"subject=\xff", "x"], "give texts in UTF-8"),
+        (["publish", "--queue", "q", "--header", "a=9223372036854775808", "x"], "integers of 64 bits"),
+        (["get", "q", "-n", "4294967296"], "must be an integer from 1 to 4294967295"),
+        (["get", "q", "-n", "9" * 5000], "must be an integer from 1 to 4294967295"),
+    ],
+)
+def test_what_no_frame_can_carry_is_a_wrong_use(
+    broker: BrokerProcess, arguments: list[str | bytes], words: str
+) -> None:
+    """Exit code 2 and a sentence, no traceback."""
+    command = [sys.executable, "-m", "amqp10broker", *arguments, "--port", str(broker.port)]
+    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert words in done.stderr.decode()
+    assert "Traceback" not in done.stderr.decode()
+
+
 def test_bodies_come_from_files_and_standard_input_as_they_are(
     run: CommandLine, declared: str, tmp_path: Path
 ) -> None:
