@@ -33,6 +33,8 @@ class SessionContext:
         new_id: gives a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
         node: the broker's own name, as its open says.
+        on_filter_refused: told of each filter of a source that is not in place: address, name, reason. The
+            client sees in the reply that it is not, and only whoever reads the log can see why.
     """
 
     catalog: Catalog
@@ -46,6 +48,7 @@ class SessionContext:
     new_id: Callable[[], str]
     volatile: MakeVolatile
     node: str
+    on_filter_refused: Callable[[str | None, str, str], None]
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """The flow settings for a link of this client with this address."""

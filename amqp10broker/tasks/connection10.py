@@ -314,6 +314,7 @@ class Connection10:
             new_id=broker.new_id,
             volatile=broker.make_volatile,
             node=broker.container_id,
+            on_filter_refused=self._log_filter,
         )
         service = BrokerSession(
             event.channel,
@@ -394,6 +395,16 @@ class Connection10:
         out = self.engine.take_output()
         if out:
             self.line.lane.put([out])
+
+    def _log_filter(self, address: str | None, name: str, reason: str) -> None:
+        _log.warning(
+            "filter is not in place",
+            connection=self.number,
+            peer=self.peer,
+            address=address,
+            filter=name,
+            reason=reason,
+        )
 
     def _log_fault(self, fault: AmqpError) -> None:
         self.line.end = f"by the broker: {fault}"

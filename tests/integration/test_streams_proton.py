@@ -108,16 +108,29 @@ def test_the_reply_says_which_filters_are_in_place(client: ProtonClient, stream:
     assert source.distribution_mode == source.DIST_MODE_COPY
 
 
-@pytest.mark.parametrize("wrong", [{"sql": "n >"}, {"offset_spec": "never"}, {"filter": 7}])
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"sql": "n >"}, "the end of the expression cannot be here"),
+        ({"offset_spec": "never"}, "offset 'never' is neither"),
+        ({"filter": 7}, "must be a string"),
+    ],
+    ids=["sql", "offset", "filter value"],
+)
 def test_a_filter_that_is_invalid_is_not_in_place(
-    client: ProtonClient, stream: str, wrong: dict[str, Any]
+    broker: BrokerProcess, client: ProtonClient, stream: str, wrong: dict[str, Any], reason: str
 ) -> None:
-    """No error: the client compares."""
+    """No error: the client compares, and the log says why."""
+    (name,) = filters(**wrong)
     receiver = reader(client, stream, filters(**wrong))
     assert not receiver.closed
     source = receiver.link.remote_source
     source.filter.rewind()
     assert source.filter.next() is None or not source.filter.get_object()
+    entry = broker.wait_for_log(
+        "filter is not in place", filter=str(name), address=receiver.link.source.address
+    )
+    assert reason in entry["reason"]
 
 
 # --- where to begin ---------------------------------------------------------------------------------

@@ -52,4 +52,5 @@ def make_context(
         new_id=new_id,
         volatile=volatile,
         node="amqp10broker",
+        on_filter_refused=lambda address, name, reason: None,
     )

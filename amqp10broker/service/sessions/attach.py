@@ -159,7 +159,7 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
             )
         _allowed(lambda: context.vhost.for_connection(queue, context.connection))
     stream = queue.type == QueueType.STREAM
-    filter_set = _filter_set(source) if stream else None
+    filter_set = _filter_set(source, context) if stream else None
     reply = Source(
         address=queue_address(queue.name) if dynamic else source.address,
         durable=source.durable if not dynamic else TerminusDurability.NONE,
@@ -186,11 +186,14 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
     )
 
 
-def _filter_set(source: Source) -> FilterSet:
+def _filter_set(source: Source, context: SessionContext) -> FilterSet:
     # Not before there is a stream: a broker without one starts sooner without its filters.
     from amqp10broker.message.filters.filters import from_amqp10
 
-    return from_amqp10(source.filter)
+    found = from_amqp10(source.filter)
+    for refusal in found.refused:
+        context.on_filter_refused(source.address, refusal.name, refusal.reason)
+    return found
 
 
 def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:

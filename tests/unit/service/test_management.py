@@ -61,6 +61,7 @@ class Peer:
             new_id=lambda: "id",
             volatile=lambda vhost, name, owner: vhost.lookup(name),
             node="amqp10broker",
+            on_filter_refused=lambda address, name, reason: None,
         )
         begin = Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=UINT_MAX)
         self.service = BrokerSession(0, begin, context, frame_size_max=frame_size_max, alarm=False)
