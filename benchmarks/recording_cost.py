@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import tempfile
 import time
@@ -113,7 +114,7 @@ class _Recorded:
     def window(self, every_ms: int, seconds: float) -> Row:
         """Measure with recording switched on or off for this window."""
         if every_ms != OFF:
-            self._command("start", str(self._folder), "--every", str(every_ms), "--run", "bench")
+            self._command("start", str(self._folder), "--every", str(every_ms))
         time.sleep(_SETTLE_S)
         began, cpu, helper, moved = self._look()
         time.sleep(seconds)
@@ -133,9 +134,9 @@ class _Recorded:
             row["dropped"] = status["events_dropped"]
             row["helper_cpu_us"] = (helper_after - helper) / messages * 1e6
             row["events_per_s"] = events / (time.monotonic() - began)
-            row["event_bytes"] = folder_bytes(self._folder / "events") / max(1, events)
-            for path in (self._folder / "events" / "run_id=bench").iterdir():
-                path.unlink()
+            run = self._folder / "events" / f"run_id={status['run_id']}"
+            row["event_bytes"] = folder_bytes(run) / max(1, events)
+            shutil.rmtree(run)
         return row
 
     def _look(self) -> tuple[float, float, float, int]:

@@ -28,7 +28,11 @@ def _arguments(parser: Parser) -> None:
         f"{every.zero_means})",
     )
     start.add_argument(
-        "--run", dest="run_id", metavar="ID", help="name of the run (default: one with the time)"
+        "--run",
+        dest="run_id",
+        metavar="NAME",
+        help="name of the run (default: one with the time); if the folder has a run of this name, it becomes "
+        "NAME-2, NAME-3, ...",
     )
     stop = actions.add_parser("stop", help="end it; its files are complete then", allow_abbrev=False)
     status = actions.add_parser("status", help="show how it goes", allow_abbrev=False)
@@ -51,7 +55,9 @@ def _start(arguments: argparse.Namespace) -> int:
     if arguments.run_id is not None:
         request["run"] = arguments.run_id
     recording = request_to(arguments, request, timeout_s=TIMEOUT_S)
-    print(f"recording to {recording['folder']}, run {recording['run_id']}")
+    taken = arguments.run_id not in (None, recording["run_id"])
+    there = f" (there is a run {arguments.run_id} already)" if taken else ""
+    print(f"recording to {recording['folder']}, run {recording['run_id']}{there}")
     return EXIT_OK
 
 
@@ -62,9 +68,16 @@ def _stop(arguments: argparse.Namespace) -> int:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    recording = request_to(arguments, {"op": "record-status"})["recording"]
+    answer = request_to(arguments, {"op": "record-status"})
+    recording, failed = answer["recording"], answer.get("failed")
     if arguments.format == "json":
-        print(json.dumps(recording, indent=2))
+        print(json.dumps({"failed": failed} if recording is None and failed else recording, indent=2))
+    elif recording is None and failed:
+        print(
+            f"the broker does not record: the recording to {failed['folder']}, run {failed['run_id']}, "
+            f"failed; of {counted(failed['events'], 'event')} {failed['events_lost']} are lost: "
+            f"{failed['reason']}"
+        )
     elif recording is None:
         print("the broker does not record; 'amqp10broker record start DIR' begins to")
     else:
@@ -89,6 +102,7 @@ COMMANDS: Final = (
         _run,
         "Record what the broker's links do, and why they wait, into Parquet files: 'amqp10broker analyse "
         "DIR' reads them. At intervals it takes 2 % of a processor at most. With 'serve --record DIR' it "
-        "begins with the broker. Exit code 1 if it cannot record, and of status if it does not.",
+        "begins with the broker. Exit code 1 if it cannot record, and of status if it does not, with the "
+        "reason if a recording failed.",
     ),
 )

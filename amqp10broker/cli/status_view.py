@@ -105,6 +105,7 @@ def _broker(broker: Document, width: int) -> list[str]:
     resources = broker.get("resources", {})
     lines += _wrapped(_limits(resources), width, "")
     lines += _wrapped(_recording(broker.get("recording")), width, "")
+    lines += _wrapped(_recording_failed(broker.get("recording_failed")), width, "")
     alarms = broker.get("alarms", [])
     if alarms:
         lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
@@ -155,6 +156,18 @@ def _recording(recording: Document | None) -> list[str]:
     if recording.get("events_dropped"):
         facts.append(f"DROPPED {clean(recording.get('events_dropped'))}: the disk or processor is too slow")
     return facts
+
+
+def _recording_failed(failed: Document | None) -> list[str]:
+    """Why nothing is recorded any more, and what is missing."""
+    if not failed:
+        return []
+    return [
+        f"THE RECORDING FAILED: {clean(failed.get('reason'))}",
+        f"folder {clean(failed.get('folder'))}",
+        f"run {clean(failed.get('run_id'))}",
+        f"events lost {clean(failed.get('events_lost'))} of {clean(failed.get('events'))}",
+    ]
 
 
 def _limits(resources: Document) -> list[str]:

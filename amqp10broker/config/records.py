@@ -290,7 +290,11 @@ class Config:
         "ms between two looks at everything while flow events are recorded",
         zero_means="after each wake of each session: exact, for benchmarks",
     )
-    record_run: str | None = text(None, "name of the run that is recorded")
+    record_run: str | None = text(
+        None,
+        "name of the run that is recorded; if the folder has one of this name, as after a restart, it "
+        "becomes NAME-2, NAME-3, ...",
+    )
 
     users: tuple[User, ...] = DEFAULT_USERS
     loopback_users: tuple[str, ...] = ("guest",)

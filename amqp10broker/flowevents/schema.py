@@ -6,11 +6,13 @@ column means depends on the kind of event: the table is `Kind`. A column that a 
 A recording is a folder::
 
     DIR/runs.parquet/RUN_ID.parquet               one row, see `RUN_FIELDS`
-    DIR/events/run_id=RUN_ID/PREFIX-NUMBER.parquet   zstd; PREFIX says who wrote it
+    DIR/events/run_id=RUN_ID/part-WHO-NUMBER.parquet   zstd; WHO wrote it: broker, clients
 
 ``runs.parquet`` is a data set of one file a run, so that several processes can add to one recording and
 none of them rewrites what another wrote. A file appears under its name when it is complete; until then
-its name begins with ``_``, which Spark and we leave out.
+its name begins with ``_``, which Spark and we leave out. (Recordings before 2026-11-22 have no ``part-`` in
+front; all that does not begin with ``_`` is read.) A run is written by one broker, whose alone its id is:
+it made the folder of its events.
 
 Standard library only: numpy and Arrow forms are made from `FIELDS` where they are needed.
 """
@@ -136,7 +138,7 @@ RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("run_id", "string"),
     ("benchmark", "string"),  # "sweep", "two_senders", ...; "broker" if the broker itself recorded
     ("case", "string"),  # what was measured; equal for all repetitions of all settings
-    ("repetition", "int32"),
+    ("repetition", "int32"),  # from 0; the broker counts those of one configuration in one recording
     ("began_ns", "int64"),  # of what counts: events before are warm-up
     ("ended_ns", "int64"),  # null while it runs: up to the last event
     ("max_link_credit", "int64"),
@@ -144,7 +146,7 @@ RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("max_queue_credit", "int64"),
     ("message_size_bytes", "int64"),  # null where it is not known, as the next ones
     ("queue_type", "string"),
-    ("protocol", "string"),  # "amqp10", "amqp091"
+    ("protocol", "string"),  # "amqp10", "amqp091"; null: not known, or both ("protocols" in the settings)
     ("publishers", "int32"),
     ("consumers", "int32"),
     ("rate_limit_per_s", "double"),  # null: as fast as it goes

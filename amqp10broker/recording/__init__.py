@@ -3,6 +3,7 @@
 ==========  =============================================================================================
 `errors`    what can be wrong with a recording
 `names`     run ids and prefixes of files
+`sinks`     files that grow, and can be given up
 `arrow`     packed events and runs as Arrow columns
 `parquet`   writes events part by part, reads them back
 `runs`      rows of runs

@@ -6,6 +6,8 @@ import re
 from typing import Final
 
 _SAFE: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+NAME_MAX: Final = 120
+"""Letters of a name that somebody chooses for a run: there is room for a number behind it."""
 
 
 def check_run_id(name: str, what: str = "run id") -> str:
@@ -24,3 +26,23 @@ def check_run_id(name: str, what: str = "run id") -> str:
             "beginning with a letter or digit"
         )
     return name
+
+
+def check_run_name(name: str) -> str:
+    """Return a name that can be that of many runs, each but the first with a number behind it.
+
+    Raises:
+        ValueError: it is no run id, or so long that there is no room for a number.
+    """
+    check_run_id(name)
+    if len(name) > NAME_MAX:
+        raise ValueError(
+            f"run id has {len(name)} letters; a name for runs must have {NAME_MAX} at most, because the runs "
+            "that follow get a number behind it"
+        )
+    return name
+
+
+def numbered(name: str, number: int) -> str:
+    """The id of the n-th run of a name: ``prod``, ``prod-2``, ``prod-3``."""
+    return name if number == 1 else f"{name}-{number}"

@@ -19,7 +19,10 @@ from amqp10broker.flowevents.schema import EVENTS, PACK, RUN_PARTITION
 from amqp10broker.recording.arrow import check_version, event_schema, event_table, load_arrow, load_parquet
 from amqp10broker.recording.errors import NotARecording, NotWritable
 from amqp10broker.recording.names import check_run_id
+from amqp10broker.recording.sinks import Sink
 
+PART: Final = "part"
+"""All names of files of events begin with it, so that ``part-*.parquet`` finds those that are complete."""
 PART_EVENTS_MAX: Final = 2_000_000
 """About 15 MB of Parquet: few files, and each small enough for one task of Spark."""
 PART_SECONDS_MAX: Final = 10.0
@@ -45,7 +48,7 @@ class EventWriter:
         self,
         recording: str | os.PathLike[str],
         run_id: str,
-        prefix: str = "part",
+        prefix: str = "",
         *,
         part_events_max: int = PART_EVENTS_MAX,
         part_seconds_max: float = PART_SECONDS_MAX,
@@ -57,7 +60,8 @@ class EventWriter:
         Args:
             recording: its folder, made if it is not there.
             run_id: of the run; see `recording.runs.check_run_id`.
-            prefix: says who writes: "broker", "loader-1". Numbers go on behind files that are there.
+            prefix: says who writes: "broker", "loader-1"; files are named ``part-PREFIX-NUMBER.parquet``, and
+                ``part-NUMBER.parquet`` without one. Numbers go on behind files that are there.
             part_events_max: events after which a part is complete.
             part_seconds_max: age after which a part is complete, seen in `write` and `tick`.
             row_group_events: events of a row group: so many wait in memory.
@@ -70,9 +74,8 @@ class EventWriter:
         """
         self._pq = load_parquet()
         self._schema = event_schema()
-        check_run_id(prefix, "prefix")
         self.folder = events_folder(recording, run_id)
-        self._prefix = prefix
+        self._prefix = f"{PART}-{check_run_id(prefix, 'prefix')}" if prefix else PART
         self._part_events_max = part_events_max
         self._part_seconds_max = part_seconds_max
         self._group_bytes = row_group_events * PACK.size
@@ -83,6 +86,7 @@ class EventWriter:
         self._waiting: list[bytes] = []
         self._waiting_bytes = 0
         self._part: Any = None
+        self._sink: Sink | None = None
         self._part_events = 0
         self._began = 0.0
         with _writing(self.folder):
@@ -134,12 +138,12 @@ class EventWriter:
             NotWritable: as `write`.
         """
         self._write_group()
-        if self._part is None:
+        if self._sink is None:
             return
-        part, self._part = self._part, None
         with _writing(self.folder):
-            part.close()
-            os.rename(self._path("_"), self._path(""))
+            self._part.close()
+            self._sink.publish(self._path(""))
+        self._part = self._sink = None
         self._part_events = 0
         self._number += 1
         self.parts += 1
@@ -156,17 +160,18 @@ class EventWriter:
     def abandon(self) -> int:
         """Give up the part that is not complete, and its room on the disk; after an error of writing.
 
+        What is written next has that room: the row of the run has to say what is missing.
+
         Returns:
             Events that are lost with it.
         """
         lost, self._part_events = self._part_events, 0
         self._waiting.clear()
         self._waiting_bytes = 0
-        self._part = None  # closing it would write, and fail again
-        try:
-            self._path("_").unlink(missing_ok=True)
-        except OSError:
-            pass  # the folder itself is gone, and the file with it
+        sink, self._sink = self._sink, None
+        if sink is not None:
+            sink.give_up()
+        self._part = None  # this closes it, too, which writes: therefore last
         return lost
 
     def __enter__(self) -> Self:
@@ -184,8 +189,9 @@ class EventWriter:
         self._waiting.clear()
         self._waiting_bytes = 0
         with _writing(self.folder):
-            if self._part is None:
-                self._part = self._pq.ParquetWriter(str(self._path("_")), self._schema, compression="zstd")
+            if self._sink is None:
+                self._sink = Sink(self._path("_"))
+                self._part = self._pq.ParquetWriter(self._sink, self._schema, compression="zstd")
             self._part.write_table(table)
 
     def _path(self, hidden: str) -> Path:

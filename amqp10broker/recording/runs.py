@@ -10,15 +10,17 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from amqp10broker.flowevents.schema import RUN_FIELDS, RUNS
 from amqp10broker.recording.arrow import check_version, load_arrow, load_parquet, run_schema
 from amqp10broker.recording.errors import NotARecording, NotWritable
-from amqp10broker.recording.names import check_run_id
+from amqp10broker.recording.names import check_run_id, numbered
+from amqp10broker.recording.parquet import events_folder
+from amqp10broker.recording.sinks import Sink
 
-__all__ = ["Run", "check_run_id", "new_run_id", "read_run", "read_runs", "write_run"]
+__all__ = ["Run", "check_run_id", "claim_run", "new_run_id", "read_run", "read_runs", "write_run"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,18 +75,73 @@ def write_run(recording: str | os.PathLike[str], run: Run) -> Path:
         NotWritable: the system does not let us.
     """
     pa, pq = load_arrow(), load_parquet()
-    folder = Path(recording) / RUNS
-    path = folder / f"{run.run_id}.parquet"
+    path = _row_of(recording, run.run_id)
+    folder = path.parent
     # Of this process: two that write the same run do not write into one file.
     growing = folder / f"_{run.run_id}-{os.getpid()}.parquet"
     table = pa.Table.from_pylist([asdict(run)], schema=run_schema())
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        pq.write_table(table, str(growing), compression="zstd")
-        os.replace(growing, path)
+        sink = Sink(growing)
+        try:
+            pq.write_table(table, sink, compression="zstd")
+            sink.publish(path)
+        except BaseException:
+            sink.give_up()
+            raise
     except OSError as error:
         raise NotWritable(str(path), error.strerror or str(error)) from error
     return path
+
+
+def claim_run(recording: str | os.PathLike[str], run: Run, number: int = 1) -> tuple[Run, int]:
+    """Begin a run of a name that may have runs already: take the next free number, and write the row.
+
+    Nobody else can get the same run id, at whatever moment he asks: the folder of its events is made by one
+    process only, because a system makes a folder once.
+
+    Args:
+        recording: its folder, made if it is not there.
+        run: the row, whose run id is the name: the first run of a name has it as its id.
+        number: to begin with: 2 for ``NAME-2``.
+
+    Returns:
+        The row with its run id, and the number.
+
+    Raises:
+        ArrowMissing: pyarrow is not installed.
+        NotWritable: the system does not let us.
+        ValueError: the name has no room for the number.
+    """
+    load_parquet()
+    while True:
+        claimed = replace(run, run_id=numbered(run.run_id, number))
+        folder = events_folder(recording, claimed.run_id)
+        if _taken(folder, _row_of(recording, claimed.run_id)):
+            break
+        number += 1
+    try:
+        write_run(recording, claimed)
+    except BaseException:
+        folder.rmdir()
+        raise
+    return claimed, number
+
+
+def _taken(folder: Path, row: Path) -> bool:
+    """Take a run id by its folder of events; False if somebody has it."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        if os.path.lexists(row):  # its events were removed: a reader must not take ours for those
+            return False
+        folder.mkdir()
+    except FileExistsError as error:
+        if os.path.lexists(folder):
+            return False
+        raise NotWritable(str(folder.parent), error.strerror or str(error)) from error
+    except OSError as error:
+        raise NotWritable(str(folder), error.strerror or str(error)) from error
+    return True
 
 
 def read_runs(recording: str | os.PathLike[str]) -> list[Run]:
@@ -109,7 +166,7 @@ def read_run(recording: str | os.PathLike[str], run_id: str) -> Run:
     Raises:
         ArrowMissing, NotARecording, OtherVersion: as `read_runs`.
     """
-    path = Path(recording) / RUNS / f"{check_run_id(run_id)}.parquet"
+    path = _row_of(recording, check_run_id(run_id))
     if not path.exists():
         raise NotARecording(str(recording), f"it has no run {run_id!r}")
     return _read(path)
@@ -124,6 +181,10 @@ def new_run_id(benchmark: str, *, now: float | None = None) -> str:
     """
     at = time.strftime("%Y%m%dT%H%M%S", time.gmtime(time.time() if now is None else now))
     return check_run_id(f"{benchmark}-{at}-{secrets.token_hex(3)}")
+
+
+def _row_of(recording: str | os.PathLike[str], run_id: str) -> Path:
+    return Path(recording) / RUNS / f"{run_id}.parquet"
 
 
 def _read(path: Path) -> Run:

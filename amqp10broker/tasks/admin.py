@@ -244,7 +244,7 @@ def _close_connection(broker: Broker, request: dict[str, Any]) -> dict[str, Any]
 
 
 def _record_status(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
-    return {"recording": broker.recordings.status()}
+    return {"recording": broker.recordings.status(), "failed": broker.recordings.failed}
 
 
 async def _record_start(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:

@@ -310,11 +310,12 @@ class Broker:
         Raises:
             ConfigError: no such setting, or out of range; nothing was changed.
         """
-        self.config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
+        config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
+        self.recordings.configured(config)  # first: what has happened until now is of the run before
+        self.config = config
         letter = ConfigChanged(self.config)
         for connection in self.connections.values():
             connection.tell(letter)
-        self.recordings.configured(self.config)
         _log.info("setting changed", name=name, value=value)
 
     def set_alarm(self, name: str, *, on: bool, cause: Cause = Cause.BY_HAND) -> None:
@@ -357,6 +358,7 @@ class Broker:
                 "rss_bytes": rss_bytes(),
                 "resources": self.watch.status(),
                 "recording": self.recordings.status(),
+                "recording_failed": self.recordings.failed,
             },
             "connections": [connection.status() for connection in self.connections.values()],
             "queues": [

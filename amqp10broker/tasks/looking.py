@@ -42,6 +42,8 @@ class Looks:
     Attributes:
         count: how often everything has been looked at.
         cost_ns: processor time that all observing took, about.
+        protocols: what the connections that were seen speak, "amqp10" and "amqp091"; whoever empties it hears
+            of those that are still there again.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Looks:
         self._each_wake = each_wake
         self.count = 0
         self.cost_ns = 0
+        self.protocols: set[str] = set()
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         self._watches: dict[RunningSession | RunningChannel, Watch] = {}
         self._connections: dict[Connection10 | Connection091, ConnectionObserver] = {}
@@ -173,6 +176,7 @@ class Looks:
 
     def _look_at(self, connection: Connection10 | Connection091, *, whole: bool) -> None:
         now_ns, ts_ns = self._set_times()
+        self.protocols.add(_protocol_of(connection))
         observer = self._connections.get(connection)
         if observer is None:
             observer = self._connection_observer(connection, now_ns, new=True)
@@ -191,6 +195,7 @@ class Looks:
         connections = self._broker.connections
         if len(self._connections) > len(connections):
             for connection in [each for each in self._connections if each.number not in connections]:
+                self.protocols.add(_protocol_of(connection))
                 _observe_bytes(self._connections.pop(connection), connection, now_ns, ts_ns, whole=True)
         for running, watch in list(self._watches.items()):
             if watch.over:
@@ -208,6 +213,7 @@ class Looks:
         new: bool,
     ) -> Watch:
         emit, each_wake = self._emit, self._each_wake
+        self.protocols.add(_protocol_of(connection))  # it may be gone before the next look
         if isinstance(connection, Connection10):
             assert isinstance(running, RunningSession)
             watch = watch_session(self, connection, running, emit, now_ns, new=new, latencies=each_wake)
@@ -259,6 +265,10 @@ class Looks:
             now_ns, ts_ns = self._set_times()
             for queue in [each for each, of in self._queues.items() if of.turn != self.count]:
                 self._queues.pop(queue).observe(now_ns, ts_ns, depth=0, unsettled=0, whole=True)
+
+
+def _protocol_of(connection: Connection10 | Connection091) -> str:
+    return "amqp10" if isinstance(connection, Connection10) else "amqp091"
 
 
 def _observe_bytes(

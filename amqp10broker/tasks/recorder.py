@@ -12,7 +12,7 @@ import json
 import os
 import platform
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
@@ -23,7 +23,7 @@ from amqp10broker import __version__
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK
 from amqp10broker.recording.errors import RecordingError
-from amqp10broker.recording.names import check_run_id
+from amqp10broker.recording.names import check_run_name, numbered
 from amqp10broker.recording.runs import Run, new_run_id
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.looking import Looks
@@ -31,7 +31,7 @@ from amqp10broker.tasks.recorder_process import END, EVENTS, NOTE, RUN, Recorder
 
 if TYPE_CHECKING:
     from amqp10broker.catalog.queue import DeclaredQueue
-    from amqp10broker.config import Config
+    from amqp10broker.config import Config, FlowSettings
     from amqp10broker.tasks.broker import Broker
     from amqp10broker.tasks.channel import RunningChannel
     from amqp10broker.tasks.connection091 import Connection091
@@ -59,7 +59,8 @@ class Recording:
     Attributes:
         folder: the recording, absolute.
         every_ms: between looks; 0: at each wake.
-        run_id: of the first run; the next ones get ``-2``, ``-3``. None makes one up.
+        run_id: name of the runs: the first one that the folder has of it is called so, the next ones
+            ``NAME-2``, ``NAME-3``, whoever records them. None makes up a name for each run.
     """
 
     folder: str
@@ -72,8 +73,10 @@ class Recorder:
 
     Attributes:
         recording: what was asked for.
-        run_id: of the present run.
+        run_id: of the present run; a guess until the helper has found a free one, some ms after it began.
         ended: it is over, its files are complete.
+        failed: how it failed: ``folder``, ``run_id``, ``reason``, ``events``, ``events_written``,
+            ``events_lost``; None if it did not.
     """
 
     def __init__(self, broker: Broker, recording: Recording, *, ring: Ring | None = None) -> None:
@@ -85,19 +88,25 @@ class Recorder:
             ring: of another size, for tests.
 
         Raises:
-            RecordingError: the run id is no safe name of a file.
+            RecordingError: the run id is no safe name of a file, or too long.
         """
         try:
-            first = None if recording.run_id is None else check_run_id(recording.run_id)
+            first = None if recording.run_id is None else check_run_name(recording.run_id)
         except ValueError as error:
             raise RecordingError(f"{error}; choose another name for the run") from error
         self.recording = recording
-        self.run_id = first or new_run_id("broker")
+        self.run_id = self._name = first or new_run_id("broker")
         self.ended = trio.Event()
+        self.failed: dict[str, Any] | None = None
         self._broker = broker
         self._ring = ring or Ring()
+        self._number = 1  # behind the name
         self._runs = 1
-        self._row = self._new_row(self.run_id)
+        self._runs_begun = 0  # that the helper has answered
+        self._repetitions: Counter[FlowSettings] = Counter()
+        self._protocols_told = 0
+        self._row = self._new_row(self._name, broker.config)
+        self._repetitions[broker.config.flow] += 1
         self._processor_before_ns = time.process_time_ns()
         self._dropped_before = 0
         self._offered_before = 0
@@ -105,7 +114,6 @@ class Recorder:
         self._process: RecorderProcess | None = None
         self._backlog: deque[tuple[int, bytes, int]] = deque()
         self._stopping = trio.Event()
-        self._failure: str | None = None
         self._looks = Looks(
             broker, self._ring.add, self.crash, self._name_queue, each_wake=not recording.every_ms
         )
@@ -119,11 +127,11 @@ class Recorder:
             RecordingError: it cannot record there; the message says why.
         """
         self._process = await RecorderProcess.start(self.recording.folder, asdict(self._row))
+        self._begun(self._process.begun)
 
     async def run(self) -> None:
         """Record until `stop`, or until the helper fails; complete the files."""
         assert self._process is not None, "open it first"
-        _log.info("recording", folder=self.recording.folder, run_id=self.run_id)
         try:
             self._row = replace(self._row, began_ns=time.time_ns())  # the helper took its time to start
             self._put(NOTE, json.dumps({"began_ns": self._row.began_ns}).encode())
@@ -145,19 +153,22 @@ class Recorder:
 
     def fail(self, reason: str) -> None:
         """The recording cannot go on; the broker does."""
-        if self._failure is None:
-            self._failure = reason
-            _log.error(
-                "recording ended: the broker goes on without",
-                folder=self.recording.folder,
-                run_id=self.run_id,
-                reason=reason,
-            )
+        if self.failed is None:
+            events = self._ring.offered - self._offered_before
+            self.failed = {
+                "folder": self.recording.folder,
+                "run_id": self.run_id,
+                "reason": reason,
+                "events": events,
+                "events_written": self._written,
+                "events_lost": max(0, events - self._written),
+            }
+            _log.error("recording ended: the broker goes on without", **self.failed)
         self._stopping.set()
 
     def crash(self, error: Exception) -> None:
         """A fault of ours in an observer."""
-        if self._failure is None:
+        if self.failed is None:
             _log.error("an observer failed by a fault in the broker", exc_info=error)
         self.fail(f"fault in the broker: {type(error).__name__}")
 
@@ -167,7 +178,7 @@ class Recorder:
         assert process is not None
         ts_ns = self._look_at_all()
         self._looks.detach()
-        if self._failure is None:
+        if self.failed is None:
             try:
                 with trio.move_on_after(_end_s(self._broker)) as limit:
                     self._put(EVENTS, self._ring.take_all())
@@ -181,7 +192,7 @@ class Recorder:
             except RecordingError as error:
                 self.fail(str(error))
         await process.close()
-        if self._failure is None:
+        if self.failed is None:
             _log.info("recording complete", run_id=self.run_id, **self._counts())
 
     # --- the helper -------------------------------------------------------------------------------
@@ -206,10 +217,25 @@ class Recorder:
         self.fail("the helper process that records has ended")
 
     def _hear(self, answer: Mapping[str, Any]) -> None:
+        if "ready" in answer:
+            self._begun(answer)
+        if "written" in answer and self._runs_begun == self._runs:
+            self._written = answer["written"]
         if "failed" in answer:
             self.fail(str(answer["failed"]))
-        elif "written" in answer:
-            self._written = answer["written"]
+
+    def _begun(self, answer: Mapping[str, Any]) -> None:
+        """The helper has begun a run; it may be one of several that wait for it."""
+        self._runs_begun += 1
+        first, run_id = self._runs_begun == 1, answer["run_id"]
+        if self._runs_begun == self._runs:
+            self.run_id, self._number = run_id, answer["number"]
+        _log.info(
+            "recording" if first else "the next run is recorded",
+            **({"folder": self.recording.folder} if first else {}),
+            run_id=run_id,
+            **({"there_is_already": self._name} if first and run_id != self._name else {}),
+        )
 
     def _put(self, kind: int, payload: bytes) -> None:
         """Let something wait for `_feed`; events only as long as there is room."""
@@ -228,8 +254,9 @@ class Recorder:
 
     def _look_at_all(self) -> int:
         """The run is at its end: tell everything up to now, and return what time that is (wall clock, ns)."""
-        if self._failure is None:
+        if self.failed is None:
             self._looks.look(whole=True)
+            self._tell_protocols()
         ts_ns = time.time_ns()
         self._ring.settle(ts_ns)
         return ts_ns
@@ -237,27 +264,34 @@ class Recorder:
     # --- runs -------------------------------------------------------------------------------------
 
     def configured(self, config: Config) -> None:
-        """The configuration was replaced: a run has one, so the next one begins."""
-        self._look_at_all()
+        """The configuration is about to be replaced: a run has one, so the next one begins.
+
+        Args:
+            config: the next one.
+        """
+        name = self._name if self.recording.run_id else new_run_id("broker")
+        row = self._new_row(name, config)  # before anything changes: what is wrong with it is said now
+        row = replace(row, began_ns=self._look_at_all())
         self._put(EVENTS, self._ring.take_all())
         dropped = self._dropped
         self._runs += 1
-        named = self.recording.run_id
-        self.run_id = f"{named}-{self._runs}" if named else new_run_id("broker")
-        self._row = self._new_row(self.run_id)
+        self._number = self._number + 1 if name == self._name else 1
+        self.run_id, self._name = numbered(name, self._number), name
+        self._row = row
+        self._repetitions[config.flow] += 1
         self._dropped_before = self._ring.dropped
         self._offered_before = self._ring.offered
         self._written = 0
+        self._looks.protocols.clear()
+        self._protocols_told = 0
         self._backlog.append((RUN, json.dumps(asdict(self._row)).encode(), dropped))
-        _log.info("the next run is recorded", run_id=self.run_id)
 
-    def _new_row(self, run_id: str) -> Run:
-        config = self._broker.config
+    def _new_row(self, run_id: str, config: Config) -> Run:
         return Run(
             run_id=run_id,
             benchmark="broker",
             case="",
-            repetition=self._runs,
+            repetition=self._repetitions[config.flow],
             began_ns=time.time_ns(),
             max_link_credit=config.flow.max_link_credit,
             max_incoming_window=config.flow.max_incoming_window,
@@ -288,6 +322,7 @@ class Recorder:
             if not every_ms:
                 before_ns = looks.cost_ns  # what observing wakes costs is no reason to look less often
             await looks.look_in_turns()
+            self._tell_protocols()
             # With what the probes since the last look have taken.
             cost_s = (looks.cost_ns - before_ns) / 1e9
             before_ns = looks.cost_ns
@@ -299,6 +334,13 @@ class Recorder:
         """A session or a channel begins: also one that is over before the next look is told."""
         if not self._stopping.is_set():
             self._looks.join(connection, running)
+
+    def _tell_protocols(self) -> None:
+        """What the connections of this run speak, if it is more than was told."""
+        protocols = self._looks.protocols
+        if len(protocols) > self._protocols_told:
+            self._protocols_told = len(protocols)
+            self._put(NOTE, json.dumps({"protocols": sorted(protocols)}).encode())
 
     def _name_queue(self, number: int, queue: DeclaredQueue) -> None:
         """A queue has a number in this recording from now on."""

@@ -1,9 +1,10 @@
 """The helper process that writes a recording: ``python -I recorder_child.py FD DIR PATHS``.
 
 FD is one end of a Unix stream socket, DIR the recording, PATHS the broker's module search path as JSON. The
-broker sends frames: `FRAME`, then so many bytes. The answers are lines of JSON: ``{"ready": true}`` when the
-first run has begun, ``{"written": N}`` when so many events of the run are in complete files,
-``{"failed": "a sentence"}`` as the last line when it cannot go on, ``{"ended": true}`` after `END`.
+broker sends frames: `FRAME`, then so many bytes. The answers are lines of JSON: ``{"ready": true, "run_id":
+"prod-2", "number": 2}`` when a run has begun, ``{"written": N}`` when so many events of the run are in
+complete files, ``{"failed": "a sentence", "written": N}`` as the last line when it cannot go on,
+``{"ended": true}`` after `END`.
 
 A process of its own, because making Parquet takes a tenth of a second at a time, which would hold up every
 client of the broker (`docs/adr/0021`). When the socket is closed, which the system does if the broker dies,
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 FRAME = struct.Struct("<BIq")
 """Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
 EVENTS, RUN, NOTE, END = 1, 2, 3, 4
-"""Kinds: packed events; the row of a new run (JSON), which ends the one before; what else is to stand in the
-row (JSON, see `Scribe.note`); the end (JSON: ``ended_ns``)."""
+"""Kinds: packed events; the row of a new run (JSON; its run id is a name, see `claim_run`), which ends the
+one before; what else is to stand in the row (JSON, see `Scribe.note`); the end (JSON: ``ended_ns``)."""
 
 READ_BYTES = 1 << 20
 TICK_S = 1.0
@@ -53,6 +54,9 @@ class Scribe:
         self._writer: EventWriter | None = None
         self._last_ts_ns = 0
         self._queues: dict[str, Any] = {}
+        self._protocols: list[str] = []
+        self._name = ""
+        self._number = 0
         self._complete = 0
 
     @property
@@ -60,19 +64,27 @@ class Scribe:
         """Events of the run that are in complete files."""
         return self._complete
 
-    def begin(self, row: dict[str, Any]) -> None:
-        """Begin a run; the one before is at its end."""
+    def begin(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Begin a run; the one before is at its end.
+
+        A name that has a run gets a number: a run is written by one broker, once.
+
+        Returns:
+            Its run id, and the number: an answer.
+        """
         from amqp10broker.recording.parquet import EventWriter
-        from amqp10broker.recording.runs import Run, write_run
+        from amqp10broker.recording.runs import Run, claim_run
 
         run = Run(**row)
         if self._run is not None:
             self.finish(run.began_ns)
-        self._run = run
+        number = self._number + 1 if run.run_id == self._name else 1
+        self._name = run.run_id
         self._last_ts_ns = run.began_ns
         self.dropped = self._complete = 0
-        write_run(self._recording, run)
-        self._writer = EventWriter(self._recording, run.run_id, "broker")
+        self._run, self._number = claim_run(self._recording, run, number)
+        self._writer = EventWriter(self._recording, self._run.run_id, "broker")
+        return {"ready": True, "run_id": self._run.run_id, "number": self._number}
 
     def take(self, events: bytes) -> None:
         """Write packed events."""
@@ -85,10 +97,12 @@ class Scribe:
             self._count()
 
     def note(self, given: dict[str, Any]) -> None:
-        """Take note of something about the run: ``queues`` by number, or when it ``began_ns``."""
+        """Take note of something about the run: ``queues`` by number, ``protocols`` of its connections, all
+        that were seen so far, or when it ``began_ns``."""
         from amqp10broker.recording.runs import write_run
 
         self._queues |= given.get("queues", {})
+        self._protocols = given.get("protocols", self._protocols)
         if "began_ns" in given:
             assert self._run is not None, "a note before a run"
             self._run = replace(self._run, began_ns=given["began_ns"])
@@ -120,8 +134,14 @@ class Scribe:
             self._writer = None
         row = read_run(self._recording, run.run_id)
         settings = json.loads(row.settings)
-        if isinstance(settings, dict) and self._queues:
-            settings["queues"] = self._queues
+        protocol = row.protocol
+        if isinstance(settings, dict):
+            if self._queues:
+                settings["queues"] = self._queues
+            if self._protocols:
+                settings["protocols"] = self._protocols
+        if protocol is None and len(self._protocols) == 1:
+            (protocol,) = self._protocols
         ended = self._last_ts_ns if ended_ns is None else ended_ns
         write_run(
             self._recording,
@@ -129,10 +149,12 @@ class Scribe:
                 row,
                 ended_ns=ended if row.ended_ns is None else row.ended_ns,
                 events_dropped=self.dropped + lost,
+                protocol=protocol,
                 settings=json.dumps(settings),
             ),
         )
         self._run = None
+        self._protocols = []
 
     def give_up(self) -> None:
         """It cannot be written, a full disk for instance: make room, and say in the row what is missing."""
@@ -161,9 +183,8 @@ def serve(channel: socket.socket, scribe: Scribe) -> None:
             if kind == EVENTS:
                 scribe.take(payload)
             elif kind == RUN:
-                scribe.begin(json.loads(payload))
                 told = 0
-                answer(channel, {"ready": True})
+                answer(channel, scribe.begin(json.loads(payload)))
             elif kind == NOTE:
                 scribe.note(json.loads(payload))
             elif kind == END:
@@ -176,7 +197,7 @@ def serve(channel: socket.socket, scribe: Scribe) -> None:
         scribe.finish()
     except RecordingError as error:
         scribe.give_up()
-        answer(channel, {"failed": str(error)})
+        answer(channel, {"failed": str(error), "written": scribe.complete})
 
 
 def frames(channel: socket.socket, tick: Any) -> Any:

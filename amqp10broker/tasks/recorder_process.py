@@ -31,7 +31,11 @@ READ_BYTES: Final = 65_536
 
 
 class RecorderProcess:
-    """The way to the helper."""
+    """The way to the helper.
+
+    Attributes:
+        begun: what it answered to the first run: ``run_id`` and ``number``.
+    """
 
     def __init__(self, channel: socket.socket, process: trio.Process) -> None:
         """Take over a helper that has been started; see `start`.
@@ -42,6 +46,7 @@ class RecorderProcess:
         """
         self._channel = channel
         self._process = process
+        self.begun: dict[str, Any] = {}
         self._received = bytearray()
         self._unsent = memoryview(b"")
 
@@ -51,7 +56,7 @@ class RecorderProcess:
 
         Args:
             recording: the folder, absolute.
-            row: columns of the run.
+            row: columns of the run; the run id is a name, which gets a number if it has a run already.
 
         Raises:
             RecordingError: it cannot record there; the message says why.
@@ -91,6 +96,7 @@ class RecorderProcess:
                     raise RecordingError("the helper process that records has ended; its errors say why")
                 if "failed" in answer:
                     raise RecordingError(str(answer["failed"]))
+                helper.begun = answer
                 return helper
             raise RecordingError(f"the helper process that records has not answered for {START_S:g} s")
         except BaseException:

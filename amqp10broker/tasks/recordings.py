@@ -25,6 +25,7 @@ class Recordings:
 
     Attributes:
         recorder: the one under way. Sessions and channels that begin are told to it.
+        failed: how the last one failed (`Recorder.failed`), until another one begins; None if it did not.
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -37,6 +38,7 @@ class Recordings:
         self._nursery: trio.Nursery | None = None
         self._starting = False
         self.recorder: Recorder | None = None
+        self.failed: dict[str, Any] | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -67,7 +69,7 @@ class Recordings:
         Args:
             folder: the recording, made if it is not there.
             every_ms: milliseconds between two looks, 10 to 1000; 0: after each wake.
-            run_id: of the first run; None makes one up.
+            run_id: name of its runs, with a number if the folder has one of that name; None makes one up.
 
         Returns:
             The status of the recording.
@@ -87,7 +89,7 @@ class Recordings:
         try:
             recorder = Recorder(self._broker, Recording(os.path.join(os.getcwd(), folder), every_ms, run_id))
             await recorder.open()
-            self.recorder = recorder
+            self.recorder, self.failed = recorder, None
             self._nursery.start_soon(self._run, recorder)
         finally:
             self._starting = False
@@ -104,9 +106,9 @@ class Recordings:
         """
         recorder = self.recorder
         if recorder is None:
+            before = "" if self.failed is None else f". The last recording failed: {self.failed['reason']}"
             raise BrokerError(
-                "the broker does not record; 'amqp10broker record start DIR' begins to. If it did before, "
-                "its log says why it ended"
+                f"the broker does not record; 'amqp10broker record start DIR' begins to{before}"
             )
         recorder.stop()
         await recorder.ended.wait()
@@ -117,7 +119,11 @@ class Recordings:
         return None if self.recorder is None else self.recorder.status()
 
     def configured(self, config: Config) -> None:
-        """The flow settings were changed while running."""
+        """The flow settings are about to be changed while running.
+
+        Args:
+            config: the next configuration.
+        """
         if self.recorder is not None:
             self.recorder.configured(config)
 
@@ -125,4 +131,4 @@ class Recordings:
         try:
             await recorder.run()
         finally:
-            self.recorder = None
+            self.recorder, self.failed = None, recorder.failed

@@ -121,7 +121,7 @@ def test_of_a_foreign_broker_the_clients_alone_are_recorded(tmp_path: Path, brok
     runs = read_runs(tmp_path)
     assert {run.case for run in runs} == {"publish settled", "publish unsettled"}
     for run in runs:
-        assert writers(tmp_path, run) == {"clients"}
+        assert writers(tmp_path, run) == {"part-clients"}
         assert run.max_link_credit is None
         assert told(run)["broker_events"] is False
         assert counted(tmp_path, run)[Kind.CLIENT_SENT, 0] == told(run)["streams_total"][0]["published"] > 0

@@ -138,6 +138,8 @@ def test_what_pika_did_stands_in_the_files(
     broker.stop()
     assert total(recording, "r", Kind.LINK_IN) == COUNT
     assert total(recording, "r", Kind.LINK_OUT) == COUNT
+    (run,) = read_runs(recording)
+    assert run.protocol == "amqp091"
     if every_ms == 0:
         assert total(recording, "r", Kind.CONFIRM) == COUNT
         assert total(recording, "r", Kind.SETTLE) == COUNT
@@ -172,7 +174,39 @@ def test_a_recording_begins_and_ends_while_the_broker_runs(
     assert total(recording, "r", Kind.LINK_IN) == 5
     stopped = broker.run_command("record", "stop")
     assert (stopped.returncode, "does not record" in stopped.stderr) == (1, True)
-    assert broker.ask(op="record-status") == {"recording": None}
+    assert broker.ask(op="record-status") == {"recording": None, "failed": None}
+
+
+def test_a_broker_that_starts_again_records_a_run_of_its_own(
+    start_broker: StartBroker, clients: Any, tmp_path: Path
+) -> None:
+    """With the same name in its configuration, and while another broker writes into the same folder."""
+    recording = tmp_path / "recording"
+    arguments = ("--record", str(recording), "--record-run", "prod", "--record-every", "0")
+    one, other = start_broker(*arguments), start_broker(*arguments)
+    for broker in (one, other):
+        publish_and_consume(clients, broker, "q")
+    broker.ask(op="set", name="max_link_credit", value=50)
+    # Not before the helper has made the run; then the next name is not free any more.
+    until(
+        lambda: (recording / "runs.parquet" / "prod-3.parquet").exists(), "the next run of the other broker"
+    )
+    publish_and_consume(clients, broker, "q")
+    for broker in (one, other):
+        broker.stop()
+    again = start_broker(*arguments)
+    publish_and_consume(clients, again, "q")
+    assert again.ask(op="record-status")["recording"]["run_id"] == "prod-4"
+    again.stop()
+    assert again.wait_for_log("recording")["run_id"] == "prod-4"
+    runs = read_runs(recording)
+    assert {run.run_id for run in runs} == {"prod", "prod-2", "prod-3", "prod-4"}
+    for run in runs:
+        assert total(recording, run.run_id, Kind.LINK_IN) == COUNT
+        assert (run.protocol, run.events_dropped) == ("amqp10", 0)
+        at = read_events(recording, run.run_id)["ts_ns"].to_pylist()
+        assert run.ended_ns is not None
+        assert run.began_ns <= min(at) <= max(at) <= run.ended_ns, "nothing of another run"
 
 
 @pytest.mark.parametrize(
@@ -181,6 +215,7 @@ def test_a_recording_begins_and_ends_while_the_broker_runs(
         (("--every", "5"), 2, "must be an integer from 10 to 1000, or 0"),
         (("--run", "a/b"), 1, "run id is 'a/b'"),
         (("--run", ""), 1, "run id is ''"),
+        (("--run", "x" * 128), 1, "must have 120 at most"),
     ],
 )
 def test_what_cannot_be_recorded_is_said(
@@ -189,7 +224,7 @@ def test_what_cannot_be_recorded_is_said(
     """And nothing is recorded then."""
     refused = broker.run_command("record", "start", str(tmp_path / "r"), *arguments)
     assert (refused.returncode, says in refused.stderr) == (code, True), refused.stderr
-    assert broker.ask(op="record-status") == {"recording": None}
+    assert broker.ask(op="record-status") == {"recording": None, "failed": None}
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_broker_goes_on(
@@ -198,7 +233,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_broker_goes_on(
     (tmp_path / "file").write_text("in the way")
     refused = broker.run_command("record", "start", str(tmp_path / "file"))
     assert (refused.returncode, "cannot be written" in refused.stderr) == (1, True), refused.stderr
-    assert broker.ask(op="record-status") == {"recording": None}
+    assert broker.ask(op="record-status") == {"recording": None, "failed": None}
 
 
 @pytest.mark.parametrize("lacks_pyarrow", [False, True])
@@ -307,15 +342,21 @@ def test_a_full_disk_ends_the_recording_only(start_broker: StartBroker, clients:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full here")
     recording = tmp_path / "recording"
-    part = recording / "events" / "run_id=r" / "_broker-00000.parquet"
-    part.parent.mkdir(parents=True)
-    part.symlink_to("/dev/full")
     broker = start_broker()
     broker.ask(op="record-start", folder=str(recording), run="r", every=0)
+    part = recording / "events" / "run_id=r" / "_part-broker-00000.parquet"
+    part.symlink_to("/dev/full")  # the file is made with the first row group, some 10 s later
     publish_and_consume(clients, broker, "q")
     broker.ask(op="record-stop")
     entry = broker.wait_for_log("recording ended: the broker goes on without")
-    assert "cannot be written" in entry["reason"]
+    assert "No space left on device" in entry["reason"]
+    assert (entry["events_lost"] == entry["events"] > COUNT / 100, entry["events_written"]) == (True, 0)
+    shown = broker.run_command("record", "status")
+    assert (
+        shown.returncode,
+        f"{entry['events']} events {entry['events_lost']} are lost" in shown.stdout,
+    ) == (1, True)
+    assert "THE RECORDING FAILED" in broker.run_command("status").stdout
     run = read_run(recording, "r")
     assert (run.ended_ns is not None, (run.events_dropped or 0) > COUNT / 100) == (True, True)
     assert not part.is_symlink()

@@ -19,6 +19,7 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK, Kind, Reason
 from amqp10broker.recording.errors import RecordingError
+from amqp10broker.recording.names import numbered
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
 from amqp10broker.tasks import connection091, recorder
@@ -44,11 +45,14 @@ class Helper:
         frames: kind, payload and the count of dropped events of each.
         goes_on: not set: it takes nothing.
         answers: what it says, as a memory channel; its end is that of the process.
+        taken: run ids that its folder has.
     """
 
     def __init__(self) -> None:
         self.frames: list[tuple[int, bytes, int]] = []
         self.rows: list[dict[str, Any]] = []
+        self.begun: dict[str, Any] = {}
+        self.taken: set[str] = set()
         self.goes_on = trio.Event()
         self.goes_on.set()
         self.error: RecordingError | None = None
@@ -60,7 +64,15 @@ class Helper:
         if self.error is not None:
             raise self.error
         self.rows.append(dict(row))
+        self.begun = self.begin(row)
         return self
+
+    def begin(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Take a run id, and say which."""
+        numbers = (number for number in range(1, 1000) if numbered(row["run_id"], number) not in self.taken)
+        run_id = numbered(row["run_id"], number := next(numbers))
+        self.taken.add(run_id)
+        return {"ready": True, "run_id": run_id, "number": number}
 
     async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
         await self.goes_on.wait()
@@ -70,6 +82,7 @@ class Helper:
         self.frames.append((kind, payload, dropped))
         if kind == RUN:
             self.rows.append(json.loads(payload))
+            await self.says.send(self.begin(self.rows[-1]))
         if kind == END:
             self.says.close()
 
@@ -102,6 +115,16 @@ class Helper:
                 note = json.loads(payload)
                 found["queues"] |= note.pop("queues", {})
                 found |= note
+        return found
+
+    def protocols(self) -> list[list[str] | None]:
+        """Of each run, what was noted of its connections last."""
+        found: list[list[str] | None] = [None]
+        for kind, payload, _ in self.frames:
+            if kind == RUN:
+                found.append(None)
+            elif kind == NOTE:
+                found[-1] = json.loads(payload).get("protocols", found[-1])
         return found
 
 
@@ -421,12 +444,83 @@ async def test_another_setting_begins_another_run(
         broker.set_flow("max_queue_credit", 99, source="test")
         await publish(client, 4, 3)
         status = await broker.recordings.stop()
-    assert [row["run_id"] for row in helper.rows] == ["r", "r-2"]
+    assert [row["run_id"] for row in helper.rows] == ["r", "r"], "the helper finds the number"
     assert [row["max_queue_credit"] for row in helper.rows] == [256, 99]
+    assert [row["repetition"] for row in helper.rows] == [0, 0]
     assert [total(helper.events(run), Kind.LINK_IN) for run in (0, 1)] == [4, 3]
     assert status["run_id"] == "r-2"
     began_ns = helper.rows[1]["began_ns"]
     assert all(event.ts_ns <= began_ns for event in helper.events(0))
+
+
+async def test_a_name_that_has_runs_gets_the_next_number(
+    autojump_clock: object, helper: Helper, rec_log: LogRecorder
+) -> None:
+    """As after a restart with the same configuration: log and status say which."""
+    helper.taken = {"r", "r-2", "r-4"}
+    async with running_broker() as broker:
+        started = await broker.recordings.start(FOLDER, every_ms=50, run_id="r")
+        assert started["run_id"] == "r-3"
+        await settle_down()
+        broker.set_flow("max_queue_credit", 99, source="test")
+        await trio.sleep(0.3)
+        status = broker.recordings.status()
+        assert status is not None
+        assert status["run_id"] == "r-5"
+        await broker.recordings.stop()
+    runs = [named for event, named in rec_log.of("info") if "recorded" in event or event == "recording"]
+    assert runs == [{"folder": FOLDER, "run_id": "r-3", "there_is_already": "r"}, {"run_id": "r-5"}]
+
+
+async def test_a_repetition_is_one_of_the_same_configuration(autojump_clock: object, helper: Helper) -> None:
+    """As benchmarks count them; runs of others do not count."""
+    async with running_broker() as broker:
+        await record(broker)
+        for credit in (99, 256, 99, 99):
+            broker.set_flow("max_queue_credit", credit, source="test")
+        await broker.recordings.stop()
+    found = [(row["max_queue_credit"], row["repetition"]) for row in helper.rows]
+    assert found == [(256, 0), (99, 0), (256, 1), (99, 1), (99, 2)]
+
+
+async def test_a_setting_is_not_changed_if_the_next_run_cannot_be(
+    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is half done: the row of the run would say what does not hold."""
+    async with running_broker() as broker:
+        await record(broker)
+        under_way = broker.recordings.recorder
+        assert under_way is not None
+
+        def refuse(run_id: str, config: object) -> None:
+            raise ValueError("planted")
+
+        monkeypatch.setattr(under_way, "_new_row", refuse)
+        with pytest.raises(ValueError, match="planted"):
+            broker.set_flow("max_queue_credit", 99, source="test")
+        assert broker.config.flow.max_queue_credit == 256
+        last = await broker.recordings.stop()
+    assert last["run_id"] == "r"
+
+
+async def test_what_the_connections_speak_is_noted(autojump_clock: object, helper: Helper) -> None:
+    """Of each run, also of those who are gone before a look, and those who were there before."""
+    async with running_broker() as broker:
+        declare(broker)
+        await record(broker, 1000)
+        settled = await connect091(broker)
+        await trio.sleep(2.5)
+        broker.set_flow("max_queue_credit", 99, source="test")
+        short = await publisher(broker)
+        await short.vanish()
+        await settle_down()
+        broker.set_flow("max_queue_credit", 100, source="test")
+        await settled.vanish()
+        await trio.sleep(2.5)
+        broker.set_flow("max_queue_credit", 101, source="test")
+        await trio.sleep(2.5)
+        await broker.recordings.stop()
+    assert helper.protocols() == [["amqp091"], ["amqp091", "amqp10"], ["amqp091"], None]
 
 
 async def test_a_run_without_a_name_gets_one(autojump_clock: object, helper: Helper) -> None:
@@ -481,7 +575,7 @@ async def test_a_helper_that_fails_ends_the_recording_only(
         client = await publisher(broker)
         await record(broker)
         if how == "it says so":
-            await helper.says.send({"failed": "no room left"})
+            await helper.says.send({"failed": "no room left", "written": 2})
         elif how == "its end":
             helper.says.close()
         else:
@@ -489,9 +583,20 @@ async def test_a_helper_that_fails_ends_the_recording_only(
         await publish(client, 0, 4)
         assert broker.recordings.recorder is None
         assert [part.on_wake for part in client.task.parts.values()] == [None]
-        assert [event for event, _ in rec_log.of("error")] == ["recording ended: the broker goes on without"]
-        with pytest.raises(BrokerError, match="its log says why it ended"):
+        ((event, logged),) = rec_log.of("error")
+        assert event == "recording ended: the broker goes on without"
+        failed = broker.recordings.failed
+        assert failed is not None
+        assert failed == logged
+        assert failed["events_lost"] == failed["events"] - failed["events_written"] > 0
+        assert failed["events_written"] == (2 if how == "it says so" else 0)
+        assert broker.status()["broker"]["recording_failed"] == failed
+        with pytest.raises(BrokerError, match=f"does not record.*failed: .*{failed['reason']}"):
             await broker.recordings.stop()
+        helper.error = None
+        helper.says, helper._answers = trio.open_memory_channel[dict[str, Any]](10)
+        await record(broker)
+        assert broker.recordings.failed is None
 
 
 @pytest.mark.parametrize("every_ms", [0, 50])
@@ -546,7 +651,7 @@ async def test_one_recording_at_a_time(autojump_clock: object, helper: Helper) -
     assert all("records already" in text for text in refused)
 
 
-@pytest.mark.parametrize("run_id", ["", "a/b", "_x"])
+@pytest.mark.parametrize("run_id", ["", "a/b", "_x", "x" * 121])
 async def test_a_run_id_is_a_safe_name(autojump_clock: object, helper: Helper, run_id: str) -> None:
     async with running_broker() as broker:
         with pytest.raises(RecordingError, match="choose another name"):

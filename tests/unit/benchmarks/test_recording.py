@@ -150,7 +150,7 @@ def test_the_files_say_who_wrote_them(tmp_path: Path) -> None:
     run = Recording(tmp_path, "sweep", 50).begin("case")
     write(run)
     (path,) = (tmp_path / EVENTS / f"run_id={run.run_id}").iterdir()
-    assert path.name.startswith(CLIENTS)
+    assert path.name.startswith(f"part-{CLIENTS}-")
 
 
 def test_a_run_without_a_window_is_refused(tmp_path: Path) -> None:

@@ -53,6 +53,12 @@ def test_start(broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert capsys.readouterr().out == "recording to /recording, run r\n" * 2
 
 
+def test_start_says_if_the_name_got_a_number(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    broker.answer = STATUS | {"run_id": "r-2"}
+    assert main.main(["record", "start", "here", "--run", "r"]) == 0
+    assert capsys.readouterr().out == "recording to /recording, run r-2 (there is a run r already)\n"
+
+
 def test_stop(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["record", "stop"]) == 0
     assert broker.asked == [{"op": "record-stop"}]
@@ -71,6 +77,17 @@ def test_status(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert "does not record" in capsys.readouterr().out
     assert main.main(["record", "status", "--format", "json"]) == 1
     assert json.loads(capsys.readouterr().out) is None
+
+
+def test_status_of_a_recording_that_failed(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nobody has to look into the log for the reason."""
+    failed = {"folder": "/recording", "run_id": "r", "events": 9, "events_lost": 7, "reason": "no room"}
+    broker.answer = {"recording": None, "failed": failed}
+    assert main.main(["record", "status"]) == 1
+    says = "the broker does not record: the recording to /recording, run r, failed; "
+    assert capsys.readouterr().out == f"{says}of 9 events 7 are lost: no room\n"
+    assert main.main(["record", "status", "--format", "json"]) == 1
+    assert json.loads(capsys.readouterr().out) == {"failed": failed}
 
 
 @pytest.mark.parametrize("every", ["9", "1001", "-1", "x"])

@@ -439,3 +439,12 @@ def test_a_recording_is_summed_up(changes: dict[str, Any], line: str) -> None:
     assert line in "\n".join(status_view.render(document))
     document["broker"]["recording"] = None
     assert "recording" not in "\n".join(status_view.render(document))
+
+
+def test_a_recording_that_failed_is_shown() -> None:
+    """With what is missing, until another one begins."""
+    document = deepcopy(DOCUMENT)
+    failed = {"folder": "/data/recording", "run_id": "r", "events": 9, "events_lost": 7, "reason": "no room"}
+    document["broker"]["recording_failed"] = failed
+    line = "THE RECORDING FAILED: no room  folder /data/recording  run r  events lost 7 of 9"
+    assert line in "\n".join(status_view.render(document))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -10,7 +12,9 @@ import pytest
 
 from amqp10broker.flowevents.schema import RUN_FIELDS
 from amqp10broker.recording.errors import ArrowMissing, NotARecording, NotWritable
-from amqp10broker.recording.runs import Run, new_run_id, read_run, read_runs, write_run
+from amqp10broker.recording.names import NAME_MAX, check_run_name
+from amqp10broker.recording.parquet import EventWriter, events_folder
+from amqp10broker.recording.runs import Run, claim_run, new_run_id, read_run, read_runs, write_run
 
 WHOLE = Run(
     run_id="sweep-1",
@@ -74,6 +78,60 @@ def test_a_half_written_row_is_left_out(tmp_path: Path) -> None:
     write_run(tmp_path, WHOLE)
     (tmp_path / "runs.parquet" / "_sweep-2-17.parquet").write_bytes(b"PAR1")
     assert [run.run_id for run in read_runs(tmp_path)] == ["sweep-1"]
+
+
+def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
+    """The rows of those before stay as they are."""
+    for began_ns, expected in enumerate([("prod", 1), ("prod-2", 2), ("prod-3", 3)]):
+        row, number = claim_run(tmp_path, replace(WHOLE, run_id="prod", began_ns=began_ns))
+        assert (row.run_id, number) == expected
+        assert read_run(tmp_path, row.run_id) == row
+    assert claim_run(tmp_path, replace(WHOLE, run_id="prod"), 7)[1] == 7
+    assert claim_run(tmp_path, replace(WHOLE, run_id="prod"))[1] == 4
+    assert [run.began_ns for run in read_runs(tmp_path)][:3] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("there", ["row", "events", "growing"])
+def test_whatever_is_there_of_a_run_takes_its_name(tmp_path: Path, there: str) -> None:
+    """A row without events, events without a row, and those of a helper that was killed."""
+    if there == "row":
+        write_run(tmp_path, WHOLE)
+    else:
+        with EventWriter(tmp_path, WHOLE.run_id) as writer:
+            (writer.folder / ("_" * (there == "growing") + "part-broker-00000.parquet")).write_bytes(b"")
+    assert claim_run(tmp_path, WHOLE)[0].run_id == "sweep-1-2"
+
+
+def test_of_many_who_ask_at_once_each_gets_a_run_of_his_own(tmp_path: Path) -> None:
+    """As two brokers with one folder do."""
+    barrier = threading.Barrier(8)
+
+    def claim(who: int) -> str:
+        barrier.wait()
+        row, _ = claim_run(tmp_path, replace(WHOLE, run_id="prod", publishers=who))
+        assert read_run(tmp_path, row.run_id).publishers == who
+        return row.run_id
+
+    with ThreadPoolExecutor(8) as threads:
+        got = list(threads.map(claim, range(8)))
+    assert sorted(got) == sorted(["prod", *(f"prod-{number}" for number in range(2, 9))])
+
+
+def test_a_run_whose_row_cannot_be_written_leaves_its_name(tmp_path: Path) -> None:
+    (tmp_path / "runs.parquet").write_text("in the way")
+    with pytest.raises(NotWritable, match="cannot be written"):
+        claim_run(tmp_path, WHOLE)
+    assert not events_folder(tmp_path, WHOLE.run_id).exists()
+
+
+def test_a_name_has_room_for_a_number(tmp_path: Path) -> None:
+    """And a run id of an older recording may still have all letters."""
+    assert check_run_name("x" * NAME_MAX) == "x" * NAME_MAX
+    with pytest.raises(ValueError, match="has 121 letters; a name for runs must have 120 at most"):
+        check_run_name("x" * (NAME_MAX + 1))
+    assert claim_run(tmp_path, replace(WHOLE, run_id="x" * NAME_MAX), 9_999_999)[1] == 9_999_999
+    write_run(tmp_path, replace(WHOLE, run_id="y" * 128))
+    assert read_run(tmp_path, "y" * 128).run_id == "y" * 128
 
 
 def test_no_recording_is_said(tmp_path: Path) -> None:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import errno
+import io
+import itertools
 import json
+import os
 import socket
+from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from amqp10broker.flowevents.schema import PACK, Kind
-from amqp10broker.recording.parquet import read_events
+from amqp10broker.recording import sinks
+from amqp10broker.recording.parquet import EventWriter, read_events
 from amqp10broker.recording.runs import Run, read_run, read_runs, write_run
 from amqp10broker.tasks.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
 
@@ -44,8 +51,10 @@ def told(recording: Path, *frames: bytes) -> list[dict[str, Any]]:
             ours.shutdown(socket.SHUT_WR)
             serve(theirs, Scribe(str(recording)))
         received = b""
-        while data := ours.recv(65_536):
-            received += data
+        # What it has not read any more, because it has failed, makes the end of its answers an error.
+        with suppress(ConnectionResetError):
+            while data := ours.recv(65_536):
+                received += data
     return [json.loads(line) for line in received.splitlines()]
 
 
@@ -65,7 +74,7 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
         events(400, dropped=7),
         frame(END, {"ended_ns": 500}, dropped=7),
     )
-    assert answers == [{"ready": True}, {"written": 3, "ended": True}]
+    assert answers == [{"ready": True, "run_id": "r", "number": 1}, {"written": 3, "ended": True}]
     assert times(tmp_path) == [200, 300, 400]
     row = read_run(tmp_path, "r")
     assert (row.began_ns, row.ended_ns, row.events_dropped) == (150, 500, 7)
@@ -97,7 +106,7 @@ def test_the_next_run_ends_the_one_before(tmp_path: Path) -> None:
         events(300, dropped=1),
         frame(END, {"ended_ns": 400}, dropped=2),
     )
-    assert [answer for answer in answers if "ready" in answer] == [{"ready": True}] * 2
+    assert [answer["run_id"] for answer in answers if "ready" in answer] == ["r", "s"]
     assert (times(tmp_path, "r"), times(tmp_path, "s")) == ([200], [300])
     rows = read_runs(tmp_path)
     assert [(row.run_id, row.ended_ns, row.events_dropped) for row in rows] == [("r", 250, 5), ("s", 400, 2)]
@@ -124,19 +133,125 @@ def test_a_folder_that_cannot_be_written_is_the_last_answer(tmp_path: Path) -> N
     assert "cannot be written" in answer["failed"]
 
 
-def test_a_full_disk_says_in_the_row_what_is_missing(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
-    part = tmp_path / "events" / "run_id=r" / "_broker-00000.parquet"
-    part.parent.mkdir(parents=True)
-    part.symlink_to("/dev/full")
-    answers = told(
-        tmp_path, run(FIRST), events(200, 300, dropped=5), frame(END, {"ended_ns": 400}, dropped=5)
+class Disk:
+    """A small disk, in place of the system's: what has been written takes room as long as it is somewhere.
+
+    As a disk has it, a file that is open keeps its room when its name is gone.
+    """
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+        self._files: list[_OnDisk] = []
+
+    def open(self, path: Path) -> _OnDisk:
+        file = _OnDisk(self, path)
+        self._files.append(file)
+        return file
+
+    @property
+    def free(self) -> int:
+        return self._room - sum(file.size for file in self._files if file.is_somewhere)
+
+
+class _OnDisk(io.FileIO):
+    def __init__(self, disk: Disk, path: Path) -> None:
+        super().__init__(path, "wb")
+        self._disk = disk
+        self._inode = os.fstat(self.fileno()).st_ino
+        self._folder = path.parent
+        self.size = 0
+
+    @property
+    def is_somewhere(self) -> bool:
+        return not self.closed or self._inode in {each.inode() for each in os.scandir(self._folder)}
+
+    def write(self, data: Any, /) -> int:
+        if len(data) > self._disk.free:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.size += len(data)
+        return super().write(data)
+
+    def truncate(self, size: int | None = None, /) -> int:
+        self.size = size or 0
+        return super().truncate(size)
+
+
+def test_a_full_disk_says_in_the_row_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The room of the part that is lost is enough for the row; the log has what was lost."""
+    row_bytes = write_run(tmp_path / "a", FIRST).stat().st_size
+    small = {"part_events_max": 500, "row_group_events": 100}
+    with EventWriter(tmp_path / "a", "r", **small) as writer:  # type: ignore[arg-type]
+        for first in range(200, 700, 50):
+            writer.write(events(*range(first, first + 50))[FRAME.size :])
+    part_bytes = (writer.folder / "part-00000.parquet").stat().st_size
+    assert part_bytes > 1.4 * row_bytes, "the second part must not fit where the row does"
+    recording = tmp_path / "recording"
+    monkeypatch.setattr(sinks, "open_raw", Disk(part_bytes + int(2.4 * row_bytes)).open)
+    monkeypatch.setattr(EventWriter, "__init__", partialmethod(EventWriter.__init__, **small))
+    at = iter(range(200, 10**9))
+    many = [events(*itertools.islice(at, 50)) for _ in range(30)]
+    answers = told(recording, run(FIRST), *many, frame(END, {"ended_ns": 10**9}))
+    assert "No space left on device" in answers[-1]["failed"]
+    row = read_run(recording, "r")
+    assert answers[-1]["written"] == len(times(recording)) == 500
+    assert (row.ended_ns, row.events_dropped) == (1199, 500)
+    assert not list(recording.rglob("_*"))
+
+
+def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The row cannot be completed then; who is told has the figures."""
+    ours, theirs = socket.socketpair()
+    scribe = Scribe(str(tmp_path))
+    scribe.begin(asdict(FIRST))
+    monkeypatch.setattr(sinks, "open_raw", Disk(0).open)
+    with ours, theirs:
+        ours.sendall(events(200, 300) + frame(END, {"ended_ns": 400}))
+        serve(theirs, scribe)
+        answer = json.loads(ours.recv(65_536))
+    assert ("No space left" in answer["failed"], answer["written"]) == (True, 0)
+    assert read_run(tmp_path, "r").ended_ns is None
+
+
+def test_a_name_that_has_a_run_gets_a_number(tmp_path: Path) -> None:
+    """The broker began again with the same configuration: each run keeps its events and its row."""
+    for number, at in enumerate((200, 300)):
+        row = replace(FIRST, began_ns=at - 10)
+        answers = told(tmp_path, run(row), events(at), run(replace(row, began_ns=at + 1)), events(at + 2))
+        first, second = (answer["run_id"] for answer in answers if "ready" in answer)
+        assert (first, second) == (("r", "r-2"), ("r-3", "r-4"))[number]
+    assert [times(tmp_path, run_id) for run_id in ("r", "r-2", "r-3", "r-4")] == [[200], [202], [300], [302]]
+    assert [row.began_ns for row in read_runs(tmp_path)] == [190, 201, 290, 301]
+
+
+@pytest.mark.parametrize(
+    ("notes", "protocol", "all_of_them"),
+    [
+        ([], None, None),
+        ([["amqp091"]], "amqp091", ["amqp091"]),
+        ([["amqp10"], ["amqp091", "amqp10"]], None, ["amqp091", "amqp10"]),
+    ],
+)
+def test_the_row_says_what_the_connections_spoke(
+    tmp_path: Path, notes: list[list[str]], protocol: str | None, all_of_them: list[str] | None
+) -> None:
+    """A protocol of its own if it is one; and each run has those of its own connections."""
+    told(
+        tmp_path,
+        run(FIRST),
+        *(frame(NOTE, {"protocols": each}) for each in notes),
+        run(replace(FIRST, run_id="s", began_ns=250)),
+        events(300),
     )
-    assert "cannot be written" in answers[-1]["failed"]
     row = read_run(tmp_path, "r")
-    assert (row.ended_ns, row.events_dropped) == (300, 7)
-    assert list(part.parent.iterdir()) == []
+    assert (row.protocol, json.loads(row.settings).get("protocols")) == (protocol, all_of_them)
+    row = read_run(tmp_path, "s")
+    assert (row.protocol, json.loads(row.settings)) == (None, {"a": 1})
+
+
+def test_a_protocol_that_the_row_has_stays(tmp_path: Path) -> None:
+    """A benchmark knows what its load speaks."""
+    told(tmp_path, run(replace(FIRST, protocol="amqp10")), frame(NOTE, {"protocols": ["amqp091"]}))
+    assert read_run(tmp_path, "r").protocol == "amqp10"
 
 
 def test_a_part_is_complete_when_it_is_old_although_nothing_comes(tmp_path: Path) -> None:
