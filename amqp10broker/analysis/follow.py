@@ -4,7 +4,8 @@ The same cells as in the batch, by windows of one second of the events' own time
 the watermark, the latest time seen less `late_s`, has passed it; then it is told and kept, once. Files
 appear when they are complete (up to ten seconds after their first event, `recording.parquet`), from several
 processes that do not wait for each other, so the watermark must lag by more than that. An event that comes
-later than its window was closed is left out, here and not in the batch.
+later than its window was closed is left out, here and not in the batch. When all runs have ended, what is
+still open is closed by `closing`.
 
 Warm-up is told, too: runs are not looked at, so that a run needs no row yet.
 """
@@ -18,14 +19,16 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.analysis.cells import Cell, aggregate, cells_of, event_type, uncut
-from amqp10broker.analysis.errors import FollowFailed
+from amqp10broker.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
+from amqp10broker.analysis.closing import Ending, Told, first_open_s
+from amqp10broker.analysis.errors import FollowFailed, OutputNotWritable
 from amqp10broker.analysis.figures import counts_of, in_milliseconds, reason_name
+from amqp10broker.analysis.giving_up import explained, place_and_problem, spark_errors
 from amqp10broker.analysis.histogram import quantiles
 from amqp10broker.analysis.inputs import check_layout
 from amqp10broker.analysis.job import make_folder
@@ -43,12 +46,15 @@ WINDOWS: Final = "windows"
 """Folder of the closed windows, in the output."""
 CHECKPOINT: Final = "_checkpoint"
 """In that folder; readers leave out what begins with an underscore."""
+_REST: Final = "rest-"
+"""Files of windows that were told before the stream closed them."""
 _WINDOW_S: Final = 1
 _NOT_HELD_UP: Final = frozenset({Reason.NONE, Reason.QUEUE_EMPTY, Reason.NOT_ACTIVE})
 _TRIGGER: Final = "2 seconds"
 _LOOK_S: Final = 0.5
 _STOP_S: Final = 60.0
 _AGAIN_S: Final = 1.0
+_NS: Final = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,16 +188,17 @@ def follow(
     late_s: int = LATE_S,
     available_now: bool = False,
 ) -> None:
-    """Tell the windows of a recording as they are closed, until ctrl-C; keep them in ``output/windows``.
+    """Tell the windows of a recording as they are closed, until ctrl-C or SIGTERM.
 
-    A second call with the same output goes on where the first has ended, and tells no window twice.
+    They are kept in ``output/windows``. A second call with the same output goes on where the first has ended,
+    and tells no window twice.
 
     Args:
-        folder: of the recording; it may be there before its first event.
+        folder: of the recording; it may be there before its first event, and is not written to.
         output: for windows and checkpoint.
         spark: the session; it is left as it is.
         progress: is told of the start and the end.
-        tell: takes a line.
+        tell: takes a line. What it throws ends the following, and is thrown here.
         late_s: see `LATE_S`.
         available_now: end when all files that are there have been read, instead of waiting for more.
 
@@ -201,33 +208,76 @@ def follow(
         OutputNotWritable: the system does not let us write there.
         FollowFailed: Spark has given up; the message says what it said.
     """
-    if not folder.is_dir():
-        raise NotARecording(str(folder), "is no folder")
-    if (folder / RUNS).is_dir():
-        check_layout(folder)
-    make_folder(folder / EVENTS)
-    make_folder(output / WINDOWS)
+    check_folder(folder)
     asked = threading.Event()
     with _interrupt_sets(asked):
-        query = start(folder, output, spark, tell, late_s=late_s, available_now=available_now)
+        if not _wait_for_events(folder, asked):
+            progress.say("ended; nothing was recorded")
+            return
+        make_folder(output / WINDOWS)
+        keeper = _Keeper(output / WINDOWS, tell)
+        with explained(folder):
+            query = start(folder, output, spark, keeper.keep, late_s=late_s, available_now=available_now)
         progress.say(
             f"following {folder}; a second is told when the events are {late_s} s further; ctrl-C ends it"
         )
-        while query.isActive and not asked.wait(_LOOK_S):
-            pass
+        ending, all_told = Ending(folder, late_s), False
+        try:
+            while query.isActive and not asked.wait(_LOOK_S):
+                if available_now or not ending.looks():
+                    continue
+                open_s = (
+                    None if query.status["isTriggerActive"] else first_open_s(output / WINDOWS / CHECKPOINT)
+                )
+                if ending.due(idle=open_s is not None) and open_s is not None:
+                    with explained(folder):
+                        keeper.close(spark, folder, open_s)
+                    progress.say("all runs have ended, and all of them is told; ctrl-C ends it")
+                    all_told = True
+        except BaseException:
+            _stop(query)
+            raise
         failed = query.exception()
         if query.isActive:
             progress.say("ending; ctrl-C again does not wait for what is being read")
             _stop(query)
+    if keeper.failed is not None and not isinstance(keeper.failed, spark_errors()):
+        raise keeper.failed
     if failed is not None:
-        raise FollowFailed(str(folder), str(failed).splitlines()[0]) from failed
+        raise FollowFailed(*place_and_problem(folder, str(failed))) from failed
     if asked.is_set():
-        progress.say("ended; windows that are open now are told when this is started again")
+        rest = "" if all_told else "; windows that are open now are told when this is started again"
+        progress.say(f"ended{rest}")
+
+
+def check_folder(folder: Path) -> bool:
+    """Look whether a folder can be followed.
+
+    Returns:
+        Whether anything was recorded there, or is about to be.
+
+    Raises:
+        NotARecording: there is no such folder, or a file in it is damaged.
+        OtherVersion: it has another layout.
+    """
+    if not folder.is_dir():
+        raise NotARecording(str(folder), "is no folder")
+    if (folder / RUNS).is_dir():
+        check_layout(folder)
+    return (folder / RUNS).is_dir() or (folder / EVENTS).is_dir()
+
+
+def _wait_for_events(folder: Path, asked: threading.Event) -> bool:
+    """Wait for the folder of the events, which Spark must find and which is not ours to make."""
+    while not (folder / EVENTS).is_dir():
+        if asked.wait(_LOOK_S):
+            return False
+    return True
 
 
 @contextmanager
 def _interrupt_sets(asked: threading.Event) -> Iterator[None]:
-    """Let ctrl-C set the event inside, and its repetition interrupt.
+    """Let ctrl-C or SIGTERM set the event inside, and its repetition interrupt.
 
     A KeyboardInterrupt in the middle of a call to the JVM leaves the connection to it unusable.
     """
@@ -245,11 +295,12 @@ def _interrupt_sets(asked: threading.Event) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGINT, note)
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _stop(query: StreamingQuery) -> None:
@@ -264,7 +315,7 @@ def start(
     folder: Path,
     output: Path,
     spark: SparkSession,
-    tell: Callable[[str], None],
+    keep: Callable[[DataFrame, int], None],
     *,
     late_s: int,
     available_now: bool,
@@ -273,13 +324,6 @@ def start(
     # No limit of files a batch: the order in which Spark would take them is that of their times in the
     # file system, and a copied recording has lost it. What comes too late would be left out.
     events = spark.readStream.schema(event_type()).parquet(str(folder / EVENTS))
-
-    def keep(cells: DataFrame, batch: int) -> None:
-        windows = windows_of(cells.toArrow().to_pydict())
-        if keep_windows(output / WINDOWS, batch, windows):
-            for window in windows:
-                tell(line_of(window))
-
     writer = (
         windowed(events, late_s)
         .writeStream.outputMode("append")
@@ -290,27 +334,88 @@ def start(
     return writer.start()
 
 
-def keep_windows(folder: Path, batch: int, windows: Iterable[Window]) -> bool:
-    """Write the windows of a batch; return whether they were not there before.
+@dataclass(slots=True)
+class _Keeper:
+    """Keeps windows in files, and tells those that were not told before."""
+
+    folder: Path
+    tell: Callable[[str], None]
+    failed: Exception | None = None
+    """What went wrong in the stream: Spark would tell it with the traces of two languages."""
+    early: Told = field(default_factory=Told)
+
+    def __post_init__(self) -> None:
+        for path in self.folder.glob(f"{_REST}*.parquet"):
+            self.early.seconds |= read_seconds(path)
+
+    def keep(self, cells: DataFrame, batch: int) -> None:
+        """Take a batch of the stream.
+
+        Raises:
+            Exception: what goes wrong: the batch is not over then, and is repeated by the next start.
+        """
+        try:
+            windows = windows_of(cells.toArrow().to_pydict())
+            with self.early.lock:
+                windows = [each for each in windows if (each.run_id, each.start_s) not in self.early.seconds]
+                self._keep(f"batch-{batch:08}.parquet", windows)
+        except Exception as error:
+            self.failed = error
+            raise
+
+    def close(self, spark: SparkSession, folder: Path, first_s: int) -> None:
+        """Tell what the stream has left open.
+
+        Args:
+            spark: the session.
+            folder: of the recording.
+            first_s: the first second that is open, since 1970.
+        """
+        events = read_events(spark, folder).where(f"ts_ns >= {first_s * _NS}")
+        windows = windows_of(windowed(events).toArrow().to_pydict())
+        with self.early.lock:
+            windows = [each for each in windows if (each.run_id, each.start_s) not in self.early.seconds]
+            self.early.seconds |= {(each.run_id, each.start_s) for each in windows}
+            number = sum(1 for _ in self.folder.glob(f"{_REST}*.parquet"))
+            self._keep(f"{_REST}{number:08}.parquet", windows)
+
+    def _keep(self, name: str, windows: Sequence[Window]) -> None:
+        try:
+            new = keep_windows(self.folder / name, windows)
+        except OSError as error:
+            raise OutputNotWritable(str(self.folder), error.strerror or str(error)) from error
+        if new:
+            for window in windows:
+                self.tell(line_of(window))
+
+
+def read_seconds(path: Path) -> set[tuple[str, int]]:
+    """Run and second of the windows in a file."""
+    import pyarrow.parquet as pq
+
+    columns = pq.read_table(str(path), columns=["run_id", "start_s"]).to_pydict()
+    return set(zip(columns["run_id"], columns["start_s"], strict=True))
+
+
+def keep_windows(path: Path, windows: Iterable[Window]) -> bool:
+    """Write windows into a file; return whether it was not there before.
 
     A batch that Spark repeats after a crash has the same number and the same windows, and replaces its file.
 
     Args:
-        folder: must be there.
-        batch: number of the batch.
-        windows: of the batch; nothing is written if there are none.
+        path: of the file; its folder must be there.
+        windows: nothing is written if there are none.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     rows = [asdict(window) for window in windows]
-    path = folder / f"batch-{batch:08}.parquet"
     known = path.exists()
     if not rows:
         return False
     types = {"str": pa.string(), "int": pa.int64(), "float | None": pa.float64()}
     schema = pa.schema([(each.name, types[str(each.type)]) for each in fields(Window)])
-    growing = folder / f"_{path.name}"
+    growing = path.with_name(f"_{path.name}")
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), str(growing), compression="zstd")
     os.replace(growing, path)
     return not known

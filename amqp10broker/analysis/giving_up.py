@@ -47,6 +47,21 @@ def explanation(folder: Path, said: str) -> SparkFailed:
         folder: of the recording.
         said: all of it, with the traces of Java.
     """
+    where, problem = place_and_problem(folder, said)
+    if any(word in said for word in _MEMORY):
+        return SparkFailed(where, problem, "give it more with --memory")
+    if where == str(folder):
+        return SparkFailed(where, problem, "analyse it again; if that does not help, record anew")
+    return SparkFailed(where, problem, "if the file is damaged, move it away and analyse again")
+
+
+def place_and_problem(folder: Path, said: str) -> tuple[str, str]:
+    """The file that is named, else the folder, and the cause, shortly.
+
+    Args:
+        folder: of the recording.
+        said: all that Spark has said, with the traces of Java.
+    """
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     problem = lines[0] if lines else "it has said nothing"
     # What py4j says first is that something was thrown; what was thrown comes next.
@@ -54,9 +69,5 @@ def explanation(folder: Path, said: str) -> SparkFailed:
         problem = lines[1].removeprefix(": ")
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
     problem = (causes[-1] if causes else problem)[:_PROBLEM_MAX].rstrip(".")
-    if any(word in said for word in _MEMORY):
-        return SparkFailed(str(folder), problem, "give it more with --memory")
     named = _FILE.search(said)
-    if named is None:
-        return SparkFailed(str(folder), problem, "analyse it again; if that does not help, record anew")
-    return SparkFailed(unquote(named[1]), problem, "if the file is damaged, move it away and analyse again")
+    return str(folder) if named is None else unquote(named[1]), problem

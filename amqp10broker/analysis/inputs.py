@@ -89,7 +89,8 @@ def _check_file(path: Path, wanted: Mapping[str, Any]) -> None:
     try:
         schema = pq.read_schema(str(path))
     except (pa.ArrowException, OSError) as error:
-        raise NotARecording(str(path), f"cannot be read as Parquet: {error}") from error
+        problem = f"cannot be read as Parquet: {error}: if it is damaged, move it away"
+        raise NotARecording(str(path), problem) from error
     check_version(schema.metadata, str(path))
     found = {field.name: field.type for field in schema}
     for name, kind in wanted.items():

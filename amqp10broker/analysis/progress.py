@@ -5,6 +5,7 @@ Spark's own progress bar is off: it overwrites lines of its own console, and kno
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -33,6 +34,10 @@ class Progress:
         """Tell one step."""
         if self._stream is not None:
             print(f"[{time.monotonic() - self._began:6.1f} s] {text}", file=self._stream, flush=True)
+
+    def warn(self, text: str) -> None:
+        """Say what may be a mistake, also to those who want no progress told."""
+        print(f"amqp10broker: {text}", file=self._stream or sys.stderr, flush=True)
 
     @contextmanager
     def watching(self, spark: SparkSession) -> Iterator[None]:

@@ -92,6 +92,8 @@ def command_session(master: str, memory: str) -> Iterator[SparkSession]:
     # that it throws, with a trace, and we tell it in words.
     logging.getLogger().addHandler(logging.NullHandler())
     quiet = {"spark.driver.extraJavaOptions": "-Damqp10broker.log.level=off"}
+    # Whoever ends us with SIGTERM, as service managers do, is heard like ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     spark = analysis_session(master, memory, quiet)
     # pyspark's own handler calls the JVM in the middle of a call to the JVM. What runs there ends with us.
     signal.signal(signal.SIGINT, signal.default_int_handler)

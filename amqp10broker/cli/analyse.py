@@ -16,6 +16,7 @@ from amqp10broker.errors import ConfigError
 _MEMORY: Final = re.compile(r"[1-9]\d*[mg]")
 _MEMORY_LEAST_MB: Final = 512
 """Spark itself wants 450 MB of what Java counts as its memory."""
+_AIM: Final = "throughput"
 _MASTER: Final = re.compile(r"local(\[(\*|[1-9]\d*)\])?|spark://(127\.0\.0\.1|localhost):\d+")
 
 
@@ -24,7 +25,7 @@ def _arguments(parser: Parser) -> None:
     parser.add_argument("--output", metavar="DIR", type=Path, help="for report and tables (DIR/analysis)")
     aim = parser.add_argument_group("what settings are recommended for")
     aim.add_argument(
-        "--aim", choices=("throughput", "latency", "memory"), default="throughput",
+        "--aim", choices=("throughput", "latency", "memory"),
         help="most messages; lowest p99 at --rate; least memory that keeps --keep of it (throughput)",
     )  # fmt: skip
     aim.add_argument("--rate", metavar="N", type=float, help="messages a second, with --aim latency")
@@ -66,7 +67,9 @@ def _check(arguments: argparse.Namespace) -> None:
     Raises:
         ConfigError: an option has a wrong value, or does nothing beside the others.
     """
-    aim, rate, keep = arguments.aim, arguments.rate, arguments.keep
+    aim, rate, keep = arguments.aim or _AIM, arguments.rate, arguments.keep
+    if arguments.follow and arguments.aim is not None:
+        raise ConfigError("--aim", "is given with --follow", "it belongs to the analysis of what is recorded")
     if aim == "latency" and (rate is None or not 0 < rate < float("inf")):
         raise ConfigError("--aim latency", "has no --rate above 0", "say at how many messages a second")
     if aim != "latency" and rate is not None:
@@ -114,7 +117,7 @@ def _batch(arguments: argparse.Namespace) -> int:
     # Before Java is started, which takes seconds.
     find_recording(arguments.folder)
     make_folder(output)
-    aim = Aim(arguments.aim, arguments.rate, 0.95 if arguments.keep is None else arguments.keep)
+    aim = Aim(arguments.aim or _AIM, arguments.rate, 0.95 if arguments.keep is None else arguments.keep)
     progress.say("starting Spark")
     with command_session(arguments.master, arguments.memory) as spark:
         result = analyse(arguments.folder, output, aim, spark, progress)
@@ -124,13 +127,18 @@ def _batch(arguments: argparse.Namespace) -> int:
 
 
 def _follow(arguments: argparse.Namespace) -> int:
-    from amqp10broker.analysis.follow import LATE_S, follow
+    from amqp10broker.analysis.follow import LATE_S, check_folder, follow
     from amqp10broker.analysis.progress import Progress
     from amqp10broker.analysis.session import command_session
 
     progress = Progress(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"
     late_s = LATE_S if arguments.late is None else arguments.late
+    if not check_folder(arguments.folder):
+        progress.warn(
+            f"nothing is recorded in {arguments.folder} so far, and it is waited for: `amqp10broker serve "
+            "--record` begins it; if the name is wrong, end this with ctrl-C"
+        )
     progress.say("starting Spark")
     with command_session(arguments.master, arguments.memory) as spark:
         follow(

@@ -90,8 +90,9 @@ def test_what_comes_later_than_the_watermark_is_left_out(spark: SparkSession, tm
     assert kept(output)[: len(before)] == before
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_ends_it_in_order_and_files_that_appear_meanwhile_are_told(
-    spark: SparkSession, tmp_path: Path, deadline: None
+    spark: SparkSession, tmp_path: Path, deadline: None, number: signal.Signals
 ) -> None:
     """The folder has no event at first; then two runs appear, then comes the signal."""
     folder, output = tmp_path / "recording", tmp_path / "output"
@@ -108,17 +109,70 @@ def test_ctrl_c_ends_it_in_order_and_files_that_appear_meanwhile_are_told(
         synthetic.write(folder, plants(0))
         synthetic.write(folder, plants(1), seed=9)
         enough.wait(60)
-        os.kill(os.getpid(), signal.SIGINT)
+        os.kill(os.getpid(), number)
 
-    before = signal.getsignal(signal.SIGINT)
+    before = signal.getsignal(number)
     helper = threading.Thread(target=write_and_interrupt)
     helper.start()
     follow(folder, output, spark, Progress(None), tell=tell, late_s=LATE_S)
     helper.join()
     assert told
     assert [line_of(window) for window in kept(output)] == told
-    assert signal.getsignal(signal.SIGINT) is before
+    assert signal.getsignal(number) is before
     assert spark.range(3).count() == 3
+
+
+def test_a_recording_that_is_over_is_told_to_its_end(
+    spark: SparkSession, tmp_path: Path, deadline: None
+) -> None:
+    """Its last seconds, too, and none twice: not if another run begins later, and not by a second start."""
+    folder, output = tmp_path / "recording", tmp_path / "output"
+    synthetic.write(folder, plants(0))
+    whole = by_batch(spark, folder)
+    told: list[str] = []
+
+    def until(count: int) -> None:
+        def tell(line: str) -> None:
+            told.append(line)
+            if len(told) == count:
+                os.kill(os.getpid(), signal.SIGINT)
+
+        follow(folder, output, spark, Progress(None), tell=tell, late_s=LATE_S)
+
+    until(len(whole))
+    assert told == [line_of(window) for window in whole]
+    assert kept(output) == whole
+    synthetic.write(folder, plants(1), seed=9)
+    both = by_batch(spark, folder)
+    until(len(both))
+    assert told == [line_of(window) for window in both]
+    assert kept(output) == both
+
+
+def test_what_the_reader_of_lines_throws_is_thrown_here(spark: SparkSession, tmp_path: Path) -> None:
+    """Such as a pipe that nobody reads any more: no error of Spark's, and no traces of Java's."""
+    folder = tmp_path / "recording"
+    synthetic.write(folder, plants(0))
+
+    def tell(line: str) -> None:
+        raise BrokenPipeError(line)
+
+    with pytest.raises(BrokenPipeError, match=": in "):
+        follow(
+            folder, tmp_path / "output", spark, Progress(None), tell=tell, late_s=LATE_S, available_now=True
+        )
+    assert len(run_through(folder, tmp_path / "again", spark)) > 5
+
+
+def test_the_recording_is_not_written_to(spark: SparkSession, tmp_path: Path, deadline: None) -> None:
+    """It may be somebody else's; and a folder in which nothing is recorded is waited for."""
+    folder = tmp_path / "recording"
+    folder.mkdir()
+    timer = threading.Timer(1.0, os.kill, (os.getpid(), signal.SIGTERM))
+    timer.start()
+    follow(folder, tmp_path / "output", spark, Progress(None), tell=print, late_s=LATE_S)
+    timer.join()
+    assert list(tmp_path.rglob("*")) == [folder]
 
 
 def test_a_damaged_file_ends_it_with_advice(spark: SparkSession, tmp_path: Path) -> None:
@@ -129,8 +183,18 @@ def test_a_damaged_file_ends_it_with_advice(spark: SparkSession, tmp_path: Path)
     run_through(folder, tmp_path / "output", spark)
     broken = folder / EVENTS / f"run_id={plant.run.run_id}" / "part-00009.parquet"
     broken.write_bytes(b"this is no Parquet file, though its name says so")
-    with pytest.raises(FollowFailed, match="start again: it goes on where it was, or, if a file is damaged"):
+    with pytest.raises(NotARecording, match="part-00009.parquet: cannot be read as Parquet"):
         run_through(folder, tmp_path / "output", spark)
+    # What is wrong behind the footer is seen by Spark alone.
+    (whole,) = broken.parent.glob("part-00000.parquet")
+    content = bytearray(whole.read_bytes())
+    content[40 : len(content) // 2] = b"A" * (len(content) // 2 - 40)
+    broken.write_bytes(content)
+    with pytest.raises(
+        FollowFailed, match="start again: it goes on where it was, or, if a file is"
+    ) as failed:
+        run_through(folder, tmp_path / "output", spark)
+    assert failed.value.path == str(broken)
 
 
 def test_a_folder_that_is_not_there_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -45,6 +45,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (["--memory", "99999g"], "--memory is 99999g; this machine has "),
         (["--memory", "100m"], "--memory is 100m; Spark needs 512m at least"),
         (["--late", "3"], "--late is given without --follow"),
+        (["--follow", "--aim", "throughput"], "--aim is given with --follow"),
         (["--follow", "--late", "-1"], "--late is -1; must be 0 or more seconds"),
     ],
 )
@@ -229,6 +230,26 @@ def test_every_file_is_looked_at(
     assert main(["analyse", str(tmp_path)]) == 1
     said = capsys.readouterr().err
     assert f"{path}: {complaint}" in said
+
+
+def test_a_folder_in_which_nothing_is_recorded_is_followed_with_a_warning(
+    tmp_path: Path, capsys: Output, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be a slip of the pen; also without progress, and before Spark takes its time to start."""
+
+    def absent(*arguments: object, **options: object) -> None:
+        raise JavaNotFound("no Java")
+
+    monkeypatch.setattr(session, "local_session", absent)
+    assert main(["analyse", str(tmp_path), "--follow", "--quiet"]) == 3
+    assert f"nothing is recorded in {tmp_path} so far, and it is waited for" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_not_there_is_not_followed(tmp_path: Path, capsys: Output) -> None:
+    """Spark is not started for that."""
+    assert main(["analyse", str(tmp_path / "none"), "--follow"]) == 1
+    assert "is no folder" in capsys.readouterr().err
 
 
 def test_the_help_imports_nothing_heavy() -> None:

@@ -1,0 +1,106 @@
+"""When a recording that is followed is over, and what is then told of its last seconds.
+
+A stream closes a second when later events have come. Behind the last run none come, and its last seconds
+would stay open for ever. So when each run has its end, and no file has appeared for as long as files may be
+late, the seconds that are still open are computed at once, as a batch, and told. The stream does not know of
+that: if another run begins later, it closes the same seconds, and they are left out there.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from amqp10broker.analysis.inputs import event_files
+from amqp10broker.recording.errors import RecordingError
+from amqp10broker.recording.runs import read_runs
+
+_LOOK_S: Final = 2.0
+_QUIET_LEAST_S: Final = 5.0
+"""More than two triggers of the stream: what is there has been read then."""
+
+
+class Told:
+    """Seconds that were told before the stream closed them, by run; used by two threads."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.seconds: set[tuple[str, int]] = set()
+
+
+class Ending:
+    """Says when a recording is over.
+
+    Args:
+        folder: of the recording.
+        late_s: how long files may be late.
+        clock: seconds, of which only differences count.
+    """
+
+    def __init__(self, folder: Path, late_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._folder = folder
+        self._quiet_s = max(late_s, _QUIET_LEAST_S)
+        self._clock = clock
+        self._looked = self._since = clock()
+        self._files: frozenset[Path] = frozenset()
+        self._said = False
+
+    def looks(self) -> bool:
+        """Whether it is time to look again: to list the files of a recording costs something."""
+        now = self._clock()
+        if now - self._looked < _LOOK_S:
+            return False
+        self._looked = now
+        return True
+
+    def due(self, *, idle: bool) -> bool:
+        """Whether it is over; once, until another file appears.
+
+        Args:
+            idle: the stream has read what was there, and closed what it could.
+        """
+        now = self._clock()
+        files = frozenset(path for paths in event_files(self._folder).values() for path in paths)
+        if files != self._files:
+            self._files, self._since, self._said = files, now, False
+        if self._said or not files or not idle or now - self._since < self._quiet_s:
+            return False
+        self._said = self._all_ended()
+        return self._said
+
+    def _all_ended(self) -> bool:
+        try:
+            runs = {run.run_id: run.ended_ns for run in read_runs(self._folder)}
+        except RecordingError:
+            # No row yet, or one that is being replaced: there is a next look.
+            return False
+        return all(runs.get(run_id) is not None for run_id in event_files(self._folder))
+
+
+def first_open_s(checkpoint: Path) -> int | None:
+    """The first second that the stream has not closed.
+
+    Spark tells its mark in the progress of a query, too, but not of one that has been started again and has
+    nothing to do.
+
+    Args:
+        checkpoint: of the stream, as Spark writes it: the mark of a batch is in the log of its offsets, and
+            the batch is over when the log of commits has it.
+
+    Returns:
+        Seconds since 1970; None if the stream has seen no event yet.
+    """
+    done = [int(path.name) for path in (checkpoint / "commits").glob("[0-9]*")]
+    if not done:
+        return None
+    try:
+        lines = (checkpoint / "offsets" / str(max(done))).read_text("utf-8").splitlines()
+        # A second is closed when its end is not behind the mark.
+        return int(json.loads(lines[1])["batchWatermarkMs"]) // 1000 or None
+    except (OSError, ValueError, LookupError, TypeError):
+        # Another layout of a later Spark: the last seconds stay open then.
+        return None
