@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import re
 import subprocess
 import sys
 import tempfile
@@ -23,6 +22,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
+from amqp10broker.analysis.configurations import SETTINGS
 from benchmarks import sweep
 from benchmarks.broker_process import REPOSITORY
 from benchmarks.errors import BenchmarkError, MeasureError
@@ -40,7 +40,6 @@ NAME: Final = "recommendation"
 RIVALS: Final = 3
 HELD_OUT_REPETITIONS: Final = 10
 _ANALYSE_TIMEOUT_S: Final = 900.0
-_SETTINGS: Final = ("max-link-credit", "max-incoming-window", "max-queue-credit")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,18 +92,17 @@ def read_advice(table: Path) -> list[Advice]:
 
 
 def _advice_of(line: Mapping[str, str]) -> Advice:
-    size = re.search(r"([\d,]+) B\b", line["group"])
-    if size is None:
-        raise MeasureError(f"the analysis names no message size in {line['group']!r}")
-    known = dict(re.findall(r"--(max-[a-z-]+) (\d+)", line["command_line"]))
+    size = line.get("message_size_bytes")
+    if not size:
+        raise MeasureError(f"the analysis names no message_size_bytes for {line['group']!r}")
     settings = None
-    if known:
-        try:
-            settings = tuple(int(known[name]) for name in _SETTINGS)
-        except KeyError as missing:
-            raise MeasureError(f"the analysis recommends no {missing} in {line['command_line']!r}") from None
+    if line["command_line"]:
+        missing = [name for name in SETTINGS if not line.get(name)]
+        if missing:
+            raise MeasureError(f"the analysis recommends no {missing[0]} for {line['group']!r}")
+        settings = tuple(int(line[name]) for name in SETTINGS)
     return Advice(
-        int(size[1].replace(",", "")),
+        int(size),
         settings,  # type: ignore[arg-type]  # as many as there are names
         float(line["mean"]) if line["mean"] else None,
         line["reasons"],

@@ -74,7 +74,7 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
         _write_whole(output / REPORT, html)
     except OSError as error:
         raise OutputNotWritable(str(output), error.strerror or str(error)) from error
-    progress.say(f"{len(files)} tables and the report written")
+    progress.say(f"{len(files) // 2} tables and the report written")
     return Result(output / REPORT, (output / REPORT, *files), tuple(recommended), events, len(recording.runs))
 
 

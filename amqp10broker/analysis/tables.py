@@ -1,24 +1,83 @@
-"""The tables beside the report, as CSV for people and as Parquet for programs."""
+"""The tables beside the report, as CSV for people and as Parquet for programs.
+
+Each table is written by each analysis, also without a row, and has the same columns of the same types
+whatever was recorded: a program that reads two of them, or the folder of an earlier analysis, must not be
+surprised.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, Final
 
-from amqp10broker.analysis.configurations import METRICS, Compared, ConfigurationFigures
-from amqp10broker.analysis.figures import Configuration, Measured, in_milliseconds
+from amqp10broker.analysis.configurations import (
+    GROUP,
+    METRICS,
+    SETTINGS,
+    Compared,
+    ConfigurationFigures,
+    groups,
+)
+from amqp10broker.analysis.figures import (
+    Configuration,
+    Measured,
+    RunFigures,
+    Stall,
+    StreamFigures,
+    in_milliseconds,
+)
 from amqp10broker.analysis.histogram import quantiles
 from amqp10broker.analysis.recommend import Recommendation, Undecided
-from amqp10broker.flowevents.schema import CONFIGURATION
+from amqp10broker.flowevents.schema import CONFIGURATION, RUN_FIELDS
 
 Row = dict[str, Any]
+Columns = dict[str, str]
+"""Arrow's types by name."""
 
 CURVE: Final = (
     0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999, 0.9995, 0.9999,
 )  # fmt: skip
 """Shares at which latency curves are drawn and tabled."""
+
+_TYPES: Final = {
+    "str": "string", "int": "int64", "int | None": "int64", "float": "double", "float | None": "double",
+    "bool": "bool", "bool | None": "bool",
+}  # fmt: skip
+_SPREAD: Final = ("run_id", "configuration", "best")
+"""Fields of records that other columns stand for."""
+_RISKY: Final = ("=", "+", "-", "@", "\t", "\r")
+"""What a spreadsheet takes for the beginning of a formula."""
+
+
+def _columns_of(record: type) -> Columns:
+    return {each.name: _TYPES[str(each.type)] for each in fields(record) if each.name not in _SPREAD}
+
+
+_RUN_TYPES: Final = dict(RUN_FIELDS)
+_NAMED: Final = {name: _RUN_TYPES[name] for name in CONFIGURATION}
+_BEST: Final = {f"best_{name}": "int64" for name in SETTINGS}
+_RUN: Final = {"run_id": "string", **_NAMED}
+
+TABLES: Final[Mapping[str, Columns]] = {
+    "runs": _RUN | _columns_of(RunFigures),
+    "configurations": _NAMED
+    | {"repetitions": "int64"}
+    | {f"{metric}{end}": "double" for metric in METRICS for end in ("", "_low", "_high")},
+    "stalls": _RUN | _columns_of(Stall),
+    "configuration_stalls": _NAMED | {"repetitions": "int64"} | _columns_of(Stall),
+    "streams": _RUN | _columns_of(StreamFigures),
+    "latencies": _NAMED | {"latency": "string", "share": "double", "ms": "double", "messages": "int64"},
+    "comparison": _NAMED | _BEST | _columns_of(Compared) | {"relative": "double"},
+    "recommendations": {"group": "string", "aim": "string"}
+    | {name: _RUN_TYPES[name] for name in (*GROUP, *SETTINGS, "rate_limit_per_s")}
+    | dict.fromkeys(("settings", "figure"), "string")
+    | dict.fromkeys(("mean", "low", "high"), "double")
+    | {"best": "string", "best_mean": "double"}
+    | dict.fromkeys(("as_good", "command_line", "reasons", "weak", "notes"), "string"),
+}
+"""Columns of each table, in order."""
 
 
 def tables_of(
@@ -27,59 +86,74 @@ def tables_of(
     compared: Sequence[Compared],
     recommended: Sequence[Recommendation | Undecided],
 ) -> dict[str, list[Row]]:
-    """All tables by name; a table without rows is left out."""
-    tables = {
+    """The rows of all `TABLES`, by name.
+
+    Args:
+        measured: the runs.
+        found: their configurations.
+        compared: configurations beside the best.
+        recommended: one for each group of the configurations, in their order.
+    """
+    return {
         "runs": [_spread(asdict(each.figures)) for each in measured],
         "configurations": [_configuration(each) for each in found],
         "stalls": [_spread(asdict(stall)) for each in measured for stall in each.stalls],
+        "configuration_stalls": [row for each in found for row in _stalls(each, measured)],
         "streams": [_spread(asdict(stream)) for each in measured for stream in each.streams],
         "latencies": [row for each in found for row in _latencies(each)],
         "comparison": [_comparison(each) for each in compared],
-        "recommendations": [recommendation_row(each) for each in recommended],
+        "recommendations": [
+            recommendation_row(one, members[0])
+            for members, one in zip(groups(found), recommended, strict=True)
+        ],
     }
-    return {name: rows for name, rows in tables.items() if rows}
 
 
 def write_tables(folder: Path, tables: Mapping[str, Sequence[Row]]) -> list[Path]:
-    """Write each as ``NAME.csv`` and ``NAME.parquet``.
+    """Write each as ``NAME.csv`` and ``NAME.parquet``; files of an earlier analysis are replaced.
 
     Args:
         folder: must be there.
-        tables: rows by name; all rows of a table have the same columns.
+        tables: as `tables_of`.
     """
     import pyarrow as pa
     import pyarrow.csv
     import pyarrow.parquet as pq
 
     written = []
-    for name, rows in tables.items():
-        table = pa.Table.from_pylist(list(rows))
-        # A column in which nothing is known has no type of its own, and Parquet readers differ about it.
-        fields = [
-            pa.field(each.name, pa.float64()) if pa.types.is_null(each.type) else each
-            for each in table.schema
-        ]
-        table = table.cast(pa.schema(fields))
-        pyarrow.csv.write_csv(table, str(folder / f"{name}.csv"))
+    for name, columns in TABLES.items():
+        schema = pa.schema([(column, pa.type_for_alias(kind)) for column, kind in columns.items()])
+        rows = list(tables[name])
+        table = pa.Table.from_pylist(rows, schema=schema)
+        harmless = pa.Table.from_pylist([_harmless(row) for row in rows], schema=schema)
+        pyarrow.csv.write_csv(harmless, str(folder / f"{name}.csv"))
         pq.write_table(table, str(folder / f"{name}.parquet"), compression="zstd")
         written += [folder / f"{name}.csv", folder / f"{name}.parquet"]
     return written
 
 
-def recommendation_row(one: Recommendation | Undecided) -> Row:
-    """One recommendation as a row."""
-    row: Row = {"group": one.group, "aim": one.aim}
+def _harmless(row: Row) -> Row:
+    """Texts that come from elsewhere, such as the name of a stream, so that no spreadsheet computes them."""
+    return {
+        name: f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
+        for name, value in row.items()
+    }
+
+
+def recommendation_row(one: Recommendation | Undecided, member: ConfigurationFigures) -> Row:
+    """One recommendation as a row.
+
+    Args:
+        one: the recommendation.
+        member: any configuration of its group.
+    """
+    row: Row = {"group": one.group, "aim": one.aim, **dict(zip(GROUP, member.group, strict=True))}
     if isinstance(one, Undecided):
-        names = ("settings", "figure", "mean", "low", "high", "best", "best_mean", "as_good", "command_line")
-        return {
-            **row,
-            **dict.fromkeys(names),
-            "reasons": "; ".join([one.reason, *one.seen]),
-            "weak": None,
-            "notes": None,
-        }
+        return {**row, "reasons": "; ".join([one.reason, *one.seen]), "notes": one.instead or None}
     return {
         **row,
+        **dict(zip(SETTINGS, one.chosen.settings, strict=True)),
+        "rate_limit_per_s": one.chosen.rate_limit_per_s,
         "settings": one.chosen.name(),
         "figure": f"{one.figure} ({one.unit})",
         "mean": one.chosen_figure.mean,
@@ -115,6 +189,25 @@ def _configuration(each: ConfigurationFigures) -> Row:
     return row
 
 
+def _stalls(each: ConfigurationFigures, measured: Sequence[Measured]) -> Iterable[Row]:
+    """Seconds of all repetitions together, and the mean share."""
+    own = {run.run_id for run in each.runs}
+    seconds: dict[tuple[str, str], float] = {}
+    for one in measured:
+        for stall in one.stalls if one.figures.run_id in own else ():
+            key = (stall.side, stall.reason)
+            seconds[key] = seconds.get(key, 0.0) + stall.seconds
+    for (side, reason), share in each.stalls.items():
+        yield {
+            **_named(each.configuration),
+            "repetitions": len(each.runs),
+            "side": side,
+            "reason": reason,
+            "seconds": seconds[side, reason],
+            "share": share,
+        }
+
+
 def _latencies(each: ConfigurationFigures) -> Iterable[Row]:
     for name, counts in each.histograms.items():
         for share, value in zip(CURVE, in_milliseconds(quantiles(counts, CURVE)), strict=True):
@@ -131,6 +224,6 @@ def _comparison(each: Compared) -> Row:
     row = asdict(each)
     best = dict(zip(CONFIGURATION, row.pop("best"), strict=True))
     named = _named(row.pop("configuration"))
-    for name in ("max_link_credit", "max_incoming_window", "max_queue_credit"):
+    for name in SETTINGS:
         named[f"best_{name}"] = best[name]
     return {**named, **row, "relative": each.relative}

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pyarrow.parquet as pq
@@ -16,6 +17,7 @@ from amqp10broker.analysis.configurations import configurations, groups
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
+from amqp10broker.flowevents.schema import CONFIGURATION
 from amqp10broker.recording.runs import write_run
 from benchmarks import synthetic
 from tests.support.flow_oracle import measured
@@ -189,14 +191,10 @@ def test_what_is_missing_from_a_recording_is_said(recording: Path, tmp_path: Pat
 
 def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed, tmp_path: Path) -> None:
     """Both have all columns; a figure is one figure."""
-    tables = tables_of(
-        known.measured,
-        [each for members in known.groups for each in members],
-        comparisons(known.groups),
-        known.recommended,
-    )
+    tables = tables_of_all(known)
     assert set(tables) == {
-        "runs", "configurations", "stalls", "streams", "latencies", "comparison", "recommendations",
+        "runs", "configurations", "stalls", "configuration_stalls", "streams", "latencies", "comparison",
+        "recommendations",
     }  # fmt: skip
     written = write_tables(tmp_path, tables)
     assert {path.name for path in written} == {
@@ -206,7 +204,8 @@ def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed,
         table = pq.read_table(tmp_path / f"{name}.parquet")
         with (tmp_path / f"{name}.csv").open(newline="") as file:
             lines = list(csv.reader(file))
-        assert table.column_names == lines[0] == list(rows[0])
+        assert table.column_names == lines[0]
+        assert {column for row in rows for column in row} == set(lines[0])
         assert table.num_rows == len(lines) - 1 == len(rows)
     by_hand = {run.figures.run_id: run.figures.throughput_per_s for run in known.measured}
     runs = pq.read_table(tmp_path / "runs.parquet")
@@ -214,6 +213,62 @@ def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed,
         dict(zip(*(runs[name].to_pylist() for name in ("run_id", "throughput_per_s")), strict=True))
         == by_hand
     )
+
+
+def tables_of_all(known: Analysed) -> dict[str, list[dict[str, Any]]]:
+    """As the job makes them."""
+    found = [each for members in known.groups for each in members]
+    return tables_of(known.measured, found, comparisons(known.groups), known.recommended)
+
+
+def test_recommendations_and_stalls_are_there_as_numbers(known: Analysed) -> None:
+    """Nobody has to read them out of a sentence."""
+    tables = tables_of_all(known)
+    decided = [row for row in tables["recommendations"] if row.get("settings")]
+    assert [
+        (row["benchmark"], row["message_size_bytes"], row["max_link_credit"], row["max_incoming_window"])
+        for row in decided
+    ] == [("sweep", 100, 170, 400), ("sweep", 10_000, 170, 400)]
+    assert {row["benchmark"] for row in tables["recommendations"]} == {"sweep", "two_senders"}
+    for row in tables["configuration_stalls"]:
+        own = [
+            stall["seconds"]
+            for stall in tables["stalls"]
+            if all(stall[name] == row[name] for name in (*CONFIGURATION, "side", "reason"))
+        ]
+        assert len(own) <= row["repetitions"]
+        assert row["seconds"] == pytest.approx(sum(own))
+
+
+def test_types_of_columns_do_not_follow_the_data_and_no_file_is_left_over(
+    known: Analysed, tmp_path: Path
+) -> None:
+    """The broker's own recording names no protocol and has no streams; it is the second in the folder."""
+    write_tables(tmp_path, tables_of_all(known))
+    first = {path.name: pq.read_schema(path) for path in tmp_path.glob("*.parquet")}
+    folder = tmp_path / "own"
+    (plant,) = synthetic.two_senders(repetitions=1, events=400)
+    run = replace(plant.run, benchmark="broker", protocol=None, queue_type=None, message_size_bytes=None)
+    synthetic.write(folder, [replace(plant, run=run, streams=())])
+    write_tables(tmp_path, tables_of_all(analysed(folder)))
+    assert {path.name: pq.read_schema(path) for path in tmp_path.glob("*.parquet")} == first
+    assert pq.read_table(tmp_path / "streams.parquet").num_rows == 0
+    (line,) = (tmp_path / "streams.csv").read_text().splitlines()
+    assert line.startswith('"run_id","benchmark"')
+
+
+@pytest.mark.parametrize("name", ["=HYPERLINK()", "@SUM(A1)", "+1", "-1", "\t=1"])
+def test_names_are_no_formulas_for_a_spreadsheet(tmp_path: Path, name: str) -> None:
+    """With an apostrophe in the CSV, as they are in Parquet; numbers below zero are numbers."""
+    (plant,) = synthetic.two_senders(repetitions=1, events=400)
+    synthetic.write(tmp_path, [replace(plant, run=replace(plant.run, case=name))])
+    output = tmp_path / "output"
+    output.mkdir()
+    write_tables(output, tables_of_all(analysed(tmp_path)))
+    with (output / "runs.csv").open(newline="") as file:
+        assert {row["case"] for row in csv.DictReader(file)} == {f"'{name}"}
+    assert set(pq.read_table(output / "runs.parquet")["case"].to_pylist()) == {name}
+    assert "'-" not in (output / "comparison.csv").read_text().replace("'-1", "")
 
 
 def test_cases_with_one_setting_are_beside_each_other_under_the_shortest_names(tmp_path: Path) -> None:

@@ -20,10 +20,10 @@ from benchmarks.verdict import Finding
 RATE = Aim("throughput", "rate_per_s", highest=True)
 CELLS = [Cell(size, None, 400, credit) for size in (100, 10240) for credit in (10, 170, 1000)]
 SMALL = {cell.credit: cell for cell in CELLS if cell.size_bytes == 100}
-TABLE = """group,aim,settings,mean,command_line,reasons,weak
-"sweep, publish and consume, AMQP 1.0, classic queue, 100 B, 1 publisher",throughput,x,5.5,\
-amqp10broker serve --max-link-credit 170 --max-incoming-window 400 --max-queue-credit 256,because,noise
-"sweep, publish and consume, AMQP 1.0, classic queue, 10,240 B, 1 publisher",throughput,,,,no run,
+TABLE = """group,message_size_bytes,max_link_credit,max_incoming_window,max_queue_credit,mean,command_line,\
+reasons,weak
+"sweep, 100 B, 1 publisher",100,170,400,256,5.5,amqp10broker serve,because,noise
+"sweep, 10,240 B, 1 publisher",10240,,,,,,no run,
 """
 OPTIONS: dict[str, Any] = {
     "quick": True,
@@ -70,7 +70,8 @@ def test_the_table_of_the_analysis_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "problem"), [("100 B,", "", "message size"), ("-link-", "-", "max-link-credit")]
+    ("before", "after", "problem"),
+    [(",100,", ",,", "message_size_bytes"), ("link_credit", "credit", "max_link_credit")],
 )
 def test_a_table_that_is_not_as_expected_is_refused(
     tmp_path: Path, before: str, after: str, problem: str
