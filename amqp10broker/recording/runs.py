@@ -12,6 +12,7 @@ import secrets
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Final
 
 from amqp10broker.flowevents.schema import RUN_FIELDS, RUNS
 from amqp10broker.recording.arrow import check_version, load_arrow, load_parquet, run_schema
@@ -20,7 +21,20 @@ from amqp10broker.recording.names import check_run_id, numbered
 from amqp10broker.recording.parquet import events_folder
 from amqp10broker.recording.sinks import Sink
 
-__all__ = ["Run", "check_run_id", "claim_run", "new_run_id", "read_run", "read_runs", "write_run"]
+__all__ = [
+    "Run",
+    "check_run_id",
+    "claim_run",
+    "keep_room",
+    "new_run_id",
+    "read_run",
+    "read_runs",
+    "write_run",
+]
+
+
+ROW_BYTES_MAX: Final = 64 * 1024
+"""A row takes 7 kB, and some 20 bytes for each queue that it names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +156,34 @@ def _taken(folder: Path, row: Path) -> bool:
     except OSError as error:
         raise NotWritable(str(folder), error.strerror or str(error)) from error
     return True
+
+
+def keep_room(recording: str | os.PathLike[str]) -> Sink:
+    """Keep room on the disk for a row that must be written even if the disk is full then.
+
+    Args:
+        recording: its folder, made if it is not there.
+
+    Returns:
+        A file without a name that has the room: give it up before the row is written. The system does so when
+        the process ends.
+
+    Raises:
+        NotWritable: there is no room.
+    """
+    path = Path(recording) / RUNS / f"_room-{os.getpid()}"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        sink = Sink(path)
+        try:
+            sink.write(os.urandom(ROW_BYTES_MAX))  # what a file system cannot pack
+            path.unlink()
+        except BaseException:
+            sink.give_up()
+            raise
+    except OSError as error:
+        raise NotWritable(str(path.parent), error.strerror or str(error)) from error
+    return sink
 
 
 def read_runs(recording: str | os.PathLike[str]) -> list[Run]:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from amqp10broker.recording.parquet import EventWriter
     from amqp10broker.recording.runs import Run
+    from amqp10broker.recording.sinks import Sink
 
 FRAME = struct.Struct("<BIq")
 """Kind, bytes that follow, and events that the broker has dropped in the run (`RUN`: in the one before)."""
@@ -52,6 +53,7 @@ class Scribe:
         self._recording = recording
         self._run: Run | None = None
         self._writer: EventWriter | None = None
+        self._room: Sink | None = None
         self._last_ts_ns = 0
         self._queues: dict[str, Any] = {}
         self._protocols: list[str] = []
@@ -73,7 +75,7 @@ class Scribe:
             Its run id, and the number: an answer.
         """
         from amqp10broker.recording.parquet import EventWriter
-        from amqp10broker.recording.runs import Run, claim_run
+        from amqp10broker.recording.runs import Run, claim_run, keep_room
 
         run = Run(**row)
         if self._run is not None:
@@ -82,6 +84,7 @@ class Scribe:
         self._name = run.run_id
         self._last_ts_ns = run.began_ns
         self.dropped = self._complete = 0
+        self._room = keep_room(self._recording)  # first: a run that cannot be recorded leaves nothing
         self._run, self._number = claim_run(self._recording, run, number)
         self._writer = EventWriter(self._recording, self._run.run_id, "broker")
         return {"ready": True, "run_id": self._run.run_id, "number": self._number}
@@ -132,6 +135,7 @@ class Scribe:
             self._writer.close()
             self._count()
             self._writer = None
+        self._leave_room()
         row = read_run(self._recording, run.run_id)
         settings = json.loads(row.settings)
         protocol = row.protocol
@@ -166,6 +170,13 @@ class Scribe:
             self.finish(lost=lost)
         except RecordingError:
             pass  # the first error is the one that is told
+        self._leave_room()
+
+    def _leave_room(self) -> None:
+        """A row is about to be written, or none will be."""
+        room, self._room = self._room, None
+        if room is not None:
+            room.give_up()
 
     def _count(self) -> None:
         if self._writer is not None:

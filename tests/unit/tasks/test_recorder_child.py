@@ -19,7 +19,7 @@ import pytest
 from amqp10broker.flowevents.schema import PACK, Kind
 from amqp10broker.recording import sinks
 from amqp10broker.recording.parquet import EventWriter, read_events
-from amqp10broker.recording.runs import Run, read_run, read_runs, write_run
+from amqp10broker.recording.runs import ROW_BYTES_MAX, Run, read_run, read_runs, write_run
 from amqp10broker.tasks.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
 
 FIRST = Run(run_id="r", benchmark="broker", began_ns=100, settings='{"a": 1}')
@@ -176,8 +176,15 @@ class _OnDisk(io.FileIO):
         return super().truncate(size)
 
 
-def test_a_full_disk_says_in_the_row_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The room of the part that is lost is enough for the row; the log has what was lost."""
+@pytest.mark.parametrize("left", [0.01, 1.4])
+def test_a_full_disk_says_in_the_row_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, left: float
+) -> None:
+    """Room was kept for the row, whether or not the part that is lost leaves enough.
+
+    Args:
+        left: what the first part leaves for the second one, which needs more; in rows.
+    """
     row_bytes = write_run(tmp_path / "a", FIRST).stat().st_size
     small = {"part_events_max": 500, "row_group_events": 100}
     with EventWriter(tmp_path / "a", "r", **small) as writer:  # type: ignore[arg-type]
@@ -186,7 +193,8 @@ def test_a_full_disk_says_in_the_row_what_is_missing(tmp_path: Path, monkeypatch
     part_bytes = (writer.folder / "part-00000.parquet").stat().st_size
     assert part_bytes > 1.4 * row_bytes, "the second part must not fit where the row does"
     recording = tmp_path / "recording"
-    monkeypatch.setattr(sinks, "open_raw", Disk(part_bytes + int(2.4 * row_bytes)).open)
+    room = ROW_BYTES_MAX + row_bytes + part_bytes + int(left * row_bytes)
+    monkeypatch.setattr(sinks, "open_raw", Disk(room).open)
     monkeypatch.setattr(EventWriter, "__init__", partialmethod(EventWriter.__init__, **small))
     at = iter(range(200, 10**9))
     many = [events(*itertools.islice(at, 50)) for _ in range(30)]
@@ -194,8 +202,21 @@ def test_a_full_disk_says_in_the_row_what_is_missing(tmp_path: Path, monkeypatch
     assert "No space left on device" in answers[-1]["failed"]
     row = read_run(recording, "r")
     assert answers[-1]["written"] == len(times(recording)) == 500
-    assert (row.ended_ns, row.events_dropped) == (1199, 500)
+    assert row.ended_ns is not None
+    assert row.events_dropped == row.ended_ns - 699 > 0, "one event a ns, and 500 in the first part"
     assert not list(recording.rglob("_*"))
+
+
+def test_a_disk_without_room_for_a_row_is_not_recorded_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is said at the beginning."""
+    for room in (ROW_BYTES_MAX - 1, ROW_BYTES_MAX):
+        monkeypatch.setattr(sinks, "open_raw", Disk(room).open)
+        (answer,) = told(tmp_path, run(FIRST), events(200))
+        assert "No space left on device" in answer["failed"]
+        assert [path for path in tmp_path.rglob("*") if not path.is_dir()] == []
+    assert not list((tmp_path / "events").iterdir())
 
 
 def test_a_disk_that_stays_full_is_said_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,3 +289,4 @@ def test_a_part_is_complete_when_it_is_old_although_nothing_comes(tmp_path: Path
     scribe.tick()
     assert scribe.complete == 1
     assert times(tmp_path) == [200]
+    scribe.finish()
