@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import io
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
+
+from amqp10broker.analysis.page import escape, plain
 
 # Okabe and Ito's colours: distinguishable with every common kind of colour vision; the last are others'.
 COLOURS: Final = (
@@ -68,7 +71,9 @@ def style() -> Iterator[None]:
     """Our settings of matplotlib, for what is drawn inside."""
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # It measures texts by a font of its own that lacks some letters; who shows the picture has others.
+        warnings.filterwarnings("ignore", r"Glyph \d+ .* missing from", UserWarning)
         yield
 
 
@@ -91,15 +96,13 @@ def as_svg(figure: Any, number: int, title: str) -> str:
         number: of the figure in the page.
         title: what it is called by readers that do not show it.
     """
-    from html import escape
-
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     raw = io.BytesIO()
     # No date, no address of the program that made it: the same figures give the same file.
     nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
     FigureCanvasSVG(figure).print_svg(raw, metadata=nothing)
-    text = raw.getvalue().decode()
+    text = plain(raw.getvalue().decode())
     text = text[text.index("<svg") :]
     text = _ID.sub(rf'id="f{number}-\1"', text)
     text = _REFERENCE.sub(rf"\1f{number}-\2", text)
@@ -107,7 +110,7 @@ def as_svg(figure: Any, number: int, title: str) -> str:
         text = text.replace(colour, variable)
     found = _SIZE.search(text)
     width = float(found[1]) * 4 / 3 if found else 920.0
-    label = escape(title, quote=True)
+    label = escape(title)
     return text.replace("<svg", f'<svg role="img" aria-label="{label}" style="max-width:{width:.0f}px"', 1)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
-from html import escape
+from html import escape as escape_html
 from typing import Final
 
 STYLE: Final = """
@@ -56,6 +57,20 @@ def page(title: str, body: Iterable[str]) -> str:
         + "\n".join(body)
         + "\n</body>\n</html>\n"
     )
+
+
+_CONTROL: Final = re.compile("[^\\t\\n\\r\\x20-\\ud7ff\\ue000-\\ufffd\\U00010000-\\U0010ffff]")
+"""Characters that XML does not have, not even escaped; names of queues and cases may."""
+
+
+def plain(text: str) -> str:
+    """A text without characters that no XML may have: a mark stands for each."""
+    return _CONTROL.sub("\ufffd", text)
+
+
+def escape(text: str) -> str:
+    """A text as it may stand in an element or an attribute."""
+    return escape_html(plain(text), quote=True)
 
 
 def element(name: str, text: str, css: str = "") -> str:

@@ -385,7 +385,8 @@ def stalls(
             "share of the links' time" if side != "connections" else "share of the connections' time"
         )
     if not names:
-        grid[0].set_ylabel("link credit / window / queue credit")
+        # Few bars make a low picture: in one line it would be cut at both ends.
+        grid[0].set_ylabel("link credit /\nwindow /\nqueue credit")
     grid[0].margins(y=0.01)
     legend_below(figure, grid)
     return figure

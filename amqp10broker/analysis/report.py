@@ -94,8 +94,8 @@ def _summary(analysed: Analysed) -> Iterator[str]:
     at = time.strftime("%Y-%m-%d %H:%M", time.gmtime(first))
     yield element(
         "p",
-        f"{len(measured)} runs of {configurations} configurations from {at} UTC on, {events:,} events, "
-        f"{dropped:,} dropped. {_machines(recording)}",
+        f"{_so_many(len(measured), 'run')} of {_so_many(configurations, 'configuration')} from {at} UTC on, "
+        f"{events:,} events, {dropped:,} dropped. {_machines(recording)}",
         "soft",
     )
     notices = []
@@ -109,6 +109,10 @@ def _summary(analysed: Analysed) -> Iterator[str]:
     if dropped:
         notices.append("Events were dropped because the recorder's buffers were full: counts are too low.")
     yield bullets(notices, "warn")
+
+
+def _so_many(count: int, what: str) -> str:
+    return f"{count} {what}" if count == 1 else f"{count} {what}s"
 
 
 def _machines(recording: Recording) -> str:

@@ -50,11 +50,37 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
     ),
     (
         "queue credit in flight",
-        ("The queue may hand out no more until what it handed out is written: max_queue_credit."),
+        (
+            "The link has asked the queue for messages, and the answer is under way. If it is often, "
+            "max_queue_credit is small: requests are larger with more of it."
+        ),
     ),
     (
         "writer blocked",
         ("The socket takes no more: the client, or the network, reads too slowly."),
+    ),
+    (
+        "queue empty",
+        ("There is nothing to deliver: the consumer is faster than the publishers."),
+    ),
+    (
+        "not active",
+        ("Another consumer of the queue is the single active one."),
+    ),
+    (
+        "draining",
+        ("The client has asked for what is there and for its credit back."),
+    ),
+    (
+        "credit flow",
+        (
+            "AMQP 0-9-1: the connection is not read, because one of the queues that it publishes to does not "
+            "follow."
+        ),
+    ),
+    (
+        "prefetch full",
+        ("AMQP 0-9-1: the consumer holds as many unacknowledged deliveries as its prefetch allows."),
     ),
     (
         "credit, window and queue credit used",

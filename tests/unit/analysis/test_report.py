@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,10 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from amqp10broker.analysis.configurations import configurations, groups
+from amqp10broker.analysis.figures import reason_name
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
-from amqp10broker.flowevents.schema import CONFIGURATION
+from amqp10broker.analysis.words import WORDS
+from amqp10broker.flowevents.schema import CONFIGURATION, Reason
 from amqp10broker.recording.runs import write_run
 from benchmarks import synthetic
 from tests.support.flow_oracle import measured
@@ -169,6 +172,33 @@ def test_names_from_elsewhere_are_escaped(tmp_path: Path) -> None:
     assert evil in text
     assert "<b>$fast$</b>" in text
     assert 'slow & "lazy"' in text
+
+
+def test_control_characters_in_names_leave_the_report_well_formed(tmp_path: Path) -> None:
+    """XML has no way to write most of them; in a picture's label, too."""
+    plants = []
+    for number, case in enumerate(("a\x00b\x1b[31m", "\ufffe\x7f")):
+        (plant,) = synthetic.two_senders(repetitions=1, events=400)
+        settings = json.dumps({"streams": ["f\x01st", "slow"]})
+        plants.append(
+            replace(plant, run=replace(plant.run, run_id=f"r{number}", case=case, settings=settings))
+        )
+    synthetic.write(tmp_path, plants)
+    text = text_of(tree(report(analysed(tmp_path))))
+    assert "a\ufffdb\ufffd[31m" in text
+    assert "f\ufffdst" in text
+
+
+def test_every_reason_to_wait_is_explained() -> None:
+    """By the word that pictures and tables have for it."""
+    words = {word for word, _ in WORDS}
+    assert {reason_name(reason) for reason in Reason if reason} <= words
+
+
+def test_one_run_is_one_run(tmp_path: Path) -> None:
+    """And not 1 runs."""
+    synthetic.write(tmp_path, synthetic.two_senders(repetitions=1, events=400))
+    assert "1 run of 1 configuration from" in report(analysed(tmp_path))
 
 
 def test_what_is_missing_from_a_recording_is_said(recording: Path, tmp_path: Path) -> None:
