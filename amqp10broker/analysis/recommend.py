@@ -5,8 +5,8 @@ credit or window does not buy in speed costs memory, and makes one link wait for
 further behind in the mean are not recommended even if the noise is so large that they cannot be told from
 the best; that they cannot is then said (`docs/adr/0022`).
 
-What a broker records by itself is no experiment: its settings may have been changed while the load changed,
-too. Of such runs it is told what was seen, and nothing is recommended.
+What a broker records by itself is an experiment only if somebody held the load the same: that nothing in the
+recording shows that is the first thing told beside such a recommendation.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ SUSTAINED: Final = 0.98
 """Share of the asked rate that counts as sustaining it: a window cuts the last messages off."""
 OWN_RECORDING: Final = "broker"
 """The benchmark of runs that a broker recorded by itself, with whatever load there was."""
+_ANY_LOAD: Final = (
+    "the broker recorded whatever load there was, and nothing shows that it was the same with each setting: "
+    "a difference may be one of the loads; to be sure, offer the same load with each: "
+    "python -m benchmarks sweep --record DIR"
+)
 SAME_RATE: Final = 0.05
 """A run limited to a rate within this share of the asked one was measured at that rate."""
 
@@ -127,10 +132,6 @@ class Undecided:
     group: str
     aim: str
     reason: str
-    seen: tuple[str, ...] = ()
-    """What the runs show all the same, for whoever knows more about them."""
-    instead: str = ""
-    """What to do to get a recommendation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,27 +159,10 @@ def recommend_all(
     found = []
     for members in groups:
         one = recommend(describe_group(members[0].group), [candidate_of(each) for each in members], aim)
-        found.append(_seen_only(one) if members[0]["benchmark"] == OWN_RECORDING else one)
+        if isinstance(one, Recommendation) and members[0]["benchmark"] == OWN_RECORDING:
+            one = replace(one, weak=(_ANY_LOAD, *one.weak))
+        found.append(one)
     return found
-
-
-def _seen_only(one: Recommendation | Undecided) -> Undecided:
-    """What can be said of runs whose load nobody has held the same."""
-    instead = (
-        "offer the same load with each setting: python -m benchmarks sweep --record DIR, and analyse that DIR"
-    )
-    if isinstance(one, Undecided):
-        return replace(one, instead=instead)
-    figure = f"{one.figure} {written(one.chosen_figure.mean)} {one.unit} with {one.chosen.name()}"
-    seen = (f"{figure}: {'; '.join(one.reasons)}", *one.weak)
-    return Undecided(
-        one.group,
-        one.aim,
-        "the broker recorded whatever load there was, and nobody knows whether it was the same with each "
-        "setting: a difference may be one of the loads and not of the settings",
-        seen,
-        instead,
-    )
 
 
 def candidate_of(figures: ConfigurationFigures) -> Candidate:

@@ -133,19 +133,8 @@ def _few(names: Sequence[str]) -> str:
 def _undecided(found: Sequence[Undecided]) -> Iterator[str]:
     """One card for all groups that lack a recommendation for the same reason."""
     for reason in dict.fromkeys(one.reason for one in found):
-        own = [one for one in found if one.reason == reason]
-        if not any(one.seen or one.instead for one in own):
-            names = bullets([one.group for one in own])
-        else:
-            names = "".join(_seen(one) for one in own)
+        names = bullets([one.group for one in found if one.reason == reason])
         yield f'<div class="card none">{element("h3", f"No recommendation: {reason}")}{names}</div>'
-
-
-def _seen(one: Undecided) -> str:
-    """A group without a recommendation: what its runs show, and what to do."""
-    instead = element("p", f"Instead: {one.instead}.", "warn") if one.instead else ""
-    seen = element("p", "What was seen:") + bullets(one.seen) if one.seen else ""
-    return element("p", one.group) + seen + instead
 
 
 def _card(one: Recommendation) -> str:

@@ -149,7 +149,7 @@ def recommendation_row(one: Recommendation | Undecided, member: ConfigurationFig
     """
     row: Row = {"group": one.group, "aim": one.aim, **dict(zip(GROUP, member.group, strict=True))}
     if isinstance(one, Undecided):
-        return {**row, "reasons": "; ".join([one.reason, *one.seen]), "notes": one.instead or None}
+        return {**row, "reasons": one.reason}
     return {
         **row,
         **dict(zip(SETTINGS, one.chosen.settings, strict=True)),

@@ -12,22 +12,16 @@ def all_told(found: Sequence[Recommendation | Undecided]) -> str:
     texts = [told(one) for one in found if isinstance(one, Recommendation)]
     undecided = [one for one in found if isinstance(one, Undecided)]
     for reason in dict.fromkeys(one.reason for one in undecided):
-        names = [line for one in undecided if one.reason == reason for line in _undecided(one)]
-        texts.append("\n    ".join([f"no recommendation: {reason}:", *names]))
+        names = "".join(f"\n    {one.group}" for one in undecided if one.reason == reason)
+        texts.append(f"no recommendation: {reason}:{names}")
     return "".join(f"{text}\n\n" for text in texts).rstrip("\n") + "\n"
-
-
-def _undecided(one: Undecided) -> list[str]:
-    """The group, what was seen of it, and what to do."""
-    instead = [f"  instead: {one.instead}"] if one.instead else []
-    return [one.group, *(f"  seen: {text}" for text in one.seen), *instead]
 
 
 def told(one: Recommendation | Undecided) -> str:
     """One recommendation: what, why, how sure, and what to paste."""
     head = f"{one.group}\n  for the {one.aim}:"
     if isinstance(one, Undecided):
-        return "\n    ".join([f"{head} no recommendation: {one.reason}", *_undecided(one)[1:]])
+        return f"{head} no recommendation: {one.reason}"
     known = one.chosen_figure
     half = known.half_width
     spread = "one repetition" if half is None else f"± {written(half)}, {known.repetitions} repetitions"
