@@ -172,7 +172,7 @@ def test_permissions_hold(proton: Proton, connect_pika: Any) -> None:
     )
     reading = connect_pika("legacy").channel()
     assert reading.basic_get("tasks")[0] is None
-    reading.queue_purge("celery@worker.celery.pidbox")
+    reading.queue_purge("tasks")
     with pytest.raises(ChannelClosedByBroker) as caught:
         reading.queue_bind("tasks", "celery", "x")
     assert "write access to queue 'tasks'" in caught.value.reply_text

@@ -75,8 +75,8 @@ def test_virtual_host_other_than_the_default_is_refused(broker: BrokerProcess, c
 
 
 def test_idle_client_is_kept_alive_by_heartbeats(broker: BrokerProcess, clients: Any, queue: str) -> None:
-    """proton's heartbeat of 2 s asks for an idle-time-out of 1 s: the broker sends empty frames in time."""
-    client = clients(broker, heartbeat=2, container_id=queue)
+    """proton's heartbeat of 6 s asks for an idle-time-out of 3 s: the broker sends empty frames in time."""
+    client = clients(broker, heartbeat=6, container_id=queue)
 
     def bytes_out() -> int:
         connection = broker.connection(queue)
@@ -85,7 +85,7 @@ def test_idle_client_is_kept_alive_by_heartbeats(broker: BrokerProcess, clients:
         return count
 
     before = bytes_out()
-    client.wait(lambda: bytes_out() >= before + 5 * 8, "five empty frames")
+    client.wait(lambda: bytes_out() >= before + 3 * 8, "three empty frames")
     assert client.disconnected is None
     client.sender(queue).send("still here")
 
@@ -101,7 +101,7 @@ def test_idle_time_out_under_a_second_is_refused(broker: BrokerProcess, clients:
 
 def test_silent_client_is_closed(start_broker: StartBroker, clients: Any, queue: str) -> None:
     """A client that sends nothing for --idle-timeout-ms is taken for dead, and what it held is requeued."""
-    broker = start_broker("--idle-timeout-ms", "1000")
+    broker = start_broker("--idle-timeout-ms", "4000")
     silent, lively = clients(broker, container_id="silent"), clients(broker)
     lively.sender(queue).send("x")
     silent.receiver(queue, credit=1).take()

@@ -459,7 +459,7 @@ def test_a_range_that_is_gone_altogether(
 
 def test_a_range_beyond_the_end(broker: BrokerProcess, stream: str) -> None:
     """The stream lost its newest messages, as a memory-only broker does: not passed over in silence."""
-    given = options(broker, stream, idleTimeout="300ms")
+    given = options(broker, stream, idleTimeout="2s")
     for sql in (None, "p.subject IS NULL"):
         with pytest.raises(DataLost, match="the stream ends at 1000"):
             list(read_range(given, StreamRange(990, 1010, True), sql))
@@ -547,7 +547,7 @@ def test_a_filter_that_nothing_matches(broker: BrokerProcess, mixed: str) -> Non
 def test_a_filter_that_is_looked_at_for_long(broker: BrokerProcess, queue: str) -> None:
     """Nothing comes for longer than `idleTimeout`, since nothing matches: the broker is at work."""
     declare(broker, queue)
-    fill(broker, queue, 40_000)
+    fill(broker, queue, 120_000)
     never = " OR ".join(f"p.message_id = '{number}' OR p.subject LIKE '%{number}_'" for number in range(10))
     assert batch(broker, queue, filter=never, idleTimeout="1ms", minPartitions=1) == []
 
