@@ -47,6 +47,9 @@ HEAD = make_head(None, None, "", "q")
 
 QUORUM = {"x-queue-type": "quorum"}
 
+LIFE_S = 90.0
+"""In which a broker's life must end. Some lives have many syncs, and a disk may take long for each."""
+
 
 class Client:
     """Posts to one queue, as a session does, and keeps what it hears."""
@@ -99,7 +102,7 @@ def folder(tmp_path: Path) -> str:
 
 @asynccontextmanager
 async def broker_on(folder: str | None) -> AsyncIterator[Broker]:
-    with trio.fail_after(20):
+    with trio.fail_after(LIFE_S):
         async with Broker(Config(port=0, data_dir=folder)) as broker:
             yield broker
 
