@@ -663,6 +663,7 @@ async def test_a_run_id_is_a_safe_name(autojump_clock: object, helper: Helper, r
 async def test_who_is_cancelled_while_sending_leaves_no_half_frame() -> None:
     """The next who sends goes on where it stopped."""
     ours, theirs = socket.socketpair()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 65_536)  # a machine's own may be of megabytes
     ours.setblocking(False)
     theirs.setblocking(False)
     with ours, theirs:
