@@ -121,7 +121,7 @@ def connect(
         sock = with_tls(sock, ssl_context, host, port)
     client = Client(sock, ClientCore(options), timeout_s=timeout_s)
     try:
-        client.open(user, password, mechanism, timeout_s=timeout_s - (time.monotonic() - started))
+        client.open(user, password, mechanism, timeout_s=timeout_s, started=started)
     except BaseException:
         client.abort()
         raise
@@ -153,18 +153,33 @@ class Client:
         self._tick_at: float | None = None
 
     def open(
-        self, user: str | None, password: str | None, mechanism: str | None = None, *, timeout_s: float
+        self,
+        user: str | None,
+        password: str | None,
+        mechanism: str | None = None,
+        *,
+        timeout_s: float,
+        started: float,
     ) -> None:
         """Log in, open, begin the first session. Called by `connect`.
+
+        Args:
+            user, password, mechanism: as of `connect`.
+            timeout_s: seconds, of which some are over; an error names all of them.
+            started: when they began, by `time.monotonic`.
 
         Raises:
             ClientError: as `connect`.
         """
-        deadline = time.monotonic() + timeout_s
+        deadline = started + timeout_s
         self.core.start(user, password, mechanism)
         self._wait(lambda: self.core.opened, self._failure, deadline, timeout_s, "answer to our open frame")
         self._tick()
-        self.session = self.begin_session(timeout_s=max(0.0, deadline - time.monotonic()))
+        session = self.core.begin()
+        self._wait(
+            lambda: session.begun, lambda: session.failure, deadline, timeout_s, "answer to our begin frame"
+        )
+        self.session = session
 
     def __enter__(self) -> Self:
         return self
