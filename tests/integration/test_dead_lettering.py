@@ -66,6 +66,7 @@ class Scene:
     def await_dead(self, *texts: str, queue: str | None = None) -> list[Delivered]:
         """Dead letters with these bodies, in this order, and no others."""
         name = queue or self.dead
+        self.ready(self.source)  # it answers when it has worked off, and handed on, what it was told before
         until(self.channel, lambda: self.ready(name) >= len(texts), f"{len(texts)} messages in {name}")
         taken = [get(self.channel, name, auto_ack=True) for _ in texts]
         assert [each.text for each in taken] == list(texts)

@@ -85,9 +85,9 @@ def test_a_client_that_sends_no_heartbeats_is_cut_off_and_another_is_not(
     connect: Connect, broker: BrokerProcess
 ) -> None:
     """Two missed intervals end a connection; pika's own heartbeats keep another alive meanwhile."""
-    kept = connect(heartbeat=1)
+    kept = connect(heartbeat=3)
     before = len(broker.log)
-    silent = BlockingConnection(parameters(broker, heartbeat=1))
+    silent = BlockingConnection(parameters(broker, heartbeat=3))
     turn_until(
         lambda: kept.process_data_events(0.1),
         lambda: [e for e in broker.log[before:] if e["event"] == "missed heartbeats from client"],

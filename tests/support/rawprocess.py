@@ -16,7 +16,7 @@ from typing import Any, Self
 from amqp10broker.amqp10.performatives import SaslOutcome
 from tests.support.rawframes import FrameCutter, Got, begin, login, open_frame
 
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
