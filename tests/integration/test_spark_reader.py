@@ -458,7 +458,7 @@ def test_a_range_that_is_gone_altogether(
 
 def test_a_range_beyond_the_end(broker: BrokerProcess, stream: str) -> None:
     """The stream lost its newest messages, as a memory-only broker does: not passed over in silence."""
-    given = options(broker, stream, idleTimeout="2s")
+    given = options(broker, stream)
     for sql in (None, "p.subject IS NULL"):
         with pytest.raises(DataLost, match="the stream ends at 1000"):
             list(read_range(given, StreamRange(990, 1010, True), sql))
@@ -640,15 +640,26 @@ def test_nobody_answers() -> None:
         reader.partitions()
 
 
+def reading(broker: BrokerProcess) -> list[dict[str, Any]]:
+    """The connections of tasks that read."""
+    found = broker.status()["connections"]
+    return [each for each in found if (each["container_id"] or "").startswith("spark-source-")]
+
+
+@pytest.fixture
+def no_others(broker: BrokerProcess) -> None:
+    """Readers of the tests before have left the broker."""
+    broker.wait_until(lambda: not reading(broker), "the end of earlier readers")
+
+
+@pytest.mark.usefixtures("no_others")
 def test_a_connection_that_breaks_in_the_middle(broker: BrokerProcess, stream: str) -> None:
     """The task goes on behind the last row, and no row comes twice."""
     # No multiple of each other: something waits to become a batch when the connection breaks.
     given = options(broker, stream, arrowBatchSize=130, linkCredit=100)
     batches = read_range(given, StreamRange(0, COUNT, True), None)
     found = next(batches).to_pylist()
-    (entry,) = [
-        each for each in broker.status()["connections"] if each["container_id"].startswith("spark-source-")
-    ]
+    (entry,) = reading(broker)
     closed = broker.run_command("close-connection", str(entry["id"]))
     assert closed.returncode == 0, closed.stderr
     for each in batches:
@@ -661,14 +672,7 @@ def test_a_reader_that_is_given_up_leaves_no_connection(broker: BrokerProcess, s
     batches = read_range(options(broker, stream, arrowBatchSize=10), StreamRange(0, COUNT, True), None)
     next(batches)
     batches.close()  # type: ignore[attr-defined]
-    broker.wait_until(
-        lambda: (
-            not any(
-                each["container_id"].startswith("spark-source-") for each in broker.status()["connections"]
-            )
-        ),
-        "the end of the reader's connection",
-    )
+    broker.wait_until(lambda: not reading(broker), "the end of the reader's connection")
 
 
 def test_a_broker_that_is_killed_and_started_again(tmp_path: Path) -> None:
@@ -709,7 +713,7 @@ def test_the_driver_finds_a_broker_that_was_started_again(streaming: Streaming, 
 @pytest.mark.parametrize(
     ("sql", "kind", "words"),
     [
-        (None, ReadStalled, "nothing came from stream 's' for 0.2 s, but offsets"),
+        (None, ReadStalled, "nothing came from stream 's' for 2.5 s, but offsets"),
         # With a filter the stream's ends are asked for after each batch, over a new connection in the end.
         ("p.subject IS NULL", BrokerUnreachable, "does not answer .tried 2 times in 0.5 s.: no answer"),
     ],
@@ -722,7 +726,7 @@ def test_a_broker_that_hangs(
     declare(broker, "s")
     fill(broker, "s", 5000)
     given = options(
-        broker, "s", arrowBatchSize=100, linkCredit=100, idleTimeout="200ms", retryTimeout="500ms"
+        broker, "s", arrowBatchSize=100, linkCredit=100, idleTimeout="2500ms", retryTimeout="500ms"
     )
     batches = read_range(given, StreamRange(0, 5000, True), sql)
     next(batches)
