@@ -255,8 +255,8 @@ def test_binding_and_routing(dial: Connect, queue: str) -> None:
 
 def test_heartbeats_both_ways(dial: Connect) -> None:
     """heartbeat_tick sends ours and watches the broker's."""
-    connection = dial(heartbeat=1)
-    # Each tick of a second that saw nothing of the broker would raise ConnectionForced.
+    connection = dial(heartbeat=3)
+    # Two intervals in which one side saw nothing of the other would end it.
     before = connection.bytes_recv
     wait(
         connection, lambda: (connection.heartbeat_tick(), connection.bytes_recv > before + 1)[1], "heartbeats"

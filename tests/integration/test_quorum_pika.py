@@ -47,6 +47,7 @@ def test_a_lost_connection_counts_as_a_failure(
 ) -> None:
     declare(channel, queue)
     put(channel, queue, "a", "b")
+    assert ready(channel, queue) == 2  # before the other connection asks for them
     other = connect()
     lost = other.channel()
     get(lost, queue)

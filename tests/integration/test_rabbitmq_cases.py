@@ -11,6 +11,7 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 from proton import Message, symbol, ulong
 
+from tests.support.broker_process import BrokerProcess
 from tests.support.pika_client import Properties, get, put
 from tests.support.proton_client import ProtonClient
 
@@ -18,7 +19,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
 
 def test_reject_counts_as_a_failed_delivery_and_nack_does_not(
-    channel: BlockingChannel, client: ProtonClient, queue: str
+    channel: BlockingChannel, client: ProtonClient, broker: BrokerProcess, queue: str
 ) -> None:
     """delivery_count_amqpl_reject_nack_classic_queue: header.delivery-count tells the two apart."""
     channel.queue_declare(queue, durable=True)
@@ -33,6 +34,7 @@ def test_reject_counts_as_a_failed_delivery_and_nack_does_not(
         counts.append(item.message.delivery_count)
         assert item.message.first_acquirer is False
         receiver.modify(item, failed=False, undeliverable=False)
+        broker.wait_for_counts(queue, ready=1)
     assert counts == [0, 1, 2]
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -51,11 +52,17 @@ def until(condition: Callable[[], Any], what: str) -> Any:
 
 def helper_of(broker: BrokerProcess) -> int:
     """The process that writes."""
-    for thread in Path(f"/proc/{broker.pid}/task").iterdir():
-        for child in map(int, (thread / "children").read_text().split()):
-            if b"recorder_child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return child
-    raise AssertionError("no process writes")
+
+    def found() -> int | None:
+        for thread in Path(f"/proc/{broker.pid}/task").iterdir():
+            # A thread that ends while we look leaves its children to another.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in map(int, (thread / "children").read_text().split()):
+                    if b"recorder_child.py" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        return child
+        return None
+
+    return int(until(found, "the process that writes"))
 
 
 def look_at(broker: BrokerProcess) -> None:

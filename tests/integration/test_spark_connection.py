@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,9 +26,13 @@ def options(url: str, **more: str) -> ConnectionOptions:
     return parse_source({"url": url, "stream": "s", **more}, streaming=False).connection
 
 
-def closed_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port where nobody listens, and nobody else will: it is bound, and a broker may share it."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield int(bound.getsockname()[1])
 
 
 def said(given: ConnectionOptions, kind: type[SparkSourceError]) -> str:
@@ -48,18 +53,18 @@ def test_opens_with_user_and_password(broker: BrokerProcess) -> None:
         assert entry["container_id"].startswith("spark-test-")
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens(silent_port: int) -> None:
     """Tried for the time allowed, not for ever, and not only once."""
     started = time.monotonic()
-    words = said(options(f"amqp://127.0.0.1:{closed_port()}", retryTimeout="300ms"), BrokerUnreachable)
+    words = said(options(f"amqp://127.0.0.1:{silent_port}", retryTimeout="300ms"), BrokerUnreachable)
     assert 0.3 <= time.monotonic() - started < 10
     assert "does not answer (tried" in words
     assert "start the broker" in words
 
 
-def test_a_broker_that_comes_back_is_found(tmp_path: Path) -> None:
+def test_a_broker_that_comes_back_is_found(silent_port: int, tmp_path: Path) -> None:
     """It starts while the client tries already."""
-    port = closed_port()
+    port = silent_port
     started: list[BrokerProcess] = []
 
     def start() -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -26,13 +27,14 @@ pytestmark = pytest.mark.integration
 
 def _helper() -> int:
     """The process number of this process's helper, whichever thread has started it."""
-    children = [
-        int(child)
-        for file in Path("/proc/self/task").glob("*/children")
-        for child in file.read_text().split()
-        if b"syncer_child" in Path(f"/proc/{child}/cmdline").read_bytes()
-    ]
-    (child,) = children
+    found: set[int] = set()
+    while not found:  # a thread that ends while we look leaves its children to another
+        for file in Path("/proc/self/task").glob("*/children"):
+            with suppress(FileNotFoundError, ProcessLookupError):
+                for child in map(int, file.read_text().split()):
+                    if b"syncer_child" in Path(f"/proc/{child}/cmdline").read_bytes():
+                        found.add(child)
+    (child,) = found
     return child
 
 
