@@ -289,13 +289,17 @@ def test_a_list_that_contains_itself_is_refused() -> None:
 
 
 def test_a_huge_count_costs_no_time() -> None:
-    """Counts that the bytes do not bear out are refused before anything is built for them."""
-    started = time.perf_counter()
+    """Counts that the bytes do not bear out are refused before anything is built for them.
+
+    Building 4 294 967 295 items takes minutes, if there is memory for them.
+    """
+    # Processor time of this thread: what a machine does meanwhile that has no time for us does not count.
+    started = time.thread_time()
     for code in range(256):
         for read in (decode, skip):
             with pytest.raises(DecodeError):
                 read(b"\xf0\x00\x00\x00\x0d\xff\xff\xff\xff" + bytes((code,)) + b"\x00" * 8)
-    assert time.perf_counter() - started < 1.0
+    assert time.thread_time() - started < 20.0
 
 
 def test_an_array_of_items_without_width_has_a_limit_both_ways() -> None:

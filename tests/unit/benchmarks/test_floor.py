@@ -12,6 +12,7 @@ from benchmarks.cases import publish_and_consume
 from benchmarks.errors import LoadError
 from benchmarks.load import LoadProcess
 from benchmarks.measure import drain, preload, window
+from tests.support.load_windows import LONG_S, until_delivered
 
 pytestmark = pytest.mark.integration
 
@@ -20,9 +21,9 @@ def test_what_is_published_is_delivered_confirmed_and_settled() -> None:
     """Two connections in one load process, measured like a broker."""
     with OwnBroker(BrokerSettings(max_link_credit=100), floor=()) as floor:
         what = spec.Load(floor.endpoint, publish_and_consume(("q",), ("q",), size_bytes=20))
-        taken = window(floor, what, warmup_s=0.05, duration_s=0.2)
+        taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(1000))
     (total,) = taken.result.counts
-    assert total.delivered > 1000
+    assert total.delivered >= 1000
     assert total.settled == total.delivered
     assert total.published - total.delivered <= 4000
     assert total.published - total.confirmed <= 4000
@@ -32,10 +33,11 @@ def test_what_is_published_is_delivered_confirmed_and_settled() -> None:
 def test_messages_of_every_size_pass() -> None:
     """A message larger than a frame goes in several."""
     with OwnBroker(BrokerSettings(), floor=()) as floor:
-        for size_bytes in (12, 100_000, 300_000):
-            queue = f"q{size_bytes}"
-            preload(floor, (queue,), 30, size_bytes=size_bytes)
-            assert drain(floor, (queue,), quiet_s=0.2) == 30
+        sizes = (12, 100_000, 300_000)
+        for size_bytes in sizes:
+            preload(floor, (f"q{size_bytes}",), 30, size_bytes=size_bytes)
+        # Longer than processes stand still on a busy machine: a pause in between is not the end.
+        assert drain(floor, [f"q{size_bytes}" for size_bytes in sizes], quiet_s=4.0) == 90
 
 
 def test_a_load_process_that_cannot_connect_says_so() -> None:
@@ -51,7 +53,7 @@ def test_a_load_process_ends_when_its_time_is_over() -> None:
     with OwnBroker(BrokerSettings(), floor=()) as floor:
         what = spec.Load(floor.endpoint, ((spec.Session(),),), seconds_max=0.3)
         with LoadProcess(what) as process:
-            limit = time.monotonic() + 10
+            limit = time.monotonic() + 60
             while process.alive and time.monotonic() < limit:
                 time.sleep(0.01)
             with pytest.raises(LoadError, match=r"stopped after 0\.3 s"):

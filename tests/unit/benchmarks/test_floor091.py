@@ -7,8 +7,10 @@ import pytest
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings, OwnBroker
 from benchmarks.cases import publish_and_consume
-from benchmarks.measure import preload, window
+from benchmarks.load import LoadProcess
+from benchmarks.measure import preload, progress, window
 from benchmarks.queues091 import Queues
+from tests.support.load_windows import LONG_S, until_delivered
 
 pytestmark = pytest.mark.integration
 
@@ -21,9 +23,9 @@ def test_what_is_published_is_delivered_confirmed_and_acknowledged(settle: spec.
     )
     with OwnBroker(BrokerSettings(), floor=()) as floor:
         what = spec.Load(floor.endpoint, connections)
-        taken = window(floor, what, warmup_s=0.05, duration_s=0.2)
+        taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(1000))
     (total,) = taken.result.counts
-    assert total.delivered > 1000
+    assert total.delivered >= 1000
     assert total.settled == total.delivered
     assert total.published - total.delivered <= 4000
     assert total.published - total.confirmed <= 100
@@ -34,8 +36,8 @@ def test_an_endless_queue_goes_on_for_a_consumer_that_acknowledges_nothing() -> 
     consume = spec.Consume(("endless",), settle=spec.Settle.PRESETTLED)
     with OwnBroker(BrokerSettings(), floor=()) as floor:
         what = spec.Load(floor.endpoint, ((spec.Channel(consume=(consume,)),),))
-        taken = window(floor, what, warmup_s=0.05, duration_s=0.2)
-    assert taken.counts[0].delivered > 10_000
+        taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(10_000))
+    assert taken.counts[0].delivered >= 10_000
 
 
 def test_latencies_are_read_from_the_stamps() -> None:
@@ -44,7 +46,8 @@ def test_latencies_are_read_from_the_stamps() -> None:
     consume = spec.Consume(("q",), size_bytes=20, stamp=True)
     connections = (spec.Channel(publish=(publish,)),), (spec.Channel(consume=(consume,)),)
     with OwnBroker(BrokerSettings(), floor=("--keep",)) as floor:
-        taken = window(floor, spec.Load(floor.endpoint, connections), warmup_s=0.05, duration_s=0.2)
+        what = spec.Load(floor.endpoint, connections)
+        taken = window(floor, what, warmup_s=0.0, duration_s=LONG_S, until=until_delivered(1000))
     (delivery,) = taken.result.delivery
     (confirm,) = taken.result.confirm
     assert delivery is not None
@@ -61,8 +64,11 @@ def test_messages_of_every_size_pass() -> None:
             assert queues.counts((queue,)) == {queue: 30}
             consume = spec.Consume((queue,), credit=10)
             what = spec.Load(floor.endpoint, ((spec.Channel(consume=(consume,)),),))
-            taken = window(floor, what, warmup_s=0.0, duration_s=0.2)
-            assert taken.result.counts[0].delivered == 30
+            with LoadProcess(what) as process:
+                process.start()
+                progress(process, lambda now: now.delivered >= 30, lambda now: now.delivered)
+                assert process.stop().counts[0].delivered == 30
+            assert queues.counts((queue,)) == {queue: 0}
 
 
 def test_a_queue_is_counted_and_emptied() -> None:

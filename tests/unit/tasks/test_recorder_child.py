@@ -6,6 +6,7 @@ import errno
 import io
 import itertools
 import json
+import math
 import os
 import socket
 from contextlib import suppress
@@ -186,7 +187,8 @@ def test_a_full_disk_says_in_the_row_what_is_missing(
         left: what the first part leaves for the second one, which needs more; in rows.
     """
     row_bytes = write_run(tmp_path / "a", FIRST).stat().st_size
-    small = {"part_events_max": 500, "row_group_events": 100}
+    # Parts end by their size alone, however long it takes.
+    small = {"part_events_max": 500, "row_group_events": 100, "part_seconds_max": math.inf}
     with EventWriter(tmp_path / "a", "r", **small) as writer:  # type: ignore[arg-type]
         for first in range(200, 700, 50):
             writer.write(events(*range(first, first + 50))[FRAME.size :])
