@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.errors import EncodeError
+from amqp10broker.amqp10.performatives import Accepted, Modified, Rejected, Released
 from amqp10broker.amqp10.types import Symbol
 
 UINT_MAX: Final = 4_294_967_295
@@ -66,6 +67,27 @@ def fields(name: str, given: Mapping[str, Any] | None) -> dict[Symbol, Any] | No
     return made
 
 
+def check_outcome(outcome: Any) -> None:
+    """What became of a message has to be one of the four outcomes (part 3, section 3.4).
+
+    Raises:
+        ValueError: it is something else, or has a part with no AMQP 1.0 encoding.
+    """
+    match outcome:
+        case Accepted() | Released():
+            return
+        case Rejected() | Modified():
+            try:
+                encode(outcome)
+            except EncodeError as error:
+                raise ValueError(f"outcome is {outcome!r}, which cannot be sent: {error}") from error
+        case _:
+            raise ValueError(
+                f"outcome is {outcome!r}; give ACCEPTED, RELEASED, rejected(...) or modified(...) of "
+                "amqp10broker.client.outcomes"
+            )
+
+
 def milliseconds(name: str, seconds: float) -> int:
     """Seconds as the field of a frame has them.
 
@@ -77,4 +99,4 @@ def milliseconds(name: str, seconds: float) -> int:
     return round(seconds * 1000)
 
 
-__all__ = ["UINT_MAX", "ULONG_MAX", "check_integer", "check_text", "fields", "milliseconds"]
+__all__ = ["UINT_MAX", "ULONG_MAX", "check_integer", "check_outcome", "check_text", "fields", "milliseconds"]

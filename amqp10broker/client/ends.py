@@ -17,7 +17,7 @@ from amqp10broker.amqp10.events import DeliveriesReceived, DeliveriesUpdated, Li
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Accepted, Attach, Flow, Modified, Rejected, Released
 from amqp10broker.amqp10.session import Session
-from amqp10broker.client.checks import UINT_MAX, check_integer
+from amqp10broker.client.checks import UINT_MAX, check_integer, check_outcome
 from amqp10broker.client.errors import (
     ClientError,
     LinkDetachedError,
@@ -373,8 +373,10 @@ class ReceiverEnd(LinkEnd):
 
         Raises:
             ClientError: the link or what it stands on has ended, and the messages are somebody else's.
+            ValueError: that is no outcome, or none that can be sent.
         """
         self.check()
+        check_outcome(outcome)
         ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
         if ids:
             self._engine.settle_received(ids, outcome)

@@ -478,6 +478,7 @@ class Receiver:
 
         Raises:
             ClientError: the link or what it stands on has ended; unsettled messages are the queue's.
+            ValueError: that is no outcome, or none that can be sent.
         """
         self.end.settle((deliveries,) if isinstance(deliveries, Delivery) else deliveries, outcome)
         self._client.write_soon()

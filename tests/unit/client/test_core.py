@@ -15,6 +15,7 @@ from amqp10broker.amqp10.performatives import (
     Attach,
     Begin,
     Disposition,
+    Modified,
     Rejected,
     Released,
     SenderSettleMode,
@@ -22,6 +23,7 @@ from amqp10broker.amqp10.performatives import (
     Target,
     Transfer,
 )
+from amqp10broker.amqp10.types import Symbol
 from amqp10broker.client.core import ClientCore, ClientOptions
 from amqp10broker.client.ends import ReceiverEnd
 from amqp10broker.client.errors import (
@@ -536,6 +538,31 @@ def test_outcomes_of_received_messages(outcome: Any, left: int) -> None:
     receiver.settle(receiver.take(3), outcome)
     pair.carry()
     assert pair.broker.queue("q") == (left, 0)
+
+
+@pytest.mark.parametrize(
+    ("outcome", "told"),
+    [
+        (5, "give ACCEPTED, RELEASED"),
+        (None, "give ACCEPTED, RELEASED"),
+        ("accepted", "give ACCEPTED, RELEASED"),
+        (Modified(message_annotations={Symbol("x-a"): object()}), "object has no AMQP 1.0 encoding"),
+        (Rejected(error=5), "cannot be sent"),  # type: ignore[arg-type]  # that is the mistake
+    ],
+)
+def test_what_is_no_outcome_is_refused_where_it_is_given(outcome: Any, told: str) -> None:
+    """It would fail when it is written, and with it the connection."""
+    pair = BackToBack()
+    session = pair.opened()
+    filled(pair, session, 1)
+    receiver = session.receiver("q", credit_limit=1)
+    pair.carry()
+    deliveries = receiver.take(1)
+    with pytest.raises(ValueError, match=told):
+        receiver.settle(deliveries, outcome)
+    receiver.settle(deliveries)
+    pair.carry()
+    assert pair.broker.queue("q") == (0, 0)
 
 
 def test_a_range_of_messages_is_settled_by_one_frame() -> None:
