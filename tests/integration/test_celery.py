@@ -76,7 +76,9 @@ def worker(
     """One worker for the module, with events switched on."""
     running = Worker(app.conf.broker_url, tmp_path_factory.mktemp("celery"), "worker", "--task-events")
     shared_broker.wait_until(
-        lambda: b" ready." in running.log.read_bytes() or running.process.poll() is not None, "the worker"
+        lambda: b" ready." in running.log.read_bytes() or running.process.poll() is not None,
+        "the worker",
+        timeout_s=60.0,  # it imports much before it says so
     )
     assert running.process.poll() is None, running.log.read_text()
     yield running
