@@ -33,7 +33,7 @@ except pika.exceptions.UnroutableError:
     print("a message without a route came back")
 
 channel.basic_qos(prefetch_count=2)
-for method, _, body in channel.consume(queue, inactivity_timeout=2):
+for method, _, body in channel.consume(queue, inactivity_timeout=20):
     if method is None:
         break
     print(f"{body.decode()}, delivery {method.delivery_tag}")

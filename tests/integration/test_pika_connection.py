@@ -82,18 +82,21 @@ def test_a_frame_size_below_the_minimum_is_refused(broker: BrokerProcess) -> Non
 
 
 def test_a_client_that_sends_no_heartbeats_is_cut_off_and_another_is_not(
-    connect: Connect, broker: BrokerProcess
+    connect: Connect, broker: BrokerProcess, queue: str
 ) -> None:
     """Two missed intervals end a connection; pika's own heartbeats keep another alive meanwhile."""
-    kept = connect(heartbeat=3)
-    before = len(broker.log)
-    silent = BlockingConnection(parameters(broker, heartbeat=3))
+    kept = connect(**named(f"{queue}-kept", heartbeat=3))
+    silent = BlockingConnection(parameters(broker, **named(f"{queue}-silent", heartbeat=3)))
+    kept_id, silent_id = (shown(broker, f"{queue}-{which}")["id"] for which in ("kept", "silent"))
+
+    def cut_off(connection_id: int) -> bool:
+        expected = {"event": "missed heartbeats from client", "connection": connection_id}
+        return any(expected.items() <= entry.items() for entry in broker.log)
+
     turn_until(
-        lambda: kept.process_data_events(0.1),
-        lambda: [e for e in broker.log[before:] if e["event"] == "missed heartbeats from client"],
-        "the end of the silent client",
+        lambda: kept.process_data_events(0.1), lambda: cut_off(silent_id), "the end of the silent client"
     )
-    assert len([e for e in broker.log[before:] if e["event"] == "missed heartbeats from client"]) == 1
+    assert not cut_off(kept_id)
     kept.channel().basic_qos(prefetch_count=1)
     with pytest.raises(pika.exceptions.AMQPConnectionError):
         silent.channel()

@@ -367,7 +367,7 @@ def look(broker: BrokerProcess, name: str) -> list[tuple[str, bool]]:
         count = channel.queue_declare(name, passive=True).method.message_count
         channel.basic_qos(prefetch_count=65_535)  # none would mean 2000 in a quorum queue
         if count:
-            for method, _, body in channel.consume(name, inactivity_timeout=5):
+            for method, _, body in channel.consume(name, inactivity_timeout=20):
                 if method is None:
                     break
                 found.append((name_of(body), method.redelivered))
@@ -396,7 +396,7 @@ def look_at_stream(broker: BrokerProcess, queue: QueueHistory, sentinel: str) ->
         queue.publish(sentinel)
         queue.confirmed.add(sentinel)
         channel.basic_qos(prefetch_count=500)
-        consumed = channel.consume(queue.name, arguments={"x-stream-offset": start}, inactivity_timeout=10)
+        consumed = channel.consume(queue.name, arguments={"x-stream-offset": start}, inactivity_timeout=20)
         for method, properties, body in consumed:
             assert method is not None, f"'{queue.name}' stops at {found[-1:]}, and {sentinel} was confirmed"
             assert properties.headers["x-stream-offset"] == len(found), "an offset was left out"
