@@ -373,7 +373,9 @@ def test_a_batch_that_is_repeated_after_retention(
     streaming: Streaming, broker: BrokerProcess, queue: str
 ) -> None:
     """With another option, too: what is left is in the partitions in which it was, or in a new one."""
-    declare(broker, queue, **SMALL_SEGMENTS)
+    # A segment ends with the chunk that reaches its size, and a chunk is whatever came at once: 170 messages
+    # at most. So small, a segment never holds all of the 800.
+    declare(broker, queue, **SMALL_SEGMENTS | {"stream_max_segment_size_bytes": 5_000})
     fill(broker, queue, 800)
     query = streaming(broker, queue, minPartitions=8)
     start = query.initialOffset()
