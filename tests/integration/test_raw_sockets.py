@@ -356,6 +356,22 @@ def test_unknown_mechanism_is_refused(broker: BrokerProcess, connect: Any) -> No
     assert all(body.code == 1 for body in bodies[1:])
 
 
+def test_idle_time_out_under_a_second_is_refused(broker: BrokerProcess, connect: Any) -> None:
+    """Shorter ones cost more frames than they find dead peers; the words say what is allowed.
+
+    Proton would be asked for a heartbeat of a second, and gives up a broker that is silent for as long.
+    """
+    peer = connect(broker)
+    peer.send(raw.login())
+    assert peer.until(SaslOutcome).code == 0
+    peer.send(raw.open_frame(idle_time_out=500))
+    error = peer.until(Close).error
+    assert (error.condition, error.description) == (
+        "amqp:not-allowed",
+        "idle-time-out (500 ms) < minimum idle-time-out (1000 ms)",
+    )
+
+
 def test_handshake_has_a_time_limit(start_broker: StartBroker, connect: Any) -> None:
     """A client that says nothing, or stops half way, is dropped."""
     broker = start_broker("--handshake-timeout-ms", "200")
