@@ -6,7 +6,6 @@ proton decodes what is converted to AMQP 1.0, pamqp what is converted to AMQP 0-
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import Any
 from uuid import UUID
 
 import proton
