@@ -108,7 +108,7 @@ def test_ctrl_c_ends_it_in_order_and_files_that_appear_meanwhile_are_told(
     def write_and_interrupt() -> None:
         synthetic.write(folder, plants(0))
         synthetic.write(folder, plants(1), seed=9)
-        if enough.wait(60):  # otherwise nobody may be there who expects it
+        if enough.wait(120):  # otherwise nobody may be there who expects it
             os.kill(os.getpid(), number)
 
     before = signal.getsignal(number)

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from amqp10broker.spark.register import register
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_rows import declare, publish, url
+from tests.support.spark_starting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.usefixtures("deadline")
 
 Start = Callable[..., Any]
+START_S = 120.0
 
 
 @pytest.fixture
@@ -27,7 +29,7 @@ def start(spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path
     register(spark)
 
     def begin(trigger: dict[str, Any], **more: Any) -> Any:
-        return (
+        writer = (
             spark.readStream.format("amqp10")
             .option("url", url(broker))
             .option("queue", queue)
@@ -38,8 +40,8 @@ def start(spark: SparkSession, broker: BrokerProcess, queue: str, tmp_path: Path
             .option("path", str(tmp_path / "out"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(**trigger)
-            .start()
         )
+        return started(writer.start)
 
     return begin
 
@@ -82,7 +84,8 @@ def test_a_query_that_was_stopped_goes_on_in_the_same_session(
         publish(broker, queue, 200, first=first)
         query = start({"processingTime": "0 seconds"}, deduplicate="messageId")
         try:
-            broker.wait_for_counts(queue, ready=0)
+            # Before it takes a message, Spark starts a process for the source, and plans.
+            broker.wait_for_counts(queue, ready=0, timeout_s=START_S)
             query.processAllAvailable()
         finally:
             query.stop()

@@ -21,6 +21,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from amqp10broker.spark.register import register
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_rows import body, message_id, tally
+from tests.support.spark_starting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -107,7 +108,8 @@ def into_parquet(session: SparkSession, place: Place, folder: Path, **options: A
     given = {"url": place.url, **{name: str(value) for name, value in options.items()}}
     frame = session.readStream.format("amqp10").options(**given).load()
     writer = frame.writeStream.format("parquet").option("checkpointLocation", str(folder / "checkpoint"))
-    query = writer.trigger(availableNow=True).start(str(folder / "sink"))
+    writer = writer.option("path", str(folder / "sink")).trigger(availableNow=True)
+    query = started(writer.start)
     query.awaitTermination()
     return session.read.parquet(str(folder / "sink"))
 

@@ -14,6 +14,7 @@ from amqp10broker.client.blocking import connect
 from amqp10broker.spark.register import register
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_rows import declare, publish, url
+from tests.support.spark_starting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -66,7 +67,7 @@ def test_from_queue_to_queue(spark: SparkSession, broker: BrokerProcess, queue: 
     for name in ("in", "out"):
         declare(broker, f"{queue}-{name}", "quorum")
     publish(broker, f"{queue}-in", 500)
-    query = (
+    copied = (
         spark.readStream.format("amqp10")
         .option("url", url(broker))
         .option("queue", f"{queue}-in")
@@ -79,8 +80,8 @@ def test_from_queue_to_queue(spark: SparkSession, broker: BrokerProcess, queue: 
         .option("address", f"/queues/{queue}-out")
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
+    query = started(copied.start)
     query.awaitTermination()
     found = taken(broker, f"{queue}-out")
     sizes = {batch: 200 if batch < 2 else 100 for batch in range(3)}

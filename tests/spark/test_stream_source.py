@@ -16,6 +16,7 @@ from amqp10broker.client.message import Message, Properties
 from amqp10broker.spark.register import register
 from amqp10broker.spark.stream_ends import ends_of
 from tests.support.broker_process import BrokerProcess
+from tests.support.spark_starting import started
 from tests.support.spark_streams import body, client_of, declare, fill, publish, url_of
 
 if TYPE_CHECKING:
@@ -54,7 +55,7 @@ def to_parquet(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Lo
     register(spark)
 
     def run(stream: str, checkpoint: str = "checkpoint", **more: Any) -> Any:
-        query = (
+        writer = (
             spark.readStream.format("amqp10")
             .option("url", url_of(broker))
             .option("stream", stream)
@@ -64,8 +65,8 @@ def to_parquet(spark: SparkSession, broker: BrokerProcess, tmp_path: Path) -> Lo
             .option("path", str(tmp_path / "out"))
             .option("checkpointLocation", str(tmp_path / checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
+        query = started(writer.start)
         try:
             query.awaitTermination()
         finally:
@@ -139,13 +140,13 @@ def test_windows_with_a_watermark(
     def note(batch: DataFrame, number: int) -> None:
         found.update({row["window"]: row["count"] for row in batch.collect()})
 
-    query = (
+    writer = (
         counted.writeStream.outputMode("update")
         .foreachBatch(note)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
+    query = started(writer.start)
     try:
         query.awaitTermination()
     finally:
@@ -213,15 +214,15 @@ def test_a_batch_that_is_repeated_is_cut_as_it_was(
                 raise RuntimeError("not done")
 
         reader = spark.readStream.format("amqp10").option("url", url_of(broker)).option("stream", queue)
-        query = (
+        writer = (
             reader.option("maxOffsetsPerTrigger", 800)
             .options(**more)
             .load()
             .writeStream.foreachBatch(look)
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(once=True)
-            .start()
         )
+        query = started(writer.start)
         try:
             query.awaitTermination()
         except StreamingQueryException:

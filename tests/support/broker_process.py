@@ -147,7 +147,9 @@ class BrokerProcess:
             time.sleep(_POLL_S)
         return value
 
-    def wait_for_counts(self, name: str, *, ready: int, unsettled: int = 0) -> None:
+    def wait_for_counts(
+        self, name: str, *, ready: int, unsettled: int = 0, timeout_s: float = WAIT_S
+    ) -> None:
         """Wait until a queue holds so many messages."""
         expected = {"messages_ready": ready, "messages_unsettled": unsettled}
 
@@ -155,7 +157,7 @@ class BrokerProcess:
             found = self.queue(name)
             return found is not None and expected.items() <= found.items()
 
-        self.wait_until(holds, f"{expected} in queue '{name}'")
+        self.wait_until(holds, f"{expected} in queue '{name}'", timeout_s=timeout_s)
 
     def wait_for_log(self, event: str, *, timeout_s: float = WAIT_S, **values: Any) -> dict[str, Any]:
         """Wait for a log entry with this event and these values; entries written before count."""

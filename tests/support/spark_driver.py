@@ -12,12 +12,12 @@ import json
 import os
 import sys
 import threading
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from amqp10broker.spark.session import local_session
+from tests.support.spark_starting import started
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -56,15 +56,14 @@ def run_stream(spark: SparkSession, plan: Plan) -> dict[str, Any]:
     if "slow_ms" in plan:
         frame = slowed(frame, int(plan["slow_ms"]), plan["marks"])
     writer = frame.writeStream.option("checkpointLocation", plan["checkpoint"]).trigger(**plan["trigger"])
+    if "to" in plan:
+        writer = writer.format("amqp10").options(**plan["to"])
+    elif "copies" in plan:
+        writer = writer.foreachBatch(copying(Path(plan["copies"]), plan.get("stop_in")))
+    else:
+        writer = writer.format("parquet").option("path", plan["sink"])
     with STARTING:
-        if "to" in plan:
-            query = writer.format("amqp10").options(**plan["to"]).start()
-        elif "copies" in plan:
-            query = writer.foreachBatch(copying(Path(plan["copies"]), plan.get("stop_in"))).start()
-        else:
-            query = writer.format("parquet").start(plan["sink"])
-        while query.isActive and query.status["message"].startswith("Initializing"):
-            time.sleep(0.05)
+        query = started(writer.start)
     query.awaitTermination()
     return {"rows": sum(each["numInputRows"] for each in query.recentProgress)}
 
