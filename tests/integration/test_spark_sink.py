@@ -239,12 +239,12 @@ def test_an_exchange_of_a_row_that_is_not_there(broker: BrokerProcess, queue: st
 def test_slow_outcomes_are_waited_for_as_long_as_some_come(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, task: Task
 ) -> None:
-    """The time allowed is for silence, not for all of them: 70 messages that take 50 ms each."""
+    """The time allowed is for silence, not for all of them: 90 messages that take 50 ms each."""
     slow = f"slow-{queue}"
     address = declared(channel, slow)
-    given = options(broker, address=address, idleTimeout="2500ms", maxInFlight="1")
+    given = options(broker, address=address, idleTimeout="4000ms", maxInFlight="1")
     writer = SinkStreamWriter(given, BODY, overwrite=False)
-    assert writer.write(batches([b"%d" % number for number in range(70)])).accepted == 70
+    assert writer.write(batches([b"%d" % number for number in range(90)])).accepted == 90
 
 
 def test_a_wrong_password(broker: BrokerProcess, queue: str) -> None:
