@@ -697,7 +697,7 @@ def test_connections_lost_anywhere_lose_nothing(
     with CuttingProxy(broker.port) as proxy:
         steps = range(900, 4500, 180) if from_broker else range(300, 1500, 80)
         proxy.cut_after = [(None, step) if from_broker else (step, None) for step in steps]
-        query = Query(options(port=proxy.port, maxMessagesPerTrigger="10", retryTimeout="20s"))
+        query = Query(options(port=proxy.port, maxMessagesPerTrigger="10", retryTimeout="60s"))
         if available_now:
             query.reader.prepareForTriggerAvailableNow()
         found = query.all()
