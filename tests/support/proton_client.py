@@ -306,7 +306,11 @@ class ProtonClient(Handler):
         )
         self._running = True
         if wait:
-            self.wait(lambda: self.remote_open, "open")
+            try:
+                self.wait(lambda: self.remote_open, "open")
+            except BaseException:
+                self._finish()  # nobody else can: an open socket is found, and complained of, in another test
+                raise
 
     # --- the event loop ---------------------------------------------------------------------------
 
