@@ -91,7 +91,7 @@ class Life:
 
     def command(self) -> list[QuorumCommand]:
         dice = self.dice
-        consumers = sorted(self.held, key=lambda ref: id(ref))
+        consumers = list(self.held)  # by their coming: a seed is the same life in every run
         consumer = dice.choice(consumers) if consumers else None
         match dice.choice("pppppssssccccuabxtdS"):
             case "p":
