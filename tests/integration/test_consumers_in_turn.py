@@ -156,7 +156,7 @@ def test_links_take_over_in_turn(
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_link_that_waits_is_drained_at_once(
-    kind: str, channel: BlockingChannel, client: ProtonClient, queue: str
+    kind: str, channel: BlockingChannel, client: ProtonClient, broker: BrokerProcess, queue: str
 ) -> None:
     """amqp_client_SUITE single_active_consumer_drain_*: it has no message, however many there are."""
     declare(channel, queue, kind, single_active=True)
@@ -164,6 +164,7 @@ def test_a_link_that_waits_is_drained_at_once(
     waiting = client.receiver(f"/queues/{queue}")
     put(channel, queue, "1", "2")
     active.take(1)
+    broker.wait_for_counts(queue, ready=1, unsettled=1)
     waiting.drain(10)
     client.wait(lambda: waiting.link.credit == 0, "the drain to be answered")
     assert not waiting.received
