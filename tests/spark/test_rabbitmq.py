@@ -81,7 +81,8 @@ def place(request: pytest.FixtureRequest) -> Iterator[Place]:
         ours: BrokerProcess = request.getfixturevalue("broker")
         address = f"amqp://guest:guest@{ours.host}:{ours.port}"
     prefix = f"amqp10broker.{secrets.token_hex(4)}"
-    with pika.BlockingConnection(pika.URLParameters(f"{address}/%2F")) as connection:
+    # Nobody turns it while Spark works, which may take long: it could not keep a promise of heartbeats.
+    with pika.BlockingConnection(pika.URLParameters(f"{address}/%2F?heartbeat=0")) as connection:
         channel = connection.channel()
         channel.confirm_delivery()
         yield Place(address, channel, prefix)
