@@ -49,8 +49,12 @@ def test_latencies_have_the_planted_quantiles(tmp_path: Path) -> None:
         )
 
 
-def test_duckdb_is_measured_in_a_process_of_its_own(tmp_path: Path) -> None:
-    """Time, events and memory come back."""
+@pytest.mark.parametrize("look_s", [0.1, 60.0])
+def test_duckdb_is_measured_in_a_process_of_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, look_s: float
+) -> None:
+    """Time, events and memory come back, also of a process that is over before anybody has looked at it."""
+    monkeypatch.setattr(analyse, "_LOOK_S", look_s)
     plants = synthetic.sweep(credits=(50,), windows=(400,), repetitions=1, events=5_000)
     written = synthetic.write(tmp_path / "recording", plants)
     row = analyse._measure("duckdb", tmp_path / "recording", tmp_path, 2)
