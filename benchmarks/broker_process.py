@@ -26,9 +26,9 @@ from benchmarks.peer import handshake
 from benchmarks.processes import (
     children_cpu_s,
     folder_bytes,
-    free_port,
     process_cpu_s,
     process_rss_bytes,
+    reserved_port,
 )
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
@@ -139,9 +139,14 @@ class OwnBroker:
         Raises:
             BrokerError: it ended, or did not listen in time.
         """
-        port = free_port()
-        self.endpoint = spec.Endpoint("127.0.0.1", port, self.user, self.password)
         self._log = tempfile.TemporaryFile()
+        # Reserved until the process listens: what others start meanwhile must not get the port.
+        with reserved_port() as port:
+            self._start(port)
+        return self
+
+    def _start(self, port: int) -> None:
+        self.endpoint = spec.Endpoint("127.0.0.1", port, self.user, self.password)
         if self.settings.data_root is not None and self.folder is None:
             self._own_folder = Path(tempfile.mkdtemp(prefix="amqp10broker-", dir=self.settings.data_root))
         began = time.monotonic()
@@ -165,7 +170,6 @@ class OwnBroker:
         except BaseException:
             self._stop()
             raise
-        return self
 
     def _await_port(self, port: int, began: float) -> None:
         while True:

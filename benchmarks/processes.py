@@ -10,6 +10,8 @@ import socket
 import statistics
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -95,12 +97,16 @@ def folder_bytes(folder: Path) -> int:
     return total
 
 
-def free_port() -> int:
-    """Return a TCP port of the loopback interface that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+@contextmanager
+def reserved_port() -> Iterator[int]:
+    """Inside, a TCP port of the loopback interface that nobody gets who leaves the choice to the system.
+
+    Who asks for this very port gets it, with SO_REUSEADDR, which servers set: nobody listens here.
+    """
+    with socket.socket() as holder:
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        holder.bind(("127.0.0.1", 0))
+        yield holder.getsockname()[1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from benchmarks.errors import BrokerError
-from benchmarks.processes import SyncTime, children_cpu_s, folder_bytes, process_rss_bytes
+from benchmarks.processes import SyncTime, children_cpu_s, folder_bytes, process_rss_bytes, reserved_port
 
 BUSY = "import time\nwhile time.process_time() < 0.15: pass\nprint(flush=True)\ninput()"
 PARENT = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', sys.argv[1]])"
@@ -52,3 +54,18 @@ def test_the_time_of_a_sync_is_measured_and_leaves_nothing_behind(tmp_path: Path
     sync = SyncTime.measure(tmp_path, size_bytes=100, count=5)
     assert 0.0 < sync.p50_ms <= sync.p99_ms
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reserved_port_is_given_to_who_asks_for_it_and_to_nobody_else() -> None:
+    """Others take many of those that are free, and a server takes this one."""
+    with reserved_port() as port, ExitStack() as others:
+        for _ in range(200):
+            other = others.enter_context(socket.socket())
+            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            other.bind(("127.0.0.1", 0))
+            assert other.getsockname()[1] != port
+        with (
+            socket.create_server(("127.0.0.1", port)) as server,
+            socket.create_connection(("127.0.0.1", port)),
+        ):
+            server.accept()[0].close()
