@@ -3,9 +3,15 @@
 Each peer names in its open the time after which it gives a silent connection up; the other must
 send something, if only an empty frame, before that. Time is looked at from outside at intervals, so
 that a busy connection pays nothing per frame.
+
+A process can be held up, by a debugger or by the machine. What the peer sent meanwhile waits to be read, so
+the time between two looks counts as silence for no longer than a quarter of the time-out.
 """
 
 from __future__ import annotations
+
+_ROUNDING_S = 1e-6
+"""So little may be missing from a sum of parts."""
 
 
 class IdleTimer:
@@ -15,7 +21,7 @@ class IdleTimer:
         interval: seconds between two calls of `tick`; None when neither side has a time-out.
     """
 
-    __slots__ = ("_local", "_received", "_received_at", "_remote", "_sent", "_sent_at", "interval")
+    __slots__ = ("_local", "_looked_at", "_received", "_remote", "_sent", "_sent_at", "_silence", "interval")
 
     def __init__(self, local_ms: int, remote_ms: int | None, now: float) -> None:
         """Start both clocks.
@@ -29,7 +35,8 @@ class IdleTimer:
         self._remote = (remote_ms or 0) / 1000
         self._received = -1
         self._sent = -1
-        self._received_at = now
+        self._looked_at = now
+        self._silence = 0.0
         self._sent_at = now
         # A quarter of the peer's time-out: something is sent when nothing was for a quarter, seen
         # at most a quarter late, so that no silence of ours lasts longer than half of it.
@@ -50,10 +57,13 @@ class IdleTimer:
         """
         if received != self._received or not listening:
             self._received = received
-            self._received_at = now
+            self._silence = 0.0
+        else:
+            self._silence += min(now - self._looked_at, self._local / 4)
+        self._looked_at = now
         if sent != self._sent:
             self._sent = sent
             self._sent_at = now
         heartbeat = self._remote > 0 and now - self._sent_at >= self._remote / 4
-        expired = self._local > 0 and now - self._received_at >= self._local
+        expired = self._local > 0 and self._silence >= self._local - _ROUNDING_S
         return heartbeat, expired

@@ -73,6 +73,24 @@ async def test_silent_client_is_closed_after_the_idle_time_out(autojump_clock: o
         assert not broker.connections
 
 
+async def test_a_broker_that_was_held_up_does_not_blame_its_clients(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """What they sent meanwhile is read before they are given up; who goes on being silent is."""
+    async with running_broker(idle_timeout_ms=8_000) as broker:
+        clients = [await connect(broker).open() for _ in range(8)]
+        await trio.sleep(3)  # now it has looked once, and has heard of all
+        autojump_clock.jump(100)
+        await trio.testing.wait_all_tasks_blocked()
+        assert len(broker.connections) == 8
+        for _ in range(8):
+            for client in clients[1:]:
+                await client.send(HEARTBEAT)
+            autojump_clock.jump(2)
+            await trio.testing.wait_all_tasks_blocked()
+        assert len(broker.connections) == 7
+
+
 async def test_broker_announces_half_of_its_idle_time_out(autojump_clock: object) -> None:
     """ "each peer SHOULD ... advertise ... half its actual threshold" (2.4.5)."""
     async with running_broker(idle_timeout_ms=8_000) as broker:
