@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from amqp10broker.analysis.statistics import estimate
 from benchmarks import spec
 from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE, publish_and_consume
@@ -201,6 +203,30 @@ def _measure(context: Context, work: Work, folder: Path) -> list[Row]:
     return samples
 
 
+def describe_intervals(samples: Sequence[Row]) -> list[str]:
+    """Return a sentence for each case that records: the mean ratios, and where the true ones lie.
+
+    Ratios of windows are multiplied up, not added: half as fast and twice as fast is no difference. So it is
+    their logarithms that have a mean, and Student's interval with 95 %.
+
+    Args:
+        samples: windows, with `cpu_ratio` and `rate_ratio` where they recorded.
+    """
+    told: list[str] = []
+    for case in dict.fromkeys(row["case"] for row in samples if "rate_ratio" in row):
+        rows = [row for row in samples if row["case"] == case]
+        parts: list[str] = []
+        for name, column in (("rate", "rate_ratio"), ("CPU", "cpu_ratio")):
+            known = estimate([math.log(row[column]) for row in rows])
+            if known is None or known.low is None or known.high is None:
+                break
+            ends = f"{math.exp(known.low):.3f} to {math.exp(known.high):.3f}"
+            parts.append(f"{name} on / off {math.exp(known.mean):.3f} ({ends})")
+        else:
+            told.append(f"{case}: {', '.join(parts)}, with 95 %, from {len(rows)} windows")
+    return told
+
+
 def run(context: Context) -> Outcome:
     """Measure all loads."""
     outcome = Outcome(COLUMNS, context.described_settings())
@@ -209,6 +235,7 @@ def run(context: Context) -> Outcome:
         for work in works(context):
             if chosen in work.name:
                 outcome.samples += _measure(context, work, Path(folder))
+    outcome.notes += describe_intervals(outcome.samples)
     return outcome
 
 
