@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from amqp10broker.analysis.statistics import estimate
+from amqp10broker.analysis.statistics import estimate_ratio
 from benchmarks import spec
 from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE, publish_and_consume
@@ -204,10 +203,7 @@ def _measure(context: Context, work: Work, folder: Path) -> list[Row]:
 
 
 def describe_intervals(samples: Sequence[Row]) -> list[str]:
-    """Return a sentence for each case that records: the mean ratios, and where the true ones lie.
-
-    Ratios of windows are multiplied up, not added: half as fast and twice as fast is no difference. So it is
-    their logarithms that have a mean, and Student's interval with 95 %.
+    """Return a sentence for each case that records: the mean ratios, and where the true ones lie with 95 %.
 
     Args:
         samples: windows, with `cpu_ratio` and `rate_ratio` where they recorded.
@@ -217,11 +213,10 @@ def describe_intervals(samples: Sequence[Row]) -> list[str]:
         rows = [row for row in samples if row["case"] == case]
         parts: list[str] = []
         for name, column in (("rate", "rate_ratio"), ("CPU", "cpu_ratio")):
-            known = estimate([math.log(row[column]) for row in rows])
+            known = estimate_ratio([row[column] for row in rows])
             if known is None or known.low is None or known.high is None:
                 break
-            ends = f"{math.exp(known.low):.3f} to {math.exp(known.high):.3f}"
-            parts.append(f"{name} on / off {math.exp(known.mean):.3f} ({ends})")
+            parts.append(f"{name} on / off {known.mean:.3f} ({known.low:.3f} to {known.high:.3f})")
         else:
             told.append(f"{case}: {', '.join(parts)}, with 95 %, from {len(rows)} windows")
     return told

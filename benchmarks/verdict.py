@@ -12,13 +12,12 @@ and the verdict looks at the least of them: lower ends give its lower end, upper
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from amqp10broker.analysis.statistics import estimate
+from amqp10broker.analysis.statistics import estimate_ratio
 
 TOLERANCE: Final = 0.05
 CONFIDENCE: Final = 0.95
@@ -134,9 +133,7 @@ def _ratio(
         raise ValueError(f"{name}: {len(rival)} repetitions beside {len(recommended)} of the recommended")
     if min(*recommended, *rival) <= 0:
         raise ValueError(f"{name}: ratios need figures above 0")
-    sign = 1 if highest else -1
-    logarithms = [sign * math.log(one / other) for one, other in zip(recommended, rival, strict=True)]
-    known = estimate(logarithms, confidence)
+    pairs = zip(recommended, rival, strict=True)
+    known = estimate_ratio([one / other if highest else other / one for one, other in pairs], confidence)
     assert known is not None, "there is a repetition"
-    ends = [None if end is None else math.exp(end) for end in (known.low, known.high)]
-    return Ratio(name, math.exp(known.mean), *ends)
+    return Ratio(name, known.mean, known.low, known.high)

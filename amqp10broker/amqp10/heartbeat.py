@@ -10,7 +10,9 @@ the time between two looks counts as silence for no longer than a quarter of the
 
 from __future__ import annotations
 
-_ROUNDING_S = 1e-6
+from typing import Final
+
+_ROUNDING_S: Final = 1e-6
 """So little may be missing from a sum of parts."""
 
 

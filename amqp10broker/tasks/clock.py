@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import Final
 
 import trio
 
-_READINGS = 5
+_READINGS: Final = 5
 """How often both clocks are read. Whoever is interrupted between the two gets too small a difference."""
 
 

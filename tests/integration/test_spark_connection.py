@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from amqp10broker.client.errors import ClientError
 from amqp10broker.spark.connection import open_client, queue_address, translated, with_retries
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions, parse_source
+from benchmarks.processes import reserved_port
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Certificates, certificates
 
@@ -28,11 +28,9 @@ def options(url: str, **more: str) -> ConnectionOptions:
 
 @pytest.fixture
 def silent_port() -> Iterator[int]:
-    """A port where nobody listens, and nobody else will: it is bound, and a broker may share it."""
-    with socket.socket() as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(("127.0.0.1", 0))
-        yield int(bound.getsockname()[1])
+    """A port where nobody listens, and nobody else will."""
+    with reserved_port() as port:
+        yield port
 
 
 def said(given: ConnectionOptions, kind: type[SparkSourceError]) -> str:
