@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from amqp10broker.catalog.queue import QueueType
-from amqp10broker.catalog.queue_arguments import EXPIRY_MS_MAX, KNOWN, MAX_AGE
+from amqp10broker.catalog.queue_arguments import EXPIRY_MS_MAX, KNOWN, LEADER_LOCATORS, MAX_AGE
 
 Check = Callable[[Any], str | None]
 """value -> what is wrong with it, None if it is good."""
@@ -83,7 +83,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "stream-max-segment-size-bytes": _at_least(0, 3_000_000_000),
     "stream-filter-size-bytes": _at_least(16, 255),
     "initial-cluster-size": _at_least(1),
-    "queue-leader-locator": _one_of("client-local", "balanced"),
+    "queue-leader-locator": _one_of(*LEADER_LOCATORS),
     "queue-master-locator": _one_of("min-masters", "client-local", "random"),
     "queue-mode": _one_of("default", "lazy"),
     # Version 1 is in files of older brokers. There is one way to store messages here.

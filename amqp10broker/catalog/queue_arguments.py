@@ -113,6 +113,9 @@ def _between(low: int, high: int) -> Check:
     return check
 
 
+LEADER_LOCATORS: Final = ("client-local", "balanced", "random", "least-leaders", "min-masters")
+"""The last three are old names of balanced, which RabbitMQ still takes, and its client for Go sends."""
+
 MAX_AGE: Final = re.compile(r"0*[1-9][0-9]{0,17}[YMDhms]", re.ASCII)
 
 
@@ -149,7 +152,7 @@ KNOWN: Final[Mapping[str, tuple[frozenset[QueueType], Check]]] = {
     "x-single-active-consumer": (_CQ | _QQ, _boolean),
     "x-queue-leader-locator": (
         _CQ | _QQ | _SQ,
-        _one_of("client-local", "balanced", otherwise="invalid_queue_locator_arg"),
+        _one_of(*LEADER_LOCATORS, otherwise="invalid_queue_locator_arg"),
     ),
     "x-queue-master-locator": (
         _CQ,

@@ -71,9 +71,9 @@ GOOD_AND_BAD: list[tuple[str, list[Any], list[Any], str]] = [
     ("initial-cluster-size", [1], [0], "must be at least 1"),
     (
         "queue-leader-locator",
-        ["client-local", "balanced"],
-        ["random"],
-        "must be one of client-local, balanced",
+        ["client-local", "balanced", "random", "least-leaders", "min-masters"],
+        ["most-leaders"],
+        "must be one of client-local, balanced, random, least-leaders, min-masters",
     ),
     ("queue-master-locator", ["min-masters", "random"], ["balanced"], "must be one of min-masters, "),
     ("queue-mode", ["default", "lazy"], ["eager"], "must be one of default, lazy"),
