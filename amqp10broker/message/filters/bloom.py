@@ -45,7 +45,8 @@ _NAME: Final = X_STREAM_FILTER_VALUE.encode()
 
 
 def filter_value(message: Message) -> str | None:
-    """The filter value that the publisher gave a message; None if it gave none, or one that is no string."""
+    """The filter value that the publisher gave a message; None if it gave none, one that is no string, or an
+    empty one, which counts as none in RabbitMQ."""
     head = message[0]
     # Most messages have no such annotation, and looking for its name in the bytes says so at once.
     if _NAME not in head:
@@ -58,7 +59,7 @@ def filter_value(message: Message) -> str | None:
 @lru_cache(maxsize=_CACHE_ENTRIES)
 def _filter_value(head: bytes) -> str | None:
     value = decode_head(head)[1].get(X_STREAM_FILTER_VALUE)
-    return value if type(value) is str else None
+    return value if type(value) is str and value else None
 
 
 def chunk_filter(values: Iterable[str | None], size_bytes: int = SIZE_BYTES_DEFAULT) -> bytes:
