@@ -94,7 +94,7 @@ _CACHE_ENTRIES: Final = 4096
 
 # How the head of a delivery of a stream ends, before the offset itself: see `offsets`.
 OFFSET_BYTES: Final = 8
-_OFFSET_END: Final = b"\xa3\x0fx-stream-offset\x80"
+_OFFSET_END: Final = b"\xa3\x0fx-stream-offset\x81"
 _OFFSET_AT: Final = -(len(_OFFSET_END) + OFFSET_BYTES)
 _ONES: Final = b"\x01" * OFFSET_BYTES
 _TWOS: Final = b"\x02" * OFFSET_BYTES

@@ -18,7 +18,7 @@ from struct import Struct
 from typing import Final
 
 from amqp10broker.amqp10.codec import encode
-from amqp10broker.amqp10.types import Symbol, Timestamp, ULong
+from amqp10broker.amqp10.types import Long, Symbol, Timestamp, ULong
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX, decode_head, encode_head
 from amqp10broker.message.convert import OFFSET_BYTES, X_STREAM_OFFSET, all_to_amqp10
 from amqp10broker.message.filters.bloom import X_STREAM_FILTER_VALUE, filter_value
@@ -26,12 +26,14 @@ from amqp10broker.message.message import Message
 
 X_OPT_ENQUEUED_TIME: Final = Symbol("x-opt-enqueued-time")
 # Eight bytes with no shorter encoding, so that the place for any offset is as long.
-_PLACEHOLDER: Final = ULong(2**64 - 1)
+_PLACEHOLDER: Final = Long(2**63 - 1)
 _ANY_OFFSET: Final = bytes(OFFSET_BYTES)
 _NO_TIME: Final = Timestamp(0)
 _TIME_BYTES: Final = 8
 _OFFSET_KEY: Final = encode(X_STREAM_OFFSET) + encode(_PLACEHOLDER)[:-OFFSET_BYTES]
 """What stands between the time and the offset: the constructor of the latter included."""
+_ULONG_END: Final = encode(X_STREAM_OFFSET) + encode(ULong(2**64 - 1))[:-OFFSET_BYTES]
+"""How kept heads ended in data folders before RabbitMQ's long was written."""
 _FILTER_VALUE: Final = X_STREAM_FILTER_VALUE.encode()
 _CACHE_ENTRIES: Final = 4096
 _HEAD: Final = itemgetter(0)
@@ -48,6 +50,19 @@ def kept(messages: Sequence[Message]) -> list[Message]:
     converted = all_to_amqp10(messages)
     heads = {head: kept_head(head) for head in set(map(_HEAD, converted))}
     return [(heads[head], content) for head, content in converted]
+
+
+def kept_now(messages: list[Message]) -> list[Message]:
+    """The messages as `kept` makes them now.
+
+    Args:
+        messages: of one chunk as it was read, perhaps written when an offset was still a ulong.
+    """
+    # A chunk is written at one time, so one message tells for all.
+    if not messages[0][0].endswith(_ULONG_END):
+        return messages
+    heads = {head: head[: -len(_OFFSET_KEY)] + _OFFSET_KEY for head in set(map(_HEAD, messages))}
+    return [(heads[head], content) for head, content in messages]
 
 
 def delivered(messages: Sequence[Message], offset: int) -> list[Message]:

@@ -14,7 +14,7 @@ from typing import Any, Final
 from amqp10broker.amqp091.properties import decode_properties, encode_properties
 from amqp10broker.amqp091.types import EncodeError, Int64
 from amqp10broker.amqp10.codec import decode, encode
-from amqp10broker.amqp10.types import Map, Symbol, ULong
+from amqp10broker.amqp10.types import Long, Map, Symbol
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import (
     HEAD_BYTES_MAX,
@@ -98,8 +98,8 @@ def _redelivered_head(head: bytes, acquired: int, failures: int, annotations: by
     header.first_acquirer = False
     header.delivery_count = (header.delivery_count or 0) + failures
     merged_annotations.update((key, more[key]) for key in more if key not in _OURS)
-    merged_annotations[X_ACQUIRED_COUNT] = ULong(acquired)
-    merged_annotations[X_DELIVERY_COUNT] = ULong(failures)
+    merged_annotations[X_ACQUIRED_COUNT] = Long(acquired)
+    merged_annotations[X_DELIVERY_COUNT] = Long(failures)
     return encode_head(header, merged_annotations)
 
 

@@ -10,7 +10,7 @@ from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.batch import decode_batch
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.message import Message
-from amqp10broker.message.offsets import delivered, delivered_with_time
+from amqp10broker.message.offsets import delivered, delivered_with_time, kept_now
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.stream_log import Chunk, Place, StreamLog
 
@@ -50,7 +50,7 @@ class OpenChunk:
     def messages(self) -> list[Message]:
         """Its messages as `message.offsets.kept` made them."""
         if isinstance(self._content, bytes):
-            self._content = decode_batch(self._content)
+            self._content = kept_now(decode_batch(self._content))
         return self._content
 
 

@@ -267,7 +267,7 @@ class _Learner:
             key, after = decode(self._data, self._pos)
             self._constant(after)
             if key == X_STREAM_OFFSET and self._of_stream:
-                self.layout.offset = self._integer(frozenset({0x80, 0x53}))
+                self.layout.offset = self._integer(frozenset({0x80, 0x53, 0x81, 0x55}))
             elif key == X_ENQUEUED:
                 self.layout.annotated_time = self._integer(frozenset({0x83, 0x81}))
             else:

@@ -202,7 +202,7 @@ def _map(payload: bytes, start: int, end: int) -> tuple[dict[Any, Any] | Map, in
 def _offset(value: Any) -> int | None:
     if value is None:
         return None
-    if not isinstance(value, int) or isinstance(value, bool) or abs(value) > OFFSET_MAX:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= OFFSET_MAX:
         raise DecodeError(f"annotation {X_STREAM_OFFSET} holds {value!r}, which is no offset")
     return int(value)
 

@@ -346,8 +346,8 @@ def _offsets(value: Value | None, captures: dict[int, Capture], count: int) -> p
     if value is None:
         return pa.nulls(count, pa.int64())
     numbers = _integers(value, captures)
-    if (numbers > OFFSET_MAX).any():
-        raise DecodeError("an offset beyond 64 bits with a sign")
+    if ((numbers < 0) | (numbers > OFFSET_MAX)).any():
+        raise DecodeError("an offset below 0 or beyond 64 bits with a sign")
     return pa.array(numbers.astype(np.int64))
 
 

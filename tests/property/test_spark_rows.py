@@ -74,12 +74,13 @@ PROPERTIES = st.none() | st.builds(
     group_sequence=st.none() | st.integers(0, 2**32 - 1),
 )
 ANNOTATIONS = st.none() | st.builds(
-    lambda offset, time, more: {
+    lambda offset, kind, time, more: {
         **{Symbol(key): value for key, value in more.items()},
         **({} if time is None else {Symbol("x-opt-enqueued-time"): Timestamp(time)}),
-        **({} if offset is None else {Symbol("x-stream-offset"): ULong(offset)}),
+        **({} if offset is None else {Symbol("x-stream-offset"): kind(offset)}),
     },
     st.none() | st.integers(0, 2**63 - 1),
+    st.sampled_from([Long, ULong]),  # a long of this broker and of RabbitMQ
     st.none() | st.integers(-(2**62), 2**62),
     st.dictionaries(ASCII.map("x-".__add__), SCALARS, max_size=2),
 )
@@ -127,7 +128,8 @@ def variants(message: Message, count: int, seed: int) -> list[bytes]:
     encoded = []
     for number in range(count):
         annotations = dict(message.message_annotations or {})
-        annotations[Symbol("x-stream-offset")] = ULong(number + 2**33)
+        kind = type(annotations.get(Symbol("x-stream-offset"), Long(0)))
+        annotations[Symbol("x-stream-offset")] = kind(number + 2**33)
         properties = message.properties
         if properties is not None and isinstance(properties.message_id, str):
             properties = Properties(message_id=f"{number}", subject=properties.subject)

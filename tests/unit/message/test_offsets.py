@@ -8,13 +8,13 @@ from amqp10broker.amqp091.properties import BasicProperties, decode_properties, 
 from amqp10broker.amqp091.types import Int64
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.performatives import Header
-from amqp10broker.amqp10.types import Described, Symbol, Timestamp, ULong
+from amqp10broker.amqp10.types import Described, Long, Symbol, Timestamp, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.convert import _head_to_amqp091, to_amqp091
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.message.offsets import delivered, delivered_with_time, filter_values, kept
+from amqp10broker.message.offsets import delivered, delivered_with_time, filter_values, kept, kept_now
 
 OFFSET = Symbol("x-stream-offset")
 ENQUEUED = Symbol("x-opt-enqueued-time")
@@ -31,8 +31,8 @@ def test_a_delivery_has_its_offset_as_an_annotation_and_all_else_as_published(of
     published = message({Symbol("x-own"): "value"}, header)
     [(head, content)] = delivered(kept([published]), offset)
     was_header, was_annotations = decode_head(published[0])
-    assert decode_head(head) == (was_header, was_annotations | {OFFSET: ULong(offset)})
-    assert type(decode_head(head)[1][OFFSET]) is ULong
+    assert decode_head(head) == (was_header, was_annotations | {OFFSET: Long(offset)})
+    assert type(decode_head(head)[1][OFFSET]) is Long  # as RabbitMQ: its client for Java casts to it
     assert content == published[1]
 
 
@@ -69,6 +69,16 @@ def test_a_delivery_may_have_its_time_as_well(offset: int, time_ms: int, long: b
     assert content == published[1]
 
 
+def test_a_chunk_from_when_an_offset_was_a_ulong_is_delivered_with_longs() -> None:
+    """Older data folders hold such chunks."""
+    messages = kept([message(), message({Symbol("x-a"): "x" * 5000}), message()])
+    before = [(head[:-1] + b"\x80", content) for head, content in messages]
+    assert kept_now(before) == messages
+    assert kept_now(messages) is messages
+    assert decode_head(delivered(kept_now(before), 7)[2][0])[1][OFFSET] == Long(9)
+    assert len({id(head) for head, _ in kept_now(before)}) == 2  # equal heads are still one object
+
+
 def test_a_time_that_the_publisher_wrote_is_replaced() -> None:
     """For those who ask; others get what the publisher wrote."""
     for given in (Timestamp(9), "text", None):
@@ -90,7 +100,7 @@ def test_times_of_messages_with_different_heads_and_offsets_with_gaps() -> None:
 def test_long_heads_are_kept_as_well() -> None:
     published = message({Symbol("x-long"): "y" * 5000})
     [(head, _)] = delivered(kept([published]), 5)
-    assert decode_head(head)[1] == decode_head(published[0])[1] | {OFFSET: ULong(5)}
+    assert decode_head(head)[1] == decode_head(published[0])[1] | {OFFSET: Long(5)}
 
 
 def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
@@ -134,6 +144,13 @@ def test_filter_values_are_those_of_all_messages() -> None:
     assert filter_values(kept([*messages, message()])) == {"eu", "us", None}
     assert filter_values(kept([message({name: ULong(1)})])) == {None}
     assert filter_values(kept([message({name: "eu", Symbol("x-long"): "y" * 5000})])) == {"eu"}
+
+
+def test_an_empty_filter_value_counts_as_none() -> None:
+    """As in RabbitMQ, whose streams deliver it to consumers that match unfiltered messages."""
+    properties = encode_properties(BasicProperties(headers={"x-stream-filter-value": ""}))
+    empty = message({Symbol("x-stream-filter-value"): ""})
+    assert filter_values(kept([empty, (amqp091.make_head("", "s", properties), b"")])) == {None}
 
 
 def test_a_filter_value_of_amqp_0_9_1_is_a_header() -> None:

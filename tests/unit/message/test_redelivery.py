@@ -22,8 +22,10 @@ def test_counts_are_annotations_of_amqp_10() -> None:
     head, content = redelivered((given, b"body"), 3, 2)
     header, annotations = decode_head(head)
     assert (header.durable, header.ttl, header.first_acquirer, header.delivery_count) == (True, 9, False, 2)
-    assert annotations["x-acquired-count"] == ULong(3)
-    assert annotations["x-delivery-count"] == ULong(2)
+    assert annotations["x-acquired-count"] == Long(3)
+    assert annotations["x-delivery-count"] == Long(2)
+    # RabbitMQ's client for Java casts to long.
+    assert {type(annotations[key]) for key in ("x-acquired-count", "x-delivery-count")} == {Long}
     assert (annotations["x-mine"], annotations["x-exchange"]) == ("y", "e")
     assert content == b"body"
 
