@@ -277,19 +277,27 @@ class FrameReader:
                         and CONTENT_HEADER_BYTES_MIN <= head_bytes <= frame_limit
                         and 0 < body_bytes <= body_limit
                     ):
-                        body_at = head_at + head_bytes + FRAME_OVERHEAD + HEADER_BYTES
-                        if body_at > end:
+                        head_stop = head_at + head_bytes + FRAME_OVERHEAD
+                        body_at = head_stop + HEADER_BYTES
+                        # A header with a wrong end octet is told when it is here: its body may never come.
+                        if head_stop > end:
+                            return pos, head_stop
+                        if body_at > end and buf[head_stop - 1] == FRAME_END:
                             return pos, body_at
                         stop = body_at + body_bytes + 1
-                        if unpack_header(buf, body_at - HEADER_BYTES) == (FRAME_BODY, channel, body_bytes):
+                        if (
+                            buf[head_stop - 1] == FRAME_END
+                            and body_at <= end
+                            and unpack_header(buf, head_stop) == (FRAME_BODY, channel, body_bytes)
+                        ):
                             if stop > end:
                                 return pos, stop
-                            if buf[stop - 1] == FRAME_END == buf[body_at - HEADER_BYTES - 1]:
+                            if buf[stop - 1] == FRAME_END:
                                 if found is not shape:
                                     shape = found
                                     run = batch.publishes(found)
                                 assert run is not None
-                                properties = buf[head_at + CONTENT_START_BYTES : body_at - HEADER_BYTES - 1]
+                                properties = buf[head_at + CONTENT_START_BYTES : head_stop - 1]
                                 run.properties.append(properties)
                                 run.bodies.append(buf[body_at : stop - 1])
                                 if body_at - pos <= PREFIX_BYTES_MAX:
