@@ -344,7 +344,8 @@ def _stalls(run: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Stall, ...]:
         by_reason: dict[int, int] = {}
         for cell in cells:
             if cell.kind == kind:
-                by_reason[cell.reason] = by_reason.get(cell.reason, 0) + cell.elapsed_ns
+                reason = general_reason(cell.reason)
+                by_reason[reason] = by_reason.get(reason, 0) + cell.elapsed_ns
         total = sum(by_reason.values())
         found += [
             Stall(
@@ -364,6 +365,14 @@ def _stalls(run: Mapping[str, Any], cells: Sequence[Cell]) -> tuple[Stall, ...]:
                 Stall(run["run_id"], configuration_of(run), side, reason_name(Reason.NONE), 0.0, 0.0)
             )
     return tuple(found)
+
+
+def general_reason(reason: int) -> int:
+    """What it is a case of, if it is; a number that this version does not know stays one."""
+    try:
+        return Reason(reason).general
+    except ValueError:
+        return reason
 
 
 def reason_name(reason: int) -> str:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp10broker.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
 from amqp10broker.analysis.closing import Ending, Told, first_open_s
 from amqp10broker.analysis.errors import FollowFailed, OutputNotWritable
-from amqp10broker.analysis.figures import counts_of, in_milliseconds, reason_name
+from amqp10broker.analysis.figures import counts_of, general_reason, in_milliseconds, reason_name
 from amqp10broker.analysis.giving_up import explained, place_and_problem, spark_errors
 from amqp10broker.analysis.histogram import quantiles
 from amqp10broker.analysis.inputs import check_layout
@@ -119,7 +119,8 @@ def _main_stall(cells: Sequence[Cell]) -> tuple[str, str, float | None]:
         by_reason: dict[int, int] = {}
         for cell in cells:
             if cell.kind == kind:
-                by_reason[cell.reason] = by_reason.get(cell.reason, 0) + cell.elapsed_ns
+                reason = general_reason(cell.reason)
+                by_reason[reason] = by_reason.get(reason, 0) + cell.elapsed_ns
         total = sum(by_reason.values())
         if total and found[2] is None:
             found = ("", "", 0.0)

@@ -332,8 +332,10 @@ def _nines(share: float) -> float:
 
 
 _REASON_ORDER: Final = (
-    "credit withheld", "no credit", "peer window closed", "window closed by alarm", "queue empty",
+    "credit withheld", "no credit", "peer window closed", "blocked by alarm", "queue empty",
     "queue credit in flight", "writer blocked", "not active", "draining", "credit flow", "prefetch full",
+    "unsettled here", "unsettled elsewhere", "messages not synced", "messages delayed",
+    "delivery unfinished", "reader held", "method in flight",
 )  # fmt: skip
 
 

@@ -45,8 +45,8 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
         ("The receiving end of the session has no room for another transfer frame."),
     ),
     (
-        "window closed by alarm",
-        ("The broker has closed its window: memory or disk is short."),
+        "blocked by alarm",
+        ("The broker holds publishers back: memory or disk is short."),
     ),
     (
         "queue credit in flight",
@@ -64,8 +64,23 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
         ("There is nothing to deliver: the consumer is faster than the publishers."),
     ),
     (
+        "unsettled here, unsettled elsewhere",
+        (
+            "The queue has messages, and all of them are with consumers that have not settled them: with "
+            "this one, or with others."
+        ),
+    ),
+    (
+        "messages not synced",
+        ("The queue has messages that it hands out when the disk has them."),
+    ),
+    (
+        "messages delayed",
+        ("The queue has messages that were returned to it and wait until they are tried again."),
+    ),
+    (
         "not active",
-        ("Another consumer of the queue is the single active one."),
+        ("Another consumer of the queue is its single active one, or has a higher priority."),
     ),
     (
         "draining",
@@ -77,6 +92,18 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
             "AMQP 0-9-1: the connection is not read, because one of the queues that it publishes to does not "
             "follow."
         ),
+    ),
+    (
+        "reader held",
+        ("The connection is not read, because another session or channel of it waits."),
+    ),
+    (
+        "method in flight",
+        ("AMQP 0-9-1: a queue was asked something for the client, and has not answered."),
+    ),
+    (
+        "delivery unfinished",
+        ("The client has sent a part of a delivery, and not the rest."),
     ),
     (
         "prefetch full",

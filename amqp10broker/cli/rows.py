@@ -6,7 +6,7 @@ Pure: documents in, rows out. Names of columns are RabbitMQ's where it has the t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 Row = dict[str, Any]
 Document = Mapping[str, Any]
@@ -95,6 +95,9 @@ def session_rows(status: Document) -> Iterator[Row]:
             }
 
 
+_WAITS: Final = ("waits", "waits_why", "waits_for_s")
+
+
 def link_rows(status: Document) -> Iterator[Row]:
     """All links of AMQP 1.0."""
     for connection in status["connections"]:
@@ -128,7 +131,7 @@ def consumer_rows(status: Document) -> Iterator[Row]:
                 "tag": link["name"],
                 "prefetch": link["credit"],
                 "unacknowledged": link["unsettled"],
-                "waits": link["waits"],
+                **{key: link[key] for key in _WAITS},
             }
     for connection in status["connections"]:
         for channel in connection.get("channels", ()):
@@ -141,7 +144,7 @@ def consumer_rows(status: Document) -> Iterator[Row]:
                     "tag": consumer["tag"],
                     "prefetch": consumer["prefetch"],
                     "unacknowledged": consumer["unacknowledged"],
-                    "waits": channel["waits"],
+                    **{key: consumer[key] for key in _WAITS},
                 }
 
 

@@ -255,7 +255,8 @@ def _channel(channel: Document, width: int) -> list[str]:
     if consumers:
         lines += [f"    {row}" for row in table(_CONSUMER_COLUMNS, consumers, width - 4)]
     if channel.get("waits"):
-        sentence = f"waits: {clean(channel['waits'])}"
+        why = clean(channel.get("waits_why") or "")
+        sentence = f"waits: {clean(channel['waits'])}" + (f" ({why})" if why else "")
         lines += textwrap.wrap(sentence, width, initial_indent="    ", subsequent_indent="      ")
     return lines
 

@@ -86,13 +86,16 @@ class Kind(IntEnum):
 
 
 class Reason(IntEnum):
-    """Why a link waits. Numbers are for ever; 1 to 9 are `service.sessions.status.Wait`."""
+    """Why a link, a consumer or a channel waits. Numbers are for ever; members are named as those of
+    `service.waits.Wait`, which has all but the first two. Many are cases of a more general one, see
+    `general`; before 2026-11-22 the general ones alone were recorded."""
 
     NONE = 0
     NO_CREDIT = 1
+    """In recordings before 2026-11-22; later ones tell its cases apart."""
     CREDIT_WITHHELD = 2
     PEER_WINDOW_CLOSED = 3
-    WINDOW_CLOSED_BY_ALARM = 4
+    BLOCKED_BY_ALARM = 4
     QUEUE_EMPTY = 5
     NOT_ACTIVE = 6
     QUEUE_CREDIT_IN_FLIGHT = 7
@@ -102,6 +105,52 @@ class Reason(IntEnum):
     """AMQP 0-9-1: the reader of the connection has stopped because one of its queues does not follow."""
     PREFETCH_FULL = 11
     """AMQP 0-9-1: the consumer has as many unacknowledged deliveries as its prefetch-count allows."""
+    NO_CREDIT_NEVER_GRANTED = 12
+    NO_CREDIT_USED_UP = 13
+    NO_CREDIT_SET_TO_ZERO = 14
+    NO_CREDIT_REVOKED = 15
+    NO_CREDIT_DRAINED = 16
+    NO_CREDIT_STALE_FLOW = 17
+    QUEUE_EMPTY_EXPIRED = 18
+    QUEUE_EMPTY_NOTHING_ROUTED = 19
+    UNSETTLED_HERE = 20
+    UNSETTLED_ELSEWHERE = 21
+    LOWER_PRIORITY = 22
+    MESSAGES_DELAYED = 23
+    MESSAGES_NOT_SYNCED = 24
+    FILTER_PASSED_NONE = 25
+    STREAM_END = 26
+    CHANNEL_PREFETCH_FULL = 27
+    CREDIT_WITHHELD_BY_SYNC = 28
+    CREDIT_WITHHELD_BY_FULL_DISK = 29
+    DELIVERY_UNFINISHED = 30
+    COUNT_JUMPED = 31
+    READER_HELD = 32
+    METHOD_IN_FLIGHT = 33
+
+    @property
+    def general(self) -> Reason:
+        """What pictures and sums group it under: itself, or the reason of which it is a case."""
+        return _GENERAL.get(self, self)
+
+
+_GENERAL: Final = {
+    Reason.NO_CREDIT_NEVER_GRANTED: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_USED_UP: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_SET_TO_ZERO: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_REVOKED: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_DRAINED: Reason.NO_CREDIT,
+    Reason.NO_CREDIT_STALE_FLOW: Reason.NO_CREDIT,
+    Reason.COUNT_JUMPED: Reason.NO_CREDIT,
+    Reason.QUEUE_EMPTY_EXPIRED: Reason.QUEUE_EMPTY,
+    Reason.QUEUE_EMPTY_NOTHING_ROUTED: Reason.QUEUE_EMPTY,
+    Reason.FILTER_PASSED_NONE: Reason.QUEUE_EMPTY,
+    Reason.STREAM_END: Reason.QUEUE_EMPTY,
+    Reason.LOWER_PRIORITY: Reason.NOT_ACTIVE,
+    Reason.CHANNEL_PREFETCH_FULL: Reason.PREFETCH_FULL,
+    Reason.CREDIT_WITHHELD_BY_SYNC: Reason.CREDIT_WITHHELD,
+    Reason.CREDIT_WITHHELD_BY_FULL_DISK: Reason.CREDIT_WITHHELD,
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,7 +78,7 @@ def test_memory_is_filled_by_amqp_10_and_emptied_by_consuming_on_a_session_that_
     assert entry["used_bytes"] > entry["limit_bytes"] == shown["limit_bytes"]
     text = broker.run_command("status").stdout
     assert "ALARM: memory (publishers are held)" in text
-    assert "waits: our window closed by an alarm" in text
+    assert "waits: blocked-by-alarm" in text
 
     session = client.session()
     late_sender = client.sender(queue, session=session)

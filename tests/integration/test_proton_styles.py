@@ -227,7 +227,7 @@ def test_prefetch_of_one_is_a_stall_that_status_names(broker: BrokerProcess, que
     run = One(_url(broker), queue, 20, prefetch=1)
     Container(run).run()
     assert run.bodies == [0]
-    assert found["waits"] == "no credit from the peer"
+    assert found["waits"] == "no-credit-used-up"
     assert "used up at delivery-count 1 and it has sent no flow since" in found["waits_why"]
 
 

@@ -198,9 +198,7 @@ def test_client_that_does_not_read_holds_back_nobody_else(
     stuck = connect(broker, receive_buffer=4096).open()
     stuck.send(raw.attach_receiver(0, queue), raw.credit(0, 10_000))
     link = broker.wait_until(
-        lambda: next(
-            (each for each in broker.links(queue) if each["waits"] == "writer blocked by TCP"), None
-        ),
+        lambda: next((each for each in broker.links(queue) if each["waits"] == "writer-blocked"), None),
         "the blocked writer to be seen",
     )
     assert "does not read its socket" in link["waits_why"]
@@ -232,7 +230,7 @@ def test_messages_of_a_client_that_did_not_read_return_in_order(
     stuck = connect(broker, receive_buffer=4096).open()
     stuck.send(raw.attach_receiver(0, queue), raw.credit(0, 10_000))
     broker.wait_until(
-        lambda: any(each["waits"] == "writer blocked by TCP" for each in broker.links(queue)),
+        lambda: any(each["waits"] == "writer-blocked" for each in broker.links(queue)),
         "the blocked writer to be seen",
     )
     stuck.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -254,7 +252,7 @@ def test_shutdown_does_not_wait_for_a_client_that_does_not_read(
     stuck = connect(broker, receive_buffer=4096).open()
     stuck.send(raw.attach_receiver(0, queue), raw.credit(0, 10_000))
     broker.wait_until(
-        lambda: any(each["waits"] == "writer blocked by TCP" for each in broker.links(queue)),
+        lambda: any(each["waits"] == "writer-blocked" for each in broker.links(queue)),
         "the blocked writer to be seen",
     )
     broker.terminate()

@@ -748,8 +748,9 @@ async def test_slow_queue_stops_the_reader(autojump_clock: object, monkeypatch: 
         assert queue_counts(broker, "r") == (0, 1)
         assert client.task.state == "flow"
         (first, _) = client.task.status()["channels"]
+        assert first["waits"] == "credit-flow"
         assert (
-            first["waits"]
+            first["waits_why"]
             == "the reader of the whole connection waits for this channel: queue 'q' does not follow"
         )
         # Others are not touched, not even those that publish.

@@ -316,17 +316,17 @@ async def test_an_alarm_stops_a_reader_too(autojump_clock: object, helper: Helpe
         broker.set_alarm("memory", on=True)
         await client.send(1, message(1, "q", b"x"))
         await settle_down()
-        assert client.task.reader_waits == Reason.WINDOW_CLOSED_BY_ALARM
+        assert client.task.reader_waits == Reason.BLOCKED_BY_ALARM
         await trio.sleep(0.2)
         await broker.recordings.stop()
-    assert Reason.WINDOW_CLOSED_BY_ALARM in reasons(helper.events(), Kind.CONNECTION_IN)
+    assert Reason.BLOCKED_BY_ALARM in reasons(helper.events(), Kind.CONNECTION_IN)
 
 
 def test_the_numbers_of_reasons_are_those_of_the_schema() -> None:
     """The connection does not load the schema for them."""
     assert (connection091._CREDIT_FLOW, connection091._ALARM) == (
         Reason.CREDIT_FLOW,
-        Reason.WINDOW_CLOSED_BY_ALARM,
+        Reason.BLOCKED_BY_ALARM,
     )
 
 

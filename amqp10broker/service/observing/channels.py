@@ -7,11 +7,13 @@ is not told.
 
 from __future__ import annotations
 
-from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.publishing import Publishing
+from amqp10broker.service.channels.status import consumer_wait
 from amqp10broker.service.observing.latency import Latency
+from amqp10broker.service.observing.reasons import NUMBERS
 from amqp10broker.service.observing.sessions import PROBE_LINKS_MAX, PROBE_WAKES_MAX
 from amqp10broker.service.observing.trail import Emit, Trail
 
@@ -112,7 +114,8 @@ class ChannelObserver:
             part.trail.turn = turn
             depth = consumer.queue.handle.ready
             full = consumer.full or (whole_channel_full and not consumer.no_ack)
-            reason = consumer_reason(consumer, writer_blocked=writer_blocked, full=full, ready=depth)
+            wait = consumer_wait(consumer, writer_blocked=writer_blocked, full=full, ready=depth)
+            reason = NUMBERS[wait]
             left = max(0, consumer.prefetch - consumer.holds) if consumer.prefetch else 0
             written, granted = consumer.written, max(0, consumer.granted)
             part.trail.see(emit, now_ns, ts_ns, written, reason, left, 0, granted, depth, whole=whole)
@@ -208,30 +211,6 @@ class _Part:
     def __init__(self, trail: Trail, latency: Latency) -> None:
         self.trail = trail
         self.latency = latency
-
-
-def consumer_reason(consumer: Consumer, *, writer_blocked: bool, full: bool, ready: int) -> int:
-    """Why a consumer gets nothing; the nearest cause first, as for links of AMQP 1.0.
-
-    Args:
-        consumer: only read.
-        writer_blocked: deliveries of the channel wait for the connection's writer.
-        full: it, or the channel, holds as much as the client has allowed.
-        ready: messages of its queue.
-    """
-    if consumer.unsent and writer_blocked:
-        return Reason.WRITER_BLOCKED
-    if full:
-        return Reason.PREFETCH_FULL
-    if consumer.unsent:
-        return Reason.NONE
-    if consumer.in_flight:
-        return Reason.QUEUE_CREDIT_IN_FLIGHT
-    if ready == 0:
-        return Reason.QUEUE_EMPTY
-    if consumer.queue.effective.settings.single_active_consumer:
-        return Reason.NOT_ACTIVE
-    return Reason.NONE
 
 
 def _unconfirmed(publishing: Publishing) -> int:

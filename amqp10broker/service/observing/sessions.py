@@ -5,16 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT
-from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind
 from amqp10broker.service.observing.latency import Latency
+from amqp10broker.service.observing.reasons import NUMBERS
 from amqp10broker.service.observing.trail import UINT_MAX, Emit, Trail
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.status import Wait, consumer_wait, publisher_wait
-
-REASONS: Final[dict[Wait, int]] = {wait: int(Reason[wait.name]) for wait in Wait}
-"""Numbers of the reasons in events; that of none is 0."""
+from amqp10broker.service.sessions.status import consumer_wait, publisher_wait
 
 PROBE_WAKES_MAX: Final = 4
 """Wakes with deliveries whose times one probe takes."""
@@ -76,7 +74,7 @@ class SessionObserver:
             credit = publisher.link.credit
             count = credit.delivery_count
             wait = publisher_wait(session, publisher)
-            reason = 0 if wait is None else REASONS[wait]
+            reason = NUMBERS[wait]
             depth = 0 if publisher.queue is None else publisher.queue.handle.ready
             outstanding = credit.outstanding
             left = credit.link_credit
@@ -92,7 +90,7 @@ class SessionObserver:
             seen += 1
             depth = consumer.ready
             wait = consumer_wait(session, consumer, writer_blocked=writer_blocked, ready=depth)
-            reason = 0 if wait is None else REASONS[wait]
+            reason = NUMBERS[wait]
             sent = consumer.sent
             left = consumer.link.credit.link_credit
             link.trail.see(

@@ -2,27 +2,13 @@
 
 from __future__ import annotations
 
-from enum import Enum
-from typing import Any, assert_never
+from typing import Any
 
 from amqp10broker.amqp10.performatives import SenderSettleMode
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-
-
-class Wait(Enum):
-    """Why no delivery moves on a link right now."""
-
-    NO_CREDIT = "no credit from the peer"
-    CREDIT_WITHHELD = "our credit withheld because unconfirmed >= max"
-    PEER_WINDOW_CLOSED = "peer's window closed"
-    WINDOW_CLOSED_BY_ALARM = "our window closed by an alarm"
-    QUEUE_EMPTY = "queue empty"
-    NOT_ACTIVE = "another consumer is the active one"
-    QUEUE_CREDIT_IN_FLIGHT = "queue credit in flight"
-    WRITER_BLOCKED = "writer blocked by TCP"
-    DRAINING = "draining"
+from amqp10broker.service.waits import NO_WAIT, Wait, Waiting
 
 
 def session_status(broker_session: BrokerSession, *, writer_blocked: bool) -> dict[str, Any]:
@@ -53,7 +39,7 @@ def _consumer_status(
     broker_session: BrokerSession, consumer: Consumer, writer_blocked: bool
 ) -> dict[str, Any]:
     link = consumer.link
-    wait, evidence = why_consumer_waits(broker_session, consumer, writer_blocked=writer_blocked)
+    waiting = why_consumer_waits(broker_session, consumer, writer_blocked=writer_blocked)
     unsettled = sum(1 for owner, _ in broker_session.session.unsettled_out.values() if owner is link)
     return {
         "name": link.name,
@@ -70,14 +56,13 @@ def _consumer_status(
         "queue_delivery_count": consumer.queue_delivery_count,
         "pending": consumer.unsent,
         "properties": _plain(link.peer_properties),
-        "waits": wait.value if wait else None,
-        "waits_why": evidence,
+        **waiting.document(),
     }
 
 
 def _publisher_status(broker_session: BrokerSession, publisher: Publisher) -> dict[str, Any]:
     link = publisher.link
-    wait, evidence = why_publisher_waits(broker_session, publisher)
+    waiting = why_publisher_waits(broker_session, publisher)
     return {
         "name": link.name,
         "handle": link.remote_handle,
@@ -93,17 +78,14 @@ def _publisher_status(broker_session: BrokerSession, publisher: Publisher) -> di
         "queue_delivery_count": None,
         "pending": None,
         "properties": _plain(link.peer_properties),
-        "waits": wait.value if wait else None,
-        "waits_why": evidence,
+        **waiting.document(),
     }
 
 
-def why_consumer_waits(
-    broker_session: BrokerSession, consumer: Consumer, *, writer_blocked: bool
-) -> tuple[Wait | None, str]:
+def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, *, writer_blocked: bool) -> Waiting:
     """Why no delivery moves on a consumer's link, and what shows it."""
     wait = consumer_wait(broker_session, consumer, writer_blocked=writer_blocked, ready=consumer.ready)
-    return wait, "" if wait is None else _consumer_evidence(consumer, wait)
+    return Waiting(wait, "" if wait is None else _consumer_evidence(consumer, wait))
 
 
 def consumer_wait(
@@ -127,7 +109,7 @@ def consumer_wait(
     if credit.drain and (credit.link_credit or consumer.in_flight):
         return Wait.DRAINING
     if credit.link_credit == 0:
-        return Wait.NO_CREDIT
+        return Wait.NO_CREDIT_USED_UP if credit.delivery_count else Wait.NO_CREDIT_NEVER_GRANTED
     if consumer.in_flight:
         return Wait.QUEUE_CREDIT_IN_FLIGHT
     if not unsent and ready == 0:
@@ -150,7 +132,7 @@ def _consumer_evidence(consumer: Consumer, wait: Wait) -> str:
             return f"{consumer.unsent} deliveries wait; the client does not read its socket fast enough"
         case Wait.DRAINING:
             return f"the client asked to drain {consumer.link.credit.link_credit} credits"
-        case Wait.NO_CREDIT:
+        case Wait.NO_CREDIT_USED_UP | Wait.NO_CREDIT_NEVER_GRANTED:
             return _no_credit_evidence(consumer)
         case Wait.QUEUE_CREDIT_IN_FLIGHT:
             return f"{consumer.queue_credit} credits were asked of {queue}: no answer yet"
@@ -158,10 +140,8 @@ def _consumer_evidence(consumer: Consumer, wait: Wait) -> str:
             return f"{queue} has no ready message"
         case Wait.NOT_ACTIVE:
             return f"{queue} has a single active consumer: this one waits for it to go"
-        case Wait.CREDIT_WITHHELD | Wait.WINDOW_CLOSED_BY_ALARM:
-            raise AssertionError("only publishers are held back so")
         case _:
-            assert_never(wait)
+            raise AssertionError(f"{wait} is none of a consumer of AMQP 1.0")
 
 
 def _no_credit_evidence(consumer: Consumer) -> str:
@@ -175,24 +155,27 @@ def _no_credit_evidence(consumer: Consumer) -> str:
     return text
 
 
-def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher) -> tuple[Wait | None, str]:
+def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher) -> Waiting:
     """Why a publisher's client is held back, and what shows it."""
     wait = publisher_wait(broker_session, publisher)
     if wait is None:
-        return None, ""
-    if wait is Wait.WINDOW_CLOSED_BY_ALARM:
-        return wait, "an alarm is on (status says which, and what ends it): consume, or raise its limit"
+        return NO_WAIT
+    if wait is Wait.BLOCKED_BY_ALARM:
+        return Waiting(
+            wait, "an alarm is on (status says which, and what ends it): consume, or raise its limit"
+        )
     credit = publisher.link.credit
     where = f"queue '{publisher.queue.name}'" if publisher.queue else "its queues"
-    return wait, (
-        f"{credit.outstanding} deliveries are not confirmed by {where}, max_link_credit is {credit.limit}"
+    return Waiting(
+        wait,
+        f"{credit.outstanding} deliveries are not confirmed by {where}, max_link_credit is {credit.limit}",
     )
 
 
 def publisher_wait(broker_session: BrokerSession, publisher: Publisher) -> Wait | None:
     """Only our own limits hold a publisher back; with credit and window open it is its own turn."""
     if broker_session.session.incoming.closed:
-        return Wait.WINDOW_CLOSED_BY_ALARM
+        return Wait.BLOCKED_BY_ALARM
     credit = publisher.link.credit
     if credit.link_credit == 0 and credit.withheld:
         return Wait.CREDIT_WITHHELD

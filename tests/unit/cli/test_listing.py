@@ -26,8 +26,9 @@ LINK: dict[str, Any] = {
     "queue_delivery_count": 7,
     "pending": 0,
     "properties": None,
-    "waits": "queue empty",
+    "waits": "queue-empty",
     "waits_why": "queue 'q' has no ready message",
+    "waits_for_s": 1.5,
 }
 SESSION: dict[str, Any] = {
     "channel": 3,
@@ -40,6 +41,7 @@ SESSION: dict[str, Any] = {
     "pending_out": 0,
     "links": [LINK, {**LINK, "role": "sender", "name": "out"}],
 }
+NO_WAIT = {"waits": None, "waits_why": None, "waits_for_s": None}
 CHANNEL: dict[str, Any] = {
     "number": 1,
     "state": "running",
@@ -52,8 +54,9 @@ CHANNEL: dict[str, Any] = {
     "reader_credit": 400,
     "consumers": [
         {"tag": "ctag", "queue": "r", "no_ack": False, "prefetch": 10, "unacknowledged": 1, "unsent": 0}
+        | NO_WAIT
     ],
-    "waits": None,
+    **NO_WAIT,
 }
 CONNECTION: dict[str, Any] = {
     "id": 1,

@@ -64,7 +64,7 @@ DOCUMENT: dict[str, Any] = {
                             "queue_delivery_count": None,
                             "pending": 0,
                             "properties": None,
-                            "waits": "our window closed by an alarm",
+                            "waits": "blocked-by-alarm",
                             "waits_why": "the memory alarm is on; incoming-window is 0 since 12 s",
                         },
                         {
@@ -128,7 +128,8 @@ DOCUMENT: dict[str, Any] = {
                             "unsent": 0,
                         }
                     ],
-                    "waits": "the reader of the whole connection waits for this channel: queue 'slow' "
+                    "waits": "credit-flow",
+                    "waits_why": "the reader of the whole connection waits for this channel: queue 'slow' "
                     "does not follow",
                 }
             ],
@@ -158,7 +159,7 @@ Connection 1  AMQP 1.0  from 127.0.0.1:53312  user guest  container orders-servi
     next-outgoing-id 4294967295  unsettled in 1 out 2  pending out 3
     LINK   CLIENT    QUEUE       CREDIT  COUNT  UNSETTLED  AVAILABLE  Q-CREDIT
     out-1  sender    orders          85    340        171          -         -
-      waits: our window closed by an alarm (the memory alarm is on; incoming-window is 0 since 12 s)
+      waits: blocked-by-alarm (the memory alarm is on; incoming-window is 0 since 12 s)
     in-1   receiver  orders  4294967295      7          0         12       256
       address orders-alias  draining  pending 4  queue's count 9  properties x-trace=on
   Session 1  incoming-window -  client's window -  next-incoming-id -  next-outgoing-id -
@@ -174,7 +175,8 @@ Connection 3  AMQP 0-9-1  from 127.0.0.1:53400  user ann  vhost shop  name maile
   Channel 7  confirms  unconfirmed 400  unacked 3  reader's credit 0
     CONSUMER  QUEUE   NO-ACK  PREFETCH  UNACKED  UNSENT
     c1        orders  no            10        3       0
-    waits: the reader of the whole connection waits for this channel: queue 'slow' does not follow
+    waits: credit-flow (the reader of the whole connection waits for this channel: queue 'slow' does
+      not follow)
 
 QUEUE   TYPE     DURABLE  READY  UNSETTLED  CONSUMERS  PUBLISHERS
 orders  classic  yes         12          0          1           1
@@ -242,7 +244,7 @@ def test_no_line_is_wider_than_asked_for_however_long_the_names(width: int) -> N
     document = deepcopy(DOCUMENT)
     link = document["connections"][0]["sessions"][0]["links"][1]
     link |= {"name": "n" * 300, "queue": "q" * 300, "address": "a" * 300, "credit": 85}
-    link |= {"waits": "queue empty", "waits_why": "evidence " * 40}
+    link |= {"waits": "queue-empty", "waits_why": "evidence " * 40}
     document["connections"][0]["container_id"] = "c" * 300
     document["queues"][0]["name"] = "q" * 300
     lines = status_view.render(document, width=width)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.flowevents.schema import CONFIGURATION, FIELDS, PACK, RUN_FIELDS, Kind, Reason
-from amqp10broker.service.sessions.status import Wait
+from amqp10broker.service.waits import Wait
 
 
 def test_an_event_is_packed_without_padding() -> None:
@@ -22,8 +22,32 @@ def test_the_columns_are_those_of_the_design() -> None:
 
 
 def test_every_reason_to_wait_has_its_number() -> None:
-    """The nine of AMQP 1.0 have the names and the order of `Wait`."""
-    assert [Reason(number).name for number in range(1, 10)] == [wait.name for wait in Wait]
+    """One for each `Wait`, of the same name; the two others are none, and what old recordings have."""
+    assert {reason.name for reason in Reason} == {wait.name for wait in Wait} | {"NONE", "NO_CREDIT"}
+
+
+def test_numbers_of_reasons_are_for_ever() -> None:
+    """Files have them: what is read here must never change, and is only added to."""
+    assert [(reason.name, reason.value) for reason in Reason][:12] == [
+        ("NONE", 0),
+        ("NO_CREDIT", 1),
+        ("CREDIT_WITHHELD", 2),
+        ("PEER_WINDOW_CLOSED", 3),
+        ("BLOCKED_BY_ALARM", 4),
+        ("QUEUE_EMPTY", 5),
+        ("NOT_ACTIVE", 6),
+        ("QUEUE_CREDIT_IN_FLIGHT", 7),
+        ("WRITER_BLOCKED", 8),
+        ("DRAINING", 9),
+        ("CREDIT_FLOW", 10),
+        ("PREFETCH_FULL", 11),
+    ]
+    assert [reason.value for reason in Reason] == list(range(len(Reason)))
+
+
+def test_a_general_reason_is_a_case_of_no_other() -> None:
+    """So that sums by general reasons are sums by all."""
+    assert all(reason.general.general is reason.general for reason in Reason)
 
 
 def test_a_configuration_is_made_of_columns_of_a_run() -> None:

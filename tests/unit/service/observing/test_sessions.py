@@ -141,7 +141,7 @@ def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
 
 
 REASONS: dict[Reason, tuple[str, ...]] = {
-    Reason.NO_CREDIT: ("C> ATTACH h=1 source=/queues/q",),
+    Reason.NO_CREDIT_NEVER_GRANTED: ("C> ATTACH h=1 source=/queues/q",),
     Reason.QUEUE_EMPTY: ("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8"),
     Reason.QUEUE_CREDIT_IN_FLIGHT: ("C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8"),
     Reason.DRAINING: (
@@ -174,7 +174,7 @@ def test_why_a_consumer_waits_is_told(reason: Reason) -> None:
     ("reason", "lines"),
     [
         (Reason.NONE, ()),
-        (Reason.WINDOW_CLOSED_BY_ALARM, ("alarm memory on",)),
+        (Reason.BLOCKED_BY_ALARM, ("alarm memory on",)),
         (
             Reason.CREDIT_WITHHELD,
             ("withhold q", *[f"C> TRANSFER h=0 did={at}..{at + 84}" for at in (0, 85, 170)]),
@@ -223,7 +223,8 @@ def test_elapsed_times_add_up_to_the_time() -> None:
     assert total(events, Kind.LINK_OUT, "value_ns") == watched.seen.now_ns - began
     assert total(events, Kind.LINK_OUT) == 9
     assert reasons(events, Kind.LINK_OUT) == {
-        Reason.NO_CREDIT: 2_000_000,
+        Reason.NO_CREDIT_NEVER_GRANTED: 1_000_000,
+        Reason.NO_CREDIT_USED_UP: 1_000_000,
         Reason.QUEUE_EMPTY: 3_000_000,
         Reason.QUEUE_CREDIT_IN_FLIGHT: 1_000_000,
     }
