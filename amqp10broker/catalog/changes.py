@@ -213,19 +213,19 @@ class Changes:
 class VhostChanges:
     """The same for what is in one virtual host, until that is deleted; also a `routing.topology.Keeper`."""
 
-    __slots__ = ("_changes", "_ended", "_queue_is_durable", "_vhost")
+    __slots__ = ("_changes", "_ended", "_queue_is_lasting", "_vhost")
 
-    def __init__(self, changes: Changes, vhost: str, queue_is_durable: Callable[[str], bool]) -> None:
+    def __init__(self, changes: Changes, vhost: str, queue_is_lasting: Callable[[str], bool]) -> None:
         """Tell of one virtual host.
 
         Args:
             changes: who hands it on.
             vhost: name of the virtual host.
-            queue_is_durable: tells whether the queue of a name, which is there, survives a restart.
+            queue_is_lasting: tells whether the queue of a name, which is there, survives a restart.
         """
         self._changes = changes
         self._vhost = vhost
-        self._queue_is_durable = queue_is_durable
+        self._queue_is_lasting = queue_is_lasting
         self._ended = False
 
     @property
@@ -257,7 +257,7 @@ class VhostChanges:
 
     def put_queue(self, queue: QueueSpec | DeclaredQueue) -> None:
         """A queue is declared."""
-        if queue.durable and self.told:
+        if queue.lasting and self.told:
             self._changes.put(
                 ("queue", self._vhost, queue.name),
                 queue_entry(queue, exact) | _own_facts(queue),
@@ -287,7 +287,7 @@ class VhostChanges:
         if not self.told:
             return
         destination = binding.destination
-        if destination.kind == "exchange" or self._queue_is_durable(destination.name):
+        if destination.kind == "exchange" or self._queue_is_lasting(destination.name):
             self._changes.put(self._binding_key(binding), binding_entry(self._vhost, binding, exact))
 
     def forget_binding(self, binding: Binding) -> None:
@@ -330,7 +330,7 @@ def entries_of_vhost(vhost: VirtualHost) -> list[tuple[Key, Value]]:
     recorder = EntryList()
     changes = Changes()
     changes.tell(recorder, lambda record: record)
-    within = VhostChanges(changes, vhost.name, lambda queue: vhost.queues[queue].durable)
+    within = VhostChanges(changes, vhost.name, lambda queue: vhost.queues[queue].lasting)
     within.put_facts(vhost)
     for policy in vhost.policies:
         within.put_policy(policy)
@@ -339,7 +339,7 @@ def entries_of_vhost(vhost: VirtualHost) -> list[tuple[Key, Value]]:
             within.put_exchange(exchange)
     for queue in vhost:
         within.put_queue(queue)
-    for binding in vhost.topology.durable_bindings(lambda queue: vhost.queues[queue].durable):
+    for binding in vhost.topology.durable_bindings(lambda queue: vhost.queues[queue].lasting):
         within.put_binding(binding)
     return recorder.entries
 

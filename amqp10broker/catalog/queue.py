@@ -61,7 +61,7 @@ class QueueSpec:
         vhost: the virtual host it is in.
         name: unique in the virtual host.
         type: ``classic``, ``quorum`` or ``stream``.
-        durable: it survives a restart of the broker.
+        durable: as declared.
         exclusive: it goes with the connection that declared it.
         auto_delete: it goes with its last consumer.
         arguments: checked x-arguments by name; ``x-queue-type`` is always among them.
@@ -85,6 +85,11 @@ class QueueSpec:
     warnings: tuple[str, ...] = ()
     number: int = 0
     declaration_id: str = ""
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it survives a restart of the broker."""
+        return self.durable and not self.exclusive
 
 
 class QueueHandle(Protocol):
@@ -119,7 +124,7 @@ class DeclaredQueue:
         name: unique in the virtual host.
         vhost: name of the virtual host.
         type: ``classic``, ``quorum`` or ``stream``.
-        durable: as declared; an exclusive queue never is.
+        durable: as declared.
         owner: the connection that has it exclusively, None if anyone may use it.
         auto_delete: it goes with its last consumer.
         arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
@@ -144,3 +149,8 @@ class DeclaredQueue:
     def exclusive(self) -> bool:
         """Whether one connection has it for itself."""
         return self.owner is not None
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it survives a restart of the broker: an exclusive queue ends with its connection."""
+        return self.durable and not self.exclusive

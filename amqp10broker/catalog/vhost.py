@@ -87,7 +87,7 @@ class VirtualHost:
         """
         self.name = name
         self.queues: dict[str, DeclaredQueue] = {}
-        self._changes = VhostChanges(changes or Changes(), name, lambda queue: self.queues[queue].durable)
+        self._changes = VhostChanges(changes or Changes(), name, lambda queue: self.queues[queue].lasting)
         self.policies = Policies(self._apply_policies, changes=self._changes)
         self.topology = Topology(
             name,
@@ -224,7 +224,7 @@ class VirtualHost:
 
         Args:
             name: 1 to 255 bytes; line breaks are removed.
-            durable: survives a restart; an exclusive queue never does, whatever is asked for.
+            durable: survives a restart; an exclusive queue never does, and only says so.
             exclusive_owner: the connection that gets it for itself, compared by identity.
             auto_delete: goes with its last consumer.
             arguments: x-arguments.
@@ -244,8 +244,7 @@ class VirtualHost:
         """
         name = stripped(name)
         resource = f"queue '{name}' in vhost '{self.name}'"
-        if exclusive_owner is not None:
-            durable = False
+        exclusive = exclusive_owner is not None
         given = arguments or {}
         existing = self.queues.get(name)
         # A volatile queue is nobody's to declare: the rule of reserved names refuses it below.
@@ -256,15 +255,12 @@ class VirtualHost:
                 existing.handle.post(TOUCH)
             return existing, False
         self._check_name(name, internal)
-        kind = self._queue_type(
-            given, resource, durable, exclusive_owner is not None, auto_delete, server_named=internal
-        )
+        kind = self._queue_type(given, resource, durable, exclusive, auto_delete, server_named=internal)
         queue_arguments.check(given, kind, resource)
-        _check_properties(kind, resource, durable, exclusive_owner is not None, auto_delete)
+        _check_properties(kind, resource, durable, exclusive, auto_delete)
         self._check_limit(name)
         kept = {key: queue_arguments.plain(value) for key, value in given.items()} | {QUEUE_TYPE: kind.value}
-        number = self._changes.next_number(resource) if durable else 0
-        exclusive = exclusive_owner is not None
+        number = self._changes.next_number(resource) if durable and not exclusive else 0
         spec = QueueSpec(
             *(self.name, name, kind.value, durable, exclusive, auto_delete, kept),
             number=number,
@@ -323,7 +319,7 @@ class VirtualHost:
             self._queue_changes += 1
             self._volatile -= queue.type == VOLATILE
             with self._changes.together():
-                if queue.durable:
+                if queue.lasting:
                     self._changes.forget_queue(name)
                 self.topology.remove_queue(name)
         return queue

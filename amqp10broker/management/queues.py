@@ -111,7 +111,7 @@ def delete_queue(
 
     def then(answer: Answer) -> dict[str, Any]:
         if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
-            why = "in use" if answer.refused is Refusal.IN_USE else "is not empty"
+            why = "in use" if answer.refused is Refusal.IN_USE else "not empty"
             raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {why}")
         if vhost.find(name) is queue:
             vhost.remove(name)

@@ -278,7 +278,7 @@ def _head_to_amqp091(head: bytes, prefix: bytes, encoded: bool) -> bytes:
     routing_key = _shortened(annotations.pop(X_ROUTING_KEY, ""))
 
     properties = BasicProperties(
-        delivery_mode=PERSISTENT if header.durable else 1,
+        delivery_mode=PERSISTENT if header.durable else None,
         priority=header.priority,
         expiration=None if header.ttl is None else str(header.ttl),
     )

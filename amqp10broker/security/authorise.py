@@ -102,11 +102,7 @@ class Access:
             PermissionDenied: none of the three permissions matches.
         """
         if not any(self.allows(operation, kind, name) for operation in _OPERATIONS):
-            raise PermissionDenied(
-                f"{kind} '{name}'",
-                f"access to {kind} '{_shown(kind, name)}' in vhost '{self.vhost}' refused for user "
-                f"'{self.user}'",
-            )
+            self._require("configure", kind, name)  # the first of the three is the one named, as in RabbitMQ
 
     def write_topic(self, exchange: str, routing_key: str) -> None:
         """Refuse to publish with a routing key into a topic exchange.

@@ -70,7 +70,7 @@ class Queues:
             return self._start_quorum(spec)
         broker = self._broker
         store = None
-        if self.keeping is not None and spec.durable and spec.number:
+        if self.keeping is not None and spec.lasting and spec.number:
             store = self.keeping.classic(spec.number)
         running = RunningQueue(
             self._make(spec, store),
@@ -228,7 +228,7 @@ class Queues:
     def _make(self, spec: QueueSpec, store: ClassicStore | None) -> ClassicQueue:
         return ClassicQueue(
             spec.name,
-            durable=spec.durable,
+            durable=spec.lasting,
             auto_delete=spec.auto_delete,
             settings=spec.settings,
             store=store,

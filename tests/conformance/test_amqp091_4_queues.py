@@ -435,7 +435,7 @@ def test_delete_if_empty(channel: WorldChannel) -> None:
     """406 with ready messages."""
     declare(channel)
     channel.publish("q", b"x")
-    assert channel.refused(QueueDelete("q", if_empty=True)) == (406, "queue 'q' in vhost '/' is not empty")
+    assert channel.refused(QueueDelete("q", if_empty=True)) == (406, "queue 'q' in vhost '/' not empty")
     channel.call(QueuePurge("q"))
     assert channel.call(QueueDelete("q", if_empty=True)) == QueueDeleteOk(0)
 

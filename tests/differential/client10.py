@@ -40,17 +40,18 @@ class Client10:
     """One connection with one session.
 
     Args:
+        names: what the broker made up for any client of the script: ``DYNAMIC`` is the last address.
         options: for `ProtonClient`.
     """
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, names: dict[str, str], **options: Any) -> None:
+        self._names = names
         self._options = options
         self._client: ProtonClient | None = None
         self._session: SessionEnd | None = None
         self._links: dict[str, Any] = {}
         self._requests = 0
         self._received: dict[str, list[Any]] = {}
-        self._dynamic = ""
 
     def perform(self, operation: str, *positional: Any, **named: Any) -> list[str]:
         """Do what one line of a script says; returns what the broker answered, line by line."""
@@ -150,11 +151,11 @@ class Client10:
         self._received[name] = []
         lines = self._attached(name, end)
         if dynamic and not end.closed:
-            self._dynamic = str(end.link.remote_source.address)
+            self._names["DYNAMIC"] = str(end.link.remote_source.address)
         return lines
 
     def _known(self, address: str | None) -> str | None:
-        return self._dynamic if address == "DYNAMIC" else address
+        return None if address is None else self._names.get(address, address)
 
     def _attached(self, name: str, end: LinkEnd) -> list[str]:
         self._links[name] = end
@@ -247,7 +248,7 @@ class Client10:
 
     def request(self, method: str, to: str, body: Any = None) -> list[str]:
         """One request to the management node."""
-        answer = self._request(method, to.replace("DYNAMIC", self._dynamic), body)
+        answer = self._request(method, to.replace("DYNAMIC", self._names.get("DYNAMIC", "")), body)
         if answer is None:
             return ["no answer"]
         return [f"{answer.subject} {show_body(answer.body)}"]

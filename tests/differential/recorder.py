@@ -3,13 +3,17 @@
 A script is a text: lines that begin with ``#`` or are empty are prose, lines that begin with ``=`` are what
 was seen, every other line is an operation (see `language`). Running a script gives its text again with
 what was really seen, so that two recordings, or a recording and the kept text, are compared line by line.
+
+The scripts that are kept hold two recordings at once (see `beside`): where a RabbitMQ answered otherwise,
+its lines follow ours and begin with ``~``.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import pika
@@ -21,6 +25,8 @@ from tests.differential.language import parse
 
 LIMITED_USER: Final = "limited"
 SOCKET_S: Final = 10.0
+RECORDED_BESIDE: Final = "# The lines that begin with ~ are of "
+"""How a script begins that holds two recordings; product and version follow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,16 @@ class Place:
             limited,
         )
 
+    def parameters(self, user: str, password: str) -> pika.ConnectionParameters:
+        """How an AMQP 0-9-1 client of it connects."""
+        return pika.ConnectionParameters(
+            host=self.host,
+            port=self.port,
+            credentials=pika.PlainCredentials(user, password),
+            socket_timeout=SOCKET_S,
+            stack_timeout=SOCKET_S,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Difference:
@@ -59,8 +75,8 @@ class Difference:
     other: tuple[str, ...]
 
     def __str__(self) -> str:
-        first = "".join(f"\n    ours:   {line}" for line in self.one)
-        second = "".join(f"\n    theirs: {line}" for line in self.other)
+        first = "".join(f"\n    one:   {line}" for line in self.one)
+        second = "".join(f"\n    other: {line}" for line in self.other)
         return f"{self.operation}{first}{second}"
 
 
@@ -74,13 +90,14 @@ class Recorder:
     def __init__(self, place: Place) -> None:
         self._place = place
         self._clients: dict[str, Client091 | Client10] = {}
+        self._names: dict[str, str] = {}
 
     def run(self, text: str) -> str:
         """Execute a script; returns its text with what was seen."""
         result: list[str] = []
         try:
             for line in text.splitlines():
-                if line.startswith("="):
+                if line.startswith(("=", "~")):
                     continue
                 result.append(line)
                 if line and not line.startswith("#"):
@@ -101,7 +118,9 @@ class Recorder:
         except (AssertionError, LookupError, proton.ProtonException) as error:
             # Something did not come, or a link that was to be there is not: seen as well.
             seen = [f"{type(error).__name__}: {error}"]
-        return [each.replace(f"'{user}'", "'<user>'") for each in seen]
+        # One line for each: RabbitMQ wraps a long term of Erlang inside a text.
+        lines = (re.sub(r"\s*\n\s*", " ", each) for each in seen)
+        return [each.replace(f"'{user}'", "'<user>'") for each in lines]
 
     def _connect(self, name: str) -> Client091 | Client10:
         place = self._place
@@ -110,15 +129,8 @@ class Recorder:
             assert place.limited is not None, "the script needs the user 'limited'"
             user, password = LIMITED_USER, place.limited
         if name.endswith(("M", "N")):
-            return Client10(host=place.host, port=place.port, user=user, password=password)
-        parameters = pika.ConnectionParameters(
-            host=place.host,
-            port=place.port,
-            credentials=pika.PlainCredentials(user, password),
-            socket_timeout=SOCKET_S,
-            stack_timeout=SOCKET_S,
-        )
-        return Client091(parameters, confirms=name != "T")
+            return Client10(self._names, host=place.host, port=place.port, user=user, password=password)
+        return Client091(place.parameters(user, password), confirms=name != "T")
 
 
 def differences(ours: str, theirs: str) -> list[Difference]:
@@ -128,6 +140,51 @@ def differences(ours: str, theirs: str) -> list[Difference]:
         for (operation, one), (_, other) in zip(_steps(ours), _steps(theirs), strict=True)
         if one != other
     ]
+
+
+def beside(ours: str, theirs: str) -> str:
+    """Two recordings of one script as one text: what the other answered otherwise stands under ours."""
+    lines: list[str] = []
+    others = iter(_steps(theirs))
+    for block in _blocks(ours):
+        lines += block
+        if _is_operation(block[0]):
+            _, other = next(others)
+            if tuple(block[1:]) != other:
+                lines += [f"~{line[1:]}" for line in other] or ["~"]
+    return "\n".join(lines) + "\n"
+
+
+def ours_of(text: str) -> str:
+    """This broker's recording out of a kept script."""
+    return "".join(f"{line}\n" for line in text.splitlines() if not line.startswith("~"))
+
+
+def theirs_of(text: str) -> str:
+    """RabbitMQ's recording out of a kept script."""
+    lines: list[str] = []
+    for first, *answer in _blocks(text):
+        other = [f"={line[1:]}" for line in answer if line.startswith("~")]
+        lines += [first, *(line for line in other or answer if line != "=")]
+    return "\n".join(lines) + "\n"
+
+
+def named(text: str, version: str) -> str:
+    """A script whose first line says of what product and version its other recording is."""
+    lines = text.splitlines()
+    if lines[0].startswith(RECORDED_BESIDE):
+        del lines[0]
+    return "\n".join([f"{RECORDED_BESIDE}{version}.", *lines]) + "\n"
+
+
+def version_of(place: Place) -> str:
+    """Product and version of a broker, as it tells AMQP 0-9-1 clients."""
+    connection = pika.BlockingConnection(place.parameters(place.user, place.password))
+    try:
+        properties = connection._impl.server_properties
+        return f"{properties['product']} {properties['version']}"
+    finally:
+        connection.close()
 
 
 def sort_out(
@@ -145,11 +202,20 @@ def sort_out(
     return expected, surprising
 
 
-def _steps(text: str) -> list[tuple[str, tuple[str, ...]]]:
-    steps: list[tuple[str, list[Any]]] = []
+def _is_operation(line: str) -> bool:
+    return bool(line) and not line.startswith("#")
+
+
+def _blocks(text: str) -> list[list[str]]:
+    """The lines of a script, each with what was seen of it."""
+    blocks: list[list[str]] = []
     for line in text.splitlines():
-        if line.startswith("="):
-            steps[-1][1].append(line)
-        elif line and not line.startswith("#"):
-            steps.append((line, []))
-    return [(operation, tuple(seen)) for operation, seen in steps]
+        if line.startswith(("=", "~")):
+            blocks[-1].append(line)
+        else:
+            blocks.append([line])
+    return blocks
+
+
+def _steps(text: str) -> list[tuple[str, tuple[str, ...]]]:
+    return [(first, tuple(seen)) for first, *seen in _blocks(text) if _is_operation(first)]

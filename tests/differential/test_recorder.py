@@ -10,7 +10,18 @@ import proton
 import pytest
 
 from tests.differential.language import Call, parse, show
-from tests.differential.recorder import Difference, Place, differences, sort_out
+from tests.differential.recorder import (
+    RECORDED_BESIDE,
+    Difference,
+    Place,
+    Recorder,
+    beside,
+    differences,
+    named,
+    ours_of,
+    sort_out,
+    theirs_of,
+)
 
 OURS = """# Prose.
 A.queue_declare("q")
@@ -62,7 +73,7 @@ def test_recordings_are_compared_by_operation() -> None:
     assert differences(OURS, OURS.replace("# Prose.", "# Other prose.")) == []
     found = differences(OURS, OURS.replace("= two\n", ""))
     assert found == [Difference('A.queue_declare("q")', ("= one", "= two"), ("= one",))]
-    assert str(found[0]).splitlines()[1:] == ["    ours:   = one", "    ours:   = two", "    theirs: = one"]
+    assert str(found[0]).splitlines()[1:] == ["    one:   = one", "    one:   = two", "    other: = one"]
 
 
 def test_known_differences_are_sorted_out_with_their_reason() -> None:
@@ -71,6 +82,49 @@ def test_known_differences_are_sorted_out_with_their_reason() -> None:
     expected, surprising = sort_out(found, {"A.get(": "because"})
     assert [(each.operation, why) for each, why in expected] == [('A.get("q")', "because")]
     assert [each.operation for each in surprising] == ['A.queue_declare("q")']
+
+
+def test_two_recordings_are_kept_in_one_text() -> None:
+    """What the other answered otherwise stands under ours, and both come out of it again."""
+    theirs = OURS.replace("= two\n", "").replace("= empty", "= full")
+    kept = beside(OURS, theirs)
+    assert kept.splitlines() == [
+        *("# Prose.", 'A.queue_declare("q")', "= one", "= two", "~ one", ""),
+        *('A.get("q")', "= empty", "~ full"),
+    ]
+    assert ours_of(kept) == OURS
+    assert theirs_of(kept) == theirs
+
+
+def test_an_answer_of_nothing_is_kept_too() -> None:
+    """One broker answered with a line, the other with none."""
+    none = OURS.replace("= empty\n", "")
+    for one, other in ((OURS, none), (none, OURS)):
+        kept = beside(one, other)
+        assert (ours_of(kept), theirs_of(kept)) == (one, other)
+
+
+def test_a_script_names_the_version_of_its_other_recording() -> None:
+    """In its first line, once."""
+    first = named(OURS, "RabbitMQ 4.3.5")
+    assert first.splitlines()[0] == RECORDED_BESIDE + "RabbitMQ 4.3.5."
+    assert named(first, "RabbitMQ 4.3.6").splitlines()[1:] == OURS.splitlines()
+    assert named(first, "RabbitMQ 4.3.6").splitlines()[0] == RECORDED_BESIDE + "RabbitMQ 4.3.6."
+
+
+def test_an_answer_over_several_lines_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """RabbitMQ breaks a long term of Erlang; a line that begins with neither sign would be an operation."""
+
+    class Client:
+        def perform(self, operation: str) -> list[str]:
+            return ["refused {source,\n                 {utf8}}"]
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(Recorder, "_connect", lambda self, name: Client())
+    recorded = Recorder(Place("host", 1, "u", "p", None)).run("A.consume()\n")
+    assert recorded.splitlines() == ["A.consume()", "= refused {source, {utf8}}"]
 
 
 def test_a_url_names_the_place() -> None:

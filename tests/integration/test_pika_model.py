@@ -369,7 +369,7 @@ def test_conditions_of_deletion(channel: BlockingChannel, queue: str) -> None:
     other = channel.connection.channel()
     assert refusal(other, lambda c: c.queue_delete(queue, if_empty=True)) == (
         406,
-        f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' is not empty",
+        f"PRECONDITION_FAILED - queue '{queue}' in vhost '/' not empty",
     )
     consumer = Inbox(channel, queue)
     consumer.take()

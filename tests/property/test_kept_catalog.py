@@ -84,10 +84,10 @@ class KeptCatalogs(RuleBasedStateMachine):
             made, new = self.vhost(name).declare(
                 queue, durable=durable, auto_delete=auto_delete, exclusive_owner=owner
             )
-            if new and made.durable:
+            if new and made.lasting:
                 assert made.number not in self.numbers, "a number was given twice"
                 self.numbers[made.number] = name, queue
-            assert bool(made.number) is made.durable
+            assert bool(made.number) is made.lasting
 
     @rule(name=vhosts, queue=st.sampled_from(QUEUES))
     def remove(self, name: str, queue: str) -> None:

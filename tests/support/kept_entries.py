@@ -101,7 +101,7 @@ def durable_part(catalog: Catalog) -> dict[str, Any]:
     )
     document["policies"] = sorted(document["policies"], key=repr)
     document["numbers"] = {
-        (queue.vhost, queue.name): (queue.number, queue.declaration_id) for queue in catalog if queue.durable
+        (queue.vhost, queue.name): (queue.number, queue.declaration_id) for queue in catalog if queue.lasting
     }
     return document
 
@@ -113,7 +113,7 @@ def _is_durable(catalog: Catalog, binding: dict[str, Any]) -> bool:
     name = binding["destination"]
     if binding["destination_type"] == "exchange":
         return vhost.topology.lookup_exchange(name).durable
-    return vhost.lookup(name).durable
+    return vhost.lookup(name).lasting
 
 
 def check_kept(catalog: Catalog, kept: KeptEntries) -> None:

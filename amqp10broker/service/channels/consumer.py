@@ -213,9 +213,9 @@ class Consumer:
         self._post(self.queue.handle, Cancel(self.ref))
 
     def leave(self) -> None:
-        """The channel is gone: everything goes back. A quorum queue counts that as a failed attempt."""
+        """The channel is gone: everything goes back, and what the client had counts as a failed attempt."""
         keys, messages = self.take(len(self.keys))
         self._returned += len(keys)
-        quorum = self.queue.type == QueueType.QUORUM
-        verdict = Verdict.REQUEUE_FAILED if quorum else Verdict.REQUEUE
-        self._post(self.queue.handle, Unsubscribe(self.ref, keys, messages, self._seen, verdict))
+        self._post(
+            self.queue.handle, Unsubscribe(self.ref, keys, messages, self._seen, Verdict.REQUEUE_FAILED)
+        )

@@ -166,7 +166,8 @@ class Declaring:
             access.write("exchange", dead_letter_exchange)
         queue, created = context.vhost.declare(
             name,
-            durable=method.durable,
+            # RabbitMQ's rule, and of this protocol alone: over management it stays as declared.
+            durable=method.durable and not method.exclusive,
             exclusive_owner=context.connection if method.exclusive else None,
             auto_delete=method.auto_delete,
             arguments=arguments,
@@ -235,7 +236,7 @@ class Declaring:
 
         def reply(answer: Answer) -> None:
             if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
-                text = "in use" if answer.refused is Refusal.IN_USE else "is not empty"
+                text = "in use" if answer.refused is Refusal.IN_USE else "not empty"
                 raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {text}")
             self._reply(method.no_wait, methods.QueueDeleteOk(answer.ready))
 

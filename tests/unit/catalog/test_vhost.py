@@ -111,13 +111,17 @@ def test_a_name_has_at_most_255_bytes(vhost: VirtualHost) -> None:
 # --- exclusive ------------------------------------------------------------------------------------
 
 
-def test_an_exclusive_queue_is_stored_as_transient(vhost: VirtualHost) -> None:
-    """exclusive + durable is stored non-durable, and redeclared so without a complaint."""
+@pytest.mark.parametrize("durable", [True, False])
+def test_an_exclusive_queue_is_as_declared_and_never_lasts(vhost: VirtualHost, durable: bool) -> None:
+    """It ends with its connection, so there is nothing to keep; what was asked for is what is shown."""
     owner = object()
-    queue, _ = vhost.declare("q", durable=True, exclusive_owner=owner)
-    assert (queue.durable, queue.exclusive, queue.owner) == (False, True, owner)
-    assert vhost.declare("q", durable=True, exclusive_owner=owner) == (queue, False)
-    assert vhost.declare("q", durable=False, exclusive_owner=owner) == (queue, False)
+    queue, _ = vhost.declare("q", durable=durable, exclusive_owner=owner)
+    assert (queue.durable, queue.exclusive, queue.owner) == (durable, True, owner)
+    assert not queue.lasting
+    assert queue.number == 0
+    assert vhost.declare("q", durable=durable, exclusive_owner=owner) == (queue, False)
+    with pytest.raises(Inequivalent, match="inequivalent arg 'durable'"):
+        vhost.declare("q", durable=not durable, exclusive_owner=owner)
 
 
 def test_another_connection_finds_an_exclusive_queue_locked(vhost: VirtualHost) -> None:

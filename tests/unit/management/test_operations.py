@@ -48,7 +48,7 @@ def test_a_queue_in_use_is_deleted_only_without_condition(broker: Broker) -> Non
         broker.do("delete-queue", name="q", if_unused=True)
     broker.do("declare-queue", name="p")
     broker.fill("p", 2)
-    with pytest.raises(InUse, match="queue 'p' in vhost '/' is not empty"):
+    with pytest.raises(InUse, match="queue 'p' in vhost '/' not empty"):
         broker.do("delete-queue", name="p", if_empty=True)
     assert broker.vhost.find("q") is not None
     assert broker.do("delete-queue", name="p", if_unused=True) == {"message_count": 2}

@@ -46,11 +46,11 @@ def test_the_default_exchange_is_asked_for_as_amq_default(access: Access) -> Non
 
 
 def test_any_permission_is_enough_to_look(access: Access) -> None:
-    """Passive declare and GET of a queue."""
+    """Passive declare and GET of a queue; who has none is told of the first."""
     for name in ("c-1", "w-1", "r-1"):
         access.any("queue", name)
     assert refused(lambda: access.any("queue", "x")) == (
-        "access to queue 'x' in vhost '/' refused for user 'guest'"
+        "configure access to queue 'x' in vhost '/' refused for user 'guest'"
     )
 
 
