@@ -6,13 +6,14 @@ everything on the connection: see `connection091`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.events import ChannelItems
-from amqp10broker.amqp091.items import PublishRun
+from amqp10broker.amqp091.items import Item, PublishRun
 from amqp10broker.errors import RefusedError
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel
@@ -23,6 +24,7 @@ from amqp10broker.tasks.channel import RunningChannel, contents_of, split
 from amqp10broker.tasks.mail import Frames, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
+from amqp10broker.tasks.turns import Turn
 from amqp10broker.tasks.writer import Lane
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Channels:
         self._connection = connection
         self._flow = CreditFlowSettings.of(broker.config)
         self._held_until = -FLOW_SHOWN_S
+        self._turn = Turn()
         self.by_number: dict[int, RunningChannel] = {}
         self.held_by: RunningChannel | None = None
         self.publishes = False
@@ -73,11 +76,24 @@ class Channels:
             for _, channel in sorted(self.by_number.items())
         ]
 
+    def begin_turn(self) -> None:
+        """The reader has waited for the client: others had their turn."""
+        self._turn.begin()
+
     async def pass_on(self, event: ChannelItems) -> None:
+        """Give a channel what the client sent on it, as much in one turn as others can wait for."""
+        for items in self._turn.portions(event.items):
+            await self._give(event.channel, items)
+            if self._turn.over:
+                self._connection.flush()
+                await trio.lowlevel.checkpoint()
+                self._turn.begin()
+
+    async def _give(self, number: int, items: Sequence[Item]) -> None:
         """Give a channel what the client sent on it, waiting as long as its credit says."""
-        channel = self._channel(event.channel)
+        channel = self._channel(number)
         batch: list[object] = []
-        for item in event.items:
+        for item in items:
             contents = contents_of(item)
             if contents and self._broker.alarms:
                 self.publishes = True

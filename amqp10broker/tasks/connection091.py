@@ -172,6 +172,7 @@ class Connection091:
 
     async def _take(self, data: bytes) -> None:
         """Work off what the client sent."""
+        self._channels.begin_turn()
         await self._dispatch(self.engine.receive(data))
         self.flush()
 

@@ -35,11 +35,12 @@ from amqp10broker.tasks import login
 from amqp10broker.tasks.lifeline import Lifeline
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
-from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.queue import SessionAddress
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.turns import HEAVY, Turn
 from amqp10broker.tasks.writer import Lane
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class Connection10:
         self._stopped_by: AmqpError | None = None
         self._authentication: Authentication | None = None
         self._member: Membership | None = None
+        self._turn = Turn()
         config = broker.config
+        # A session counts until its task is gone, which is later than its channel is free again.
+        self._running = Bound(config.session_max_per_connection)
         self.line = Lifeline(stream, first_bytes, config.writer_buffer_bytes)
         self.number = number
         self.peer = peer
@@ -143,6 +147,7 @@ class Connection10:
 
     async def _take(self, data: bytes) -> None:
         """Work off what the client sent."""
+        self._turn.begin()
         await self._dispatch(self.engine.receive(data))
         self._flush()
 
@@ -189,6 +194,7 @@ class Connection10:
                 case FramesReceived():
                     await self._pass_on(event)
                 case BeginReceived():
+                    await self._make_room()
                     self._begin(event)
                 case SaslInitReceived():
                     self._authentication = self._broker.authenticator.begin(self._origin)
@@ -217,12 +223,30 @@ class Connection10:
             self._sessions.pop(event.channel, None)
         if session is None:
             return
-        if session.reads.full:
+        for items in self._turn.portions(event.items):
+            if session.reads.full:
+                self._flush()
+                await session.reads.wait()
+            session.reads.add()
+            if not session.inbox.put(Frames(items)):
+                session.reads.done()
+            if self._turn.over:
+                await self._let_others()
+
+    async def _let_others(self) -> None:
+        """This turn is over: every other task runs once."""
+        self._flush()
+        await trio.lowlevel.checkpoint()
+        self._turn.begin()
+
+    async def _make_room(self) -> None:
+        """Wait until one more session may be there, and for a turn in which it may begin."""
+        if self._running.full:
             self._flush()
-            await session.reads.wait()
-        session.reads.add()
-        if not session.inbox.put(Frames(event.items)):
-            session.reads.done()
+            await self._running.wait()
+        self._turn.spend(HEAVY)
+        if self._turn.over:
+            await self._let_others()
 
     async def _log_in(self, authentication: Authentication, step: Step) -> None:
         match await login.settle(authentication, step):
@@ -293,7 +317,7 @@ class Connection10:
                 return
 
     def _waits_for_session(self) -> bool:
-        return any(session.reads.full for session in self._sessions.values())
+        return self._running.full or any(session.reads.full for session in self._sessions.values())
 
     def _begin(self, event: BeginReceived) -> None:
         broker = self._broker
@@ -335,6 +359,7 @@ class Connection10:
             counted = False
             error = AmqpSessionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
             inbox.put(Stop(tell=True, error=error))
+        self._running.add()
         self.line.start_part(self._run_session, event.channel, session, counted)
 
     async def _run_session(self, channel: int, session: RunningSession, counted: bool) -> None:
@@ -343,6 +368,7 @@ class Connection10:
         except Exception as error:
             self.crash(error)
         finally:
+            self._running.done()
             if counted:
                 self._broker.catalog.usage.close_channel(self.user)
             if self._sessions.get(channel) is session:

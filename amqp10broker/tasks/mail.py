@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 class Frames:
-    """Frame bodies of one socket read, for one session."""
+    """Frame bodies of one socket read, or a part of them, for one session."""
 
     __slots__ = ("items",)
 
-    def __init__(self, items: list[object]) -> None:
+    def __init__(self, items: Sequence[object]) -> None:
         self.items = items
 
 
