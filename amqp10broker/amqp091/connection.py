@@ -355,7 +355,7 @@ class Connection091:
         return True
 
     def update_secret_ok(self) -> None:
-        """The new secret holds. Nothing is sent on a connection that is closing."""
+        """Answer a new secret. Nothing is sent on a connection that is closing."""
         if self.state is ConnectionState.RUNNING:
             self._write(ConnectionUpdateSecretOk())
 

@@ -68,7 +68,7 @@ class ChannelItems:
 
 @dataclass(frozen=True, slots=True)
 class UpdateSecretReceived:
-    """The client has new credentials: answer with `update_secret_ok` or `fail`."""
+    """The client has a new secret: answer with `update_secret_ok`."""
 
     secret: bytes = field(repr=False)
     reason: str

@@ -6,7 +6,7 @@ it in a thread and gives its result to `resume`. What the client must answer is 
     step = authenticator.begin(peer).start(mechanism, initial_response)
     while not isinstance(step, Success | Failure):
         if isinstance(step, Slow):
-            step = authentication.resume(await in_a_thread(step.work))
+            step = authentication.resume(step.conclude(await in_a_thread(step.work)))
         else:
             step = authentication.respond(await ask_the_client(step.data))
 
@@ -17,7 +17,7 @@ Mechanisms: PLAIN (RFC 4616), AMQPLAIN (AMQP 0-9-1: a field table with LOGIN and
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias
@@ -49,11 +49,13 @@ class Peer:
 
     Attributes:
         loopback: it comes from this machine.
+        address: whose turn it uses up while passwords are verified, see `turns.turn_address`.
         tls: the connection is encrypted.
         certificate_user: the user that its verified certificate names; None without one.
     """
 
     loopback: bool
+    address: str = ""
     tls: bool = False
     certificate_user: str | None = None
 
@@ -93,9 +95,32 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Slow:
-    """Work of some milliseconds: run it in a thread and give what it returns to `Authentication.resume`."""
+    """Work of some milliseconds: run it in a thread, and give what is concluded to `Authentication.resume`.
+
+    Attributes:
+        work: what to run.
+        conclude: takes what `work` returned, and gives what it means now that it is over.
+        name: as whom the client wants to log in.
+        key: equal for work that returns the same.
+        shortcut: gives the conclusion if it is known by now without the work; None if it is not.
+    """
 
     work: Callable[[], Any] = field(repr=False)
+    conclude: Callable[[Any], Any] = field(repr=False)
+    name: str
+    key: Hashable = field(repr=False)
+    shortcut: Callable[[], Any] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Crowded:
+    """The client's password was not looked at: too many of its address wait for theirs. It may try again.
+
+    Attributes:
+        reason: for the client and the log.
+    """
+
+    reason: str
 
 
 Step: TypeAlias = Success | Failure | Challenge | Slow
@@ -208,7 +233,7 @@ class Authentication:
         return self._next(response)
 
     def resume(self, result: Any) -> Step:
-        """The work of a `Slow` is done, and this is what it returned."""
+        """The work of a `Slow` is done, and this is what was concluded from it."""
         return self._next(result)
 
     def _next(self, value: Any) -> Step:
@@ -257,8 +282,15 @@ class Authentication:
         if passwords.quick(name, password):
             return Success(name)
         record = passwords.record(name)
-        right = yield Slow(passwords.slow(name, password))
-        if right and passwords.remember(name, password, record):
+        right = yield Slow(
+            passwords.slow(name, password),
+            lambda right: right and passwords.remember(name, password, record),
+            name,
+            (passwords.digest(name, password), record),
+            # Another client of this user may have been found right while this one waited for its turn.
+            lambda: passwords.quick(name, password) or None,
+        )
+        if right:
             return Success(name)
         if not password:
             return Failure(f"user '{name}': blank passwords are not accepted", name)
@@ -295,7 +327,13 @@ class Authentication:
         if server.authzid not in ("", name):
             return Failure(f"user '{name}' wants to act as another user", name)
         record = self._rules.passwords.record(name)
-        verifier, real = yield Slow(self._rules.passwords.scram_record(name))
+        verifier, real = yield Slow(
+            self._rules.passwords.scram_record(name),
+            lambda found: found,
+            name,
+            ("SCRAM", name, record),
+            lambda: None,
+        )
         answer = yield Challenge(server.challenge(verifier))
         try:
             final = server.read_final(answer)

@@ -92,7 +92,7 @@ class Passwords:
             return False
         known = self._known.get(name)
         if known is not None:
-            if known[0] is record and hmac.compare_digest(known[1], self._digest(name, password)):
+            if known[0] is record and hmac.compare_digest(known[1], self.digest(name, password)):
                 return True
             if known[0] is not record:
                 del self._known[name]
@@ -134,7 +134,7 @@ class Passwords:
             }
             self._known_version = self._users.version
         if record.algorithm is PasswordAlgorithm.ARGON2ID:
-            self._known[name] = record, self._digest(name, password)
+            self._known[name] = record, self.digest(name, password)
         return True
 
     def scram_record(self, name: str) -> Callable[[], tuple[ScramRecord, bool]]:
@@ -146,7 +146,7 @@ class Passwords:
         """
         record = self.record(name)
         salt = hmac.new(self._key, b"scram\0" + name.encode(), hashlib.sha256).digest()[: scram.SALT_BYTES]
-        made_up = self._digest(name, b"")
+        made_up = self.digest(name, b"")
 
         def find() -> tuple[ScramRecord, bool]:
             plain = record.value if record and record.algorithm is PasswordAlgorithm.PLAIN else None
@@ -167,7 +167,8 @@ class Passwords:
         user = self._users.find(name)
         return None if user is None else user.password
 
-    def _digest(self, name: str, password: bytes) -> bytes:
+    def digest(self, name: str, password: bytes) -> bytes:
+        """What stands for a name and a password in this process; neither can be found from it."""
         # The name's length goes first, so that no other pair gives the same bytes.
         encoded = name.encode()
         return hmac.new(

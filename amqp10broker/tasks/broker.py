@@ -48,6 +48,7 @@ from amqp10broker.tasks.furnish import default_records, furnish, read_field_tabl
 from amqp10broker.tasks.keeping import Keeping, opened_keeping
 from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.login import Logins
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue import InlineQueue
@@ -78,6 +79,7 @@ class Broker:
         data: the data folder; None in memory only, and before the broker runs.
         passwords: makes and verifies password records.
         authenticator: the rules of logging in.
+        logins: whose password is verified when.
         connections: by number, of both protocols.
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
         alarms: names of the alarms that are on; publishers are held back while there is any.
@@ -127,6 +129,7 @@ class Broker:
             loopback_users=frozenset(config.loopback_users),
             plain_needs_tls=config.plain_needs_tls,
         )
+        self.logins = Logins()
         self.connections: dict[int, Connection10 | Connection091] = {}
         self.greetings: set[trio.CancelScope] = set()
         self.alarms: frozenset[str] = frozenset()
@@ -201,6 +204,7 @@ class Broker:
                             for sock in encrypted:
                                 listeners.start_soon(accept_forever, self, sock, connections, tls)
                             listeners.start_soon(self.watch.run)
+                            listeners.start_soon(self.logins.run)
                             await listeners.start(serve_admin, self)
                             try:
                                 yield
@@ -281,10 +285,10 @@ class Broker:
         return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name)))
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
-        """Serve a stream that was made elsewhere, as if it had been accepted."""
+        """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""
         assert self._connections_nursery is not None, "the broker is not running"
         traced = self.traced(stream, peer)
-        self._connections_nursery.start_soon(serve_stream, self, traced, peer, Peer(loopback))
+        self._connections_nursery.start_soon(serve_stream, self, traced, peer, Peer(loopback, peer))
 
     def traced(self, stream: Stream, peer: str) -> Stream:
         """The stream, with a tracer around it if frames are traced."""

@@ -26,12 +26,11 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
 from amqp10broker.errors import NotAllowed, RefusedError
 from amqp10broker.security.authorise import Access
-from amqp10broker.security.login import Authentication, Challenge, Peer, Step, Success
+from amqp10broker.security.login import Authentication, Challenge, Crowded, Peer, Step, Success
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
-from amqp10broker.tasks import login
 from amqp10broker.tasks.lifeline import Lifeline
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
@@ -249,17 +248,23 @@ class Connection10:
             await self._let_others()
 
     async def _log_in(self, authentication: Authentication, step: Step) -> None:
-        match await login.settle(authentication, step):
+        match await self._broker.logins.settle(authentication, step, self._origin.address):
             case Success() as success:
                 self.user = success.user
                 self.engine.sasl_outcome(SaslCode.OK, success.data or None)
             case Challenge() as challenge:
                 self.engine.sasl_challenge(challenge.data)
+            case Crowded():
+                await self._hold()
+                self.engine.sasl_outcome(SaslCode.SYS_TEMP)
             case failure:
                 _log.warning("login failed", connection=self.number, peer=self.peer, reason=failure.reason)
-                # Guessing passwords has to be slow.
-                await trio.sleep(self._broker.config.auth_failure_delay_ms / 1000)
+                await self._hold()
                 self.engine.sasl_outcome(SaslCode.AUTH)
+
+    async def _hold(self) -> None:
+        broker = self._broker
+        await broker.logins.hold(self._origin.address, broker.config.auth_failure_delay_ms / 1000)
 
     def _open(self, event: OpenReceived) -> None:
         config = self._broker.config

@@ -13,6 +13,7 @@ import trio
 from amqp10broker.greeting import HEADER_BYTES, Protocol, answer
 from amqp10broker.security.login import Peer
 from amqp10broker.security.tls import CertificateUser, certificate_user
+from amqp10broker.security.turns import turn_address
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.lifeline import READ_BYTES
@@ -76,6 +77,8 @@ async def accept_forever(
     while True:
         try:
             await trio.lowlevel.wait_readable(listener)
+            if listener.fileno() == -1:
+                return  # closed since, because the broker stops
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             continue
@@ -90,6 +93,9 @@ async def accept_forever(
             _log.warning("connection refused: connection_max is reached", peer=peer_text(address))
             sock.close()
             continue
+        if broker.logins.turns_away(turn_address(address[0])):
+            sock.close()
+            continue
         connections.start_soon(serve_socket, broker, sock, address, tls)
 
 
@@ -99,6 +105,7 @@ async def serve_socket(
     """One accepted connection from beginning to end."""
     peer = peer_text(address)
     loopback = is_loopback(address[0])
+    turn = turn_address(address[0])
     try:
         transport = SocketTransport(sock)
     except OSError as error:  # the client has gone already
@@ -106,13 +113,13 @@ async def serve_socket(
         sock.close()
         return
     if tls is None:
-        await serve_stream(broker, broker.traced(transport, peer), peer, Peer(loopback))
+        await serve_stream(broker, broker.traced(transport, peer), peer, Peer(loopback, turn))
         return
     encrypted = await _encrypt(broker, sock, tls, peer)
     if encrypted is None:
         return
     user = certificate_user(encrypted.getpeercert(), CertificateUser(broker.config.tls_user_from))
-    origin = Peer(loopback, tls=True, certificate_user=user)
+    origin = Peer(loopback, turn, tls=True, certificate_user=user)
     await serve_stream(broker, broker.traced(encrypted, peer), peer, origin)
 
 

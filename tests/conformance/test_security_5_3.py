@@ -165,7 +165,7 @@ def login(mechanism: str, response: bytes, **changes: Any) -> str | None:
     authentication = rules.begin(Peer(loopback))
     step = authentication.start(mechanism, response)
     while isinstance(step, Slow):
-        step = authentication.resume(step.work())
+        step = authentication.resume(step.conclude(step.work()))
     return step.user if isinstance(step, Success) else None
 
 

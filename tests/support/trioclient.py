@@ -245,10 +245,12 @@ class Client:
 _names = iter(range(1, 1_000_000))
 
 
-def connect(broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair) -> Client:
-    """A new connection to a broker, over memory."""
+def connect(
+    broker: Broker, *, pair: Callable[[], tuple[Any, Any]] = memory_stream_pair, peer: str | None = None
+) -> Client:
+    """A new connection to a broker, over memory; with `peer` several come from the same address."""
     ours, theirs = pair()
-    peer = f"client-{next(_names)}"
+    peer = peer or f"client-{next(_names)}"
     broker.serve(theirs, peer=peer)
     return Client(broker, ours, peer)
 

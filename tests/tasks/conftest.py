@@ -10,7 +10,16 @@ from tests.support.logins import verify_passwords_at_once
 
 __all__ = ["LogRecorder", "log", "verify_passwords_at_once"]
 
-MODULES = ("broker", "connection10", "connection091", "dead_letter", "lifeline", "listener", "queues")
+MODULES = (
+    "broker",
+    "connection10",
+    "connection091",
+    "dead_letter",
+    "lifeline",
+    "listener",
+    "login",
+    "queues",
+)
 
 
 class LogRecorder:

@@ -62,7 +62,7 @@ def log_in(
     waiting = list(answers)
     while not isinstance(step, Success | Failure):
         if isinstance(step, Slow):
-            step = authentication.resume(step.work())
+            step = authentication.resume(step.conclude(step.work()))
         else:
             step = authentication.respond(waiting.pop(0))
     return step
@@ -115,7 +115,7 @@ def test_a_slow_login_makes_the_next_one_quick(rules: Rules, users: Users, passw
     first = rules().begin(HERE)
     step = first.start("PLAIN", b"\0u\0p")
     assert isinstance(step, Slow)
-    assert first.resume(step.work()) == Success("u")
+    assert first.resume(step.conclude(step.work())) == Success("u")
     assert rules().begin(HERE).start("PLAIN", b"\0u\0p") == Success("u")
 
 
@@ -128,7 +128,7 @@ def test_a_password_changed_while_it_is_verified_lets_nobody_in(
     step = authentication.start("PLAIN", b"\0u\0old")
     assert isinstance(step, Slow)
     users.set_password("u", passwords.make("new"))
-    assert isinstance(authentication.resume(step.work()), Failure)
+    assert isinstance(authentication.resume(step.conclude(step.work())), Failure)
 
 
 # --- what is offered ------------------------------------------------------------------------------
@@ -291,7 +291,7 @@ def scram(
     if isinstance(step, Failure):
         return step
     assert isinstance(step, Slow)
-    step = authentication.resume(step.work())
+    step = authentication.resume(step.conclude(step.work()))
     assert isinstance(step, Challenge)
     step = authentication.respond(client.final(step.data))
     if not with_outcome and isinstance(step, Challenge):
@@ -356,7 +356,7 @@ def test_scram_nonces_are_not_used_twice(rules: Rules) -> None:
         authentication = rules().begin(HERE)
         step = authentication.start("SCRAM-SHA-256", b"n,,n=guest,r=same")
         assert isinstance(step, Slow)
-        step = authentication.resume(step.work())
+        step = authentication.resume(step.conclude(step.work()))
         assert isinstance(step, Challenge)
         challenges.add(step.data)
     assert len(challenges) == 3
@@ -379,7 +379,7 @@ def test_scram_refuses_a_password_that_was_changed_meanwhile(
     authentication = rules().begin(HERE)
     step = authentication.start("SCRAM-SHA-256", client.first)
     assert isinstance(step, Slow)
-    step = authentication.resume(step.work())
+    step = authentication.resume(step.conclude(step.work()))
     assert isinstance(step, Challenge)
     users.set_password("guest", passwords.make("new"))
     step = authentication.respond(client.final(step.data))

@@ -1,0 +1,205 @@
+"""Whose password is verified next, when more want to log in than can be verified.
+
+A verification takes some twenty milliseconds on purpose, so whoever sends many wrong passwords makes a
+queue. Nobody else may stand in it: turns go round the addresses that clients come from and, every other
+time, round the names that they log in as; within an address round its names, within a name round its
+addresses. A storm from one address, under any names, and a storm on one name, from any addresses, each
+take at most every other turn from those that have nothing to do with it. An address has one verification
+at a time, so that a storm leaves a processor to others.
+
+Clients that say the same (a fleet that starts anew, a program that goes on trying an old password) share
+one verification. How many wait is bounded for an address and in all. What is too many is taken from
+whoever has most, and hears so at once, without its password having been looked at. None of this asks
+whether a user exists.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import Final, Generic, TypeVar
+
+Work = TypeVar("Work")
+
+WAITING_PER_ADDRESS_MAX: Final = 256
+"""Verifications that may wait for one address: five seconds of them, half of the time a handshake has."""
+
+WAITING_MAX: Final = 4096
+"""Verifications that may wait in all."""
+
+_IPV6_PREFIX_BITS: Final = 64
+"""What one client of IPv6 has for itself: it can take another address for each connection."""
+
+
+class Turn(Generic[Work]):
+    """One verification that clients wait for.
+
+    Attributes:
+        work: what is to be done.
+        address: whose turn it uses up, as `turn_address` gives it.
+        name: as whom the clients want to log in.
+        waiting: how many clients wait for it.
+        refused: it lost its place, and will not be done.
+    """
+
+    __slots__ = ("_key", "address", "name", "refused", "waiting", "work")
+
+    def __init__(self, work: Work, address: str, name: str, key: Hashable) -> None:
+        self.work = work
+        self.address = address
+        self.name = name
+        self.waiting = 1
+        self.refused = False
+        self._key = key
+
+
+_Lanes = OrderedDict[str, OrderedDict[str, dict[Turn[Work], None]]]
+
+
+class Turns(Generic[Work]):
+    """See the module."""
+
+    def __init__(self) -> None:
+        self._by_address: _Lanes[Work] = OrderedDict()
+        self._by_name: _Lanes[Work] = OrderedDict()
+        self._known: dict[Hashable, Turn[Work]] = {}
+        self._in_place: dict[str, int] = {}
+        self._running: set[str] = set()
+        self._count = 0
+        self._names_turn = False
+
+    def __len__(self) -> int:
+        """How many verifications wait."""
+        return self._count
+
+    def waiting(self, address: str) -> int:
+        """How many verifications wait for one address."""
+        return self._in_place.get(address, 0)
+
+    def join(
+        self, work: Work, *, address: str, name: str, key: Hashable
+    ) -> tuple[Turn[Work], Turn[Work] | None]:
+        """Wait for a verification.
+
+        Args:
+            work: what is to be done.
+            address: where the client comes from, as `turn_address` gives it.
+            name: as whom it wants to log in.
+            key: equal for what is verified with the same result; only clients of one address share.
+
+        Returns:
+            The turn, and the one that lost its place for it, which may be the same one. Whoever waits for
+            the latter is to be told.
+        """
+        key = (address, key)
+        turn = self._known.get(key)
+        if turn is not None:
+            turn.waiting += 1
+            return turn, None
+        turn = Turn(work, address, name, key)
+        self._known[key] = turn
+        _put(self._by_address, address, name, turn)
+        _put(self._by_name, name, address, turn)
+        self._in_place[address] = self.waiting(address) + 1
+        self._count += 1
+        if self._in_place[address] > WAITING_PER_ADDRESS_MAX:
+            return turn, self._refuse_of(address)
+        if self._count > WAITING_MAX:
+            return turn, self._refuse_of(max(self._in_place, key=self._in_place.__getitem__))
+        return turn, None
+
+    def leave(self, turn: Turn[Work]) -> None:
+        """A client waits no more; when it was the last one, the turn is over before it came."""
+        turn.waiting -= 1
+        if not turn.waiting:
+            self._take_out(turn)
+            self._forget(turn)
+
+    def take(self) -> Turn[Work] | None:
+        """The verification to do next; None if there is none, or if all are of addresses that have one.
+
+        Clients may still join it until it is `done`, and the address has no other before that.
+        """
+        lanes = self._by_name if self._names_turn else self._by_address
+        turn = self._next(lanes, by_name=self._names_turn)
+        if turn is not None:
+            self._names_turn = not self._names_turn
+            self._take_out(turn)
+            self._running.add(turn.address)
+        return turn
+
+    def done(self, turn: Turn[Work]) -> None:
+        """What was taken is done: whoever says the same now has it verified again."""
+        self._running.discard(turn.address)
+        self._forget(turn)
+
+    def _next(self, lanes: _Lanes[Work], *, by_name: bool) -> Turn[Work] | None:
+        """The oldest turn of the lane that has waited longest for one; the lane goes to the end."""
+        for outer, inners in lanes.items():
+            for inner, lane in inners.items():
+                if (inner if by_name else outer) not in self._running:
+                    lanes.move_to_end(outer)
+                    inners.move_to_end(inner)
+                    return next(iter(lane))
+                if not by_name:
+                    break
+        return None
+
+    def _forget(self, turn: Turn[Work]) -> None:
+        if self._known.get(turn._key) is turn:
+            del self._known[turn._key]
+
+    def _refuse_of(self, address: str) -> Turn[Work]:
+        """Take its place from the newest turn of the name that has most of an address."""
+        lanes = self._by_address[address]
+        most = max(lanes, key=lambda name: len(lanes[name]))
+        turn = next(reversed(lanes[most]))
+        turn.refused = True
+        self._take_out(turn)
+        self._forget(turn)
+        return turn
+
+    def _take_out(self, turn: Turn[Work]) -> None:
+        if not _remove(self._by_address, turn.address, turn.name, turn):
+            return
+        _remove(self._by_name, turn.name, turn.address, turn)
+        self._count -= 1
+        self._in_place[turn.address] -= 1
+        if not self._in_place[turn.address]:
+            del self._in_place[turn.address]
+
+
+def turn_address(host: str) -> str:
+    """What stands for a client's address: of IPv6 the network of 64 bits, or the IPv4 address that it holds.
+
+    Args:
+        host: the address as the socket gives it, or any other text, which stands for itself.
+    """
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return str(address)
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
+    return str(ipaddress.IPv6Network((address, _IPV6_PREFIX_BITS), strict=False))
+
+
+def _put(lanes: _Lanes[Work], outer: str, inner: str, turn: Turn[Work]) -> None:
+    lanes.setdefault(outer, OrderedDict()).setdefault(inner, {})[turn] = None
+
+
+def _remove(lanes: _Lanes[Work], outer: str, inner: str, turn: Turn[Work]) -> bool:
+    if outer not in lanes or turn not in lanes[outer].get(inner, ()):
+        return False
+    lane = lanes[outer][inner]
+    del lane[turn]
+    if not lane:
+        del lanes[outer][inner]
+        if not lanes[outer]:
+            del lanes[outer]
+    return True
