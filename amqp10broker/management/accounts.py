@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqp10broker.catalog.patterns import check_bounded
 from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission
 from amqp10broker.errors import NotSupported
 from amqp10broker.management.caller import Caller
@@ -84,10 +85,11 @@ def set_permissions(
 
     Raises:
         NotFound: there is no such user or virtual host.
-        InvalidArgument: one is no regular expression.
+        InvalidArgument: one is no regular expression, or could take for ever to search for.
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("set-permissions")
+    check_bounded((configure, write, read), f"permissions of user '{user}'")
     caller.catalog.set_permission(user, _vhost(caller, vhost), Permission(configure, write, read))
 
 
@@ -135,10 +137,11 @@ def set_topic_permissions(
 
     Raises:
         NotFound: there is no such user or virtual host.
-        InvalidArgument: one is no regular expression.
+        InvalidArgument: one is no regular expression, or could take for ever to search for.
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("set-topic-permissions")
+    check_bounded((write, read), f"topic permissions of user '{user}'")
     caller.catalog.set_topic_permission(user, _vhost(caller, vhost), exchange, TopicPermission(write, read))
 
 

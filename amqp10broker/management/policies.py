@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from amqp10broker.catalog.patterns import check_bounded
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.policy_keys import CHECKS, EXCHANGE, unknown_of
 from amqp10broker.catalog.queue import Effective
@@ -93,6 +94,7 @@ def _set(caller: Caller, policy: Policy) -> dict[str, Any]:
             f"policy '{policy.name}': '{unknown[0]}' is no setting of policies; known are "
             f"{', '.join(sorted(CHECKS))}",
         )
+    check_bounded((policy.pattern,), f"policy '{policy.name}'")
     policies = caller.vhost.policies
     policies.put(policy)
     bound = list(_bound(caller, policy))

@@ -44,7 +44,13 @@ from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
-from amqp10broker.tasks.furnish import default_records, furnish, read_field_table, tls_context
+from amqp10broker.tasks.furnish import (
+    default_records,
+    furnish,
+    read_field_table,
+    tell_idle_patterns,
+    tls_context,
+)
 from amqp10broker.tasks.keeping import Keeping, opened_keeping
 from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
@@ -250,6 +256,7 @@ class Broker:
             if self.keeping is not None:
                 streams = (queue.number for queue in self.catalog if queue.type == QueueType.STREAM)
                 self.keeping.remove_deleted_streams(streams)
+        tell_idle_patterns(self.catalog)
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import ssl
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from amqp10broker.amqp091.codec import decode_table
 from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import VHOST, Catalog
+from amqp10broker.catalog.patterns import fault_of
 from amqp10broker.catalog.users import PasswordRecord, Permission, User
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
@@ -82,6 +83,30 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
     return {
         user.name: user.password.value for user in found if user is not None and user.password is not None
     }
+
+
+def tell_idle_patterns(catalog: Catalog) -> None:
+    """Log which patterns of permissions and policies are kept from before, and find nothing.
+
+    Args:
+        catalog: after `furnish`, or after definitions were imported.
+    """
+    for owner, pattern in _patterns(catalog):
+        fault = fault_of(pattern)
+        if fault is not None:
+            _log.warning("a pattern finds nothing; set another", owner=owner, fault=fault)
+
+
+def _patterns(catalog: Catalog) -> Iterator[tuple[str, str]]:
+    for user, vhost, permission in catalog.users.permissions():
+        for pattern in (permission.configure, permission.write, permission.read):
+            yield f"permissions of user '{user}' in vhost '{vhost}'", pattern
+    for user, vhost, exchange, topic in catalog.users.topic_permissions():
+        for pattern in (topic.write, topic.read):
+            yield f"topic permissions of user '{user}' at exchange '{exchange}' in vhost '{vhost}'", pattern
+    for name, home in catalog.vhosts.items():
+        for policy in home.policies:
+            yield f"policy '{policy.name}' in vhost '{name}'", policy.pattern
 
 
 class _Known:

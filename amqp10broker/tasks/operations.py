@@ -25,6 +25,7 @@ from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks import login
+from amqp10broker.tasks.furnish import tell_idle_patterns
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
@@ -219,7 +220,12 @@ def _close_those_of_user(broker: Broker, given: Mapping[str, Any]) -> None:
             connection.close(f"user '{name}' is deleted")
 
 
+def _tell_idle_patterns(broker: Broker, given: Mapping[str, Any]) -> None:
+    tell_idle_patterns(broker.catalog)
+
+
 _FOLLOWED_BY: Final[Mapping[str, Callable[[Broker, Mapping[str, Any]], None]]] = {
     "delete-vhost": _close_those_of_vhost,
     "delete-user": _close_those_of_user,
+    "import-definitions": _tell_idle_patterns,
 }

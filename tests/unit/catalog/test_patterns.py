@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.catalog.patterns import check_pattern, matches
+from amqp10broker.catalog.patterns import check_bounded, check_pattern, fault_of, matches
 from amqp10broker.errors import InvalidArgument
 
 
@@ -41,3 +41,42 @@ def test_what_cannot_be_read_is_refused(pattern: str) -> None:
     """Also what a later Python will read otherwise."""
     with pytest.raises(InvalidArgument, match="^p: '.*' is not a regular expression: "):
         check_pattern(pattern, "p")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "found"),
+    [
+        ("^([a-z]+\\.?)+$", "a" * 27, True),
+        ("^([a-z]+\\.?)+$", "a" * 254 + "!", False),
+        ("^(orders|events)\\.(.+)\\.(.+)$", "orders.eu.new", True),
+        ("^(orders|events)\\.(.+)\\.(.+)$", "orders.eu", False),
+        ("^(?!amq\\.)(.*)\\.(.*)$", "amq.gen.1", False),
+        ("^([[:alpha:]]+\\.?)+\\z", "orders.eu", True),
+    ],
+)
+def test_no_name_makes_a_search_long(pattern: str, name: str, found: bool) -> None:
+    """Patterns with many ways through a name mean the same, and are searched for in bounded time."""
+    check_bounded([pattern], "p")
+    assert matches(check_pattern(pattern, "p"), name) is found
+
+
+def test_what_might_take_for_ever_is_refused_when_it_is_set() -> None:
+    """And finds nothing where it stands from before."""
+    hopeless = "^(.*)-(.*)-\\1$"
+    assert check_pattern(hopeless, "p") == hopeless
+    assert not matches(hopeless, "a-b-a")
+    with pytest.raises(InvalidArgument, match=r"^p: .* could take for ever to search for: it has a back ref"):
+        check_bounded(["a", hopeless], "p")
+
+
+def test_a_pattern_that_is_none_any_more_finds_nothing() -> None:
+    """As a topic permission with a user's name in a class may become."""
+    assert not matches("[z-\\.]", "z")
+    assert fault_of("[z-\\.]") is not None
+    assert fault_of("^orders") is None
+
+
+def test_nothing_is_found_in_a_name_of_more_than_1024_characters() -> None:
+    """A subject of AMQP 1.0 can be as long as its message."""
+    assert matches(".*", "a" * 1024)
+    assert not matches(".*", "a" * 1025)
