@@ -26,7 +26,7 @@ from amqp10broker.amqp091.events import (
 )
 from amqp10broker.amqp091.frames import CONTENT_BYTES_MAX, FrameReader
 from amqp10broker.amqp091.framing import FRAME_MIN_SIZE, method_frame
-from amqp10broker.amqp091.items import Heartbeat, Item, MethodFrame
+from amqp10broker.amqp091.items import ContentOpened, Heartbeat, Item, MethodFrame
 from amqp10broker.amqp091.methods import (
     ConnectionBlocked,
     ConnectionClose,
@@ -145,11 +145,15 @@ class Connection091:
         fault: why we closed the connection, None while all is well.
     """
 
-    def __init__(self, *, content_bytes_max: int = CONTENT_BYTES_MAX) -> None:
+    def __init__(
+        self, *, content_bytes_max: int = CONTENT_BYTES_MAX, unfinished_bytes_max: int = CONTENT_BYTES_MAX
+    ) -> None:
         """Make a connection in which nothing was said.
 
         Args:
             content_bytes_max: a body announced larger is reported as `ContentTooLarge` and not collected.
+            unfinished_bytes_max: bytes of contents that are not whole; with more the connection is closed.
+                Twice `content_bytes_max` it may always be.
         """
         self.state = ConnectionState.START
         self.frame_max = FRAME_MIN_SIZE
@@ -158,7 +162,9 @@ class Connection091:
         self.client_properties: dict[str, Any] = {}
         self.capabilities: frozenset[str] = frozenset()
         self.fault: Amqp091Error | None = None
-        self._reader = FrameReader(FRAME_MIN_SIZE, content_bytes_max=content_bytes_max)
+        self._reader = FrameReader(
+            FRAME_MIN_SIZE, content_bytes_max=content_bytes_max, unfinished_bytes_max=unfinished_bytes_max
+        )
         self._reader.open = False
         self._closing = ClosingReader()
         self._offered = ConnectionTune()
@@ -170,6 +176,20 @@ class Connection091:
         out = bytes(self._out)
         self._out.clear()
         return out
+
+    @property
+    def publishing(self) -> bool:
+        """Whether the client is in the middle of a content that is wanted."""
+        return self._reader.publishing
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Bytes kept of contents that are not whole."""
+        return self._reader.unfinished
+
+    def discard(self, opened: ContentOpened) -> None:
+        """A content is not wanted: what came of it is forgotten, what comes is read over."""
+        self._reader.discard(opened)
 
     # --- bytes in ---------------------------------------------------------------------------------
 

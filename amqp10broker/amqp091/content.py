@@ -6,10 +6,15 @@ channels may come in between; a frame of the same channel that does not continue
 
 from __future__ import annotations
 
+from typing import Final
+
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.framing import CONTENT_HEADER, CONTENT_HEADER_BYTES, CONTENT_HEADER_BYTES_MIN
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp091.shapes import PublishShape
+
+PIECE_BYTES: Final = 64
+"""What keeping one frame costs beside its bytes, so that frames of nothing are not kept for nothing."""
 
 
 class PendingContent:
@@ -20,10 +25,11 @@ class PendingContent:
         properties: None before the content header.
         remaining: bytes of the body still to come.
         shape: of the method frame, if it is a publish.
-        discarded: the body is too large to be kept; its frames are counted only.
+        discarded: the body is not wanted; its frames are counted only.
+        held: bytes that are kept for it.
     """
 
-    __slots__ = ("_pieces", "discarded", "method", "properties", "remaining", "shape")
+    __slots__ = ("_pieces", "discarded", "held", "method", "properties", "remaining", "shape")
 
     def __init__(self, method: Method, shape: PublishShape | None = None) -> None:
         self.method = method
@@ -31,6 +37,7 @@ class PendingContent:
         self.properties: bytes | None = None
         self.remaining = 0
         self.discarded = False
+        self.held = 0
         self._pieces: list[bytes] = []
 
     def header(self, payload: bytes) -> int:
@@ -60,6 +67,7 @@ class PendingContent:
             raise self.unexpected()
         self.properties = payload[CONTENT_HEADER_BYTES:]
         self.remaining = size
+        self.held = len(payload) + PIECE_BYTES
         return int(size)
 
     def body(self, payload: bytes) -> None:
@@ -78,6 +86,13 @@ class PendingContent:
         self.remaining -= len(payload)
         if not self.discarded:
             self._pieces.append(payload)
+            self.held += len(payload) + PIECE_BYTES
+
+    def discard(self) -> None:
+        """Keep nothing of it; what still comes is counted only."""
+        self.discarded = True
+        self.held = 0
+        self._pieces.clear()
 
     def take_body(self) -> bytes:
         """The whole body; only when nothing remains."""

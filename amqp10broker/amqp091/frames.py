@@ -29,6 +29,7 @@ from amqp10broker.amqp091.framing import (
 from amqp10broker.amqp091.items import (
     AckRun,
     Content,
+    ContentOpened,
     ContentTooLarge,
     Heartbeat,
     Item,
@@ -61,6 +62,7 @@ __all__ = [
     "HEARTBEAT",
     "AckRun",
     "Content",
+    "ContentOpened",
     "ContentTooLarge",
     "FrameReader",
     "Heartbeat",
@@ -129,10 +131,12 @@ class FrameReader:
             does.
         open: whether channels may be used; until then only channel 0 may.
         content_bytes_max: a body announced larger is reported and not collected.
+        unfinished: bytes kept of contents that are not whole, at most `unfinished_bytes_max`.
         fault: why no more can be read; the connection must be closed with it.
     """
 
     __slots__ = (
+        "_announced",
         "_contents",
         "_held",
         "_need",
@@ -142,6 +146,8 @@ class FrameReader:
         "fault",
         "frame_max",
         "open",
+        "unfinished",
+        "unfinished_bytes_max",
     )
 
     def __init__(
@@ -149,12 +155,18 @@ class FrameReader:
         frame_max: int = FRAME_MIN_SIZE,
         *,
         content_bytes_max: int = CONTENT_BYTES_MAX,
+        unfinished_bytes_max: int = CONTENT_BYTES_MAX,
     ) -> None:
         self.frame_max = frame_max
         self.open = True
         self.content_bytes_max = content_bytes_max
         self.fault: AmqpHardError | None = None
+        self.unfinished = 0
+        # One message of the largest size fits always, with what its frames cost.
+        self.unfinished_bytes_max = max(unfinished_bytes_max, 2 * content_bytes_max)
         self._contents: dict[int, PendingContent] = {}
+        # Contents whose header has come in this call.
+        self._announced: list[tuple[int, PendingContent]] = []
         self._shapes: dict[bytes, PublishShape] = {}
         # Bytes not read yet, and how many are needed to read on: a long frame is joined once, not per call.
         self._pieces: list[bytes] = []
@@ -190,6 +202,8 @@ class FrameReader:
             pos, need = self._read_one(data, batch)
         else:
             pos, need = self._read(data, batch)
+        if self._announced:
+            self._tell_opened(batch)
         if pos < len(data):
             self._pieces.append(data[pos:] if pos else data)
             self._held = len(data) - pos
@@ -197,6 +211,23 @@ class FrameReader:
         if not batch.items:
             self._raise_fault()
         return batch.items
+
+    @property
+    def publishing(self) -> bool:
+        """Whether a content that somebody may want has begun and is not whole."""
+        return any(not content.discarded for content in self._contents.values())
+
+    def discard(self, opened: ContentOpened) -> None:
+        """Nobody wants a content: keep nothing of it. Without effect if it has become whole meanwhile."""
+        if self._contents.get(opened.channel) is opened.content:
+            self.unfinished -= opened.content.held
+            opened.content.discard()
+
+    def _tell_opened(self, batch: _Batch) -> None:
+        for channel, content in self._announced:
+            if self._contents.get(channel) is content and not content.discarded:
+                batch.add(ContentOpened(channel, content.method, content))
+        self._announced.clear()
 
     def _raise_fault(self) -> None:
         if self.fault is not None:
@@ -340,18 +371,38 @@ class FrameReader:
                 raise AmqpHardError(
                     ReplyCode.UNEXPECTED_FRAME, "expected method frame, got non method frame instead"
                 )
-            if kind == FRAME_HEADER:
-                size = content.header(payload)
-                if size > self.content_bytes_max:
-                    content.discarded = True
-                    batch.add(ContentTooLarge(channel, content.method, size, self.content_bytes_max))
-            else:
-                content.body(payload)
-            if content.remaining == 0:
-                del self._contents[channel]
-                if not content.discarded:
-                    self._finish(channel, content, batch)
+            self._on_content(channel, content, kind, payload, batch)
         return stop
+
+    def _on_content(
+        self, channel: int, content: PendingContent, kind: int, payload: bytes, batch: _Batch
+    ) -> None:
+        """A frame of a content that has begun."""
+        held = content.held
+        if kind == FRAME_HEADER:
+            size = content.header(payload)
+            if size > self.content_bytes_max:
+                content.discard()
+                batch.add(ContentTooLarge(channel, content.method, size, self.content_bytes_max))
+            elif size:
+                self._announced.append((channel, content))
+        else:
+            content.body(payload)
+        if content.remaining:
+            self.unfinished += content.held - held
+            if self.unfinished > self.unfinished_bytes_max:
+                raise AmqpHardError(
+                    ReplyCode.RESOURCE_ERROR,
+                    f"contents that are not whole hold more than {self.unfinished_bytes_max} bytes on this "
+                    "connection: finish some before you begin others",
+                    content.method.CLASS_ID,
+                    content.method.METHOD_ID,
+                )
+            return
+        self.unfinished -= held
+        del self._contents[channel]
+        if not content.discarded:
+            self._finish(channel, content, batch)
 
     def _check_header(self, kind: int, channel: int, size: int) -> None:
         """Refuse what cannot become a good frame before all of it is here."""
@@ -376,6 +427,7 @@ class FrameReader:
             # A peer whose channel we closed may leave a content unfinished; its close-ok says so.
             if not pending.discarded and payload != _CLOSE_OK:
                 raise pending.unexpected()
+            self.unfinished -= pending.held
             del self._contents[channel]
         shape = self._shapes.get(frame)
         method: Method = shape.method if shape is not None else decode_method(payload)

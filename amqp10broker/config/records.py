@@ -216,6 +216,12 @@ class Config:
     max_message_size_bytes: int = number(
         16 * _MIB, 1, 512 * _MIB, "biggest message that is accepted, in bytes"
     )
+    unfinished_bytes_max: int = number(
+        128 * _MIB,
+        1,
+        UINT_MAX,
+        "bytes one connection may have sent of messages it has not finished; twice the biggest it always may",
+    )
     max_frame_size_bytes: int = number(
         131_072,
         512,

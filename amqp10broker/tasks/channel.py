@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from amqp10broker.amqp091.errors import Amqp091Error
-from amqp10broker.amqp091.items import ContentTooLarge, PublishRun
+from amqp10broker.amqp091.items import ContentOpened, ContentTooLarge, PublishRun
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop, WriterReady
@@ -67,11 +67,14 @@ class RunningChannel:
             self._granted = trio.Event()
             await self._granted.wait()
 
-    async def run(self, fail: Callable[[Amqp091Error], None]) -> None:
+    async def run(
+        self, fail: Callable[[Amqp091Error], None], discard: Callable[[ContentOpened], None]
+    ) -> None:
         """Work until the channel is closed and nothing is left to do.
 
         Args:
             fail: closes the connection with an error of its scope.
+            discard: tells the reader that nothing needs to be kept of a content that is coming.
         """
         service = self.service
         lane = self.lane
@@ -88,6 +91,9 @@ class RunningChannel:
                     return
                 self._write()
                 post_mail(service.take_mail())
+                unwanted = service.take_unwanted()
+                if unwanted is not None:
+                    discard(unwanted)
                 self._give_way()
                 if self.on_wake is not None:
                     self.on_wake()

@@ -191,7 +191,7 @@ class Channels:
 
     async def _run_channel(self, number: int, channel: RunningChannel) -> None:
         try:
-            await channel.run(self._connection.fail)
+            await channel.run(self._connection.fail, self._connection.discard)
         except Exception as error:
             self._connection.crash(error)
         finally:

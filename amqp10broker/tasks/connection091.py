@@ -31,6 +31,7 @@ from amqp10broker.amqp091.events import (
     UpdateSecretReceived,
 )
 from amqp10broker.amqp091.framing import HEARTBEAT
+from amqp10broker.amqp091.items import ContentOpened
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Peer, Step, Success
@@ -100,7 +101,10 @@ class Connection091:
         self.number = number
         self.peer = peer
         self.user = ""
-        self.engine = Engine()
+        self.engine = Engine(
+            content_bytes_max=broker.config.max_message_size_bytes,
+            unfinished_bytes_max=broker.config.unfinished_bytes_max,
+        )
 
     @property
     def end(self) -> str:
@@ -376,9 +380,12 @@ class Connection091:
     # --- alarms -----------------------------------------------------------------------------------
 
     async def _wait_out_alarm(self) -> None:
-        """A connection that has published during an alarm is not read until its end; others go on."""
+        """A connection that has published during an alarm is not read until its end; others go on.
+
+        One that is in the middle of a content publishes.
+        """
         broker = self._broker
-        while broker.alarms and self._channels.publishes:
+        while broker.alarms and self._publishes:
             self._no_alarm = trio.Event()
             told = self.engine.blocked(
                 " & ".join(f"low on {name}" for name in sorted(broker.alarms, reverse=True))
@@ -392,6 +399,16 @@ class Connection091:
             if told:
                 self.engine.unblocked()
                 self.flush()
+
+    @property
+    def _publishes(self) -> bool:
+        return self._channels.publishes or self.engine.publishing
+
+    def discard(self, opened: ContentOpened) -> None:
+        """A channel does not want a content that is coming."""
+        self.engine.discard(opened)
+        if self._no_alarm is not None and not self._publishes:
+            self._no_alarm.set()
 
     def tell(self, letter: AlarmChanged | ConfigChanged) -> None:
         """Put a letter into every channel's mailbox; let the reader go on when an alarm is over."""

@@ -6,16 +6,23 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.amqp091.framing import content_header_frame, method_frame
+from amqp10broker.amqp091.framing import END, HEADER, content_header_frame, method_frame
 from amqp10broker.amqp091.methods import (
+    FRAME_BODY,
     BasicAck,
     BasicCancel,
     BasicConsume,
+    BasicDeliver,
     BasicGet,
     BasicPublish,
     BasicReturn,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
     ConfirmSelect,
     ConfirmSelectOk,
+    ExchangeDeclare,
     QueueBind,
     QueueDeclare,
     QueueDelete,
@@ -92,13 +99,71 @@ def test_message_larger_than_configured_is_refused() -> None:
     assert channel.world.counts("q") == (2, 0)
 
 
-def test_message_larger_than_any_is_refused_at_its_header(channel: WorldChannel) -> None:
-    """406 message size N is larger than max size M, before the body is there."""
-    size = 512 * 1024 * 1024 + 1
-    head = method_frame(1, BasicPublish("", "q")) + content_header_frame(1, b"\x00\x00", size)
-    text = f"message size {size} is larger than max size {size - 1}"
-    got = channel.say(head)
+def head_of(size: int, exchange: str = "", *, immediate: bool = False) -> bytes:
+    """A content whose body does not come."""
+    publish = BasicPublish(exchange, "q", immediate=immediate)
+    return method_frame(1, publish) + content_header_frame(1, b"\x00\x00", size)
+
+
+def test_message_that_is_too_large_is_refused_at_its_header(channel: WorldChannel) -> None:
+    """406 message size N is larger than configured max size M, before the body is there."""
+    size = 16 * 1024 * 1024 + 1
+    text = f"message size {size} is larger than configured max size {size - 1}"
+    got = channel.say(head_of(size))
     assert [each.reply_text for each in got] == [f"PRECONDITION_FAILED - {text}"]  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("size", [100_000, 2**40])
+def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: int) -> None:
+    """Permission, then the exchange, then the size: RabbitMQ's order. And nothing is kept of the body."""
+    world = World()
+    world.catalog.users.add("stranger", None)
+    stranger = world.connect(user="stranger")
+    got = stranger.channel(1).say(head_of(size, "nowhere"))
+    (closed,) = got
+    assert isinstance(closed, ChannelClose)
+    assert (closed.reply_code, closed.method_id) == (403, BasicPublish.METHOD_ID)
+    assert stranger.reader.unfinished == 0
+    guest = world.connect()
+    (closed,) = guest.channel(1).say(head_of(size, "nowhere"))
+    assert isinstance(closed, ChannelClose)
+    assert (closed.reply_code, closed.method_id) == (404, BasicPublish.METHOD_ID)
+    assert not guest.reader.publishing
+
+
+def test_an_exchange_declared_just_before_is_there_for_a_content_that_is_not_whole(
+    channel: WorldChannel,
+) -> None:
+    """What is looked at early is looked at in its turn."""
+    declare = method_frame(1, ExchangeDeclare("new", "fanout", no_wait=True))
+    assert channel.say(declare + head_of(2, "new")) == []
+    assert channel.connection.reader.publishing
+    assert channel.say(HEADER.pack(FRAME_BODY, 1, 2) + b"ab" + END) == []
+    assert not channel.connection.reader.publishing
+
+
+def test_immediate_is_refused_before_the_body(channel: WorldChannel) -> None:
+    """540, as with a body."""
+    assert channel.fatal(head_of(5, immediate=True)) == (540, "immediate=true")
+
+
+def test_a_channel_that_fails_forgets_the_content_that_is_coming(channel: WorldChannel) -> None:
+    """One that is announced when the channel is closing already is not wanted, whatever it is for."""
+    (closed,) = channel.say(QueueDeclare("missing", passive=True), head_of(5))
+    assert isinstance(closed, ChannelClose)
+    assert closed.reply_code == 404
+    assert not channel.connection.reader.publishing
+    assert channel.connection.reader.unfinished == 0
+    assert channel.say(ChannelCloseOk(), ChannelOpen()) == [ChannelOpenOk()]
+
+
+def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(channel: WorldChannel) -> None:
+    """503: only servers deliver."""
+    deliver = method_frame(1, BasicDeliver("c", 1, False, "", "q")) + content_header_frame(1, b"\x00\x00", 5)
+    channel.say(deliver)
+    fault = channel.connection.fault
+    assert fault is not None
+    assert fault.code == 503
 
 
 @pytest.mark.parametrize("size", [0, 1, 1024, 1025, 8184, 8185, 40_000])

@@ -21,7 +21,7 @@ from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.frames import FrameReader
 from amqp10broker.amqp091.framing import content_frames, method_frame
-from amqp10broker.amqp091.items import AckRun, Content, Item, MethodFrame, PublishRun
+from amqp10broker.amqp091.items import AckRun, Content, ContentOpened, Item, MethodFrame, PublishRun
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.catalog.catalog import VHOST
@@ -243,7 +243,7 @@ class WorldConnection:
         self.channels: dict[int, WorldChannel] = {}
         self.fault: AmqpHardError | None = None
         self.waiting: deque[Item] = deque()
-        self.reader = FrameReader(frame_max)
+        self.reader = FrameReader(frame_max, content_bytes_max=world.config.max_message_size_bytes)
 
     def channel(self, number: int) -> WorldChannel:
         """An open channel."""
@@ -358,6 +358,9 @@ class WorldChannel:
         spent = service.pump(self.budget_bytes if budget_bytes is None else budget_bytes)
         self._read(b"".join(service.take_output()))
         self._post(service.take_mail())
+        unwanted = service.take_unwanted()
+        if unwanted is not None:
+            self.connection.reader.discard(unwanted)
         granted = service.take_grant()
         self.credit.credit += granted
         if service.state is ChannelState.CLOSED and not self.letters and not self.inbox:
@@ -394,6 +397,8 @@ class WorldChannel:
                     new += [methods.BasicAck(tag, multiple) for tag, multiple in item.tags]
                 case Content():
                     new.append(item)
+                case ContentOpened():
+                    continue
                 case _:
                     raise AssertionError(f"a client gets {item!r}")
         if self.world.strict:

@@ -11,7 +11,7 @@ from trio.testing import memory_stream_pair
 
 from amqp10broker.amqp091.frames import FrameReader
 from amqp10broker.amqp091.framing import content_frames, method_frame
-from amqp10broker.amqp091.items import AckRun, Content, Heartbeat, Item, MethodFrame
+from amqp10broker.amqp091.items import AckRun, Content, ContentOpened, Heartbeat, Item, MethodFrame
 from amqp10broker.amqp091.methods import (
     BasicAck,
     BasicPublish,
@@ -178,6 +178,8 @@ def each_of(item: Item) -> list[Got]:
             return [(item.channel, BasicAck(tag, multiple)) for tag, multiple in item.tags]
         case Content():
             return [(item.channel, item)]
+        case ContentOpened():
+            return []
         case Heartbeat():
             return [(0, item)]
         case _:

@@ -10,15 +10,18 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.amqp091.framing import HEARTBEAT, method_frame
+from amqp10broker.amqp091.framing import END, HEARTBEAT, content_header_frame, method_frame
+from amqp10broker.amqp091.framing import HEADER as FRAME_HEADER
 from amqp10broker.amqp091.items import Heartbeat
 from amqp10broker.amqp091.methods import (
+    FRAME_BODY,
     BasicAck,
     BasicConsume,
     BasicConsumeOk,
     BasicGet,
     BasicGetEmpty,
     BasicNack,
+    BasicPublish,
     ChannelClose,
     ChannelCloseOk,
     ChannelOpen,
@@ -48,11 +51,13 @@ from amqp10broker.amqp091.methods import (
     TxSelectOk,
 )
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.users import Permission
 from amqp10broker.config import FaultInjection
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.tasks.queue import RunningQueue
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, Client091, bodies, connect091, message, names, start_ok
+from tests.tasks.conftest import LogRecorder
 
 Q = QueueDeclare("q", durable=True)
 
@@ -440,6 +445,86 @@ async def test_alarm_holds_publishers_only(autojump_clock: object) -> None:
         await publisher.expect(QueueDeclareOk)
         assert bodies(await consumer.idle()) == [b"3"]
         assert publisher.task.state == "running"
+
+
+def half_a_message(size: int, sent: int, exchange: str = "") -> bytes:
+    """A content of which the first bytes have come."""
+    head = method_frame(1, BasicPublish(exchange, "q")) + content_header_frame(1, b"\0\0", size)
+    return head + body_of_a_message(sent)
+
+
+def body_of_a_message(size: int) -> bytes:
+    """A frame of a body."""
+    return FRAME_HEADER.pack(FRAME_BODY, 1, size) + b"x" * size + END
+
+
+async def test_who_is_in_the_middle_of_a_message_is_held_by_an_alarm(autojump_clock: object) -> None:
+    """It publishes, though nothing of it is whole: what it goes on sending stays in its socket."""
+    async with running_broker() as broker:
+        publisher = await connect091(broker).open()
+        await publisher.call(1, Q, QueueDeclareOk)
+        await publisher.send_bytes(half_a_message(500_000, 100_000))
+        await settle_down()
+        broker.set_alarm("memory", on=True)
+        await settle_down()
+        held = publisher.task.engine.unfinished_bytes
+        assert 100_000 <= held < 101_000
+        for _ in range(4):
+            await publisher.send_bytes(body_of_a_message(100_000))
+        assert await publisher.expect(ConnectionBlocked) == ConnectionBlocked("low on memory")
+        await settle_down()
+        assert publisher.task.state == "blocked"
+        assert publisher.task.engine.unfinished_bytes <= held + 65_536, "more than the read under way"
+        broker.set_alarm("memory", on=False)
+        await publisher.expect(ConnectionUnblocked)
+        await settle_down()
+        assert publisher.task.engine.unfinished_bytes == 0
+        assert queue_counts(broker, "q") == (1, 0)
+
+
+async def test_a_message_that_is_refused_does_not_hold_its_connection(autojump_clock: object) -> None:
+    """During an alarm the client hears why its channel is closed, and goes on with others."""
+    async with running_broker() as broker:
+        client = await connect091(broker).open(channels=2)
+        broker.set_alarm("disk", on=True)
+        await client.send_bytes(half_a_message(500_000, 10, "nowhere"))
+        assert (await client.until(ChannelClose)).reply_code == 404
+        await client.send(1, ChannelCloseOk())
+        await client.send(2, Q)
+        await client.until(QueueDeclareOk)
+        assert client.task.engine.unfinished_bytes == 0
+
+
+async def test_unfinished_messages_of_one_connection_are_bounded(
+    autojump_clock: object, log: LogRecorder
+) -> None:
+    """506 for the connection that holds too much, whatever the number of its channels."""
+    async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=10_000) as broker:
+        client = await connect091(broker).open(channels=200)
+        other = await connect091(broker).open()
+        await other.call(1, Q, QueueDeclareOk)
+        for number in range(1, 201):
+            head = method_frame(number, BasicPublish("", "q")) + content_header_frame(number, b"\0\0", 9_000)
+            await client.send_bytes(head + FRAME_HEADER.pack(FRAME_BODY, number, 900) + b"x" * 900 + END)
+        closed = await client.until(ConnectionClose)
+        assert closed.reply_code == 506
+        assert "finish some before you begin others" in closed.reply_text
+        assert await other.call(1, Q, QueueDeclareOk)
+    assert [event for event, _ in log.of("warning")] == ["connection closed by the broker"]
+
+
+async def test_a_message_of_a_user_who_may_not_publish_is_refused_before_its_body(
+    autojump_clock: object,
+) -> None:
+    """403 when it is announced, and nothing of what comes is kept."""
+    async with running_broker() as broker:
+        broker.catalog.set_permission("guest", "/", Permission("", "", ""))
+        client = await connect091(broker).open()
+        await client.send_bytes(half_a_message(10_000_000, 100_000))
+        assert (await client.expect(ChannelClose)).reply_code == 403
+        await client.send_bytes(body_of_a_message(100_000))
+        await settle_down()
+        assert client.task.engine.unfinished_bytes == 0
 
 
 async def test_a_publisher_of_the_past_may_consume_during_an_alarm(autojump_clock: object) -> None:

@@ -17,7 +17,14 @@ from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import return_frames
 from amqp10broker.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
 from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
+from amqp10broker.amqp091.items import (
+    AckRun,
+    Content,
+    ContentOpened,
+    ContentTooLarge,
+    MethodFrame,
+    PublishRun,
+)
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
@@ -90,6 +97,8 @@ class BrokerChannel:
         self._paused = False
         self._committing = False
         self._in_hand = (0, 0)
+        self._opened: ContentOpened | None = None
+        self._unwanted: ContentOpened | None = None
         flow = CreditFlowSettings.of(context.config)
         self._received = Receiver(flow)
         self._reset()
@@ -184,6 +193,11 @@ class BrokerChannel:
         """Contents for which the reader gets new credit; none while a queue holds the channel up."""
         return 0 if self.publishing.blocked else self._received.take_grant()
 
+    def take_unwanted(self) -> ContentOpened | None:
+        """A content that is still coming and will be refused, or was: nothing of it needs to be kept."""
+        unwanted, self._unwanted = self._unwanted, None
+        return unwanted
+
     def close(self) -> None:
         """The channel is over, whatever the reason: give everything back. May be called twice."""
         self._give_everything_back()
@@ -241,6 +255,7 @@ class BrokerChannel:
         if self.state is not ChannelState.OPEN:
             self._on_item_while_closed(item)
             return
+        self._opened = None
         if type(item) is PublishRun:
             self._received.handled(len(item.bodies))
             self._guarded(self.publishing.publish, item)
@@ -254,6 +269,9 @@ class BrokerChannel:
         elif type(item) is ContentTooLarge:
             self._received.handled(1)
             self._guarded(self._on_too_large, item)
+        elif type(item) is ContentOpened:
+            self._opened = item
+            self._guarded(self._check_opened, item.method)
         else:
             assert isinstance(item, Content), f"no channel handles {item!r}"
             raise _not_for_a_server(item.method)
@@ -281,6 +299,7 @@ class BrokerChannel:
 
     def _fail(self, error: Amqp091Error) -> None:
         self._name_method(error)
+        self._unwanted = self._opened
         self._write_confirms()
         # What waits behind the method that failed is dropped one by one: the reader counts its contents.
         self._give_everything_back()
@@ -292,6 +311,8 @@ class BrokerChannel:
             self._received.handled(len(item.bodies))
         elif type(item) is ContentTooLarge:
             self._received.handled(1)
+        elif type(item) is ContentOpened and self.state is ChannelState.CLOSING:
+            self._unwanted = item
         method = item.method if type(item) is MethodFrame else None
         if self.state is ChannelState.CLOSING:
             if isinstance(method, methods.ChannelCloseOk):
@@ -373,10 +394,18 @@ class BrokerChannel:
             [return_frames(self.number, ReplyCode.NO_ROUTE, "NO_ROUTE", message, self.context.frame_max)]
         )
 
+    def _check_opened(self, method: Method) -> None:
+        """Refuse before the body comes what would be refused with it."""
+        if not isinstance(method, methods.BasicPublish):
+            raise _not_for_a_server(method)
+        self.publishing.check(method.exchange, method.routing_key, immediate=method.immediate)
+
     def _on_too_large(self, item: ContentTooLarge) -> None:
+        # RabbitMQ looks at the size last.
+        self._check_opened(item.method)
         raise AmqpChannelError(
             ReplyCode.PRECONDITION_FAILED,
-            f"message size {item.size} is larger than max size {item.limit}",
+            f"message size {item.size} is larger than configured max size {item.limit}",
         )
 
     # --- effects ----------------------------------------------------------------------------------
@@ -446,7 +475,9 @@ def _ids_of(item: object) -> tuple[int, int]:
         return methods.BasicPublish.CLASS_ID, methods.BasicPublish.METHOD_ID
     if type(item) is AckRun:
         return methods.BasicAck.CLASS_ID, methods.BasicAck.METHOD_ID
-    assert isinstance(item, MethodFrame | Content | ContentTooLarge), f"no channel handles {item!r}"
+    assert isinstance(item, MethodFrame | Content | ContentOpened | ContentTooLarge), (
+        f"no channel handles {item!r}"
+    )
     return item.method.CLASS_ID, item.method.METHOD_ID
 
 

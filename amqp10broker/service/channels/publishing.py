@@ -146,9 +146,7 @@ class Publishing:
         Raises:
             RefusedError: the channel must be closed with it; the contents before it are published.
         """
-        if run.immediate:
-            raise NotSupported("basic.publish", "immediate=true")
-        route = self._routes.find(run.exchange, run.routing_key)
+        route = self._find(run.exchange, run.routing_key, immediate=run.immediate)
         queues = route.queues
         if queues is None or self.transactional:
             self._publish_each(run, route)
@@ -174,6 +172,19 @@ class Publishing:
         finally:
             # Also when one was refused: those before it are published.
             self._to_queues(queues, messages, run.mandatory)
+
+    def check(self, exchange: str, routing_key: str, *, immediate: bool) -> None:
+        """Whether a content may be published, before its body is there.
+
+        Raises:
+            RefusedError: as `publish` would raise it, for reasons that are not in the content.
+        """
+        self._find(exchange, routing_key, immediate=immediate)
+
+    def _find(self, exchange: str, routing_key: str, *, immediate: bool) -> Route:
+        if immediate:
+            raise NotSupported("basic.publish", "immediate=true")
+        return self._routes.find(exchange, routing_key)
 
     def _publish_each(self, run: PublishRun, route: Route) -> None:
         for properties, body in zip(run.properties, run.bodies, strict=True):

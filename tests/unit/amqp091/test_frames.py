@@ -15,10 +15,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from amqp10broker.amqp091.codec import encode_table
+from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.frames import (
     HEARTBEAT,
     AckRun,
     Content,
+    ContentOpened,
     ContentTooLarge,
     FrameReader,
     Heartbeat,
@@ -28,8 +30,9 @@ from amqp10broker.amqp091.frames import (
     content_frames,
     method_frame,
 )
-from amqp10broker.amqp091.framing import body_frames, content_header_frame
+from amqp10broker.amqp091.framing import END, HEADER, body_frames, content_header_frame
 from amqp10broker.amqp091.methods import (
+    FRAME_BODY,
     BasicAck,
     BasicDeliver,
     BasicNack,
@@ -78,6 +81,8 @@ def flat(items: list[Item]) -> dict[int, list[Any]]:
                 found[item.channel] += item.tags
             case Content():
                 found[item.channel].append((item.method, item.properties, item.body))
+            case ContentOpened():
+                continue  # only of what the next bytes complete
             case MethodFrame():
                 found[item.channel].append(item.method)
             case Heartbeat():
@@ -282,6 +287,83 @@ def test_a_content_of_more_than_512_mib_is_not_collected() -> None:
     (item,) = read(method_frame(1, method) + content_header_frame(1, PLAIN, 512 * 1024 * 1024 + 1))
     assert isinstance(item, ContentTooLarge)
     assert item.size == item.limit + 1
+
+
+def test_a_content_that_is_not_whole_is_announced_once() -> None:
+    """At the end of the read with its header; one that is whole by then is not."""
+    reader = FrameReader(FRAME_MAX)
+    method = BasicPublish(routing_key="q")
+    (run,) = reader.feed(
+        method_frame(1, method) + content_header_frame(1, PLAIN, 2) + body_frames(1, b"ab", 0)
+    )
+    assert isinstance(run, PublishRun)
+    assert reader.feed(method_frame(1, method)) == []
+    assert reader.publishing
+    (opened,) = reader.feed(content_header_frame(1, PLAIN, 3) + body_frames(1, b"a", 0))
+    assert isinstance(opened, ContentOpened)
+    assert (opened.channel, opened.method) == (1, method)
+    assert reader.feed(body_frames(1, b"b", 0)) == []
+    (run,) = reader.feed(body_frames(1, b"c", 0))
+    assert isinstance(run, PublishRun)
+    assert (run.bodies, reader.publishing, reader.unfinished) == ([b"abc"], False, 0)
+
+
+def test_a_content_that_nobody_wants_is_forgotten_and_read_over() -> None:
+    """Nothing of it is kept, and what was meant for it does not hit the next content of that channel."""
+    reader = FrameReader(FRAME_MAX)
+    method = BasicPublish(routing_key="q")
+    (opened,) = reader.feed(
+        method_frame(1, method) + content_header_frame(1, PLAIN, 3000) + body_frames(1, b"x" * 1000, 0)
+    )
+    assert isinstance(opened, ContentOpened)
+    assert reader.unfinished > 1000
+    reader.discard(opened)
+    assert (reader.unfinished, reader.publishing) == (0, False)
+    assert reader.feed(body_frames(1, b"x" * 1000, 0)) == []
+    assert reader.unfinished == 0
+    close_ok = method_frame(1, ChannelCloseOk())
+    other = method_frame(1, BasicPublish(routing_key="other"))
+    _, second = reader.feed(close_ok + other + content_header_frame(1, PLAIN, 2))
+    assert isinstance(second, ContentOpened)
+    reader.discard(opened)
+    (run,) = reader.feed(body_frames(1, b"ok", 0))
+    assert isinstance(run, PublishRun)
+    assert run.bodies == [b"ok"]
+
+
+@pytest.mark.parametrize("piece", [0, 1, 1000])
+def test_unfinished_contents_are_bounded_together(piece: int) -> None:
+    """506 when they hold more than the connection may, however small or empty the frames are."""
+    reader = FrameReader(FRAME_MAX, content_bytes_max=10_000, unfinished_bytes_max=50_000)
+    head = b"".join(
+        method_frame(number, BasicPublish()) + content_header_frame(number, PLAIN, 9_999)
+        for number in range(1, 51)
+    )
+    assert len(reader.feed(head)) == 50
+    frames = b"".join(HEADER.pack(FRAME_BODY, number, piece) + b"x" * piece + END for number in range(1, 51))
+    with pytest.raises(AmqpHardError, match="contents that are not whole hold more than 50000") as caught:
+        feed_again(reader, frames)
+    assert caught.value.code == ReplyCode.RESOURCE_ERROR
+    assert reader.unfinished <= 50_000 + 64 + piece
+
+
+def feed_again(reader: FrameReader, data: bytes) -> None:
+    """The same bytes over and over."""
+    for _ in range(1000):
+        reader.feed(data)
+
+
+def test_one_content_of_the_largest_size_always_fits() -> None:
+    """Whatever the bound for all of them is."""
+    reader = FrameReader(FRAME_MAX, content_bytes_max=10_000, unfinished_bytes_max=1)
+    items = read_all(reader, content_frames(1, BasicPublish(routing_key="q"), PLAIN, b"x" * 10_000, 1000))
+    (run,) = [item for item in items if isinstance(item, PublishRun)]
+    assert (run.bodies, reader.unfinished) == ([b"x" * 10_000], 0)
+
+
+def read_all(reader: FrameReader, data: bytes) -> list[Item]:
+    """Bytes one by one."""
+    return [item for at in range(len(data)) for item in reader.feed(data[at : at + 1])]
 
 
 @pytest.mark.parametrize("closing", [ChannelCloseOk(), ChannelClose(200, "bye", 0, 0)])
