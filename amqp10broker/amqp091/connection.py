@@ -208,6 +208,11 @@ class Connection091:
             events.append(ConnectionFailed(fault))
         return events
 
+    @property
+    def unread(self) -> bytes:
+        """Bytes that were taken in and belong to frames that are not read yet."""
+        return b"".join((self._reader.unread, *self._early))
+
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
         if self._early:
             self._early.append(data)

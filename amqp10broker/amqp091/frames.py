@@ -233,6 +233,11 @@ class FrameReader:
         if self.fault is not None:
             raise self.fault
 
+    @property
+    def unread(self) -> bytes:
+        """Bytes that were taken in and belong to frames that are not read yet."""
+        return b"".join(self._pieces)
+
     def take_rest(self) -> bytes:
         """Hand over the bytes not read; if there is a fault, the faulty frame is the first of them."""
         rest = b"".join(self._pieces)

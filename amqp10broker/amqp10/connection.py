@@ -190,6 +190,11 @@ class Connection:
             events.append(ConnectionFailed(fault))
         return events
 
+    @property
+    def unread(self) -> bytes:
+        """Bytes that were taken in and belong to frames that are not read yet."""
+        return self._head + self.frames.unread
+
     def _receive(self, data: bytes, events: list[ConnectionEvent]) -> None:
         while self._reading_header():
             # A client that does not wait has sent its header behind the frame we answered.

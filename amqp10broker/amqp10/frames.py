@@ -216,6 +216,11 @@ class FrameReader:
         self.fault = None
         return True
 
+    @property
+    def unread(self) -> bytes:
+        """Bytes that were taken in and belong to frames that are not read yet."""
+        return self._rest
+
     def take_rest(self) -> bytes:
         """Hand over the bytes not read yet, for a phase that does not speak in frames."""
         rest, self._rest = self._rest, b""

@@ -11,14 +11,18 @@ The protocol::
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker import adminpath
 from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import AdminSocketError
+
+if TYPE_CHECKING:
+    import socket
 
 TIMEOUT_S: Final = 10.0
 """A broker that does not answer for so long is reported as stuck."""
@@ -71,18 +75,42 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_
         RefusedByBroker: it refuses; says why.
         AdminSocketError: no broker is there, or it does not answer; says what to do.
     """
+    with _connected(place, timeout_s) as (path, stream):
+        stream.sendall(json.dumps(request).encode() + b"\n")
+        received = bytearray()
+        while not received.endswith(b"\n"):
+            more = stream.recv(_READ_BYTES)
+            if not more:
+                break
+            received += more
+    return _result(path, bytes(received))
+
+
+def ask_stream(place: Place, request: Mapping[str, Any]) -> Iterator[Any]:
+    """Send one request that is answered by more than one line: its result, and what follows until the end.
+
+    Raises:
+        RefusedByBroker: it refuses; says why.
+        AdminSocketError: no broker is there, or it does not answer; says what to do.
+    """
+    with _connected(place, TIMEOUT_S) as (path, stream):
+        stream.sendall(json.dumps(request).encode() + b"\n")
+        with stream.makefile("rb") as lines:
+            yield _result(path, lines.readline())
+            stream.settimeout(None)  # what comes now comes when it happens
+            for line in lines:
+                yield json.loads(line)
+
+
+@contextmanager
+def _connected(place: Place, timeout_s: float) -> Iterator[tuple[str, socket.socket]]:
+    """The broker's socket and its path, with what can happen there as a sentence."""
     path = place.path or adminpath.find(place.port)
     if path is None:
         raise AdminSocketError(_nobody(place))
     try:
         with adminpath.connect(path, timeout_s=timeout_s) as stream:
-            stream.sendall(json.dumps(request).encode() + b"\n")
-            received = bytearray()
-            while not received.endswith(b"\n"):
-                more = stream.recv(_READ_BYTES)
-                if not more:
-                    break
-                received += more
+            yield path, stream
     except (FileNotFoundError, ConnectionRefusedError) as error:
         raise AdminSocketError(_nobody(place)) from error
     except TimeoutError as error:
@@ -91,7 +119,6 @@ def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_
         ) from error
     except OSError as error:
         raise AdminSocketError(f"cannot talk to the broker at {path}: {error.strerror or error}") from error
-    return _result(path, bytes(received))
 
 
 def _result(path: str, line: bytes) -> Any:

@@ -8,9 +8,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.errors import ConfigError
+
+if TYPE_CHECKING:
+    from amqp10broker.cli.admin import Place
 
 Parser = argparse.ArgumentParser
 
@@ -111,10 +114,21 @@ def request_to(
     """
     from amqp10broker.cli import admin  # sockets: not needed for --help
 
-    place = admin.place_of(arguments.port, arguments.admin_socket, os.environ)
+    place = place_of(arguments)
     if timeout_s is None:
         return admin.ask(place, request)
     return admin.ask(place, request, timeout_s=timeout_s)
+
+
+def place_of(arguments: argparse.Namespace) -> Place:
+    """Where the options of `add_where`, or the environment, say that the broker is.
+
+    Raises:
+        ConfigError: that is no place.
+    """
+    from amqp10broker.cli import admin
+
+    return admin.place_of(arguments.port, arguments.admin_socket, os.environ)
 
 
 # --- values ---------------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "set-vm-memory-high-watermark": "change how much memory a running broker may use",
         "set-disk-free-limit": "change how much disk a running broker leaves free",
     },
+    "tracing": {
+        "trace": "show the frames of a connection, user or address while the broker runs",
+    },
     "recording": {
         "record": "record flow events of a running broker, for analyse",
     },

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, request_to, seconds
+from amqp10broker.cli.commands import Command, Parser, add_where, place_of, request_to, seconds
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.config.records import FLOW_SETTINGS
 
@@ -36,10 +36,9 @@ def _status_arguments(parser: Parser) -> None:
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    from amqp10broker.cli import admin, status
+    from amqp10broker.cli import status
 
-    where = admin.place_of(arguments.port, arguments.admin_socket, os.environ)
-    return status.run(where, watch_s=arguments.watch, as_json=arguments.format == "json")
+    return status.run(place_of(arguments), watch_s=arguments.watch, as_json=arguments.format == "json")
 
 
 # --- set ------------------------------------------------------------------------------------------

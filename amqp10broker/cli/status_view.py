@@ -106,6 +106,8 @@ def _broker(broker: Document, width: int) -> list[str]:
     lines += _wrapped(_limits(resources), width, "")
     lines += _wrapped(_recording(broker.get("recording")), width, "")
     lines += _wrapped(_recording_failed(broker.get("recording_failed")), width, "")
+    for trace in broker.get("traces", []):
+        lines += _wrapped(_trace(trace), width, "")
     alarms = broker.get("alarms", [])
     if alarms:
         lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
@@ -168,6 +170,18 @@ def _recording_failed(failed: Document | None) -> list[str]:
         f"run {clean(failed.get('run_id'))}",
         f"events lost {clean(failed.get('events_lost'))} of {clean(failed.get('events'))}",
     ]
+
+
+def _trace(trace: Document) -> list[str]:
+    """Who is traced, and into what: others may read it."""
+    facts = [
+        f"tracing {clean(trace.get('target'))}",
+        f"into {clean(trace.get('into'))}",
+        f"lines {clean(trace.get('lines'))}",
+    ]
+    if trace.get("ended"):
+        facts.append(f"ENDED: {clean(trace.get('ended'))}")
+    return facts
 
 
 def _limits(resources: Document) -> list[str]:

@@ -11,6 +11,7 @@ client are answered in their order; clients do not wait for each other.
     {"op": "set-limit", "name": "disk_free_limit", "value": "1GB"}
     {"op": "close-connection", "id": 3, "reason": "..."}
     {"op": "record-start", "folder": "/path", "every": 50, "run": null}
+    {"op": "trace", "what": "3", "on": true, "file": null}    lines may follow, see `trace_requests`
     {"op": "purge-queue", "vhost": "/", "arguments": {"name": "q"}}      see `management.operations`
 
     {"ok": true, "result": ...}
@@ -34,6 +35,7 @@ from amqp10broker.tasks.lifeline import READ_BYTES
 from amqp10broker.tasks.listener import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.operations import close_connection, run_operation
+from amqp10broker.tasks.trace_requests import OPERATION, is_stream, stream_trace, trace
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
@@ -42,6 +44,7 @@ _log = Log("amqp10broker.admin")
 
 REQUEST_BYTES_MAX: Final = 64 * 1024 * 1024
 """A definitions file with a hundred thousand bindings has some 20 MB."""
+STREAM_REQUEST_BYTES_MAX: Final = 4096
 CLIENTS_MAX: Final = 32
 _HALF: Final = re.compile(rb"\\u[dD][89a-fA-F]|\xed[\xa0-\xbf]")
 """What may be a surrogate, as JSON escapes it or as bytes; two that belong together are a character."""
@@ -118,6 +121,10 @@ async def serve_lines(broker: Broker, stream: trio.abc.Stream) -> None:
                     searched = 0
                     # What is asked for is carried out, and told, however long it takes.
                     idle.deadline = float("inf")
+                    request = _read(line)[0] if len(line) <= STREAM_REQUEST_BYTES_MAX else {}
+                    if is_stream(request):
+                        await _stream(broker, stream, request)
+                        return
                     await stream.send_all(await _answer_line(broker, line))
                 if len(buffer) > REQUEST_BYTES_MAX:
                     text = f"the request is longer than {REQUEST_BYTES_MAX} bytes: split it"
@@ -149,17 +156,18 @@ async def answer(broker: Broker, line: bytes) -> dict[str, Any]:
         if not isinstance(given, dict) or not isinstance(vhost, str | None):
             raise ValueError("'arguments' must be an object and 'vhost' a string")
         return {"ok": True, "result": await run_operation(broker, name, given, vhost)}
-    except RefusedError as error:
-        return {
-            "ok": False,
-            "error": error.description,
-            "kind": type(error).__name__,
-            "resource": error.resource,
-        }
     except (BrokerError, ValueError) as error:
-        return {"ok": False, "error": str(error)}
+        return _refusal(error)
     except Exception as error:
         return _fault(error, name)
+
+
+async def _stream(broker: Broker, stream: trio.abc.Stream, request: dict[str, Any]) -> None:
+    """Answer a request after which lines follow until one side has enough."""
+    try:
+        await stream_trace(broker, stream, request)
+    except (BrokerError, ValueError) as error:
+        await stream.send_all(_encoded(_refusal(error)))
 
 
 async def _answer_line(broker: Broker, line: bytes) -> bytes:
@@ -168,6 +176,13 @@ async def _answer_line(broker: Broker, line: bytes) -> bytes:
         return _encoded(response)
     except (TypeError, ValueError, RecursionError) as error:
         return _encoded(_fault(error, _read(line)[1]))
+
+
+def _refusal(error: BrokerError | ValueError) -> dict[str, Any]:
+    if isinstance(error, RefusedError):
+        kind = type(error).__name__
+        return {"ok": False, "error": error.description, "kind": kind, "resource": error.resource}
+    return {"ok": False, "error": str(error)}
 
 
 def _fault(error: Exception, operation: str) -> dict[str, Any]:
@@ -266,6 +281,7 @@ LOCAL: Final[dict[str, Callable[[Broker, dict[str, Any]], dict[str, Any]]]] = {
     "set-limit": _set_limit,
     "record-status": _record_status,
     "status": _status,
+    OPERATION: trace,
 }
 """What is asked of the broker itself; everything else is an operation of the management room."""
 

@@ -61,7 +61,7 @@ from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
 from amqp10broker.tasks.stream import Stream
-from amqp10broker.tasks.trace import TracingStream
+from amqp10broker.tasks.tracing import Tracing
 from amqp10broker.tasks.watch import Watch
 
 if TYPE_CHECKING:
@@ -98,6 +98,7 @@ class Broker:
         clock: the time of day, while it runs.
         dead_letters: hands on what queues give up, while it runs.
         recordings: of flow events.
+        tracing: who is traced.
     """
 
     clock: WallClock
@@ -141,6 +142,7 @@ class Broker:
         self.alarms: frozenset[str] = frozenset()
         self.watch = Watch(self, meter or SystemMeter())
         self.recordings = Recordings(self)
+        self.tracing = Tracing(self)
         self.stopping = False
         self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
         self._numbers = 0
@@ -294,12 +296,7 @@ class Broker:
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""
         assert self._connections_nursery is not None, "the broker is not running"
-        traced = self.traced(stream, peer)
-        self._connections_nursery.start_soon(serve_stream, self, traced, peer, Peer(loopback, peer))
-
-    def traced(self, stream: Stream, peer: str) -> Stream:
-        """The stream, with a tracer around it if frames are traced."""
-        return TracingStream(stream, peer) if self.config.trace_frames else stream
+        self._connections_nursery.start_soon(serve_stream, self, stream, peer, Peer(loopback, peer))
 
     def next_number(self) -> int:
         """A number for a new connection."""
@@ -370,6 +367,7 @@ class Broker:
                 "resources": self.watch.status(),
                 "recording": self.recordings.status(),
                 "recording_failed": self.recordings.failed,
+                "traces": self.tracing.status(),
             },
             "connections": [connection.status() for connection in self.connections.values()],
             "queues": [

@@ -288,6 +288,7 @@ class Connection091:
         match await self._broker.logins.settle(authentication, step, self._origin.address):
             case Success() as success:
                 self.user = success.user
+                self._broker.tracing.join(self)
                 self.engine.tune(
                     channel_max=config.channel_max,
                     frame_max=config.max_frame_size_bytes,

@@ -251,6 +251,7 @@ class Connection10:
         match await self._broker.logins.settle(authentication, step, self._origin.address):
             case Success() as success:
                 self.user = success.user
+                self._broker.tracing.join(self)
                 self.engine.sasl_outcome(SaslCode.OK, success.data or None)
             case Challenge() as challenge:
                 self.engine.sasl_challenge(challenge.data)

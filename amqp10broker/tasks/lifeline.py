@@ -17,13 +17,16 @@ writer ends.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import trio
 
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.writer import Lane, Writer
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.tracing import Tap
 
 _log = Log("amqp10broker.connection")
 
@@ -79,6 +82,7 @@ class Lifeline:
         self.end = "by the client"
         self.bytes_received = 0
         self._first_bytes = first_bytes
+        self._tap: Tap | None = None
         self._inner: trio.Nursery | None = None
         self._outer: trio.Nursery | None = None
 
@@ -102,6 +106,16 @@ class Lifeline:
             with trio.CancelScope(shield=True):
                 await self.stream.aclose()
 
+    @property
+    def tap(self) -> Tap | None:
+        """Who listens to this connection (see `tracing`), None if nobody does."""
+        return self._tap
+
+    @tap.setter
+    def tap(self, tap: Tap | None) -> None:
+        self._tap = tap
+        self.writer.on_put = None if tap is None else tap.sent
+
     async def receive(self) -> bytes:
         """Wait for bytes; empty at the end.
 
@@ -113,6 +127,8 @@ class Lifeline:
         else:
             data = bytes(await self.stream.receive_some(READ_BYTES))
         self.bytes_received += len(data)
+        if self._tap is not None:
+            self._tap.received(data)
         return data
 
     def start_part(self, run: Callable[..., Awaitable[None]], *arguments: Any) -> None:
@@ -144,10 +160,10 @@ class Lifeline:
         """After our close: read and throw away until the peer's close, the end, or the deadline."""
         try:
             while speaker.awaits_close and not self.writer.broken:
-                data = await self.stream.receive_some(READ_BYTES)
+                data = await self.receive()
                 if not data:
                     break
-                speaker.take_rest(bytes(data))
+                speaker.take_rest(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("connection lost while closing", reason=str(error))
         self.writer.finish(self.lane)

@@ -113,14 +113,14 @@ async def serve_socket(
         sock.close()
         return
     if tls is None:
-        await serve_stream(broker, broker.traced(transport, peer), peer, Peer(loopback, turn))
+        await serve_stream(broker, transport, peer, Peer(loopback, turn))
         return
     encrypted = await _encrypt(broker, sock, tls, peer)
     if encrypted is None:
         return
     user = certificate_user(encrypted.getpeercert(), CertificateUser(broker.config.tls_user_from))
     origin = Peer(loopback, turn, tls=True, certificate_user=user)
-    await serve_stream(broker, broker.traced(encrypted, peer), peer, origin)
+    await serve_stream(broker, encrypted, peer, origin)
 
 
 async def _encrypt(
@@ -171,6 +171,7 @@ async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) 
         kind = Connection10 if protocol is Protocol.AMQP_10 else Connection091
         connection = kind(broker, stream, number, peer, origin=origin, first_bytes=first_bytes)
         broker.connections[number] = connection
+        broker.tracing.join(connection, begins=True)
         broker.watch.wake()
         if broker.stopping:  # accepted a moment before the end
             connection.close(SHUTTING_DOWN)
@@ -178,6 +179,7 @@ async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) 
             await connection.run()
         finally:
             del broker.connections[number]
+            broker.tracing.leave(connection)
             if connection.user:
                 _log.info("connection closed", connection=number, peer=peer, reason=connection.end)
     except* Exception as group:
@@ -197,7 +199,7 @@ async def _greet(broker: Broker, stream: Stream, number: int, peer: str) -> tupl
         broker.greetings.add(scope)
         try:
             with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
-                return await _read_header(stream)
+                return await _read_header(broker, stream, number, peer)
             if limit.cancelled_caught:
                 _log.warning("handshake timed out", connection=number, peer=peer, state="START")
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
@@ -207,7 +209,9 @@ async def _greet(broker: Broker, stream: Stream, number: int, peer: str) -> tupl
     return None
 
 
-async def _read_header(stream: Stream) -> tuple[Protocol, bytes] | None:
+async def _read_header(
+    broker: Broker, stream: Stream, number: int, peer: str
+) -> tuple[Protocol, bytes] | None:
     data = b""
     while True:
         received = await stream.receive_some(READ_BYTES)
@@ -218,6 +222,7 @@ async def _read_header(stream: Stream) -> tuple[Protocol, bytes] | None:
         if greeting is None:
             continue
         if greeting.protocol is None:
+            broker.tracing.greeting(number, peer, data, greeting.reply)
             await stream.send_all(greeting.reply)
             return None
         # AMQP 1.0's engine reads the header itself, for it has more than one.

@@ -1,31 +1,29 @@
-"""``--trace-frames``: every frame of both directions as one readable log line.
+"""Frames of one direction as readable lines: what ``--trace-frames`` and ``amqp10broker trace`` show.
 
-A stream around the real one, so that a broker that does not trace pays nothing. It reads the bytes a
-second time, with a reader of its own.
+It reads the bytes a second time, with a reader of its own; who traces what is `tracing`'s business. What
+lets somebody in is left out, of both protocols: SASL responses and challenges, and new secrets.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 from amqp10broker.amqp10.errors import DecodeError
-from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES
+from amqp10broker.amqp10.frames import FRAME_HEADER, FRAME_HEADER_BYTES, TYPE_SASL
 from amqp10broker.amqp10.performatives import (
     ReceiverSettleMode,
+    SaslChallenge,
     SaslCode,
     SaslInit,
+    SaslOutcome,
     SaslResponse,
     SenderSettleMode,
     decode_composite,
 )
-from amqp10broker.greeting import Protocol, answer
+from amqp10broker.greeting import AMQP_10_HEADER, Protocol, answer
 from amqp10broker.tasks import trace091
-from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.stream import Stream
-
-_log = Log("amqp10broker.trace")
 
 PAYLOAD_SHOWN_BYTES: Final = 32
 
@@ -37,34 +35,67 @@ _CHOICES: Final[dict[str, dict[Any, str]]] = {
 }
 """Fields whose numbers have names."""
 
-_SECRETS: Final = {(SaslInit, "initial_response"), (SaslResponse, "response")}
+_SECRETS: Final = {
+    (SaslInit, "initial_response"),
+    (SaslResponse, "response"),
+    # Of SCRAM: with the response it is what a password can be guessed from at leisure.
+    (SaslChallenge, "challenge"),
+    (SaslOutcome, "additional_data"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """One frame, or what stood in place of one.
+
+    Attributes:
+        text: readable, of one line.
+        channel: of the frame; -1 if it is none.
+        body: the performative or method; None if there is none in it, or none that can be read.
+    """
+
+    text: str
+    channel: int = -1
+    body: object = None
 
 
 class FrameTracer:
-    """Turns one direction's bytes into lines."""
+    """Turns one direction's bytes into lines.
 
-    def __init__(self, arrow: str, peer: str) -> None:
-        self._arrow = arrow
-        self._peer = peer
-        self._rest = b""
+    Attributes:
+        protocol: what is spoken; a protocol header among the bytes tells.
+    """
+
+    def __init__(
+        self, protocol: Protocol = Protocol.AMQP_10, rest: bytes = b"", *, logged_in: bool = False
+    ) -> None:
+        """Begin between two frames.
+
+        Args:
+            protocol: what is spoken.
+            rest: bytes that have come already and belong to the first frame.
+            logged_in: no password comes any more.
+        """
+        self._rest = rest
         self._lost = False
-        self.protocol = Protocol.AMQP_10
+        self._logged_in = logged_in
+        self.protocol = protocol
 
-    def feed(self, data: bytes) -> None:
-        """Log the frames that are now whole."""
+    def feed(self, data: bytes) -> list[Shown]:
+        """The frames that are now whole."""
         if self._lost:
-            return
+            return []
         self._rest += data
-        for line in self._lines():
-            _log.info(f"{self._arrow} {line}", peer=self._peer)
+        return self._frames()
 
-    def _lines(self) -> list[str]:
-        lines: list[str] = []
+    def _frames(self) -> list[Shown]:
+        shown: list[Shown] = []
         buf = self._rest
         pos = 0
         while len(buf) - pos >= FRAME_HEADER_BYTES:
             if buf[pos : pos + 4] == b"AMQP":
-                lines.append(f"AMQP {' '.join(str(number) for number in buf[pos + 4 : pos + 8])}")
+                shown.append(Shown(header_text(buf[pos : pos + 8])))
+                self._logged_in = self._logged_in or buf[pos : pos + 8] == AMQP_10_HEADER
                 greeting = answer(buf[pos : pos + 8])
                 if greeting is not None and greeting.protocol is not None:
                     self.protocol = greeting.protocol
@@ -74,40 +105,52 @@ class FrameTracer:
                 try:
                     found = trace091.next_frame(buf, pos)
                 except ValueError as error:
-                    lines.append(f"not a frame ({error}): {buf[pos : pos + 16].hex(' ')}")
-                    self._lost = True
+                    shown.append(self._lose(f"not a frame ({error})", buf[pos:]))
                     break
                 if found is None:
                     break
-                line, pos = found
-                lines.append(line)
+                text, channel, method, pos = found
+                self._logged_in = self._logged_in or channel > 0
+                shown.append(Shown(text, channel, method))
                 continue
-            size, doff, _, channel = FRAME_HEADER.unpack_from(buf, pos)
+            size, doff, kind, channel = FRAME_HEADER.unpack_from(buf, pos)
             if size < FRAME_HEADER_BYTES or doff < 2 or doff * 4 > size:
-                lines.append(f"not a frame: {buf[pos : pos + 16].hex(' ')}")
-                self._lost = True
+                shown.append(self._lose("not a frame", buf[pos:]))
                 break
             if len(buf) - pos < size:
                 break
-            lines.append(_describe(buf[pos + doff * 4 : pos + size], channel))
+            shown.append(_show_frame(buf[pos + doff * 4 : pos + size], channel, kind))
             pos += size
         self._rest = buf[pos:]
-        return lines
+        return shown
+
+    def _lose(self, why: str, rest: bytes) -> Shown:
+        """Where frames begin is not known any more; nor is, before login, which bytes are a password."""
+        self._lost = True
+        shown = rest[:FRAME_HEADER_BYTES].hex(" ") if self._logged_in else f"{len(rest)} bytes"
+        return Shown(f"{why}: {shown}; what follows is not shown")
 
 
-def _describe(body: bytes, channel: int) -> str:
+def header_text(header: bytes) -> str:
+    """A protocol header: ``AMQP 0 1 0 0``."""
+    return f"AMQP {' '.join(str(number) for number in header[4:8])}"
+
+
+def _show_frame(body: bytes, channel: int, kind: int) -> Shown:
     if not body:
-        return f"ch {channel} (empty frame)"
+        return Shown(f"ch {channel} (empty frame)", channel)
     try:
         performative, end = decode_composite(body)
     except DecodeError as error:
-        return f"ch {channel} undecodable: {error.description}"
+        # The reason may repeat what stands there.
+        why = f"a SASL frame of {len(body)} bytes" if kind == TYPE_SASL else error.description
+        return Shown(f"ch {channel} undecodable: {why}", channel)
     text = f"ch {channel} {describe(performative)}"
     payload = body[end:]
     if payload:
         shown = payload[:PAYLOAD_SHOWN_BYTES].hex()
         text += f" payload({len(payload)} bytes)={shown}{'...' if len(payload) > PAYLOAD_SHOWN_BYTES else ''}"
-    return text
+    return Shown(text, channel, performative)
 
 
 def describe(performative: Any) -> str:
@@ -147,29 +190,3 @@ def show(value: Any) -> str:
     if isinstance(value, dict):
         return "{" + ", ".join(f"{show(key)}: {show(item)}" for key, item in value.items()) + "}"
     return str(value)
-
-
-class TracingStream:
-    """A stream that logs what passes."""
-
-    def __init__(self, stream: Stream, peer: str) -> None:
-        self._stream = stream
-        self._in = FrameTracer("<-", peer)
-        self._out = FrameTracer("->", peer)
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """As the stream inside."""
-        data = bytes(await self._stream.receive_some(max_bytes))
-        self._in.feed(data)
-        # What the client greets with is what both sides speak.
-        self._out.protocol = self._in.protocol
-        return data
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """As the stream inside."""
-        self._out.feed(bytes(data))
-        await self._stream.send_all(data)
-
-    async def aclose(self) -> None:
-        """As the stream inside."""
-        await self._stream.aclose()

@@ -1,4 +1,4 @@
-"""What ``--trace-frames`` shows of AMQP 0-9-1."""
+"""What `trace` shows of AMQP 0-9-1."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from amqp10broker.amqp091.methods import (
     FRAME_HEADER,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
+    ConnectionSecure,
     ConnectionSecureOk,
     ConnectionStartOk,
     ConnectionUpdateSecret,
@@ -27,13 +28,14 @@ _HEADER: Final = Struct(">BHI")
 _PROPERTIES_AT: Final = 12
 _SECRETS: Final = {
     (ConnectionStartOk, "response"),
+    (ConnectionSecure, "challenge"),
     (ConnectionSecureOk, "response"),
     (ConnectionUpdateSecret, "new_secret"),
 }
 
 
-def next_frame(buf: bytes, pos: int) -> tuple[str, int] | None:
-    """One frame as a line, and where the next begins; None if it is not whole yet.
+def next_frame(buf: bytes, pos: int) -> tuple[str, int, Method | None, int] | None:
+    """One frame as a line, its channel and method, and where the next begins; None if it is not whole yet.
 
     Raises:
         ValueError: these bytes are no frame.
@@ -48,15 +50,21 @@ def next_frame(buf: bytes, pos: int) -> tuple[str, int] | None:
         return None
     if buf[end] != FRAME_END:
         raise ValueError(f"frame ends with {buf[end]}")
-    return _describe(kind, channel, buf[start:end]), end + 1
+    if kind == FRAME_METHOD:
+        try:
+            method = decode_method(buf[start:end])
+        except AmqpHardError as error:
+            # The reason may repeat what stands there, and before the client is in that may be a password.
+            why = error.text if channel else f"a method of {size} bytes"
+            return f"ch {channel} undecodable: {why}", channel, None, end + 1
+        return f"ch {channel} {describe(method)}", channel, method, end + 1
+    return _describe(kind, channel, buf[start:end]), channel, None, end + 1
 
 
 def _describe(kind: int, channel: int, payload: bytes) -> str:
     if kind == FRAME_HEARTBEAT:
         return "heartbeat"
     try:
-        if kind == FRAME_METHOD:
-            return f"ch {channel} {describe(decode_method(payload))}"
         if kind == FRAME_HEADER:
             size = int.from_bytes(payload[4:_PROPERTIES_AT], "big")
             properties = _fields(decode_properties(payload[_PROPERTIES_AT:]))

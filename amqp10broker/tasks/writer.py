@@ -8,7 +8,7 @@ makes its sessions wait here, and through them its reader: its own TCP pushes it
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import trio
@@ -116,6 +116,7 @@ class Writer:
         bytes_sent: so far.
         waiting_bytes: put and not sent.
         broken: the socket failed; what is put is thrown away.
+        on_put: told what is put, whole frames; must not raise.
     """
 
     def __init__(self, stream: Stream) -> None:
@@ -127,6 +128,7 @@ class Writer:
         self.bytes_sent = 0
         self.waiting_bytes = 0
         self.broken = False
+        self.on_put: Callable[[bytes | memoryview], None] | None = None
 
     def put(self, letter: Write) -> None:
         """Take bytes to send.
@@ -138,6 +140,8 @@ class Writer:
             return
         pieces = letter.pieces
         data = pieces[0] if len(pieces) == 1 else b"".join(pieces)
+        if self.on_put is not None:
+            self.on_put(data)
         if self._idle and self._direct is not None and self.waiting_bytes == 0:
             try:
                 sent = self._direct.try_send(data)

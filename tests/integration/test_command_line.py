@@ -17,6 +17,8 @@ from typing import Any
 import pytest
 from proton import Delivery, Message
 
+from amqp10broker.client.blocking import connect
+from amqp10broker.client.message import data_message
 from tests.support.broker_process import REPOSITORY, BrokerProcess, StartBroker
 from tests.support.proton_client import ProtonClient
 
@@ -313,6 +315,43 @@ def test_trace_frames_prints_each_frame_readably(start_broker: StartBroker, clie
             f"{direction} {name} {fields}"
         )
     assert not any("guest" in line and "SASL" in line for line in lines), "the password is in the log"
+
+
+def test_trace_shows_frames_while_the_broker_runs(broker: BrokerProcess, tmp_path: Path) -> None:
+    """Into the terminal until it is switched off elsewhere, and into a file; the password is in neither."""
+    process = subprocess.Popen(
+        [
+            *(sys.executable, "-m", "amqp10broker", "trace", "guest", "on"),
+            *("--admin-socket", broker.admin_socket),
+        ],
+        cwd=REPOSITORY,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "tracing user guest until ctrl-C\n"
+        file = tmp_path / "trace.txt"
+        assert run(broker, "trace", "127.0.0.1", "on", "--file", str(file)).startswith(
+            "tracing peer 127.0.0.1"
+        )
+        assert "tracing user guest  into a terminal  lines 0" in run(broker, "status")
+        with connect("127.0.0.1", broker.port, user="guest", password="guest") as client:
+            client.sender(client.receiver(None, credit=1).address).send(data_message(b"m"))
+        ended = run(broker, "trace", "127.0.0.1", "off")
+        assert re.fullmatch(rf"peer 127\.0\.0\.1 was traced into {file}: \d+ lines\n", ended)
+        run(broker, "trace", "guest", "off")
+        shown, complaint = process.communicate(timeout=20)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, complaint) == (0, "the trace has ended: it was switched off\n")
+    for text in (shown, file.read_text()):
+        assert all(f" ch 0 {name} " in text for name in ("OPEN", "BEGIN", "ATTACH", "FLOW", "TRANSFER"))
+    assert "SASL-INIT mechanism=PLAIN initial-response=(hidden)" in file.read_text()
+    assert b"\0guest\0guest".hex() not in file.read_text()
+    assert "SASL-INIT" not in shown, "a user is known from the login on"
 
 
 def test_log_for_people_has_no_colours_in_a_file_and_names_what_happened(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""``--trace-frames``, mostly of AMQP 0-9-1: a line a frame, whatever the reads, and no secrets."""
+"""Frames as lines, mostly of AMQP 0-9-1: a line a frame, whatever the reads, and no secrets."""
 
 from __future__ import annotations
 
@@ -7,11 +7,17 @@ import pytest
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import HEARTBEAT, content_frames, method_frame
 from amqp10broker.amqp091.properties import BasicProperties, encode_properties
-from amqp10broker.amqp10.performatives import SaslResponse
-from amqp10broker.greeting import AMQP_091_HEADER
+from amqp10broker.amqp10.performatives import (
+    SaslChallenge,
+    SaslCode,
+    SaslInit,
+    SaslOutcome,
+    SaslResponse,
+)
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.greeting import AMQP_091_HEADER, AMQP_10_HEADER, SASL_HEADER, Protocol
 from amqp10broker.tasks.trace import FrameTracer
 from tests.support.rawframes import frame
-from tests.tasks.conftest import LogRecorder
 
 CONVERSATION = b"".join(
     (
@@ -32,58 +38,110 @@ CONVERSATION = b"".join(
 )
 
 LINES = [
-    "<- AMQP 0 0 9 1",
+    "AMQP 0 0 9 1",
     (
-        "<- ch 0 connection.start-ok client-properties={product: p} mechanism=PLAIN response=(hidden) "
+        "ch 0 connection.start-ok client-properties={product: p} mechanism=PLAIN response=(hidden) "
         "locale=en_US"
     ),
-    "<- ch 1 queue.declare queue=q durable=true arguments={x-max-length: 5}",
-    "<- ch 1 basic.publish routing-key=q mandatory=true",
-    "<- ch 1 header body-size=5 content-type=text/plain headers={a: [1]} delivery-mode=2",
-    "<- ch 1 body(5 bytes)=68656c6c6f",
-    "<- heartbeat",
+    "ch 1 queue.declare queue=q durable=true arguments={x-max-length: 5}",
+    "ch 1 basic.publish routing-key=q mandatory=true",
+    "ch 1 header body-size=5 content-type=text/plain headers={a: [1]} delivery-mode=2",
+    "ch 1 body(5 bytes)=68656c6c6f",
+    "heartbeat",
 ]
 
 
-@pytest.fixture
-def lines(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
-    """What the tracer logs."""
-    recorder = LogRecorder()
-    monkeypatch.setattr("amqp10broker.tasks.trace._log", recorder)
-    return recorder
+def texts(tracer: FrameTracer, data: bytes) -> list[str]:
+    return [shown.text for shown in tracer.feed(data)]
 
 
 @pytest.mark.parametrize("step", [1, 5, 64, 4096])
-def test_a_line_a_frame_however_the_bytes_come(lines: LogRecorder, step: int) -> None:
+def test_a_line_a_frame_however_the_bytes_come(step: int) -> None:
     """And passwords are hidden."""
-    tracer = FrameTracer("<-", "peer")
-    for start in range(0, len(CONVERSATION), step):
-        tracer.feed(CONVERSATION[start : start + step])
-    assert [line for line, _ in lines.of("info")] == LINES
+    tracer = FrameTracer()
+    lines = [
+        line
+        for start in range(0, len(CONVERSATION), step)
+        for line in texts(tracer, CONVERSATION[start : start + step])
+    ]
+    assert lines == LINES
 
 
-def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else(lines: LogRecorder) -> None:
+def test_bytes_that_are_no_frame_end_the_trace_and_nothing_else() -> None:
     """One line says so; what follows cannot be read any more."""
-    tracer = FrameTracer("<-", "peer")
-    tracer.feed(AMQP_091_HEADER + b"\x09" * 16)
-    tracer.feed(CONVERSATION)
-    shown = [line for line, _ in lines.of("info")]
-    assert shown[0] == LINES[0]
+    tracer = FrameTracer(Protocol.AMQP_091, logged_in=True)
+    assert texts(tracer, b"\x09" * 16) == [
+        "not a frame (no frame type 9): 09 09 09 09 09 09 09 09; what follows is not shown"
+    ]
+    assert texts(tracer, CONVERSATION) == []
+
+
+@pytest.mark.parametrize("header", [AMQP_091_HEADER, SASL_HEADER])
+def test_bytes_that_are_no_frame_are_not_shown_before_login(header: bytes) -> None:
+    """They may be a password behind a wrong length."""
+    tracer = FrameTracer()
+    shown = texts(tracer, header + b"\x00\x00\x00\x01guest\0secret")
     assert len(shown) == 2
-    assert shown[1].startswith("<- not a frame (no frame type 9): 09 09")
+    assert shown[1].startswith("not a frame")
+    assert b"secret".hex(" ") not in shown[1]
+    assert b"secr".hex() not in shown[1]
+    assert "16 bytes" in shown[1]
 
 
-def test_a_method_that_cannot_be_decoded_is_shown_as_such(lines: LogRecorder) -> None:
+def test_a_method_that_cannot_be_decoded_is_shown_as_such() -> None:
     """The frame itself is whole."""
-    tracer = FrameTracer("<-", "peer")
-    tracer.feed(AMQP_091_HEADER + b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce" + HEARTBEAT)
-    shown = [line for line, _ in lines.of("info")]
-    assert shown[1].startswith("<- ch 1 undecodable: ")
-    assert shown[2] == "<- heartbeat"
+    tracer = FrameTracer(Protocol.AMQP_091)
+    shown = texts(tracer, b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x28\xce" + HEARTBEAT)
+    assert shown[0].startswith("ch 1 undecodable: ")
+    assert shown[1] == "heartbeat"
 
 
-def test_a_password_that_answers_a_challenge_is_hidden_too(lines: LogRecorder) -> None:
-    """AMQP 1.0: PLAIN may come without an initial response, and the password in the next frame."""
-    tracer = FrameTracer("<-", "peer")
-    tracer.feed(frame(0, SaslResponse(response=b"\0guest\0secret"), kind=1))
-    assert [line for line, _ in lines.of("info")] == ["<- ch 0 SASL-RESPONSE response=(hidden)"]
+def test_nothing_that_lets_somebody_in_is_shown_of_amqp_10() -> None:
+    """PLAIN may come in the first frame or the next; of SCRAM, what a password can be guessed from."""
+    frames = (
+        SaslInit(mechanism=Symbol("PLAIN"), initial_response=b"\0guest\0secret"),
+        SaslChallenge(challenge=b"r=nonce,s=secret,i=4096"),
+        SaslResponse(response=b"\0guest\0secret"),
+        SaslOutcome(code=SaslCode.OK, additional_data=b"v=secret"),
+    )
+    tracer = FrameTracer()
+    assert texts(tracer, SASL_HEADER + b"".join(frame(0, each, kind=1) for each in frames)) == [
+        "AMQP 3 1 0 0",
+        "ch 0 SASL-INIT mechanism=PLAIN initial-response=(hidden)",
+        "ch 0 SASL-CHALLENGE challenge=(hidden)",
+        "ch 0 SASL-RESPONSE response=(hidden)",
+        "ch 0 SASL-OUTCOME code=ok additional-data=(hidden)",
+    ]
+
+
+def test_nothing_that_lets_somebody_in_is_shown_of_amqp_091() -> None:
+    """Neither the first response nor a later one, nor a new secret while the connection is open."""
+    frames = (
+        methods.ConnectionStartOk({}, "PLAIN", b"\0guest\0secret", "en_US"),
+        methods.ConnectionSecure(b"s=secret"),
+        methods.ConnectionSecureOk(b"\0guest\0secret"),
+        methods.ConnectionUpdateSecret(new_secret=b"secret", reason="a token has expired"),
+    )
+    tracer = FrameTracer(Protocol.AMQP_091)
+    assert texts(tracer, b"".join(method_frame(0, each) for each in frames)) == [
+        "ch 0 connection.start-ok mechanism=PLAIN response=(hidden) locale=en_US",
+        "ch 0 connection.secure challenge=(hidden)",
+        "ch 0 connection.secure-ok response=(hidden)",
+        "ch 0 connection.update-secret new-secret=(hidden) reason=a token has expired",
+    ]
+
+
+def test_a_frame_of_sasl_that_cannot_be_decoded_says_nothing_of_what_is_in_it() -> None:
+    """The reason of a fault may repeat it."""
+    body = b"\x00\x53\x41\xc0\x10\x02\xa3\x05PLAIN\xa1\x06secret"
+    tracer = FrameTracer()
+    shown = texts(tracer, SASL_HEADER + (8 + len(body)).to_bytes(4, "big") + b"\x02\x01\0\0" + body)
+    assert shown[1] == f"ch 0 undecodable: a SASL frame of {len(body)} bytes"
+
+
+def test_a_tracer_that_begins_between_two_frames_begins_with_what_has_come_of_the_next() -> None:
+    """The rest that the engine holds is its beginning."""
+    whole = frame(3, SaslResponse(response=b"x"))
+    tracer = FrameTracer(rest=whole[:11], logged_in=True)
+    assert texts(tracer, whole[11:]) == ["ch 3 SASL-RESPONSE response=(hidden)"]
+    assert texts(tracer, AMQP_10_HEADER) == ["AMQP 0 1 0 0"]

@@ -1,0 +1,83 @@
+"""``amqp10broker trace``: show frames of a connection, a user or an address while the broker runs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, Final
+
+from amqp10broker.cli.commands import Command, Parser, add_where, counted, place_of, request_to
+from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
+from amqp10broker.errors import ConfigError
+
+SWITCHED_OFF: Final = "it was switched off"
+
+
+def _arguments(parser: Parser) -> None:
+    parser.add_argument(
+        "what",
+        metavar="CONNECTION|USER|ADDRESS",
+        help="a connection's number (list-connections), a user's name, a client's address (127.0.0.1, or "
+        "with its port), or the address of links (/queues/orders, /exchanges/shop/*)",
+    )
+    parser.add_argument(
+        "switch", choices=("on", "off"), metavar="on|off", help="begin, or end what was begun"
+    )
+    parser.add_argument(
+        "--file",
+        metavar="FILE",
+        help="let the broker write into a file, until off, or until it has 1 GiB (default: into this "
+        "terminal, until ctrl-C)",
+    )
+    add_where(parser)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    request: dict[str, Any] = {"op": "trace", "what": arguments.what, "on": arguments.switch == "on"}
+    if not request["on"]:
+        if arguments.file is not None:
+            raise ConfigError("flag --file", "is given with off", "leave it out")
+        ended = request_to(arguments, request)
+        print(f"{ended['target']} was traced into {ended['into']}: {counted(ended['lines'], 'line')}")
+        return EXIT_OK
+    if arguments.file is not None:
+        # The broker may run in another folder.
+        begun = request_to(arguments, {**request, "file": os.path.abspath(arguments.file)})
+        print(f"tracing {begun['target']} into {begun['into']}")
+        return EXIT_OK
+    return _stream(arguments, request)
+
+
+def _stream(arguments: argparse.Namespace, request: dict[str, Any]) -> int:
+    import sys
+
+    from amqp10broker.cli import admin
+
+    answers = admin.ask_stream(place_of(arguments), request)
+    try:
+        print(f"tracing {next(answers)['target']} until ctrl-C", file=sys.stderr, flush=True)
+        for answer in answers:
+            print("".join(f"{line}\n" for line in answer["lines"]), end="", flush=True)
+            if answer["left_out"]:
+                left_out = counted(answer["left_out"], "line")
+                print(f"... {left_out} left out: too many for this terminal, use --file", flush=True)
+            if answer["ended"] is not None:
+                print(f"the trace has ended: {answer['ended']}", file=sys.stderr)
+                return EXIT_OK
+    except KeyboardInterrupt:
+        return EXIT_OK
+    print("the broker has ended", file=sys.stderr)
+    return EXIT_FAILED
+
+
+COMMANDS: Final = (
+    Command(
+        "trace",
+        _arguments,
+        _run,
+        "Show every frame of a connection, of a user's connections, of a client's address, or of the links "
+        "to an address, of both protocols, from now on. Passwords, tokens and what else lets somebody in are "
+        "left out; properties of messages and the first 32 bytes of each body are shown. What is not traced "
+        "costs nothing. 'serve --trace-frames' traces everything into the log.",
+    ),
+)

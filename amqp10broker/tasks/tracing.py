@@ -1,0 +1,264 @@
+"""Who is traced, while the broker runs: connections, users, addresses, or everything.
+
+One mechanism for ``--trace-frames`` and ``amqp10broker trace``. A connection that is traced has a `Tap` at
+its stream and writer, which reads its bytes a second time; one that is not has none, and pays one look at
+an attribute a read and a write.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.errors import NotAllowed, NotFound
+from amqp10broker.greeting import AMQP_091_HEADER, Protocol
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.trace import FrameTracer, Shown, header_text
+from amqp10broker.tasks.trace_scope import ChannelScope, LinkScope, Matches, matching
+from amqp10broker.tasks.trace_sinks import LogSink, Sink
+
+if TYPE_CHECKING:
+    from amqp10broker.service.sessions.consumer import Consumer
+    from amqp10broker.service.sessions.publisher import Publisher
+    from amqp10broker.tasks.broker import Broker
+    from amqp10broker.tasks.connection091 import Connection091
+
+    Connection = Connection10 | Connection091
+
+_log = Log("amqp10broker.trace")
+
+EVERYTHING: Final = "everything"
+GONE: Final = "the connection has ended"
+
+
+@dataclass(slots=True)
+class Target:
+    """What is traced.
+
+    Attributes:
+        text: it, for people.
+        covers: whether a connection is to be listened to.
+        address: only frames of this address; None: all of a connection.
+        connection: the number of the one connection that is meant, if it is one.
+    """
+
+    text: str
+    covers: Callable[[Connection], bool]
+    address: Matches | None = None
+    connection: int | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Trace:
+    """One that is on.
+
+    Attributes:
+        what: as it was asked for; `end` takes it.
+        target: what that is.
+        sink: where its lines go.
+        place: a file's name, ``log``, or ``a terminal``.
+        lines: written so far.
+    """
+
+    what: str
+    target: Target
+    sink: Sink
+    place: str
+    lines: int = field(default=0)
+
+
+class Tap:
+    """What listens to one connection: both directions, for all traces that it is in."""
+
+    def __init__(self, connection: Connection, *, begins: bool) -> None:
+        """Begin between two frames.
+
+        Args:
+            connection: which.
+            begins: nothing has been read from it yet.
+        """
+        self.traces: dict[Trace, LinkScope | ChannelScope | None] = {}
+        self._connection = connection
+        protocol = Protocol.AMQP_10 if isinstance(connection, Connection10) else Protocol.AMQP_091
+        rest = b"" if begins else connection.engine.unread
+        self._in = FrameTracer(protocol, rest, logged_in=not begins)
+        self._out = FrameTracer(protocol, logged_in=not begins)
+
+    def add(self, trace: Trace) -> None:
+        """Listen for another trace too."""
+        self.traces[trace] = None
+        matches = trace.target.address
+        if matches is not None:
+            self.traces[trace] = _scope(self._connection, matches)
+
+    def received(self, data: bytes) -> None:
+        """Bytes that came."""
+        self._write("<-", self._in.feed(data))
+
+    def sent(self, data: bytes | memoryview) -> None:
+        """Bytes for the writer: whole frames."""
+        self._write("->", self._out.feed(bytes(data)))
+
+    def _write(self, arrow: str, frames: list[Shown]) -> None:
+        if not frames:
+            return
+        for trace, scope in self.traces.items():
+            lines = [
+                f"{arrow} {frame.text}" for frame in frames if scope is None or scope.shows(arrow, frame)
+            ]
+            if lines:
+                trace.lines += len(lines)
+                trace.sink.write(self._connection.number, self._connection.peer, lines)
+
+
+def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope:
+    """An address's part of a connection, with what is there already."""
+    if not isinstance(connection, Connection10):
+        channels = ChannelScope(matches)
+        for number, channel in connection.parts.items():
+            consumers = channel.service.consuming.consumers.values()
+            channels.know(number, [consumer.queue.name for consumer in consumers])
+        return channels
+    links = LinkScope(matches)
+    for number, session in connection.parts.items():
+        ends: list[Consumer | Publisher] = [*session.service.consumers, *session.service.publishers]
+        for end in ends:
+            # A consumer's address may be a name of the client's; its queue is what both mean.
+            names = (end.address, end.queue.name if end.queue is not None else None)
+            links.know(number, end.link.handle, end.link.remote_handle, [each for each in names if each])
+    return links
+
+
+class Tracing:
+    """All traces of a broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._traces: dict[str, Trace] = {}
+        if broker.config.trace_frames:
+            target = Target("everything", lambda connection: True)
+            self._traces[EVERYTHING] = Trace(EVERYTHING, target, LogSink(), "the log")
+
+    def begin(self, what: str, sink: Sink, place: str) -> Trace:
+        """Trace a connection, a user or an address from now on.
+
+        Args:
+            what: a connection's number, a user's name, a peer's address (host, or host:port), or the
+                address of links (``/queues/orders``, with ``*`` and ``?``).
+            sink: where to.
+            place: that, for people.
+
+        Raises:
+            NotFound: there is nothing of that kind.
+            NotAllowed: it is being traced.
+        """
+        target = self._target(what)
+        if what in self._traces:
+            place = self._traces[what].place
+            raise NotAllowed(
+                "trace", f"{target.text} is being traced already, into {place}: switch that off first"
+            )
+        trace = self._traces[what] = Trace(what, target, sink, place)
+        for connection in self._broker.connections.values():
+            self._listen(connection, trace)
+        _log.info("a trace has begun", what=target.text, into=place)
+        return trace
+
+    def end(self, what: str, reason: str = "it was switched off") -> Trace:
+        """End a trace.
+
+        Raises:
+            NotFound: it is not on.
+        """
+        trace = self._traces.pop(what, None)
+        if trace is None:
+            traced = ", ".join(self._traces) or "nothing"
+            raise NotFound("trace", f"'{what}' is not being traced; {traced} is")
+        for connection in self._broker.connections.values():
+            tap = connection.line.tap
+            if tap is not None and tap.traces.pop(trace, trace) is not trace and not tap.traces:
+                connection.line.tap = None
+        trace.sink.close(reason)
+        _log.info("a trace has ended", what=trace.target.text, into=trace.place, reason=reason)
+        return trace
+
+    def join(self, connection: Connection, *, begins: bool = False) -> None:
+        """A connection is there, or its user is known now."""
+        for trace in self._traces.values():
+            self._listen(connection, trace, begins=begins)
+        tap = connection.line.tap
+        if begins and tap is not None and not isinstance(connection, Connection10):
+            tap.received(AMQP_091_HEADER)  # the engine of this protocol begins behind it
+
+    def leave(self, connection: Connection) -> None:
+        """A connection is over."""
+        for trace in [each for each in self._traces.values() if each.target.connection == connection.number]:
+            self.end(trace.what, f"{GONE}: {connection.end}")
+
+    def greeting(self, number: int, peer: str, data: bytes, reply: bytes) -> None:
+        """What is no protocol of ours, and our answer."""
+        trace = self._traces.get(EVERYTHING)
+        if trace is not None:
+            lines = [f"<- no protocol header: {data[: len(reply)].hex(' ')}", f"-> {header_text(reply)}"]
+            trace.sink.write(number, peer, lines)
+
+    def status(self) -> list[dict[str, Any]]:
+        """What is traced, for the status document."""
+        return [
+            {
+                "what": trace.what,
+                "target": trace.target.text,
+                "into": trace.place,
+                "lines": trace.lines,
+                "ended": trace.sink.ended,
+            }
+            for trace in self._traces.values()
+        ]
+
+    def _listen(self, connection: Connection, trace: Trace, *, begins: bool = False) -> None:
+        if not trace.target.covers(connection):
+            return
+        tap = connection.line.tap
+        if tap is None:
+            tap = connection.line.tap = Tap(connection, begins=begins)
+        if trace not in tap.traces:
+            tap.add(trace)
+
+    def _target(self, what: str) -> Target:
+        broker = self._broker
+        if what.isdecimal() and int(what) in broker.connections:
+            number = int(what)
+            connection = broker.connections[number]
+            text = f"connection {number} (user {connection.user or '-'}, from {connection.peer})"
+            return Target(text, lambda each: each is connection, connection=number)
+        if what.startswith("/"):
+            return Target(f"address {what}", lambda connection: True, matching(what))
+        if what in broker.catalog.users:
+            return Target(f"user {what}", lambda connection: connection.user == what)
+        if _is_host(what):
+            return Target(f"peer {what}", lambda connection: what in _ways_to_say(connection.peer))
+        raise NotFound(
+            "trace",
+            f"'{what}' is no connection's number, no user, and no address: see 'amqp10broker "
+            "list-connections' and 'list-users', and write the address of a queue as /queues/NAME",
+        )
+
+
+def _ways_to_say(peer: str) -> tuple[str, ...]:
+    """A peer's host and port, and its host alone."""
+    host = peer.rpartition(":")[0]
+    return peer, host, host.strip("[]")
+
+
+def _is_host(what: str) -> bool:
+    host = (
+        what.rpartition(":")[0] if what.count(":") == 1 or (what.startswith("[") and "]:" in what) else what
+    )
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
