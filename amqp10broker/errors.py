@@ -28,6 +28,8 @@ to do instead. A protocol room translates those that a peer can cause into its o
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 
 class BrokerError(Exception):
     """Any error of amqp10broker that is not a fault in its own code."""
@@ -149,3 +151,17 @@ class NotAllowed(RefusedError):
 
 class PermissionDenied(AccessRefused):
     """The user's permissions do not cover it."""
+
+
+def hint(name: str, known: Iterable[str]) -> str:
+    """What may have been meant by a name that is none: ``did you mean port?``, or all there are."""
+    names = list(known)
+    close = closest(name, names)
+    return f"did you mean {close}?" if close is not None else f"known are {', '.join(names)}"
+
+
+def closest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is like it, None if none is."""
+    from difflib import get_close_matches
+
+    return next(iter(get_close_matches(name, list(known), n=1, cutoff=0.7)), None)

@@ -22,8 +22,8 @@ from amqp10broker.catalog.entries import (
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
 
-RABBIT_VERSION: Final = "4.3.5"
-"""Whose format and behaviour this is; RabbitMQ decides by it how to read old files."""
+RABBIT_VERSION: Final = "4.3.6"
+"""Whose format and behaviour this is: RabbitMQ decides by it how to read old files, clients what to do."""
 
 
 def export(

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self
 
-from amqp10broker.errors import InvalidArgument, NotAllowed
+from amqp10broker.errors import InvalidArgument, NotAllowed, hint
 
 if TYPE_CHECKING:
     from amqp10broker.catalog.users import User
@@ -38,7 +38,7 @@ class _Limits:
         for name, value in values.items():
             if name not in known:
                 raise InvalidArgument(
-                    resource, f"{resource}: there is no limit '{name}'; known are {', '.join(sorted(known))}"
+                    resource, f"{resource}: there is no limit '{name}'; {hint(name, sorted(known))}"
                 )
             if isinstance(value, bool) or not isinstance(value, int):
                 raise InvalidArgument(

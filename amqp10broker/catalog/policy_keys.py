@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from amqp10broker.catalog.queue import QueueType
 from amqp10broker.catalog.queue_arguments import EXPIRY_MS_MAX, KNOWN, LEADER_LOCATORS, MAX_AGE
+from amqp10broker.errors import hint
 
 Check = Callable[[Any], str | None]
 """value -> what is wrong with it, None if it is good."""
@@ -106,8 +107,7 @@ def fault_of(definition: Mapping[str, Any], *, operator: bool) -> str | None:
     """
     for key, value in definition.items():
         if operator and key not in OPERATOR_KEYS:
-            known = ", ".join(sorted(OPERATOR_KEYS))
-            return f"'{key}' is no setting of operator policies; known are {known}"
+            return f"'{key}' is no setting of operator policies; {hint(key, sorted(OPERATOR_KEYS))}"
         check = CHECKS.get(key)
         wrong = check(value) if check is not None else None
         if wrong is not None:

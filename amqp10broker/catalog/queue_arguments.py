@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from amqp10broker.catalog.queue import QueueType
-from amqp10broker.errors import Inequivalent, InvalidArgument
+from amqp10broker.errors import Inequivalent, InvalidArgument, closest
 from amqp10broker.routing.arguments import canonical, plain_text, type_name
 
 QUEUE_TYPE: Final = "x-queue-type"
@@ -204,6 +204,18 @@ def check(arguments: Mapping[str, Any], kind: QueueType, resource: str) -> None:
             raise InvalidArgument(
                 resource, f"invalid arg '{name}' for {resource} of queue type {kind.module}"
             )
+
+
+def misspelt(arguments: Mapping[str, Any]) -> tuple[str, str] | None:
+    """The first argument that means nothing and is like one that does, and that one: ``x-max-lenght``.
+
+    Clients may declare queues with any argument. Who types one by hand is asked, and the log says it.
+    """
+    for name in arguments:
+        meant = None if name in KNOWN else closest(name, KNOWN)
+        if meant is not None:
+            return name, meant
+    return None
 
 
 RELAXED: Final = frozenset(

@@ -6,16 +6,50 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import ConfigError, closest, hint
 
 if TYPE_CHECKING:
     from amqp10broker.cli.admin import Place
 
-Parser = argparse.ArgumentParser
+
+class Parser(argparse.ArgumentParser):
+    """A parser that asks whether a word like the one typed was meant."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(each) for each in action.choices]
+        raise argparse.ArgumentError(action, f"{str(value)!r} is none; {hint(str(value), known)}")
+
+    def check_options(self, written: Sequence[str]) -> None:
+        """Refuse the first option that neither this parser nor one below it has; ends the program.
+
+        It is asked before parsing, in which the option's value may stand for something else.
+
+        Args:
+            written: the words of the command line.
+        """
+        known = self._all_options()
+        for word in written:
+            if word == "--":
+                return  # what follows is text
+            option = word.partition("=")[0]
+            if word.startswith("--") and " " not in word and option not in known:
+                meant = closest(option, known)
+                self.error(f"there is no option {option}" + (f"; did you mean {meant}?" if meant else ""))
+
+    def _all_options(self) -> set[str]:
+        options = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for below in action.choices.values():
+                    options |= below._all_options()
+        return options
+
 
 STANDARD: Final = "-"
 """In place of a file's name: standard input or output."""

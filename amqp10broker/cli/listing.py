@@ -12,7 +12,7 @@ from typing import Any, Final
 from amqp10broker.cli import rows, tables
 from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask, request_to
 from amqp10broker.cli.exits import EXIT_OK
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import ConfigError, hint
 
 Row = dict[str, Any]
 
@@ -124,14 +124,14 @@ LISTINGS: Final = (
             "queues": "how many",
             "limits": "",
         },
-        ("name", "description", "queues"),
+        ("name", "description", "queues", "limits"),
         of_vhost=False,
     ),
     Listing(
         "users",
         "users",
         dict.fromkeys(("user", "tags", "limits"), ""),
-        ("user", "tags"),
+        ("user", "tags", "limits"),
         of_vhost=False,
     ),
     Listing(
@@ -297,7 +297,7 @@ def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
             raise ConfigError(
                 f"column '{given}'",
                 f"is unknown to {listing.command}",
-                f"known are {', '.join(listing.columns)}",
+                hint(column, listing.columns),
             )
     return columns or listing.default
 

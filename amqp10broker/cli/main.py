@@ -8,7 +8,6 @@ health checks expect), 130 interrupted by ctrl-C.
 
 from __future__ import annotations
 
-import argparse
 import importlib
 import io
 import os
@@ -17,9 +16,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 import amqp10broker
-from amqp10broker.cli.commands import Command
+from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code
-from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.errors import BrokerError, ConfigError, closest
 
 _EPILOG: Final = (
     "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "
@@ -133,7 +132,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         if any(dashed in names for names in HOMES.values()):
             # As RabbitMQ's tools spell it: set_policy.
             typed = written[place] = dashed
-    arguments = build_parser(typed, whole=False).parse_args(written)
+        elif (meant := closest(dashed, [name for names in HOMES.values() for name in names])) is not None:
+            _complain(f"there is no command '{dashed}'; did you mean {meant}?")
+            return EXIT_USAGE
+        else:
+            _complain(f"there is no command '{dashed}'; 'amqp10broker --help' lists them")
+            return EXIT_USAGE
+    parser = build_parser(typed, whole=False)
+    parser.check_options(written)
+    arguments = parser.parse_args(written)
     if isinstance(sys.stdout, io.TextIOWrapper):
         # Names come from clients; what the terminal's encoding does not have is shown as an escape.
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -161,14 +168,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         return EXIT_INTERRUPTED
 
 
-def build_parser(typed: str | None = None, *, whole: bool = True) -> argparse.ArgumentParser:
+def build_parser(typed: str | None = None, *, whole: bool = True) -> Parser:
     """The command line.
 
     Args:
         typed: the command that was typed; the others are left out then, unless there is none such.
         whole: with the arguments of all commands; without, they are only listed.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="amqp10broker",
         description="A message broker for AMQP 1.0 and 0-9-1 with flow control that you can see and tune.",
         epilog=_EPILOG,

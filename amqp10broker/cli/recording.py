@@ -91,7 +91,8 @@ def _sentence(recording: Mapping[str, Any]) -> str:
         f"to {recording['folder']}, run {recording['run_id']}, "
         f"{f'every {every} ms' if every else 'at each wake'}: {counted(recording['events'], 'event')}, "
         f"{recording['events_written']} in complete files, {recording['events_dropped']} dropped; observing "
-        f"costs {recording['cost_percent']:g} % of the broker's processor time"
+        f"takes {recording['processor_percent']:g} % of a processor, {recording['cost_percent']:g} % of what "
+        "the broker uses"
     )
 
 
@@ -101,8 +102,8 @@ COMMANDS: Final = (
         _arguments,
         _run,
         "Record what the broker's links do, and why they wait, into Parquet files: 'amqp10broker analyse "
-        "DIR' reads them. At intervals it takes 2 % of a processor at most. With 'serve --record DIR' it "
-        "begins with the broker. Exit code 1 if it cannot record, and of status if it does not, with the "
-        "reason if a recording failed.",
+        "DIR' reads them. At intervals, observing takes 2 % of a processor at most; status and stop say what "
+        "it took. With 'serve --record DIR' it begins with the broker. Exit code 1 if it cannot record, and "
+        "of status if it does not, with the reason if a recording failed.",
     ),
 )

@@ -8,7 +8,7 @@ touches the machine.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike, fspath
 from typing import Any, Final, TypeVar
@@ -28,12 +28,14 @@ from amqp10broker.config.records import (
     User,
 )
 from amqp10broker.config.settings import describe
-from amqp10broker.errors import ConfigError
+from amqp10broker.errors import ConfigError, hint
 
 T = TypeVar("T")
 
 VARIABLE_PREFIX: Final = "AMQP10BROKER_"
 CONFIG_VARIABLE: Final = "AMQP10BROKER_CONFIG"
+URL_VARIABLE: Final = "AMQP10BROKER_URL"
+"""Where clients find a broker: for commands and examples, and nothing to one that is started."""
 _LINE: Final = re.compile(r"\s*\(at line (\d+), column (\d+)\)")
 
 
@@ -116,12 +118,12 @@ def read_environment(environ: Mapping[str, str]) -> dict[str, Given]:
     given: dict[str, Given] = {}
     known = {setting.variable: name for name, setting in SETTINGS.items()}
     for variable, written in environ.items():
-        if not variable.startswith(VARIABLE_PREFIX) or variable == CONFIG_VARIABLE:
+        if not variable.startswith(VARIABLE_PREFIX) or variable in (CONFIG_VARIABLE, URL_VARIABLE):
             continue
         source = f"variable {variable}"
         name = known.get(variable)
         if name is None:
-            raise _unknown(source, variable, [*known, CONFIG_VARIABLE])
+            raise _unknown(source, variable, [*known, CONFIG_VARIABLE, URL_VARIABLE])
         given[name] = Given(SETTINGS[name].parse(written, source), source)
     return given
 
@@ -280,9 +282,5 @@ def _confirm_delay_of(written: str) -> tuple[str, int]:
     return pattern, delay_ms
 
 
-def _unknown(source: str, name: str, known: list[str]) -> ConfigError:
-    from difflib import get_close_matches
-
-    close = get_close_matches(name, known, n=1)
-    hint = f"did you mean {close[0]}?" if close else f"known are {', '.join(sorted(known))}"
-    return ConfigError(source, "is not a setting", hint)
+def _unknown(source: str, name: str, known: Iterable[str]) -> ConfigError:
+    return ConfigError(source, "is not a setting", hint(name, sorted(known)))

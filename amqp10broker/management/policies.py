@@ -12,7 +12,7 @@ from amqp10broker.catalog.patterns import check_bounded
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.policy_keys import CHECKS, EXCHANGE, unknown_of
 from amqp10broker.catalog.queue import Effective
-from amqp10broker.errors import InvalidArgument
+from amqp10broker.errors import InvalidArgument, hint
 from amqp10broker.management.caller import BadRequest, Caller
 
 
@@ -91,8 +91,8 @@ def _set(caller: Caller, policy: Policy) -> dict[str, Any]:
     if unknown:
         raise InvalidArgument(
             f"policy '{policy.name}'",
-            f"policy '{policy.name}': '{unknown[0]}' is no setting of policies; known are "
-            f"{', '.join(sorted(CHECKS))}",
+            f"policy '{policy.name}': '{unknown[0]}' is no setting of policies; "
+            f"{hint(unknown[0], sorted(CHECKS))}",
         )
     check_bounded((policy.pattern,), f"policy '{policy.name}'")
     policies = caller.vhost.policies

@@ -81,6 +81,13 @@ def server_context(settings: TlsSettings) -> SSLContext:
         raise ConfigError(
             "tls_ca", "is not given", "must name who signs clients' certificates, or turn verifying off"
         )
+    for name, file in (
+        ("tls_certificate", settings.certificate_file),
+        ("tls_key", settings.key_file),
+        ("tls_ca", settings.ca_file),
+    ):
+        if file is not None:
+            _check_readable(name, file)
     context = SSLContext(PROTOCOL_TLS_SERVER)
     context.minimum_version = _VERSIONS[settings.minimum_version]
     try:
@@ -91,12 +98,6 @@ def server_context(settings: TlsSettings) -> SSLContext:
             f"and its key cannot be used: {error.reason or 'not in PEM format, or without a key'}",
             "must be a PEM certificate and the private key that belongs to it",
         ) from error
-    except OSError as error:
-        raise ConfigError(
-            "tls_certificate",
-            f"or its key cannot be read: {error.strerror}",
-            "give files that you may read",
-        ) from error
     if settings.ca_file is not None:
         try:
             context.load_verify_locations(settings.ca_file)
@@ -106,12 +107,21 @@ def server_context(settings: TlsSettings) -> SSLContext:
                 f"holds no certificate: {error.reason or 'not in PEM format'}",
                 "must be PEM certificates",
             ) from error
-        except OSError as error:
-            raise ConfigError(
-                "tls_ca", f"cannot be read: {error.strerror}", "give a file that you may read"
-            ) from error
     context.verify_mode = _VERIFY_MODES[settings.verify]
     return context
+
+
+def _check_readable(setting: str, file: str) -> None:
+    """Say which file it is: the context itself does not tell."""
+    try:
+        with open(file, "rb"):
+            pass
+    except OSError as error:
+        raise ConfigError(
+            setting,
+            f"names {file}, which cannot be read: {error.strerror}",
+            "give a PEM file that you may read",
+        ) from error
 
 
 def _password_of(settings: TlsSettings) -> str:

@@ -249,6 +249,11 @@ def _told(path: str, problem: str) -> Iterator[None]:
     """Turn the system's errors into ours."""
     try:
         yield
+    except (FileExistsError, NotADirectoryError) as error:
+        where = error.filename if isinstance(error.filename, str) else path
+        raise StorageError(
+            where, "the data folder cannot be here: this is a file", "name a folder, or a new name for one"
+        ) from error
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else path
         raise StorageError(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import BrokerError, InvalidArgument, NotFound
@@ -63,6 +64,8 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
             "queue",
             "a queue for one connection only must be declared on that connection: leave out exclusive",
         )
+    if name == "declare-queue":
+        _refuse_slip(given)
     passwords = await _made_in_thread(broker.passwords, _passwords_in(name, given))
     caller = Caller(
         catalog=broker.catalog,
@@ -81,6 +84,14 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
     if OPERATIONS[name].changes:
         _log.info("operation", name=name)  # without arguments: there are passwords among them
     return result
+
+
+def _refuse_slip(given: Mapping[str, Any]) -> None:
+    """What comes by this door was typed by hand. Clients may declare queues with any argument."""
+    arguments = given.get("arguments")
+    slip = misspelt(arguments) if isinstance(arguments, dict) else None
+    if slip is not None:
+        raise InvalidArgument("queue", f"no queue knows argument '{slip[0]}'; did you mean {slip[1]}?")
 
 
 async def ask_queue(ask: Ask) -> Any:

@@ -14,6 +14,7 @@ import trio
 
 from amqp10broker.alarms import Cause
 from amqp10broker.catalog.queue import QueueSpec, QueueType
+from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.service.forwarding import Destination
@@ -36,6 +37,9 @@ RESTARTS_MAX: Final = 5
 """Faults of one queue within `RESTARTS_S`; then it stays down until the broker is started again."""
 RESTARTS_S: Final = 60.0
 
+SLIPS_MAX: Final = 100
+"""Misspelt arguments that the log has told of: clients may invent as many as they like."""
+
 SETTLE_S: Final = 5.0
 """How long queues may take to work off what was put when the broker stops."""
 
@@ -54,6 +58,7 @@ class Queues:
         self._running: set[RunningQueue | RunningQuorum] = set()
         self._streams: set[RunningStream] = set()
         self._full_streams: set[RunningStream] = set()
+        self._slips: set[str] = set()
 
     @property
     def child_tasks(self) -> frozenset[trio.lowlevel.Task]:
@@ -64,6 +69,7 @@ class Queues:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         for warning in spec.warnings:
             _log.warning(warning, vhost=spec.vhost)
+        self._warn_of_slip(spec)
         if spec.type == QueueType.STREAM:
             return self._start_stream(spec)
         if spec.type == QueueType.QUORUM:
@@ -173,6 +179,17 @@ class Queues:
             running.fail()
         # Not when it was cancelled: `finish` wants it then.
         self._running.discard(running)
+
+    def _warn_of_slip(self, spec: QueueSpec) -> None:
+        """Say once of each argument that means nothing what may have been meant; it is not refused."""
+        slip = misspelt(spec.arguments)
+        if slip is not None and slip[0] not in self._slips and len(self._slips) < SLIPS_MAX:
+            self._slips.add(slip[0])
+            _log.warning(
+                f"no queue knows argument '{slip[0]}', it means nothing; did you mean {slip[1]}?",
+                queue=spec.name,
+                vhost=spec.vhost,
+            )
 
     def _start_stream(self, spec: QueueSpec) -> RunningStream:
         from amqp10broker.queues.stream import StreamQueue

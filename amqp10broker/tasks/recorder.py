@@ -108,6 +108,7 @@ class Recorder:
         self._row = self._new_row(self._name, broker.config)
         self._repetitions[broker.config.flow] += 1
         self._processor_before_ns = time.process_time_ns()
+        self._before_ns = time.monotonic_ns()
         self._dropped_before = 0
         self._offered_before = 0
         self._written = 0
@@ -358,9 +359,15 @@ class Recorder:
             "every_ms": self.recording.every_ms,
             "began_ns": self._row.began_ns,
             "looks": self._looks.count,
+            "processor_percent": self._processor_percent(),
             "cost_percent": self._cost_percent(),
             **self._counts(),
         }
+
+    def _processor_percent(self) -> float:
+        """What observing has taken of one processor since the recording began."""
+        past_ns = time.monotonic_ns() - self._before_ns
+        return round(100 * self._looks.cost_ns / max(1, past_ns), 2)
 
     def _cost_percent(self) -> float:
         """The observers' share of the broker's processor time since the recording began."""

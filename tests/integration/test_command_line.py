@@ -205,7 +205,8 @@ def test_set_queue_credit_and_window(start_broker: StartBroker, clients: Any, qu
         (("set", "max_message_size_bytes", "5"), 2, "max_link_credit, max_incoming_window, max_queue_credit"),
         (("alarm", "cpu", "on"), 2, "memory"),
         (("status", "--watch", "0"), 2, "must be 0.1 to 3600 seconds"),
-        (("nonsense",), 2, "invalid choice: nonsense"),
+        (("nonsense",), 2, "there is no command nonsense"),
+        (("declare", "queue", "q", "--argument", "x-max-lenght=5"), 1, "did you mean x-max-length?"),
     ],
 )
 def test_mistakes_are_answered_by_what_is_right(

@@ -358,7 +358,7 @@ def test_plain_may_need_tls(start_tls: StartTls) -> None:
     [
         (
             ["--tls-certificate", "{missing}"],
-            "tls_certificate or its key cannot be read: No such file or directory; give files that you",
+            "tls_certificate names {missing}, which cannot be read: No such file or directory",
         ),
         (["--tls-certificate", "{text}"], "tls_certificate and its key cannot be used: "),
         (
@@ -375,7 +375,7 @@ def test_plain_may_need_tls(start_tls: StartTls) -> None:
         ),
         (
             ["--tls-certificate", "{server}", "--tls-key", "{key}", "--tls-ca", "{missing}"],
-            "tls_ca cannot be read: No such file or directory; give a file that you may read",
+            "tls_ca names {missing}, which cannot be read: No such file or directory; give a PEM file",
         ),
         (
             ["--tls-certificate", "{server}", "--tls-key", "{key}", "--tls-ca", "{text}"],
@@ -408,4 +408,4 @@ def test_wrong_files_end_the_start(
     assert result.returncode == 1
     assert result.stdout == ""
     (line,) = result.stderr.splitlines()
-    assert line.startswith(f"amqp10broker: {sentence}"), line
+    assert line.startswith(f"amqp10broker: {sentence.format_map(files)}"), line

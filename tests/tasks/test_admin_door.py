@@ -24,6 +24,7 @@ from tests.support.rawframes import attach_receiver, attach_sender, frame, open_
 from tests.support.rawframes import login as sasl
 from tests.support.trio091 import Client091, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
+from tests.tasks.conftest import LogRecorder
 
 
 async def ask(broker: Broker, op: str, vhost: str | None = None, /, **given: Any) -> Any:
@@ -161,6 +162,26 @@ async def test_conditions_of_a_delete_are_the_queues_own_decision(autojump_clock
         assert (refused["kind"], refused["error"]) == ("InUse", "queue 'q' in vhost '/' in use")
         await ask(broker, "delete-queue", name="q", if_empty=True)
         assert await ask(broker, "list-queues") == []
+
+
+async def test_an_argument_that_is_typed_wrongly_is_asked_about_and_a_clients_is_not(
+    autojump_clock: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client may declare anything, as with RabbitMQ: the log says once what may have been meant."""
+    log = LogRecorder()
+    monkeypatch.setattr("amqp10broker.tasks.queues._log", log)
+    async with running_broker() as broker:
+        refused = await asked(broker, "declare-queue", name="q", arguments={"x-max-lenght": 5})
+        assert refused["error"] == "no queue knows argument 'x-max-lenght'; did you mean x-max-length?"
+        assert await ask(broker, "list-queues") == []
+        assert (await ask(broker, "declare-queue", name="q", arguments={"x-of-a-plugin": 5}))["created"]
+        assert log.entries == []
+        for name in ("a", "b"):
+            vhost = broker.catalog.lookup_vhost("/")
+            vhost.declare(name, durable=True, auto_delete=False, arguments={"x-max-lenght": 5})
+        [(event, fields)] = log.of("warning")
+        assert event == "no queue knows argument 'x-max-lenght', it means nothing; did you mean x-max-length?"
+        assert fields == {"queue": "a", "vhost": "/"}
 
 
 # --- passwords ------------------------------------------------------------------------------------

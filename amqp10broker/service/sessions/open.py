@@ -8,11 +8,12 @@ from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.amqp10.performatives import Open
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.definitions_export import RABBIT_VERSION
 from amqp10broker.errors import NotAllowed
 from amqp10broker.security.authorise import check_vhost_access
 
 PRODUCT: Final = "RabbitMQ"
-COMPATIBLE_VERSION: Final = "4.3.0"
+COMPATIBLE_VERSION: Final = RABBIT_VERSION
 """Whose behaviour clients find here. Some of RabbitMQ's own clients talk to no other product, and
 choose what they do by its version; who we are is in `information` and `platform`."""
 

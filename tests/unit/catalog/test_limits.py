@@ -23,7 +23,7 @@ def test_limits_are_read_by_rabbitmqs_names() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
-        ({"max-queue": 1}, "vhost 'v': there is no limit 'max-queue'; known are max-connections, max-queues"),
+        ({"max-queue": 1}, "vhost 'v': there is no limit 'max-queue'; did you mean max-queues?"),
         (
             {"max-queues": "1"},
             "vhost 'v': limit 'max-queues' is '1'; must be an integer (negative: no limit)",

@@ -212,4 +212,4 @@ def test_an_unknown_column_names_the_known_ones(capsys: pytest.CaptureFixture[st
     with pytest.raises(ConfigError, match="column 'nme' is unknown to list-users; known are user, tags, lim"):
         listing.chosen_columns(BY_NOUN["users"], ["user", "nme"])
     assert main.main(["list-queues", "messges"]) == 2
-    assert "known are name, vhost, type" in capsys.readouterr().err
+    assert "did you mean messages?" in capsys.readouterr().err

@@ -18,6 +18,7 @@ STATUS: dict[str, Any] = {
     "events": 1,
     "events_written": 0,
     "events_dropped": 3,
+    "processor_percent": 0.2,
     "cost_percent": 0.5,
 }
 
@@ -63,7 +64,7 @@ def test_stop(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["record", "stop"]) == 0
     assert broker.asked == [{"op": "record-stop"}]
     says = "recorded to /recording, run r, every 50 ms: 1 event, 0 in complete files, 3 dropped; "
-    says += "observing costs 0.5 % of the broker's processor time\n"
+    says += "observing takes 0.2 % of a processor, 0.5 % of what the broker uses\n"
     assert capsys.readouterr().out == says
 
 

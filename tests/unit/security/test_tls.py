@@ -80,12 +80,13 @@ def test_a_context_asks_for_certificates_as_set(files: Path, verify: Verify, mod
         ),
         (
             {"certificate_file": "missing.pem"},
-            "tls_certificate or its key cannot be read: No such file or directory; give files",
+            "tls_certificate names {files}/missing.pem, which cannot be read: No such file or directory",
         ),
         ({"certificate_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
         ({"key_file": "empty.pem"}, "tls_certificate and its key cannot be used: "),
         ({"ca_file": "empty.pem"}, "tls_ca holds no certificate: "),
-        ({"ca_file": "missing.pem"}, "tls_ca cannot be read: No such file or directory"),
+        ({"key_file": "missing.pem"}, "tls_key names {files}/missing.pem, which cannot be read: No such"),
+        ({"ca_file": "missing.pem"}, "tls_ca names {files}/missing.pem, which cannot be read: No such"),
     ],
 )
 def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], text: str) -> None:
@@ -96,7 +97,7 @@ def test_bad_settings_name_the_one_to_mend(files: Path, others: dict[str, Any], 
     }
     with pytest.raises(ConfigError) as caught:
         server_context(settings(files, **given))
-    assert str(caught.value).startswith(text)
+    assert str(caught.value).startswith(text.format(files=files))
 
 
 def test_a_key_with_a_password_is_refused_and_not_asked_for(files: Path) -> None:

@@ -80,7 +80,7 @@ def test_what_the_system_refuses_is_told_with_the_path(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match=r"missing/data: the data folder cannot be used: No such file"):
         open_data_folder(DISK, str(tmp_path / "missing" / "data"), "us")
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match="cannot be used"):
+    with pytest.raises(StorageError, match=r"file: the data folder cannot be here: this is a file; name a"):
         open_data_folder(DISK, str(tmp_path / "file"), "us")
 
 
