@@ -21,9 +21,13 @@ Parts = tuple[bytes, bytes]
 
 
 class PartialDelivery:
-    """A multi-frame delivery of the peer that has begun and not ended."""
+    """A multi-frame delivery of the peer that has begun and not ended.
 
-    __slots__ = ("chunks", "delivery_id", "message_format", "settled", "size_bytes", "tag")
+    Attributes:
+        held_bytes: of it, as `Unfinished` counts.
+    """
+
+    __slots__ = ("chunks", "delivery_id", "held_bytes", "message_format", "settled", "size_bytes", "tag")
 
     def __init__(self, first: Transfer) -> None:
         assert first.delivery_id is not None
@@ -33,6 +37,7 @@ class PartialDelivery:
         self.settled = bool(first.settled)
         self.chunks: list[bytes] = []
         self.size_bytes = 0
+        self.held_bytes = 0
 
     def check_continuation(self, transfer: Transfer) -> None:
         """Refuse a continuation that contradicts the first frame (2.7.5).

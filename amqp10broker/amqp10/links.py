@@ -340,6 +340,8 @@ class Links:
         """The session has ended, and its links with it."""
         for link in list(self.by_handle.values()):
             link.state = LinkState.DETACHED
+            if type(link) is ReceiverLink:
+                self._in.drop_partial(link)
         self.by_handle.clear()
         self.by_remote.clear()
 

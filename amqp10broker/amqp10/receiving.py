@@ -12,6 +12,7 @@ from amqp10broker.amqp10.faults import message_too_large, over_limit
 from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import ReceiverSettleMode, SenderSettleMode, Transfer
 from amqp10broker.amqp10.transfer import TransferRun
+from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.amqp10.windows import IncomingWindow
 
 
@@ -23,10 +24,11 @@ class Inbound:
         grants: links whose credit was topped up and whose peer has not been told.
     """
 
-    __slots__ = ("_window", "grants", "unsettled")
+    __slots__ = ("_unfinished", "_window", "grants", "unsettled")
 
-    def __init__(self, window: IncomingWindow) -> None:
+    def __init__(self, window: IncomingWindow, unfinished: Unfinished) -> None:
         self._window = window
+        self._unfinished = unfinished
         self.unsettled: dict[int, ReceiverLink] = {}
         self.grants: dict[ReceiverLink, None] = {}
 
@@ -135,7 +137,7 @@ class Inbound:
         if transfer.aborted:
             # "Aborted messages SHOULD be discarded by the recipient ... An aborted message is
             # implicitly settled" (2.7.5). It used its credit all the same.
-            link.partial = None
+            self._end_partial(link, partial)
             self._drop_delivery(link, partial)
             return
         partial.add(payload)
@@ -143,8 +145,9 @@ class Inbound:
             raise message_too_large(partial.size_bytes, link.max_message_size)
         if transfer.more:
             link.partial = partial
+            partial.held_bytes += self._unfinished.keep(len(payload))
             return
-        link.partial = None
+        self._end_partial(link, partial)
         if transfer.resume:
             # "The receiver MUST ignore resumed deliveries that are not in its local unsettled map"
             # (2.7.5), and we keep none across a detach.
@@ -163,6 +166,11 @@ class Inbound:
                 partial.message_format or 0,
             )
         )
+
+    def _end_partial(self, link: ReceiverLink, partial: PartialDelivery) -> None:
+        link.partial = None
+        self._unfinished.free(partial.held_bytes)
+        partial.held_bytes = 0
 
     def _drop_delivery(self, link: ReceiverLink, partial: PartialDelivery) -> None:
         link.credit.receive(1)
@@ -183,11 +191,16 @@ class Inbound:
 
     def drop(self, link: ReceiverLink) -> None:
         """The link is gone: forget what is unsettled on it."""
-        link.partial = None
+        self.drop_partial(link)
         unsettled = self.unsettled
         for number in [number for number, owner in unsettled.items() if owner is link]:
             del unsettled[number]
         self.grants.pop(link, None)
+
+    def drop_partial(self, link: ReceiverLink) -> None:
+        """Nothing more comes on the link: forget the delivery that is not whole."""
+        if link.partial is not None:
+            self._end_partial(link, link.partial)
 
 
 def head_of_run(run: TransferRun, count: int) -> TransferRun:

@@ -52,6 +52,7 @@ from amqp10broker.amqp10.serial import diff, limit_left
 from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
 from amqp10broker.amqp10.settling import Settling
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
+from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.amqp10.windows import OUTGOING_WINDOW, IncomingWindow, OutgoingWindow
 
 ROLE_SENDER: Final = False
@@ -79,6 +80,7 @@ class Session:
         handle_max: int,
         frame_size_max: int,
         window_closed: bool = False,
+        unfinished: Unfinished | None = None,
     ) -> None:
         """Make an unmapped session end.
 
@@ -88,6 +90,8 @@ class Session:
             handle_max: largest handle we accept, 0 .. 2**32 - 1.
             frame_size_max: bytes, the largest frame that the *peer* takes.
             window_closed: begin with the incoming-window held closed (an alarm is on).
+            unfinished: what the sessions of this connection hold of deliveries that are not whole; None:
+                there is no bound.
         """
         self.channel = channel
         self.state = SessionState.UNMAPPED
@@ -98,7 +102,7 @@ class Session:
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
         self._output = Output(channel)
         self._write = self._output.write
-        self._in = Inbound(self.incoming)
+        self._in = Inbound(self.incoming, unfinished or Unfinished())
         self._out = Outbound(self.outgoing, self._output, channel, frame_size_max)
         self.unsettled_in = self._in.unsettled
         self.unsettled_out = self._out.unsettled

@@ -11,7 +11,7 @@ template.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from struct import Struct
 from typing import Any, Final
 
@@ -204,3 +204,14 @@ class TransferTemplate:
 def delivery_tag(key: int) -> bytes:
     """The tag that stands for a delivery key: 4 bytes big-endian, 8 above 2**32 - 1."""
     return key.to_bytes(4 if key <= 0xFFFF_FFFF else 8, "big")
+
+
+def payload_bytes(items: Sequence[object]) -> int:
+    """Payload of the transfers among frame bodies."""
+    total = 0
+    for item in items:
+        if type(item) is TransferRun:
+            total += sum(map(len, item.payloads))
+        elif type(item) is TransferFrame:
+            total += len(item.payload)
+    return total

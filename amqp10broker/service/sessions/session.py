@@ -28,6 +28,7 @@ from amqp10broker.amqp10.events import (
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Begin, SenderSettleMode
 from amqp10broker.amqp10.session import Session
+from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.management.caller import Caller
@@ -77,6 +78,7 @@ class BrokerSession:
         *,
         frame_size_max: int,
         alarm: bool,
+        unfinished: Unfinished | None = None,
     ) -> None:
         """Answer a client's begin.
 
@@ -86,6 +88,7 @@ class BrokerSession:
             context: the broker around this session.
             frame_size_max: bytes, the largest frame the client takes.
             alarm: an alarm is on, publishers are to be held back.
+            unfinished: what sessions of this connection hold of deliveries that are not whole.
         """
         self._context = context
         flow = context.flow_for(None)
@@ -95,6 +98,7 @@ class BrokerSession:
             handle_max=context.config.link_max_per_session - 1,
             frame_size_max=frame_size_max,
             window_closed=alarm,
+            unfinished=unfinished,
         )
         self.session.receive_begin(channel, begin)
         self.session.begin()
