@@ -77,14 +77,18 @@ class Amqp091Error(Exception):
         text: a sentence for the person who reads the peer's log, without the name of the code.
         class_id: class of the method that failed, 0 if none did.
         method_id: the method that failed, 0 if none did.
+        queue: the queue that is concerned, for the log, where the method does not name it.
     """
 
-    def __init__(self, code: ReplyCode, text: str, class_id: int = 0, method_id: int = 0) -> None:
+    def __init__(
+        self, code: ReplyCode, text: str, class_id: int = 0, method_id: int = 0, *, queue: str | None = None
+    ) -> None:
         super().__init__(f"{code.name} - {text}")
         self.code = code
         self.text = text
         self.class_id = class_id
         self.method_id = method_id
+        self.queue = queue
 
     @property
     def reply_text(self) -> str:

@@ -72,10 +72,12 @@ class Link:
         peer_max_message_size: bytes the peer takes; 0 for no limit.
         peer_available: `available` of the peer's last flow, None if it never said.
         peer_properties: `properties` of the peer's last flow that had any.
+        address: of the node at our end; None for an anonymous terminus, and for a coordinator.
         app: what the owner of the session keeps with the link.
     """
 
     __slots__ = (
+        "address",
         "app",
         "handle",
         "name",
@@ -100,6 +102,7 @@ class Link:
         self.peer_max_message_size = 0
         self.peer_available: int | None = None
         self.peer_properties: Any = None
+        self.address: Any = None
         self.app: Any = None
 
     def move(self, step: LinkInput) -> None:

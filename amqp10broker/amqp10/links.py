@@ -39,7 +39,17 @@ class Links:
         by_remote: the peer's handle -> link.
     """
 
-    __slots__ = ("_channel", "_flush", "_in", "_out", "_output", "by_handle", "by_remote", "handle_max")
+    __slots__ = (
+        "_channel",
+        "_flush",
+        "_in",
+        "_out",
+        "_output",
+        "_told",
+        "by_handle",
+        "by_remote",
+        "handle_max",
+    )
 
     def __init__(
         self,
@@ -49,6 +59,7 @@ class Links:
         inbound: Inbound,
         outbound: Outbound,
         flush: Callable[[], None],
+        told: Callable[[SenderLink | ReceiverLink, AmqpError, bool], None],
     ) -> None:
         """Make empty tables.
 
@@ -59,12 +70,15 @@ class Links:
             inbound: the receiving half of the session.
             outbound: the sending half.
             flush: writes the outcomes decided so far; they must stand before a detach.
+            told: called with each error that goes to the peer with a detach, and whether its attach was
+                refused with it.
         """
         self._channel = channel
         self._output = output
         self._in = inbound
         self._out = outbound
         self._flush = flush
+        self._told = told
         self.handle_max = handle_max
         self.by_handle: dict[int, SenderLink | ReceiverLink] = {}
         self.by_remote: dict[int, SenderLink | ReceiverLink] = {}
@@ -189,6 +203,7 @@ class Links:
         link.remote_handle = attach.handle
         link.remote_attach = attach
         link.peer_max_message_size = attach.max_message_size or 0
+        link.address = getattr(attach.source if type(link) is SenderLink else attach.target, "address", None)
         self.by_remote[attach.handle] = link
         if type(link) is ReceiverLink:
             link.credit.delivery_count = attach.initial_delivery_count or 0
@@ -237,9 +252,11 @@ class Links:
         assert asked is not None
         resuming = bool(asked.unsettled) or asked.incomplete_unsettled
         if type(link) is ReceiverLink:
+            link.address = getattr(target, "address", None)
             link.max_message_size = max_message_size
             link.credit.limit = credit_limit
         else:
+            link.address = getattr(source, "address", None)
             initial_delivery_count = link.credit.delivery_count
         self._output.write(
             Attach(
@@ -280,7 +297,8 @@ class Links:
                 initial_delivery_count=link.credit.delivery_count if sender else None,
             )
         )
-        self.detach(link, error)
+        self._detach(link, error, closed=True)
+        self._told(link, error, True)
 
     def detach(
         self, link: SenderLink | ReceiverLink, error: AmqpError | None = None, *, closed: bool = True
@@ -290,6 +308,14 @@ class Links:
         Returns:
             Key and message of each delivery that was handed over and not begun.
         """
+        unsent = self._detach(link, error, closed=closed)
+        if error is not None:
+            self._told(link, error, False)
+        return unsent
+
+    def _detach(
+        self, link: SenderLink | ReceiverLink, error: AmqpError | None, *, closed: bool
+    ) -> list[tuple[int, Parts]]:
         self._flush()
         link.move(LinkInput.SEND_DETACH)
         self._output.write(Detach(handle=link.handle, closed=closed, error=to_error(error)))

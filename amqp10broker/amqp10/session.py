@@ -70,6 +70,8 @@ class Session:
         unsettled_in: delivery-id -> link, deliveries received and not settled by us.
         unsettled_out: delivery-id -> (link, key), deliveries sent and not settled by the peer.
         remote_begin: the peer's begin, None before it.
+        on_fault: called with each error that the peer is told, its link (None: the session has ended with
+            it), and whether that link's attach was refused.
     """
 
     def __init__(
@@ -98,6 +100,7 @@ class Session:
         self.incoming = IncomingWindow(incoming_window, closed=window_closed)
         self.outgoing = OutgoingWindow()
         self.remote_begin: Begin | None = None
+        self.on_fault: Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None] | None = None
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
         self._output = Output(channel)
@@ -107,7 +110,9 @@ class Session:
         self.unsettled_in = self._in.unsettled
         self.unsettled_out = self._out.unsettled
         self._settling = Settling(channel, self._output, self.unsettled_in, self.unsettled_out)
-        self._links = Links(channel, handle_max, self._output, self._in, self._out, self._settling.flush)
+        self._links = Links(
+            channel, handle_max, self._output, self._in, self._out, self._settling.flush, self._told
+        )
         # The session is one door; behind it each part does its own work.
         self.attach = self._links.attach
         self.accept_link = self._links.accept
@@ -211,6 +216,12 @@ class Session:
             self._move(SessionInput.SEND_END)
         self._write(End(error=to_error(error)))
         self._links.forget_all()
+        if error is not None:
+            self._told(None, error, False)
+
+    def _told(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
+        if self.on_fault is not None:
+            self.on_fault(link, error, refused)
 
     # --- frames in --------------------------------------------------------------------------------
 

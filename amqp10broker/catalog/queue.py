@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final, Protocol
 
+from amqp10broker.catalog.last_error import LastError
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
@@ -118,7 +119,7 @@ class QueueHost(Protocol):
 class DeclaredQueue:
     """One queue. Compared by identity: one that was deleted and declared anew is another queue.
 
-    `effective` alone changes, and `VirtualHost` changes it.
+    Only `effective` changes, which `VirtualHost` changes, and `last_error`.
 
     Attributes:
         name: unique in the virtual host.
@@ -131,6 +132,7 @@ class DeclaredQueue:
         handle: where its letters go.
         effective: what counts for it now, policies included.
         number, declaration_id: as in its `QueueSpec`.
+        last_error: what went wrong last with it, or at a client because of it.
     """
 
     name: str
@@ -144,6 +146,7 @@ class DeclaredQueue:
     effective: Effective = NO_POLICY
     number: int = 0
     declaration_id: str = ""
+    last_error: LastError | None = None
 
     @property
     def exclusive(self) -> bool:

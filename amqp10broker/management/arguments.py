@@ -33,12 +33,14 @@ class Argument:
         kind: its type.
         default: for requests without it, and those that give null.
         help: what it means, for people.
+        secret: it is not for logs.
     """
 
     name: str
     kind: Kind
     help: str
     default: object = _REQUIRED
+    secret: bool = False
 
     @property
     def required(self) -> bool:

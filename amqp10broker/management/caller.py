@@ -30,6 +30,19 @@ class RecordMaker(Protocol):
         """The record as a definitions file may hold it."""
 
 
+class Report(Protocol):
+    """Tells of operations, for the log."""
+
+    def __call__(self, operation: str, subject: str, refusal: str | None) -> None:
+        """An operation is done, or was refused.
+
+        Args:
+            operation: its name.
+            subject: what it is about, without secrets: ``queue name='orders'``.
+            refusal: why it was refused; None if it is done.
+        """
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """On whose behalf an operation runs.
@@ -41,6 +54,7 @@ class Caller:
         connection: identity of the connection, the owner of exclusive queues.
         node: the broker's name, as answers about queues give it.
         passwords: makes records of passwords; None where they cannot be set.
+        report: told of each operation that changes something; None: nobody is.
     """
 
     catalog: Catalog
@@ -49,6 +63,7 @@ class Caller:
     connection: object
     node: str = "amqp10broker"
     passwords: RecordMaker | None = None
+    report: Report | None = None
 
     def may_configure(self, kind: Kind, name: str) -> None:
         """Check that the user may create and delete it.

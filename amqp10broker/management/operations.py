@@ -8,13 +8,15 @@ doors are the management node of AMQP 1.0 (`amqp_node`) and the command line's l
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Final
 
-from amqp10broker.errors import NotFound
+from amqp10broker.errors import NotFound, PermissionDenied, RefusedError
 from amqp10broker.management import accounts, bindings, definitions, exchanges, limits, policies, queues
-from amqp10broker.management.arguments import Argument, Kind, checked
-from amqp10broker.management.caller import Caller
+from amqp10broker.management.arguments import Argument, Kind, checked, shown
+from amqp10broker.management.caller import Ask, Caller
+from amqp10broker.queues.effects import Answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +59,51 @@ def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
     operation = OPERATIONS.get(name)
     if operation is None:
         raise NotFound(f"operation '{name}'", f"no operation '{name}'; there are {', '.join(OPERATIONS)}")
-    return operation.run(caller, **checked(operation.noun, operation.arguments, given))
+    if caller.report is None or not operation.changes:
+        return operation.run(caller, **checked(operation.noun, operation.arguments, given))
+    try:
+        result = operation.run(caller, **checked(operation.noun, operation.arguments, given))
+    except RefusedError as refusal:
+        _report(caller, operation, given, refusal)
+        raise
+    if isinstance(result, Ask):
+        return replace(result, then=partial(_finish, caller, operation, given, result.then))
+    _report(caller, operation, given)
+    return result
+
+
+def _finish(
+    caller: Caller,
+    operation: Operation,
+    given: Mapping[str, object],
+    then: Callable[[Answer], Any],
+    answer: Answer,
+) -> Any:
+    """The result of an operation that had to ask a queue."""
+    try:
+        result = then(answer)
+    except RefusedError as refusal:
+        _report(caller, operation, given, refusal)
+        raise
+    _report(caller, operation, given)
+    return result
+
+
+def _report(
+    caller: Caller, operation: Operation, given: Mapping[str, object], refusal: RefusedError | None = None
+) -> None:
+    assert caller.report is not None
+    if isinstance(refusal, PermissionDenied):
+        return  # it ends the client's session, which is told by itself
+    named = (
+        f"{argument.name}={shown(value)}"
+        for argument in operation.arguments
+        if argument.kind is Kind.TEXT and not argument.secret
+        # What was refused may be of any type.
+        if isinstance(value := given.get(argument.name), str)
+    )
+    subject = f"{operation.noun} {', '.join(named)}".rstrip()
+    caller.report(operation.name, subject, None if refusal is None else refusal.description)
 
 
 _NAME: Final = Argument("name", Kind.TEXT, "its name")
@@ -75,6 +121,7 @@ _ENDS: Final = (
 _USER: Final = Argument("user", Kind.TEXT, "name of the user")
 _VHOST: Final = Argument("vhost", Kind.TEXT, "name of the virtual host; the caller's own if not given", None)
 _LIMITS: Final = Argument("limits", Kind.TABLE, "by name, as max-connections; a negative number lifts one")
+_PASSWORD: Final = Argument("password", Kind.TEXT, "none: nobody can log in with one", None, secret=True)
 _TAGS: Final = Argument("tags", Kind.TEXTS, "such as administrator or impersonator", ())
 _POLICY: Final = (
     _NAME,
@@ -159,12 +206,12 @@ _TABLE: Final = (
     ),
     Operation(
         "add-user", "user",
-        (_USER, Argument("password", Kind.TEXT, "none: nobody can log in with one", None), _TAGS),
+        (_USER, _PASSWORD, _TAGS),
         accounts.add_user, _ADMINISTRATOR, "Add a user, who may do nothing yet.",
     ),
     Operation(
         "change-password", "user",
-        (_USER, Argument("password", Kind.TEXT, "none: nobody can log in with one", None)),
+        (_USER, _PASSWORD),
         accounts.change_password, _ADMINISTRATOR, "Give a user another password.",
     ),
     Operation(

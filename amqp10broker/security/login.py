@@ -28,6 +28,9 @@ from amqp10broker.security.scram import ScramError, ScramServer
 
 _NONCE_BYTES: Final = 18
 
+UNKNOWN_USER: Final = "unknown user (the name is not shown, it may be a password)"
+"""What the log says instead of a name that no user has."""
+
 
 class Mechanism(Enum):
     """Mechanisms this broker speaks, by their registered names."""
@@ -78,8 +81,9 @@ class Failure:
     """The client is not let in.
 
     Attributes:
-        reason: for the log, never for the client.
-        user: whom it claimed to be, for the log; empty if that is not known.
+        reason: for the log, never for the client. A name that nobody has is not in it: it may be a
+            password that was typed in the place of the name.
+        user: whom it claimed to be, for the log; empty if there is no such user.
     """
 
     reason: str
@@ -293,8 +297,14 @@ class Authentication:
         if right:
             return Success(name)
         if not password:
-            return Failure(f"user '{name}': blank passwords are not accepted", name)
-        return Failure(f"user '{name}': invalid credentials", name)
+            return self._refused(name, "blank passwords are not accepted")
+        return self._refused(name, "invalid credentials")
+
+    def _refused(self, name: str, why: str) -> Failure:
+        """The failure of a client that gave this name, which the log shows only if somebody has it."""
+        if name in self._rules.users:
+            return Failure(f"user '{name}': {why}", name)
+        return Failure(f"{UNKNOWN_USER}: {why}")
 
     def _anonymous(self, response: bytes | None) -> _Steps:
         # What the client says is "trace information" (RFC 4505) and decides nothing.
@@ -325,7 +335,7 @@ class Authentication:
             return Failure(str(error))
         name = server.user
         if server.authzid not in ("", name):
-            return Failure(f"user '{name}' wants to act as another user", name)
+            return self._refused(name, "wants to act as another user")
         record = self._rules.passwords.record(name)
         verifier, real = yield Slow(
             self._rules.passwords.scram_record(name),
@@ -341,14 +351,14 @@ class Authentication:
             why = str(error)
             if not real and record is not None:
                 why += "; the password was never known in plain here, set it anew to use SCRAM"
-            return Failure(f"user '{name}': {why}", name)
+            return self._refused(name, why)
         if not real or self._rules.passwords.record(name) is not record:
-            return Failure(f"user '{name}': the password was changed meanwhile", name)
+            return self._refused(name, "the password was changed meanwhile")
         if self._data_with_outcome:
             return Success(name, final)
         # The client answers with nothing once it has checked that we know its verifier.
         if (yield Challenge(final)):
-            return Failure(f"user '{name}': the last response must be empty", name)
+            return self._refused(name, "the last response must be empty")
         return Success(name)
 
 

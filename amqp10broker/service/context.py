@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowSettings
@@ -33,8 +34,7 @@ class SessionContext:
         new_id: gives a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
         node: the broker's own name, as its open says.
-        on_filter_refused: told of each filter of a source that is not in place: address, name, reason. The
-            client sees in the reply that it is not, and only whoever reads the log can see why.
+        log: of the connection.
     """
 
     catalog: Catalog
@@ -48,11 +48,29 @@ class SessionContext:
     new_id: Callable[[], str]
     volatile: MakeVolatile
     node: str
-    on_filter_refused: Callable[[str | None, str, str], None]
+    log: ClientLog
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """The flow settings for a link of this client with this address."""
         return self.config.flow_for(self.container_id, address)
+
+
+class ClientLog(Protocol):
+    """Where sessions and channels say what went wrong; it adds the connection, and bounds the rate."""
+
+    def warning(self, event: str, **details: Any) -> LastError:
+        """Write a warning.
+
+        Args:
+            event: a short sentence of a closed set.
+            details: where and why: `text` is what the client got, `queue` the queue that is concerned.
+        """
+
+    def noted(self, event: str, **details: Any) -> LastError:
+        """The same for `status` alone: the log says nothing of it."""
+
+    def info(self, event: str, **details: Any) -> None:
+        """Write an entry that names the connection."""
 
 
 class Post(Protocol):

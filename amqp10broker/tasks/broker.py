@@ -31,6 +31,7 @@ from amqp10broker import __version__
 from amqp10broker.alarms import Cause
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.last_error import shown
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
@@ -54,6 +55,7 @@ from amqp10broker.tasks.furnish import (
 from amqp10broker.tasks.keeping import Keeping, opened_keeping
 from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
@@ -99,6 +101,7 @@ class Broker:
         dead_letters: hands on what queues give up, while it runs.
         recordings: of flow events.
         tracing: who is traced.
+        log_limits: how many warnings clients may cause.
     """
 
     clock: WallClock
@@ -143,6 +146,7 @@ class Broker:
         self.watch = Watch(self, meter or SystemMeter())
         self.recordings = Recordings(self)
         self.tracing = Tracing(self)
+        self.log_limits = LogLimits()
         self.stopping = False
         self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
         self._numbers = 0
@@ -213,6 +217,7 @@ class Broker:
                                 listeners.start_soon(accept_forever, self, sock, connections, tls)
                             listeners.start_soon(self.watch.run)
                             listeners.start_soon(self.logins.run)
+                            listeners.start_soon(self.log_limits.run)
                             await listeners.start(serve_admin, self)
                             try:
                                 yield
@@ -230,6 +235,7 @@ class Broker:
                         queues.cancel_scope.cancel()
                 self._queues.finish()
         finally:
+            self.log_limits.finish()
             for sock in (*sockets, *encrypted):
                 sock.close()
         if failure is not None:
@@ -377,6 +383,7 @@ class Broker:
                     "type": queue.type,
                     "durable": queue.durable,
                     **queue.handle.counts(),
+                    "last_error": shown(queue.last_error),
                 }
                 for queue in self.catalog
             ],

@@ -159,12 +159,13 @@ class Channels:
         limit = self._connection.engine.channel_max
         if len(self.by_number) >= limit:
             text = f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
-            self._connection.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10))
+            self._connection.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10), channel=number)
             return None
         try:
             broker.catalog.usage.open_channel(broker.catalog.users.lookup(self._connection.user))
         except RefusedError as refusal:
-            self._connection.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10))
+            error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
+            self._connection.fail(error, channel=number)
             return None
         access = Access(broker.catalog.users, self._connection.user, vhost.name)
         inbox: Mailbox[SessionLetter] = Mailbox()
@@ -180,6 +181,7 @@ class Channels:
             frame_max=self._connection.engine.frame_max,
             new_id=broker.new_id,
             volatile=broker.make_volatile,
+            log=self._connection.log,
         )
         lane = Lane(self._connection.line.writer, inbox, broker.config.writer_buffer_bytes)
         channel = RunningChannel(BrokerChannel(number, context), inbox, lane, self._flow)
@@ -191,7 +193,9 @@ class Channels:
 
     async def _run_channel(self, number: int, channel: RunningChannel) -> None:
         try:
-            await channel.run(self._connection.fail, self._connection.discard)
+            await channel.run(
+                lambda fault: self._connection.fail(fault, channel=number), self._connection.discard
+            )
         except Exception as error:
             self._connection.crash(error)
         finally:

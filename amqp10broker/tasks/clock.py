@@ -11,6 +11,11 @@ _READINGS: Final = 5
 """How often both clocks are read. Whoever is interrupted between the two gets too small a difference."""
 
 
+def utc_text() -> str:
+    """The time of day for people and programs: ``2026-11-22T08:38:47Z``."""
+    return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+
+
 class WallClock:
     """Milliseconds since 1970, that go on as Trio's clock does: never back, and in tests as fast as it."""
 

@@ -32,13 +32,15 @@ from amqp10broker.amqp091.events import (
 )
 from amqp10broker.amqp091.framing import HEARTBEAT
 from amqp10broker.amqp091.items import ContentOpened
+from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp10.heartbeat import IdleTimer
+from amqp10broker.catalog.last_error import shown
 from amqp10broker.errors import NotAllowed, NotFound
-from amqp10broker.security.login import Authentication, Challenge, Crowded, Peer, Step, Success
+from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
 from amqp10broker.tasks.channels091 import Channels
+from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline
-from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.stream import Stream
@@ -47,8 +49,6 @@ if TYPE_CHECKING:
     from amqp10broker.catalog.vhost import VirtualHost
     from amqp10broker.tasks.broker import Broker
     from amqp10broker.tasks.channel import RunningChannel
-
-_log = Log("amqp10broker.connection")
 
 # `flowevents.schema.Reason`, which is not loaded before somebody records; a test holds them together.
 _CREDIT_FLOW: Final = 10
@@ -76,6 +76,7 @@ class Connection091:
         user: authenticated name, empty before.
         engine: the protocol state.
         line: stream, writer and tasks.
+        log: what is logged of it.
     """
 
     protocol = "AMQP 0-9-1"
@@ -98,6 +99,7 @@ class Connection091:
         self._mechanism = ""
         self._no_alarm: trio.Event | None = None
         self.line = Lifeline(stream, first_bytes, broker.config.writer_buffer_bytes)
+        self.log = ConnectionLog(self, broker.log_limits, broker.catalog)
         self.number = number
         self.peer = peer
         self.user = ""
@@ -203,9 +205,8 @@ class Connection091:
                     events = engine.receive(b"")
                 self.flush()
         if limit.cancelled_caught:
-            _log.warning(
-                "handshake timed out", connection=self.number, peer=self.peer, state=engine.state.name
-            )
+            timeout_ms = self._broker.config.handshake_timeout_ms
+            self.log.warning("handshake timed out", state=engine.state.name, timeout_ms=timeout_ms)
             engine.state = ConnectionState.END
 
     def stop_parts(self) -> None:
@@ -271,13 +272,7 @@ class Connection091:
                     self.engine.update_secret_ok()
                 case CloseReceived():
                     if event.code != ReplyCode.REPLY_SUCCESS:
-                        _log.info(
-                            "closed by the client with an error",
-                            connection=self.number,
-                            peer=self.peer,
-                            code=event.code,
-                            text=event.text,
-                        )
+                        self.log.info("closed by the client with an error", code=event.code, text=event.text)
                 case CloseOkReceived():
                     return
                 case ConnectionFailed():
@@ -298,15 +293,15 @@ class Connection091:
                 self.engine.secure(challenge.data)
             case Crowded() as crowded:
                 await self._refuse_login(AmqpHardError(ReplyCode.CONNECTION_FORCED, crowded.reason))
-            case failure:
-                _log.warning("login failed", connection=self.number, peer=self.peer, reason=failure.reason)
-                await self._refuse_login(
-                    AmqpHardError(
-                        ReplyCode.ACCESS_REFUSED,
-                        f"Login was refused using authentication mechanism {self._mechanism}. "
-                        "For details see the broker logfile.",
-                    )
+            case Failure() as failure:
+                text = (
+                    f"Login was refused using authentication mechanism {self._mechanism}. "
+                    "For details see the broker logfile."
                 )
+                fault = AmqpHardError(ReplyCode.ACCESS_REFUSED, text)
+                told = "authentication_failure_close" in self.engine.capabilities
+                self.log.login_failed(failure, text=fault.reply_text if told else None)
+                await self._refuse_login(fault)
 
     async def _refuse_login(self, fault: AmqpHardError) -> None:
         broker = self._broker
@@ -328,14 +323,7 @@ class Connection091:
             return
         self.engine.open_ok()
         self.flush()
-        _log.info(
-            "connection open",
-            connection=self.number,
-            peer=self.peer,
-            user=self.user,
-            vhost=event.vhost,
-            product=str(self.engine.client_properties.get("product", "")),
-        )
+        self.log.info("connection open", product=str(self.engine.client_properties.get("product", "")))
 
     # --- heartbeats -------------------------------------------------------------------------------
 
@@ -364,12 +352,7 @@ class Connection091:
                 line.lane.put([HEARTBEAT])
             if expired:
                 line.end = f"by the broker: missed heartbeats from client, timeout: {heartbeat_s}s"
-                _log.warning(
-                    "missed heartbeats from client",
-                    connection=self.number,
-                    peer=self.peer,
-                    timeout_s=heartbeat_s,
-                )
+                self.log.warning("missed heartbeats from client", timeout_s=heartbeat_s)
                 self.engine.state = ConnectionState.END
                 line.stop()
                 return
@@ -422,22 +405,22 @@ class Connection091:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def fail(self, fault: Amqp091Error) -> None:
-        """Close the connection because the client, or the broker, cannot go on."""
+    def fail(self, fault: Amqp091Error, **details: Any) -> None:
+        """Close the connection because the client, or the broker, cannot go on.
+
+        Args:
+            fault: what the client is told.
+            details: for the log.
+        """
         if self.engine.state is not ConnectionState.RUNNING:
             return
         self.engine.fail(fault)
-        self._log_fault(fault)
+        self._log_fault(fault, **details)
         self.line.stop()
 
     def crash(self, error: Exception) -> None:
         """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
-        _log.error(
-            "connection failed by a fault in the broker",
-            connection=self.number,
-            peer=self.peer,
-            exc_info=error,
-        )
+        self.log.error("connection failed by a fault in the broker", exc_info=error)
         self.fail(AmqpHardError(ReplyCode.INTERNAL_ERROR, f"fault in the broker: {type(error).__name__}"))
         self.line.stop()
 
@@ -455,14 +438,14 @@ class Connection091:
         if out:
             self.line.lane.put([out])
 
-    def _log_fault(self, fault: Amqp091Error) -> None:
+    def _log_fault(self, fault: Amqp091Error, **details: Any) -> None:
         self.line.end = f"by the broker: {fault}"
-        _log.warning(
+        self.log.warning(
             "connection closed by the broker",
-            connection=self.number,
-            peer=self.peer,
             code=int(fault.code),
             text=fault.reply_text,
+            method=method_name(fault.class_id, fault.method_id),
+            **details,
         )
 
     # --- status -----------------------------------------------------------------------------------
@@ -504,6 +487,7 @@ class Connection091:
             "bytes_in": line.bytes_received,
             "bytes_out": line.writer.bytes_sent,
             "writer_waiting_bytes": line.writer.waiting_bytes,
+            "last_error": shown(self.log.last_error),
             "sessions": [],
             "channels": self._channels.status(),
         }

@@ -26,15 +26,16 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
 from amqp10broker.amqp10.transfer import payload_bytes
 from amqp10broker.amqp10.unfinished import Unfinished
+from amqp10broker.catalog.last_error import shown
 from amqp10broker.errors import NotAllowed, RefusedError
 from amqp10broker.security.authorise import Access
-from amqp10broker.security.login import Authentication, Challenge, Crowded, Peer, Step, Success
+from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
+from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline
-from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.membership import Membership
@@ -46,8 +47,6 @@ from amqp10broker.tasks.writer import Lane
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
-
-_log = Log("amqp10broker.connection")
 
 EXCESS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload of transfers that is taken from one connection during an alarm: what a client had given to its
@@ -64,6 +63,7 @@ class Connection10:
         user: authenticated name, empty before.
         engine: the protocol state.
         line: stream, writer and tasks.
+        log: what is logged of it.
     """
 
     protocol = "AMQP 1.0"
@@ -92,6 +92,7 @@ class Connection10:
         self._running = Bound(config.session_max_per_connection)
         self._unfinished = Unfinished(max(config.unfinished_bytes_max, 2 * config.max_message_size_bytes))
         self.line = Lifeline(stream, first_bytes, config.writer_buffer_bytes)
+        self.log = ConnectionLog(self, broker.log_limits, broker.catalog)
         self.number = number
         self.peer = peer
         self.user = ""
@@ -182,9 +183,8 @@ class Connection10:
                     events = engine.receive(b"")
                 self._flush()
         if limit.cancelled_caught:
-            _log.warning(
-                "handshake timed out", connection=self.number, peer=self.peer, state=engine.state.name
-            )
+            timeout_ms = self._broker.config.handshake_timeout_ms
+            self.log.warning("handshake timed out", state=engine.state.name, timeout_ms=timeout_ms)
             engine.state = ConnectionState.END
 
     @property
@@ -217,12 +217,10 @@ class Connection10:
                     self._open(event)
                 case CloseReceived():
                     if event.error is not None:
-                        _log.info(
+                        self.log.info(
                             "closed by the client with an error",
-                            connection=self.number,
-                            peer=self.peer,
                             condition=str(event.error.condition),
-                            description=event.error.description,
+                            text=event.error.description,
                         )
                 case ConnectionFailed():
                     self._log_fault(event.fault)
@@ -280,8 +278,8 @@ class Connection10:
             case Crowded():
                 await self._hold()
                 self.engine.sasl_outcome(SaslCode.SYS_TEMP)
-            case failure:
-                _log.warning("login failed", connection=self.number, peer=self.peer, reason=failure.reason)
+            case Failure() as failure:
+                self.log.login_failed(failure, text="sasl-outcome auth")
                 await self._hold()
                 self.engine.sasl_outcome(SaslCode.AUTH)
 
@@ -312,13 +310,7 @@ class Connection10:
             ),
         )
         self._flush()
-        _log.info(
-            "connection open",
-            connection=self.number,
-            peer=self.peer,
-            user=self.user,
-            container_id=event.performative.container_id,
-        )
+        self.log.info("connection open", container_id=event.performative.container_id)
         timer = IdleTimer(config.idle_timeout_ms, event.performative.idle_time_out, trio.current_time())
         if timer.interval is not None:
             self.line.start_companion(self._keep_alive, timer, timer.interval)
@@ -336,12 +328,11 @@ class Connection10:
             if heartbeat:
                 line.lane.put([HEARTBEAT])
             if expired:
-                self.fail(
-                    AmqpConnectionError(
-                        Condition.RESOURCE_LIMIT_EXCEEDED,
-                        "no frame received from client within idle timeout threshold",
-                    )
+                error = AmqpConnectionError(
+                    Condition.RESOURCE_LIMIT_EXCEEDED,
+                    "no frame received from client within idle timeout threshold",
                 )
+                self.fail(error, timeout_ms=self._broker.config.idle_timeout_ms)
                 return
 
     def _waits_for_session(self) -> bool:
@@ -368,7 +359,7 @@ class Connection10:
             new_id=broker.new_id,
             volatile=broker.make_volatile,
             node=broker.container_id,
-            on_filter_refused=self._log_filter,
+            log=self.log,
         )
         service = BrokerSession(
             event.channel,
@@ -395,7 +386,7 @@ class Connection10:
 
     async def _run_session(self, channel: int, session: RunningSession, counted: bool) -> None:
         try:
-            await session.run(self.fail)
+            await session.run(lambda fault: self.fail(fault, session=channel))
         except Exception as error:
             self.crash(error)
         finally:
@@ -408,22 +399,22 @@ class Connection10:
 
     # --- ends -------------------------------------------------------------------------------------
 
-    def fail(self, fault: AmqpError) -> None:
-        """Close the connection because the peer, or the broker, cannot go on."""
+    def fail(self, fault: AmqpError, **details: Any) -> None:
+        """Close the connection because the peer, or the broker, cannot go on.
+
+        Args:
+            fault: what the client is told.
+            details: for the log.
+        """
         if self.engine.state is not ConnectionState.OPENED:
             return
         self.engine.fail(fault)
-        self._log_fault(fault)
+        self._log_fault(fault, **details)
         self.line.stop()
 
     def crash(self, error: Exception) -> None:
         """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
-        _log.error(
-            "connection failed by a fault in the broker",
-            connection=self.number,
-            peer=self.peer,
-            exc_info=error,
-        )
+        self.log.error("connection failed by a fault in the broker", exc_info=error)
         self.fail(AmqpConnectionError(Condition.INTERNAL_ERROR, f"Session error: {type(error).__name__}"))
         self.line.stop()
 
@@ -457,24 +448,13 @@ class Connection10:
         if out:
             self.line.lane.put([out])
 
-    def _log_filter(self, address: str | None, name: str, reason: str) -> None:
-        _log.warning(
-            "filter is not in place",
-            connection=self.number,
-            peer=self.peer,
-            address=address,
-            filter=name,
-            reason=reason,
-        )
-
-    def _log_fault(self, fault: AmqpError) -> None:
+    def _log_fault(self, fault: AmqpError, **details: Any) -> None:
         self.line.end = f"by the broker: {fault}"
-        _log.warning(
+        self.log.warning(
             "connection closed by the broker",
-            connection=self.number,
-            peer=self.peer,
-            condition=fault.condition,
-            description=fault.description,
+            condition=str(fault.condition),
+            text=fault.description,
+            **details,
         )
 
     # --- status -----------------------------------------------------------------------------------
@@ -498,6 +478,7 @@ class Connection10:
             "bytes_in": line.bytes_received,
             "bytes_out": line.writer.bytes_sent,
             "writer_waiting_bytes": line.writer.waiting_bytes,
+            "last_error": shown(self.log.last_error),
             "sessions": [
                 session_status(session.service, writer_blocked=session.lane.blocked)
                 for _, session in sorted(self._sessions.items())

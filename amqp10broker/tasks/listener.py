@@ -16,6 +16,7 @@ from amqp10broker.security.tls import CertificateUser, certificate_user
 from amqp10broker.security.turns import turn_address
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.connection_log import host_of
 from amqp10broker.tasks.lifeline import READ_BYTES
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import SocketTransport, Stream
@@ -90,7 +91,9 @@ async def accept_forever(
             await trio.sleep(OUT_OF_FILES_PAUSE_S)
             continue
         if len(broker.connections) + len(broker.greetings) >= broker.config.connection_max:
-            _log.warning("connection refused: connection_max is reached", peer=peer_text(address))
+            peer = peer_text(address)
+            maximum = broker.config.connection_max
+            _warn(broker, "connection refused: connection_max is reached", peer, connection_max=maximum)
             sock.close()
             continue
         if broker.logins.turns_away(turn_address(address[0])):
@@ -145,7 +148,7 @@ async def _encrypt(
         finally:
             broker.greetings.discard(scope)
     if not scope.cancelled_caught:
-        _log.warning("TLS handshake failed", peer=peer, reason=reason)
+        _warn(broker, "TLS handshake failed", peer, reason=reason)
     with trio.CancelScope(shield=True):
         await trio.aclose_forcefully(stream)
     return None
@@ -181,7 +184,7 @@ async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) 
             del broker.connections[number]
             broker.tracing.leave(connection)
             if connection.user:
-                _log.info("connection closed", connection=number, peer=peer, reason=connection.end)
+                connection.log.info("connection closed", reason=connection.end)
     except* Exception as group:
         _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=group)
 
@@ -201,7 +204,14 @@ async def _greet(broker: Broker, stream: Stream, number: int, peer: str) -> tupl
             with trio.move_on_after(broker.config.handshake_timeout_ms / 1000) as limit:
                 return await _read_header(broker, stream, number, peer)
             if limit.cancelled_caught:
-                _log.warning("handshake timed out", connection=number, peer=peer, state="START")
+                _warn(
+                    broker,
+                    "handshake timed out",
+                    peer,
+                    connection=number,
+                    state="START",
+                    timeout_ms=broker.config.handshake_timeout_ms,
+                )
         except (trio.BrokenResourceError, trio.ClosedResourceError) as error:
             _log.debug("connection lost before its protocol header", peer=peer, reason=str(error))
         finally:
@@ -228,6 +238,13 @@ async def _read_header(
         # AMQP 1.0's engine reads the header itself, for it has more than one.
         at = 0 if greeting.protocol is Protocol.AMQP_10 else HEADER_BYTES
         return greeting.protocol, data[at:]
+
+
+def _warn(broker: Broker, event: str, peer: str, **details: object) -> None:
+    """Warn of a connection that has not said what it speaks; limited as `ConnectionLog` is before login."""
+    host = host_of(peer)
+    key = ("warnings", host)
+    broker.log_limits.write(_log.warning, key, event, about={"peer": host}, peer=peer, **details)
 
 
 def peer_text(address: tuple[str, int]) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -39,6 +40,8 @@ _log = Log("amqp10broker.admin")
 
 ANSWER_S: Final = 8.0
 """How long a queue may take; less than the command line waits, so that it hears which queue it was."""
+BY_ADMIN_SOCKET: Final = "admin socket"
+"""Who did it, in the log: the machine's owner, the only one who reaches the socket."""
 _OF_NO_VHOST: Final = frozenset({"user", "permission", "vhost", "definitions"})
 """Nouns of operations that name their virtual host themselves, or need none."""
 
@@ -67,13 +70,15 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
     if name == "declare-queue":
         _refuse_slip(given)
     passwords = await _made_in_thread(broker.passwords, _passwords_in(name, given))
+    found = _vhost(broker, name, vhost)
     caller = Caller(
         catalog=broker.catalog,
-        vhost=_vhost(broker, name, vhost),
+        vhost=found,
         access=None,
         connection=broker,
         node=broker.container_id,
         passwords=passwords,
+        report=partial(_log_operation, found),
     )
     result = perform(caller, name, given)
     if isinstance(result, Ask):
@@ -81,8 +86,6 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
     follow = _FOLLOWED_BY.get(name)
     if follow is not None:
         follow(broker, given)
-    if OPERATIONS[name].changes:
-        _log.info("operation", name=name)  # without arguments: there are passwords among them
     return result
 
 
@@ -92,6 +95,14 @@ def _refuse_slip(given: Mapping[str, Any]) -> None:
     slip = misspelt(arguments) if isinstance(arguments, dict) else None
     if slip is not None:
         raise InvalidArgument("queue", f"no queue knows argument '{slip[0]}'; did you mean {slip[1]}?")
+
+
+def _log_operation(vhost: VirtualHost, operation: str, subject: str, refusal: str | None) -> None:
+    details = {"operation": operation, "object": subject, "vhost": vhost.name, "by": BY_ADMIN_SOCKET}
+    if refusal is None:
+        _log.info("operation", **details)
+    else:
+        _log.warning("operation refused", **details, text=refusal)
 
 
 async def ask_queue(ask: Ask) -> Any:
@@ -129,6 +140,15 @@ def close_connection(broker: Broker, number: int, reason: str) -> None:
     connection = broker.connections.get(number)
     if connection is None:
         raise NotFound(f"connection {number}", f"no connection {number}")
+    _log.info(
+        "operation",
+        operation="close-connection",
+        object=f"connection {number}",
+        by=BY_ADMIN_SOCKET,
+        peer=connection.peer,
+        user=connection.user,
+        reason=reason,
+    )
     connection.close(reason)
 
 

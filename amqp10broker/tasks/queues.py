@@ -13,11 +13,13 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 import trio
 
 from amqp10broker.alarms import Cause
+from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.service.forwarding import Destination
+from amqp10broker.tasks.clock import utc_text
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue import RunningQueue
@@ -168,6 +170,7 @@ class Queues:
         except Exception as error:
             durable = self.keeping is not None and spec.number
             what = "stays down until the broker is started again" if durable else "is gone"
+            self._note(spec, error)
             _log.error(
                 f"quorum queue failed by a fault in the broker and {what}",
                 queue=spec.name,
@@ -229,6 +232,7 @@ class Queues:
                 keeping.failed(fault)
                 return
             what = "is gone" if keeping is None else "stays down"
+            self._note(spec, error)
             _log.error(
                 f"stream failed by a fault in the broker and {what}",
                 queue=spec.name,
@@ -251,6 +255,16 @@ class Queues:
             store=store,
             now_ms=self._broker.clock.now_ms(),
         )
+
+    def _note(self, spec: QueueSpec, error: Exception) -> None:
+        """A fault of ours in a queue is its last error, if it stays or begins again."""
+        vhost = self._broker.catalog.find_vhost(spec.vhost)
+        declared = None if vhost is None else vhost.find(spec.name)
+        if declared is not None:
+            text = f"{type(error).__name__}; the log has its cause"
+            declared.last_error = LastError(
+                utc_text(), "queue failed by a fault in the broker", {"text": text}
+            )
 
     def _forget(self, spec: QueueSpec, running: Running) -> None:
         """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
@@ -280,6 +294,7 @@ class Queues:
                 often = len(faults) == RESTARTS_MAX and now - faults[0] < RESTARTS_S
                 faults.append(now)
                 what = "is gone" if store is None else "stays down" if often else "begins again"
+                self._note(spec, error)
                 _log.error(
                     f"queue failed by a fault in the broker and {what}",
                     queue=spec.name,

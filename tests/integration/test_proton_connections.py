@@ -104,7 +104,8 @@ def test_silent_client_is_closed(start_broker: StartBroker, clients: Any, queue:
     broker.wait_for_log(
         "connection closed by the broker",
         condition="amqp:resource-limit-exceeded",
-        description="no frame received from client within idle timeout threshold",
+        text="no frame received from client within idle timeout threshold",
+        timeout_ms=4000,
     )
     assert silent.wait_closed()[0] == "amqp:resource-limit-exceeded"
 

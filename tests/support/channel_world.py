@@ -37,6 +37,7 @@ from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.tasks.channel import contents_of, split
+from tests.support.client_log import ClientLog
 from tests.support.surroundings import make_catalog
 
 BUDGET_BYTES = 65_536
@@ -224,6 +225,7 @@ class WorldConnection:
         channels: as the connection's reader knows them.
         fault: the error that closed the connection.
         waiting: items that the reader has not given to channels yet.
+        log: what was logged of it.
     """
 
     def __init__(
@@ -242,6 +244,7 @@ class WorldConnection:
         self.impersonator = impersonator
         self.channels: dict[int, WorldChannel] = {}
         self.fault: AmqpHardError | None = None
+        self.log = ClientLog()
         self.waiting: deque[Item] = deque()
         self.reader = FrameReader(frame_max, content_bytes_max=world.config.max_message_size_bytes)
 
@@ -330,6 +333,7 @@ class WorldChannel:
             frame_max=connection.frame_max,
             new_id=world.new_id,
             volatile=world.make_volatile,
+            log=connection.log,
         )
         self.service = BrokerChannel(self.number, context)
 

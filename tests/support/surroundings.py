@@ -12,6 +12,7 @@ from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import SessionContext
+from tests.support.client_log import ClientLog
 
 MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
 
@@ -52,5 +53,5 @@ def make_context(
         new_id=new_id,
         volatile=volatile,
         node="amqp10broker",
-        on_filter_refused=lambda address, name, reason: None,
+        log=ClientLog(),
     )

@@ -12,11 +12,11 @@ __all__ = ["LogRecorder", "log", "verify_passwords_at_once"]
 
 MODULES = (
     "broker",
-    "connection10",
-    "connection091",
+    "connection_log",
     "dead_letter",
     "lifeline",
     "listener",
+    "log_limits",
     "login",
     "queues",
 )

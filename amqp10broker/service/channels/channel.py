@@ -25,7 +25,9 @@ from amqp10broker.amqp091.items import (
     MethodFrame,
     PublishRun,
 )
+from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp091.methods import Method
+from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.errors import RefusedError
@@ -77,6 +79,7 @@ class BrokerChannel:
         publishing: contents of the client.
         consuming: its consumers and what it holds.
         acknowledging: what it decides on that.
+        last_error: what the client was told last that went wrong.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -96,9 +99,11 @@ class BrokerChannel:
         self._request: RequestRef | None = None
         self._paused = False
         self._committing = False
-        self._in_hand = (0, 0)
         self._opened: ContentOpened | None = None
         self._unwanted: ContentOpened | None = None
+        # Whose fault it is if something is refused.
+        self._in_hand: Method | type[Method] = methods.ChannelOpen
+        self.last_error: LastError | None = None
         flow = CreditFlowSettings.of(context.config)
         self._received = Receiver(flow)
         self._reset()
@@ -251,7 +256,7 @@ class BrokerChannel:
     # --- frames -----------------------------------------------------------------------------------
 
     def _on_item(self, item: object) -> None:
-        self._in_hand = _ids_of(item)
+        self._in_hand = _method_of(item)
         if self.state is not ChannelState.OPEN:
             self._on_item_while_closed(item)
             return
@@ -295,7 +300,7 @@ class BrokerChannel:
     def _name_method(self, error: Amqp091Error) -> None:
         """Put the method that failed into an error that does not name it yet."""
         if not error.class_id:
-            error.class_id, error.method_id = self._in_hand
+            error.class_id, error.method_id = self._in_hand.CLASS_ID, self._in_hand.METHOD_ID
 
     def _fail(self, error: Amqp091Error) -> None:
         self._name_method(error)
@@ -305,6 +310,17 @@ class BrokerChannel:
         self._give_everything_back()
         self.state = ChannelState.CLOSING
         self.write(methods.ChannelClose(int(error.code), error.reply_text, error.class_id, error.method_id))
+        self.warn(
+            "channel closed by the broker",
+            method=method_name(error.class_id, error.method_id),
+            queue=error.queue or getattr(self._in_hand, "queue", None) or None,
+            code=int(error.code),
+            text=error.reply_text,
+        )
+
+    def warn(self, event: str, **details: Any) -> None:
+        """Log what the client is told that went wrong, and remember it."""
+        self.last_error = self.context.log.warning(event, channel=self.number, **details)
 
     def _on_item_while_closed(self, item: object) -> None:
         if type(item) is PublishRun:
@@ -325,7 +341,9 @@ class BrokerChannel:
             self.state = ChannelState.OPEN
             self.write(methods.ChannelOpenOk())
         elif not isinstance(method, methods.ChannelCloseOk):
-            raise AmqpHardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'", *self._in_hand)
+            error = AmqpHardError(ReplyCode.CHANNEL_ERROR, "expected 'channel.open'")
+            self._name_method(error)
+            raise error
 
     def _end(self) -> None:
         self.state = ChannelState.CLOSED
@@ -469,16 +487,16 @@ def _not_for_a_server(method: Method) -> AmqpHardError:
     )
 
 
-def _ids_of(item: object) -> tuple[int, int]:
-    """Class and method of what the client sent."""
+def _method_of(item: object) -> Method | type[Method]:
+    """What the client sent; of contents and acknowledgements in runs only the kind."""
     if type(item) is PublishRun:
-        return methods.BasicPublish.CLASS_ID, methods.BasicPublish.METHOD_ID
+        return methods.BasicPublish
     if type(item) is AckRun:
-        return methods.BasicAck.CLASS_ID, methods.BasicAck.METHOD_ID
+        return methods.BasicAck
     assert isinstance(item, MethodFrame | Content | ContentOpened | ContentTooLarge), (
         f"no channel handles {item!r}"
     )
-    return item.method.CLASS_ID, item.method.METHOD_ID
+    return item.method
 
 
 _HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {

@@ -9,7 +9,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
-from amqp10broker.service.context import MakeVolatile, Post
+from amqp10broker.service.context import ClientLog, MakeVolatile, Post
 
 __all__ = ["ChannelContext", "Post"]
 
@@ -30,6 +30,7 @@ class ChannelContext:
         frame_max: bytes, the largest frame the client takes.
         new_id: gives a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
+        log: of the connection.
     """
 
     vhost: VirtualHost
@@ -43,3 +44,4 @@ class ChannelContext:
     frame_max: int
     new_id: Callable[[], str]
     volatile: MakeVolatile
+    log: ClientLog

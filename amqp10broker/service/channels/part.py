@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
@@ -41,6 +41,9 @@ class Channel(Protocol):
         then: Callable[[Answer], None],
     ) -> None:
         """Ask a queue and handle nothing else until it has answered."""
+
+    def warn(self, event: str, **details: Any) -> None:
+        """Log what the client is told that went wrong, and remember it."""
 
     def pause(self) -> None:
         """Handle nothing more until `resume`."""

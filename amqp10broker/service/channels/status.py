@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqp10broker.catalog.last_error import shown
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting
@@ -44,6 +45,7 @@ def channel_status(
             }
             for consumer in consuming.consumers.values()
         ],
+        "last_error": shown(channel.last_error),
         **why_channel_waits(channel, writer_blocked=writer_blocked, holds_reader=holds_reader).document(),
     }
 

@@ -155,7 +155,7 @@ class Subscribing:
             return
         if consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
             consuming.cancel(consumer.tag)
-            self._channel.write(methods.BasicCancel(consumer.tag, True))
+            self._tell_cancelled(consumer, "consumer cancelled: it held deliveries for too long")
             return
         allowed_ms = consumer.timeout_ms
         if allowed_ms is None:
@@ -164,6 +164,7 @@ class Subscribing:
             ReplyCode.PRECONDITION_FAILED,
             f"delivery acknowledgement on channel {self._channel.number} timed out. Timeout value used: "
             f"{allowed_ms} ms. Acknowledge sooner, or set x-consumer-timeout of the consumer or its queue",
+            queue=consumer.queue.name,
         )
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
@@ -180,8 +181,20 @@ class Subscribing:
             self._channel.resume()
             # Deleted a moment ago. One of that name that is there now is another queue.
             raise not_found(effect.queue, self._context.vhost.name)
-        if consumer is not None and lasted and consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
+        if consumer is not None and lasted and consumer.tag:
+            self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
+
+    def _tell_cancelled(self, consumer: Consumer, event: str) -> None:
+        """Tell of a consumer that is there no more: the client, if it wants to know, and the log."""
+        told = CANCEL_NOTIFY in self._context.capabilities
+        if told:
             self._channel.write(methods.BasicCancel(consumer.tag, True))
+        self._channel.warn(
+            event,
+            consumer=consumer.tag,
+            queue=consumer.queue.name,
+            text="basic.cancel" if told else None,
+        )
 
     def close(self) -> None:
         """The channel is over. May be called twice."""

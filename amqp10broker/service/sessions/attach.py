@@ -192,7 +192,10 @@ def _filter_set(source: Source, context: SessionContext) -> FilterSet:
 
     found = from_amqp10(source.filter)
     for refusal in found.refused:
-        context.on_filter_refused(source.address, refusal.name, refusal.reason)
+        # The client sees in the reply that it is not, and only whoever reads the log can see why.
+        context.log.warning(
+            "filter is not in place", address=source.address, filter=refusal.name, reason=refusal.reason
+        )
     return found
 
 

@@ -22,6 +22,7 @@ from amqp10broker.amqp10.link import SenderLink
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.config import FlowSettings
@@ -29,7 +30,7 @@ from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Credit, GiveBack, Settle, Unsubscribe, Verdict
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Settled, TimedOut
-from amqp10broker.service.context import Post
+from amqp10broker.service.context import ClientLog, Post
 from amqp10broker.service.sessions.outcomes import Decision
 
 ANSWERS_OWED_MAX: Final = 256
@@ -60,6 +61,7 @@ class Consumer:
         queue_delivery_count: as the queue counts, up to what was written to the client.
         in_flight: a request to the queue has no answer yet.
         settled: deliveries on which the client has decided, in all.
+        last_error: why deliveries were taken back from it last.
     """
 
     __slots__ = (
@@ -68,6 +70,7 @@ class Consumer:
         "_asked",
         "_epoch",
         "_expired",
+        "_log",
         "_owed",
         "_post",
         "_renew_at",
@@ -82,6 +85,7 @@ class Consumer:
         "default_verdict",
         "exclusive_queue",
         "in_flight",
+        "last_error",
         "link",
         "queue",
         "queue_credit",
@@ -104,10 +108,12 @@ class Consumer:
         *,
         default_verdict: Verdict,
         exclusive_queue: bool,
+        log: ClientLog,
     ) -> None:
         is_quorum = queue.type == QueueType.QUORUM
         self._session = session
         self._post = post
+        self._log = log
         # A stream keeps the encoding of AMQP 1.0, and no two of its deliveries have the same head.
         self._stream = queue.type == QueueType.STREAM
         self.link = link
@@ -123,6 +129,7 @@ class Consumer:
         self.in_flight = False
         self.seen = 0
         self.settled = 0
+        self.last_error: LastError | None = None
         self._returned = 0
         self._unsent = 0
         self._epoch = 0
@@ -260,6 +267,14 @@ class Consumer:
     def _on_timed_out(self, keys: Sequence[int]) -> None:
         """The queue has taken deliveries back. The client hears so, and still settles them."""
         expired = frozenset(keys)
+        self.last_error = self._log.warning(
+            "deliveries taken back: the consumer held them for too long",
+            link=self.link.name,
+            address=self.address,
+            queue=self.queue.name,
+            deliveries=len(expired),
+            text="released",
+        )
         self._expired.update(self._session.tell_sent(self.link, expired, RELEASED))
         never_sent = self._session.discard(self.link, expired)
         if never_sent:

@@ -18,6 +18,7 @@ from amqp10broker.amqp10.link import ReceiverLink
 from amqp10broker.amqp10.performatives import ReceiverSettleMode, Rejected
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.config import FlowSettings
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
@@ -47,6 +48,7 @@ class Publisher:
         address: as the client attached it, None for an anonymous terminus.
         settings: the flow settings in force for it.
         exclusive_queue: delete the queue with the link (a dynamic target).
+        last_error: of the last message that was rejected.
     """
 
     __slots__ = (
@@ -61,6 +63,7 @@ class Publisher:
         "address",
         "exchange",
         "exclusive_queue",
+        "last_error",
         "link",
         "queue",
         "ref",
@@ -101,6 +104,7 @@ class Publisher:
         self.address = address
         self.settings = settings
         self.exclusive_queue = exclusive_queue
+        self.last_error: LastError | None = None
         if queue is not None:
             post(queue.handle, AttachPublisher(ref))
 
@@ -235,7 +239,7 @@ class Publisher:
         except AmqpDeliveryError as error:
             if settled:
                 raise AmqpLinkError(error.condition, error.description, {"delivery-tag": tag}) from error
-            self._answer([delivery_id], Rejected(error=to_error(error)))
+            self._answer([delivery_id], self._rejected(error))
             return None
         key = (exchange, routing_key)
         reader = self._readers.get(key)
@@ -297,7 +301,7 @@ class Publisher:
                 f"queue '{effect.queue}' is unavailable",
                 {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("unavailable")},
             )
-            outcome = Rejected(error=to_error(unavailable))
+            outcome = self._rejected(unavailable, effect.queue)
         self._on_refused(effect, outcome)
 
     def on_rejected(self, effect: Refused) -> None:
@@ -307,7 +311,17 @@ class Publisher:
             f"queue '{effect.queue}' exceeded maximum length",
             {Symbol("queue"): effect.queue, Symbol("reason"): Symbol("maxlen")},
         )
-        self._on_refused(effect, Rejected(error=to_error(full)))
+        self._on_refused(effect, self._rejected(full, effect.queue))
+
+    def _rejected(self, error: AmqpDeliveryError, queue: str | None = None) -> Rejected:
+        self.last_error = self._context.log.noted(
+            "message rejected",
+            link=self.link.name,
+            queue=queue,
+            condition=str(error.condition),
+            text=error.description,
+        )
+        return Rejected(error=to_error(error))
 
     def _on_refused(self, effect: Unconfirmed | Refused, outcome: Outcome) -> None:
         if self._pending:

@@ -8,6 +8,7 @@ Conducts the engine (`amqp10.session.Session`) and the links' two kinds of owner
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any, assert_never
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
@@ -29,6 +30,7 @@ from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Begin, SenderSettleMode
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.unfinished import Unfinished
+from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.management.caller import Caller
@@ -52,6 +54,7 @@ from amqp10broker.service.context import SessionContext
 from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.faults import log_fault, log_operation
 from amqp10broker.service.sessions.management import (
     ManagementLinks,
     RequestEnd,
@@ -68,6 +71,7 @@ class BrokerSession:
     Attributes:
         session: the engine.
         mail: letters to queues since the last `take_mail`, in order.
+        last_error: what the client was told last that went wrong.
     """
 
     def __init__(
@@ -100,6 +104,8 @@ class BrokerSession:
             window_closed=alarm,
             unfinished=unfinished,
         )
+        self.session.on_fault = self._on_fault
+        self.last_error: LastError | None = None
         self.session.receive_begin(channel, begin)
         self.session.begin()
         self.mail: list[tuple[QueueHandle, Command]] = []
@@ -356,6 +362,7 @@ class BrokerSession:
             self._post,
             default_verdict=plan.default_verdict,
             exclusive_queue=plan.dynamic,
+            log=self._context.log,
         )
         link.app = consumer
         self._consumers[ref] = consumer
@@ -456,6 +463,10 @@ class BrokerSession:
 
     # --- helpers ----------------------------------------------------------------------------------
 
+    def _on_fault(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
+        log = self._context.log
+        self.last_error = log_fault(log, self.session.channel, link, error, refused=refused)
+
     def _resize_window(self) -> None:
         """The smallest window that this session's settings, and those of its links, ask for."""
         sizes = [publisher.settings.max_incoming_window for publisher in self._publishers.values()]
@@ -471,6 +482,7 @@ class BrokerSession:
             context.access,
             context.connection,
             node=context.node,
+            report=partial(log_operation, context.log),
         )
 
     def _post(self, handle: QueueHandle, command: Command) -> None:

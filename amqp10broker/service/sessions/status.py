@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amqp10broker.amqp10.performatives import SenderSettleMode
+from amqp10broker.catalog.last_error import shown
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
@@ -31,6 +32,7 @@ def session_status(broker_session: BrokerSession, *, writer_blocked: bool) -> di
         "unsettled_in": len(session.unsettled_in),
         "unsettled_out": len(session.unsettled_out),
         "pending_out": sum(consumer.unsent for consumer in consumers),
+        "last_error": shown(broker_session.last_error),
         "links": sorted(links, key=lambda link: int(link["handle"])),
     }
 
@@ -56,6 +58,7 @@ def _consumer_status(
         "queue_delivery_count": consumer.queue_delivery_count,
         "pending": consumer.unsent,
         "properties": _plain(link.peer_properties),
+        "last_error": shown(consumer.last_error),
         **waiting.document(),
     }
 
@@ -78,6 +81,7 @@ def _publisher_status(broker_session: BrokerSession, publisher: Publisher) -> di
         "queue_delivery_count": None,
         "pending": None,
         "properties": _plain(link.peer_properties),
+        "last_error": shown(publisher.last_error),
         **waiting.document(),
     }
 

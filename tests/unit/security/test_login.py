@@ -12,6 +12,7 @@ import pytest
 
 from amqp10broker.catalog.users import Users
 from amqp10broker.security.login import (
+    UNKNOWN_USER,
     Authenticator,
     Challenge,
     Failure,
@@ -92,7 +93,7 @@ def test_plain_without_a_first_response_is_asked_for_it(rules: Rules) -> None:
     ("response", "reason"),
     [
         (b"\0guest\0Guest", "user 'guest': invalid credentials"),
-        (b"\0unknown\0guest", "user 'unknown': invalid credentials"),
+        (b"\0unknown\0guest", f"{UNKNOWN_USER}: invalid credentials"),
         (b"\0nobody\0x", "user 'nobody': invalid credentials"),
         (b"\0guest\0", "user 'guest': blank passwords are not accepted"),
         (b"\0nobody\0", "user 'nobody': blank passwords are not accepted"),
@@ -319,7 +320,7 @@ def test_scram_sends_the_servers_proof_as_a_challenge_where_it_must(rules: Rules
     ("user", "password", "reason"),
     [
         ("guest", "wrong", "user 'guest': invalid credentials"),
-        ("unknown", "guest", "user 'unknown': invalid credentials"),
+        ("unknown", "guest", f"{UNKNOWN_USER}: invalid credentials"),
         ("nobody", "-", "user 'nobody': invalid credentials"),
         (
             "rabbit",
@@ -339,7 +340,7 @@ def test_scram_for_another_user_is_refused(rules: Rules) -> None:
     """An authorisation identity may be given if it is one's own."""
     assert isinstance(scram(rules(), ScramClient("guest", "guest", header="n,a=guest,")), Success)
     step = scram(rules(), ScramClient("guest", "guest", header="n,a=rabbit,"))
-    assert step == Failure("user 'guest' wants to act as another user", "guest")
+    assert step == Failure("user 'guest': wants to act as another user", "guest")
 
 
 def test_scram_with_channel_binding_is_refused(rules: Rules) -> None:

@@ -28,6 +28,7 @@ from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.session import BrokerSession
+from tests.support.client_log import ClientLog
 from tests.support.managing import Broker, read_response, request_message
 from tests.support.notation import show
 
@@ -61,7 +62,7 @@ class Peer:
             new_id=lambda: "id",
             volatile=lambda vhost, name, owner: vhost.lookup(name),
             node="amqp10broker",
-            on_filter_refused=lambda address, name, reason: None,
+            log=ClientLog(),
         )
         begin = Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=UINT_MAX)
         self.service = BrokerSession(0, begin, context, frame_size_max=frame_size_max, alarm=False)

@@ -1,0 +1,14 @@
+"""Methods by their numbers, for people: channel.close and connection.close say only the numbers."""
+
+from __future__ import annotations
+
+from typing import Final, get_args
+
+from amqp10broker.amqp091.methods import Method
+
+_NAMES: Final = {(kind.CLASS_ID, kind.METHOD_ID): kind.NAME for kind in get_args(Method)}
+
+
+def method_name(class_id: int, method_id: int) -> str | None:
+    """The name of a method, as ``queue.declare``; None if there is none of these numbers."""
+    return _NAMES.get((class_id, method_id))

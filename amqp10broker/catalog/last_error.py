@@ -1,0 +1,31 @@
+"""What went wrong last with something: a connection, a session, a channel, a link, a queue."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class LastError:
+    """One thing that went wrong.
+
+    Attributes:
+        time: when: UTC, as ``2026-11-22T08:38:47Z``.
+        event: what happened, a short sentence of a closed set.
+        details: `text`, which the client got, and where it happened: connection, channel, link, queue, ...
+    """
+
+    time: str
+    event: str
+    details: Mapping[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        """As the status document has it: time, event, and the details."""
+        return {"time": self.time, "event": self.event, **self.details}
+
+
+def shown(error: LastError | None) -> dict[str, Any] | None:
+    """The same, or null."""
+    return None if error is None else error.shown()
