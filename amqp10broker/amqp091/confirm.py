@@ -24,9 +24,14 @@ class Confirm(NamedTuple):
 
 
 class ConfirmTracker:
-    """What a channel in confirm mode owes its publisher."""
+    """What a channel in confirm mode owes its publisher.
 
-    __slots__ = ("_acks", "_base", "_counts", "_nacks", "_window")
+    Attributes:
+        acked: messages that were taken as confirmed, in all.
+        nacked: likewise as rejected.
+    """
+
+    __slots__ = ("_acks", "_base", "_counts", "_nacks", "_window", "acked", "nacked")
 
     def __init__(self) -> None:
         self._base = 1  # the sequence number of the window's first byte
@@ -34,6 +39,8 @@ class ConfirmTracker:
         self._counts: dict[int, int] = {}  # queues still to confirm, where they were more than one
         self._acks: list[range] = []  # not taken yet, disjoint, in the order of confirmation
         self._nacks: list[int] = []
+        self.acked = 0
+        self.nacked = 0
 
     @property
     def next_seq(self) -> int:
@@ -107,6 +114,8 @@ class ConfirmTracker:
         acks, nacks = sorted(self._acks, key=_start), sorted(self._nacks)
         self._acks.clear()
         self._nacks.clear()
+        self.acked += sum(map(len, acks))
+        self.nacked += len(nacks)
         first_waiting = self._window.find(_WAITING)
         settled = len(self._window) if first_waiting < 0 else first_waiting
         del self._window[:settled]

@@ -115,6 +115,9 @@ class _NoQueue:
     def counts(self) -> dict[str, Any]:
         return {}
 
+    def details(self) -> dict[str, Any]:
+        return {}
+
 
 class _NoHost:
     """Runs the queues of the rehearsal, which is to say: does not."""

@@ -107,6 +107,10 @@ class QueueHandle(Protocol):
         """What `status` shows: messages_ready, messages_unsettled, consumers, publishers; and
         dead_lettered, a number for each reason, of queues that can dead-letter."""
 
+    def details(self) -> dict[str, Any]:
+        """What `status` shows beside: counters (`queues.counters`), limits of length, and whether it is
+        full. Not for what is asked often."""
+
 
 class QueueHost(Protocol):
     """Who runs queues."""

@@ -47,6 +47,30 @@ class Listing:
 
 _OWNER: Final = {"connection": "number of the connection", "user": "", "vhost": "", "channel": "its number"}
 
+
+def _counted(**columns: str) -> dict[str, str]:
+    """Columns of numbers that only grow while the broker runs."""
+    return {name: f"in all: {what or name.replace('_', ' ')}" for name, what in columns.items()}
+
+
+_CLIENT_COUNTERS: Final = {
+    **_counted(
+        published="",
+        confirmed="",
+        rejected="a queue was full, or failed",
+        unroutable="there was no queue for them",
+        returned="of these, those that the client got back",
+        delivered="to be settled by the client",
+        delivered_settled="not to be settled",
+        got="by basic.get, to be acknowledged",
+        got_settled="by basic.get, not to be",
+        acknowledged="",
+        requeued="by the client",
+        discarded="by the client",
+    ),
+    "last_error": "what went wrong last, and when",
+}
+
 LISTINGS: Final = (
     Listing(
         "queues",
@@ -72,6 +96,16 @@ LISTINGS: Final = (
             "declaration_id": "of a stream: another one after it was deleted and declared again",
             "first_offset": "of a stream: of the oldest message that is kept",
             "next_offset": "of a stream: of the next message",
+            "full": "its limit of length is reached",
+            **_counted(
+                published="messages that it took",
+                rejected="publishes refused because it was full",
+                dropped="because it was full; of a stream, because it was too long or they too old",
+                expired="",
+                discarded="rejected by consumers",
+                delivery_limit="delivered too often",
+                dead_lettered="handed to its dead-letter exchange",
+            ),
         },
         ("name", "type", "messages", "consumers"),
         rows.queue_row,
@@ -82,6 +116,7 @@ LISTINGS: Final = (
         {
             **dict.fromkeys(("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"), ""),
             "policy": "that counts for it",
+            **_counted(published="messages sent to it", unroutable="of these, those that reached no queue"),
         },
         ("name", "type", "durable"),
     ),
@@ -165,6 +200,7 @@ LISTINGS: Final = (
             "bytes_in": "",
             "bytes_out": "",
             "writer_waiting_bytes": "what the client is too slow to read",
+            **_CLIENT_COUNTERS,
         },
         ("id", "protocol", "peer", "user", "vhost", "state"),
         from_status=rows.connection_rows,
@@ -182,6 +218,7 @@ LISTINGS: Final = (
             "unsettled_out": "deliveries to the client without outcome",
             "pending_out": "deliveries that wait for window or writer",
             "links": "how many",
+            **_CLIENT_COUNTERS,
         },
         (
             *("connection", "channel", "user", "links", "incoming_window", "remote_incoming_window"),
@@ -208,6 +245,7 @@ LISTINGS: Final = (
             "queue_delivery_count": "",
             "pending": "deliveries that wait for window or writer",
             "properties": "",
+            **_CLIENT_COUNTERS,
             "waits": "why nothing moves: a code of docs/waiting.md",
             "waits_why": "what shows it",
             "waits_for_s": "since when",
@@ -229,6 +267,7 @@ LISTINGS: Final = (
             "global_prefetch": "",
             "reader_credit": "contents that the reader may hand over before it waits",
             "consumers": "how many",
+            **_CLIENT_COUNTERS,
             "waits": "why nothing moves: a code of docs/waiting.md",
             "waits_why": "what shows it",
             "waits_for_s": "since when",

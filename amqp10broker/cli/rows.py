@@ -38,6 +38,9 @@ def queue_row(queue: Document) -> Row:
         "declaration_id": queue.get("declaration_id"),
         "first_offset": queue.get("first_offset"),
         "next_offset": queue.get("next_offset"),
+        "full": queue["full"],
+        **queue["counters"],
+        "dead_lettered": sum(queue["dead_lettered"].values()),
     }
 
 
@@ -81,6 +84,8 @@ def connection_rows(status: Document) -> Iterator[Row]:
             "bytes_in": connection["bytes_in"],
             "bytes_out": connection["bytes_out"],
             "writer_waiting_bytes": connection["writer_waiting_bytes"],
+            **connection["counters"],
+            "last_error": _error_text(connection),
         }
 
 
@@ -92,6 +97,8 @@ def session_rows(status: Document) -> Iterator[Row]:
                 **_owner(connection),
                 **{key: value for key, value in session.items() if key != "links"},
                 "links": len(session["links"]),
+                **session["counters"],
+                "last_error": _error_text(session),
             }
 
 
@@ -103,7 +110,13 @@ def link_rows(status: Document) -> Iterator[Row]:
     for connection in status["connections"]:
         for session in connection["sessions"]:
             for link in session["links"]:
-                yield {**_owner(connection), "channel": session["channel"], **link}
+                yield {
+                    **_owner(connection),
+                    "channel": session["channel"],
+                    **link,
+                    **link["counters"],
+                    "last_error": _error_text(link),
+                }
 
 
 def channel_rows(status: Document) -> Iterator[Row]:
@@ -115,6 +128,8 @@ def channel_rows(status: Document) -> Iterator[Row]:
                 **channel,
                 "channel": channel["number"],
                 "consumers": len(channel["consumers"]),
+                **channel["counters"],
+                "last_error": _error_text(channel),
             }
 
 
@@ -146,6 +161,14 @@ def consumer_rows(status: Document) -> Iterator[Row]:
                     "unacknowledged": consumer["unacknowledged"],
                     **{key: consumer[key] for key in _WAITS},
                 }
+
+
+def _error_text(thing: Document) -> str | None:
+    """What went wrong last with a thing of the status document, in a line."""
+    error = thing["last_error"]
+    if error is None:
+        return None
+    return f"{error['time']} {error['event']}" + (f": {error['text']}" if error.get("text") else "")
 
 
 def _owner(connection: Document) -> Row:

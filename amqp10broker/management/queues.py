@@ -151,8 +151,9 @@ def list_queues(caller: Caller) -> list[dict[str, Any]]:
     """All queues of the virtual host on which the user has any permission, by name.
 
     The counts are those of this moment; commands on their way to a queue are not in them. Beside what
-    `describe` gives there are ``messages_unsettled``, ``publishers``, and what policies make of it:
-    ``policy``, ``operator_policy``, ``effective_policy_definition``, ``ineffective_policy_keys``.
+    `describe` gives there are ``messages_unsettled``, ``publishers``, ``counters``, ``full``,
+    ``dead_lettered``, and what policies make of it: ``policy``, ``operator_policy``,
+    ``effective_policy_definition``, ``ineffective_policy_keys``.
     """
     result = []
     for queue in sorted(caller.vhost, key=lambda each: each.name):
@@ -161,6 +162,8 @@ def list_queues(caller: Caller) -> list[dict[str, Any]]:
             described = describe(caller, queue, counts["messages_ready"], counts["consumers"])
             described["messages_unsettled"] = counts["messages_unsettled"]
             described["publishers"] = counts["publishers"]
+            described["dead_lettered"] = counts.get("dead_lettered", {})
+            described |= queue.handle.details()
             described["policy"] = queue.effective.policy
             described["operator_policy"] = queue.effective.operator_policy
             described["effective_policy_definition"] = dict(queue.effective.definition)

@@ -12,7 +12,7 @@ clock is set back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import assert_never
+from typing import Any, assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.queues.backlog import Page
@@ -39,6 +39,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.consumers import Consumer, Consumers
+from amqp10broker.queues.counters import QueueCounters, limits_document
 from amqp10broker.queues.disposal import Disposal
 from amqp10broker.queues.effects import (
     Answer,
@@ -76,6 +77,7 @@ class ClassicQueue:
         deleted: it is gone; nothing is accepted any more.
         failed: it is gone because of a fault; publishers hear the difference.
         waiting: what is ready.
+        counters: what became of messages.
     """
 
     def __init__(
@@ -87,6 +89,7 @@ class ClassicQueue:
         settings: QueueSettings = DEFAULTS,
         store: Store | None = None,
         now_ms: int = 0,
+        counters: QueueCounters | None = None,
     ) -> None:
         """Make an empty queue.
 
@@ -97,6 +100,7 @@ class ClassicQueue:
             settings: see the attribute.
             store: None keeps nothing.
             now_ms: the time, from which the queue is unused.
+            counters: to go on with, of a state before this one; None: all are 0.
         """
         self.name = name
         self.settings = settings
@@ -111,7 +115,8 @@ class ClassicQueue:
         self._publishers: dict[PublisherRef, None] = {}
         self._outbox = Outbox()
         self._tell = self._outbox.tell
-        self._disposal = Disposal(self.waiting, self._store, keeps=self._keeps)
+        self.counters = counters or QueueCounters()
+        self._disposal = Disposal(self.waiting, self._store, self.counters, keeps=self._keeps)
         self._serving = Serving(self.waiting, self._consumers, self._disposal, self._outbox, self._store)
         self._holding = Holding(self.waiting, self._disposal, self._outbox)
         self._intake = Intake(name, self.waiting, self._store, self._outbox, keeps=self._keeps)
@@ -155,6 +160,10 @@ class ClassicQueue:
     def publishers(self) -> int:
         """Links whose fixed target this queue is."""
         return len(self._publishers)
+
+    def limits(self) -> dict[str, Any]:
+        """Limits of length, and whether they are reached."""
+        return limits_document(self.settings, self.waiting.count, self.waiting.size)
 
     @property
     def unsafe_ticket(self) -> int | None:
@@ -295,6 +304,7 @@ class ClassicQueue:
         count = len(messages)
         if len(ring) > 1 or consumer.credit < count or not self._intake.are_plain(messages):
             return False
+        self.counters.published += count
         self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
         level = waiting.levels[-1]
         start = level.backlog.skip(count) * waiting.width
@@ -331,6 +341,7 @@ class ClassicQueue:
         self._disposal.expire(self._now)
         if not refused:
             return
+        self.counters.rejected += len(refused)
         if settings.overflow is Overflow.REJECT_PUBLISH_DLX:
             self._disposal.give_up(Reason.MAXLEN, [messages[index] for index in refused])
         self._tell(
@@ -340,6 +351,7 @@ class ClassicQueue:
 
     def _take_in(self, command: Publish, start: int, stop: int) -> None:
         ids, messages = command.ids, command.messages
+        self.counters.published += stop - start
         if stop - start < len(messages):
             ids, messages = ids[start:stop], messages[start:stop]
         ttl = self.settings.message_ttl_ms

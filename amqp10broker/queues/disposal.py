@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.message.message import Message
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.queues.limits import is_limited, is_over
 from amqp10broker.queues.ready import Keyed, Ready
@@ -25,11 +26,12 @@ class Disposal:
         unfinished: there was more to drop than `make_room` does at one time.
     """
 
-    __slots__ = ("_dead_letters", "_store", "_waiting", "keeps", "settings", "unfinished")
+    __slots__ = ("_counters", "_dead_letters", "_store", "_waiting", "keeps", "settings", "unfinished")
 
-    def __init__(self, waiting: Ready, store: Store, *, keeps: bool) -> None:
+    def __init__(self, waiting: Ready, store: Store, counters: QueueCounters, *, keeps: bool) -> None:
         self._waiting = waiting
         self._store = store
+        self._counters = counters
         self._dead_letters: list[DeadLetters] = []
         self.settings: QueueSettings = DEFAULTS
         self.keeps = keeps
@@ -71,6 +73,8 @@ class Disposal:
             self._dead_letters.append(DeadLetters(reason, messages, exchange, routing_key))
 
     def remove(self, reason: Reason, gone: Sequence[Keyed]) -> None:
+        """Give messages up, and forget them."""
+        self._counters.lost[reason] += len(gone)
         self.give_up(reason, [message for _, message in gone])
         self.forget([key for key, _ in gone])
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from operator import itemgetter
-from typing import Final, assert_never
+from typing import Any, Final, assert_never
 
 from amqp10broker.queues.commands import (
     ANSWERED_WHEN_GONE,
@@ -36,6 +36,7 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
+from amqp10broker.queues.counters import QueueCounters, limits_document
 from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
@@ -136,6 +137,17 @@ class QuorumQueue:
     def publishers(self) -> int:
         """Links whose fixed target this queue is."""
         return len(self._publishers)
+
+    @property
+    def counters(self) -> QueueCounters:
+        """What became of messages."""
+        return self._messages.counters
+
+    def limits(self) -> dict[str, Any]:
+        """Limits of length, and whether they are reached: a queue that rejects does so down to 80 %."""
+        document = limits_document(self.settings, *self._messages.counted())
+        document["full"] = document["full"] or self._messages.full
+        return document
 
     @property
     def next_index(self) -> int:
@@ -287,11 +299,15 @@ class QuorumQueue:
             if taken < len(messages):
                 self._messages.full = True
                 rejected = Rejected(publisher, ids[taken:], command.settled, self.name)
+                if not self.replaying:
+                    self.counters.rejected += len(messages) - taken
                 self._outbox.tell(publisher.reply_to, rejected)
                 messages, sizes, ids = messages[:taken], sizes[:taken], ids[:taken]
                 if not taken:
                     return
         self._messages.add(first, messages, sizes)
+        if not self.replaying:
+            self.counters.published += len(messages)
         self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
         # What is published to live for 0 ms may still be delivered in this very millisecond.
         self._messages.expired_at = self._messages.now_ms - 1

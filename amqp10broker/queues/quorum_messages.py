@@ -14,6 +14,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.redelivery import delivery_time_ms, merged, redelivered
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.queues.quorum_bodies import BodyStore
 from amqp10broker.queues.quorum_consumers import size_of
@@ -49,11 +50,13 @@ class Messages:
         pending: dead ones that stay until they have arrived.
         full: publishes are rejected.
         dead_letters: those given up since somebody took them.
+        counters: what became of messages; replaying adds nothing to them.
     """
 
     __slots__ = (
         "_shared_counts",
         "bodies",
+        "counters",
         "counts",
         "dead_letters",
         "expired_at",
@@ -78,6 +81,7 @@ class Messages:
         self.pending = Pending()
         self.full = False
         self.dead_letters: list[DeadLetters] = []
+        self.counters = QueueCounters()
         self._shared_counts: dict[Counts, Counts] = {}
 
     def clear(self) -> None:
@@ -222,6 +226,8 @@ class Messages:
     def _die(self, reason: Reason, indexes: list[int], sizes: list[int]) -> None:
         """The queue gives these up: to the dead-letter exchange, if there is one."""
         settings = self.settings
+        if not self.replaying:
+            self.counters.lost[reason] += len(indexes)
         if at_least_once(settings):
             self.ready.forget(indexes)
             for index, size in zip(indexes, sizes, strict=True):

@@ -46,6 +46,7 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
@@ -53,6 +54,7 @@ from amqp10broker.queues.effects import (
     Deliver,
     Effect,
     QueueDeleted,
+    Reason,
     Refusal,
     Settled,
     Subscribed,
@@ -92,6 +94,7 @@ class StreamQueue:
         auto_delete: never.
         deleted: it is gone; nothing is accepted any more.
         failed: it is gone because of a fault; publishers hear the difference.
+        counters: what became of messages.
     """
 
     durable: Final = True
@@ -101,6 +104,7 @@ class StreamQueue:
         self.name = name
         self.settings = settings
         self.log = log
+        self.counters = QueueCounters()
         self.log.segment_bytes = settings.segment_bytes
         self.deleted = False
         self.failed = False
@@ -211,6 +215,7 @@ class StreamQueue:
         end = self.log.next_offset
         for command in pending:
             end += len(command.messages)
+            self.counters.published += len(command.messages)
             self._unconfirmed.append((end, command))
         messages = list(chain.from_iterable(command.messages for command in pending))
         for chunk in _cut(kept(messages)):
@@ -290,7 +295,9 @@ class StreamQueue:
     def _retain(self, now_ms: int) -> None:
         settings = self.settings
         if settings.max_length_bytes is not None or settings.max_age_ms is not None:
+            first = self.log.first_offset
             self.log.retain(now_ms, settings.max_length_bytes, settings.max_age_ms)
+            self.counters.lost[Reason.MAXLEN] += self.log.first_offset - first
 
     # --- consumers --------------------------------------------------------------------------------
 

@@ -125,7 +125,7 @@ ExchangeTypeFactory = Callable[[Mapping[str, object], Choose], ExchangeType]
 
 @dataclass(slots=True, eq=False)
 class Exchange:
-    """One exchange of a virtual host. `Topology` alone changes it."""
+    """One exchange of a virtual host. `Topology` alone changes it, but for the counters."""
 
     name: str
     type: str
@@ -138,3 +138,18 @@ class Exchange:
     """Name of the exchange that gets what this one has no destination for; it need not exist."""
     exchange_destinations: int = 0
     """How many of its bindings lead to exchanges; with none, one look into the table is the whole route."""
+    published: int = 0
+    """Messages that publishers, or queues that gave them up, sent to it; only grows, counted once a batch."""
+    unroutable: int = 0
+    """Those of them that reached no queue."""
+
+    def count(self, messages: int, *, routed: bool) -> None:
+        """Count messages that were sent to it.
+
+        Args:
+            messages: how many.
+            routed: they reached a queue.
+        """
+        self.published += messages
+        if not routed:
+            self.unroutable += messages

@@ -118,6 +118,7 @@ def route_dead_letters(vhost: VirtualHost, queue: str, letters: DeadLetters, now
     to: dict[DeclaredQueue, list[Message]] = {}
     dropped: dict[str, None] = {}
     for fate, run in judge.fates(letters.messages):
+        judge.exchange.count(len(run), routed=bool(fate.queues))
         for target in fate.queues:
             messages = to.get(target)
             if messages is None:

@@ -214,6 +214,8 @@ class Forwarding:
                 judge = judges[(reason, each.died_ms)] = Judge(vhost, cause)
             ((fate, (letter,)),) = judge.fates((message,))
             self.unrouted += not fate.queues and not each.taken
+            if judge.exchange is not None:
+                judge.exchange.count(1, routed=bool(fate.queues))
             each.due_ms = now_ms + self._retry_ms
             for queue, number in self._numbered(each, fate.queues).items():
                 numbers, messages = to.setdefault(queue, ([], []))

@@ -376,6 +376,16 @@ class Broker:
                 "traces": self.tracing.status(),
             },
             "connections": [connection.status() for connection in self.connections.values()],
+            "exchanges": [
+                {
+                    "name": exchange.name,
+                    "vhost": vhost.name,
+                    "counters": {"published": exchange.published, "unroutable": exchange.unroutable},
+                }
+                for vhost in self.catalog.vhosts.values()
+                for exchange in vhost.topology
+                if exchange.published
+            ],
             "queues": [
                 {
                     "name": queue.name,
@@ -383,6 +393,7 @@ class Broker:
                     "type": queue.type,
                     "durable": queue.durable,
                     **queue.handle.counts(),
+                    **queue.handle.details(),
                     "last_error": shown(queue.last_error),
                 }
                 for queue in self.catalog

@@ -20,6 +20,7 @@ from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings
 from amqp10broker.service.channels.status import channel_status
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.tasks.channel import RunningChannel, contents_of, split
 from amqp10broker.tasks.mail import Frames, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
@@ -53,6 +54,7 @@ class Channels:
         self.by_number: dict[int, RunningChannel] = {}
         self.held_by: RunningChannel | None = None
         self.publishes = False
+        self._gone = ClientCounters()
 
     @property
     def full(self) -> bool:
@@ -63,6 +65,11 @@ class Channels:
     def flows(self) -> bool:
         """Whether the reader waits for a channel, or did a moment ago."""
         return self.held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S
+
+    def counted(self) -> ClientCounters:
+        """What the channels did and got, those that are gone included."""
+        channels = [channel.service.counters for channel in self.by_number.values()]
+        return ClientCounters.sum_of([self._gone, *channels])
 
     def status(self) -> list[dict[str, Any]]:
         """What `amqp10broker status` shows of them."""
@@ -199,6 +206,7 @@ class Channels:
         except Exception as error:
             self._connection.crash(error)
         finally:
+            self._gone.add(channel.service.counters)
             self._broker.catalog.usage.close_channel(self._connection.user)
             if self.by_number.get(number) is channel:
                 del self.by_number[number]

@@ -488,6 +488,7 @@ class Connection091:
             "bytes_out": line.writer.bytes_sent,
             "writer_waiting_bytes": line.writer.waiting_bytes,
             "last_error": shown(self.log.last_error),
+            "counters": self._channels.counted().document(),
             "sessions": [],
             "channels": self._channels.status(),
         }

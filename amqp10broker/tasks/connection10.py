@@ -31,6 +31,7 @@ from amqp10broker.errors import NotAllowed, RefusedError
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.context import SessionContext
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
@@ -82,6 +83,9 @@ class Connection10:
         self._origin = origin
         self._sessions: dict[int, RunningSession] = {}
         self._stopped_by: AmqpError | None = None
+        # Those whose task is not over; the client may have ended them already.
+        self._working: set[RunningSession] = set()
+        self._gone = ClientCounters()
         self._authentication: Authentication | None = None
         self._member: Membership | None = None
         self._turn = Turn()
@@ -372,6 +376,7 @@ class Connection10:
         buffer_bytes = broker.config.writer_buffer_bytes
         session = RunningSession(service, inbox, Lane(self.line.writer, inbox, buffer_bytes))
         self._sessions[event.channel] = session
+        self._working.add(session)
         if broker.recordings.recorder is not None:
             broker.recordings.recorder.join(self, session)
         counted = True
@@ -391,6 +396,8 @@ class Connection10:
             self.crash(error)
         finally:
             self._running.done()
+            self._working.discard(session)
+            self._gone.add(session.service.counted())
             if counted:
                 self._broker.catalog.usage.close_channel(self.user)
             if self._sessions.get(channel) is session:
@@ -457,6 +464,11 @@ class Connection10:
             **details,
         )
 
+    def counted(self) -> ClientCounters:
+        """What its sessions did and got, those that are gone included."""
+        sessions = [session.service.counted() for session in self._working]
+        return ClientCounters.sum_of([self._gone, *sessions])
+
     # --- status -----------------------------------------------------------------------------------
 
     def status(self) -> dict[str, Any]:
@@ -479,6 +491,7 @@ class Connection10:
             "bytes_out": line.writer.bytes_sent,
             "writer_waiting_bytes": line.writer.waiting_bytes,
             "last_error": shown(self.log.last_error),
+            "counters": self.counted().document(),
             "sessions": [
                 session_status(session.service, writer_blocked=session.lane.blocked)
                 for _, session in sorted(self._sessions.items())

@@ -12,6 +12,7 @@ from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Delete, Publish, ReplyTo
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Effect
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.clock import WallClock
@@ -151,6 +152,10 @@ class RunningQueue(LetterBox):
             "publishers": queue.publishers,
             "dead_lettered": self.dead_lettered,
         }
+
+    def details(self) -> dict[str, Any]:
+        """See `QueueHandle`."""
+        return {**self.queue.limits(), "counters": self.queue.counters.document()}
 
     async def run(self) -> None:
         """Work until the queue is deleted, or cancelled."""
@@ -303,6 +308,10 @@ class InlineQueue(LetterBox):
             "consumers": self.queue.consumers,
             "publishers": 0,
         }
+
+    def details(self) -> dict[str, Any]:
+        """It keeps no message, and counts none."""
+        return {"full": False, "limits": None, "counters": QueueCounters().document()}
 
 
 def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:

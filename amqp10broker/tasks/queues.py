@@ -18,6 +18,7 @@ from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.service.forwarding import Destination
 from amqp10broker.tasks.clock import utc_text
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
@@ -246,7 +247,9 @@ class Queues:
         if running in self._full_streams:
             self._on_stream_full(running, full=False)
 
-    def _make(self, spec: QueueSpec, store: ClassicStore | None) -> ClassicQueue:
+    def _make(
+        self, spec: QueueSpec, store: ClassicStore | None, counters: QueueCounters | None = None
+    ) -> ClassicQueue:
         return ClassicQueue(
             spec.name,
             durable=spec.lasting,
@@ -254,6 +257,7 @@ class Queues:
             settings=spec.settings,
             store=store,
             now_ms=self._broker.clock.now_ms(),
+            counters=counters,
         )
 
     def _note(self, spec: QueueSpec, error: Exception) -> None:
@@ -307,5 +311,5 @@ class Queues:
                     running.fail()
                     return
                 settings = running.queue.settings
-                running.restart(self._make(spec, store))
+                running.restart(self._make(spec, store, running.queue.counters))
                 running.queue.configure(settings)

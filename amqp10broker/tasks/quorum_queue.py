@@ -152,6 +152,10 @@ class RunningQuorum(LetterBox):
             "dead_lettered": self.dead_lettered,
         }
 
+    def details(self) -> dict[str, Any]:
+        """See `QueueHandle`."""
+        return {**self.queue.limits(), "counters": self.queue.counters.document()}
+
     # --- the task ---------------------------------------------------------------------------------
 
     async def run(self) -> None:

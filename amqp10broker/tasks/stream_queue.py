@@ -143,6 +143,10 @@ class RunningStream(LetterBox):
             "size_bytes": log.size_bytes,
         }
 
+    def details(self) -> dict[str, Any]:
+        """See `QueueHandle`. A stream is never full: what is too old, or too much, goes."""
+        return {"full": False, "limits": None, "counters": self.queue.counters.document()}
+
     # --- the task ---------------------------------------------------------------------------------
 
     async def run(self) -> None:

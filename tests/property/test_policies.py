@@ -43,6 +43,10 @@ class Queue:
         """Nothing is in it."""
         return {}
 
+    def details(self) -> dict[str, Any]:
+        """Likewise."""
+        return {}
+
 
 class Policies(RuleBasedStateMachine):
     """One virtual host."""

@@ -102,6 +102,10 @@ class QueueBox:
             "publishers": self.queue.publishers,
         }
 
+    def details(self) -> dict[str, Any]:
+        """Likewise."""
+        return {}
+
     def run(self, letters: int) -> None:
         """Work on some letters, as one wake of the queue's task."""
         before = self.queue.deleted
@@ -131,6 +135,10 @@ class VolatileBox:
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""
         return {"messages_ready": 0, "consumers": self.queue.consumers}
+
+    def details(self) -> dict[str, Any]:
+        """Likewise."""
+        return {}
 
 
 class World:

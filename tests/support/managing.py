@@ -61,6 +61,10 @@ class Box:
             "publishers": self.queue.publishers,
         }
 
+    def details(self) -> dict[str, Any]:
+        """Likewise."""
+        return {**self.queue.limits(), "counters": self.queue.counters.document()}
+
     def work(self) -> dict[ReplyTo, list[Effect]]:
         """Apply all letters; returns what the queue says."""
         letters, self.letters = self.letters, []

@@ -47,6 +47,10 @@ class QueueBox:
     def counts(self) -> dict[str, Any]:
         return {"messages_ready": self.queue.ready}
 
+    def details(self) -> dict[str, Any]:
+        """Likewise."""
+        return {}
+
 
 class Host:
     """Starts queues for the catalog."""

@@ -139,6 +139,10 @@ class WorldQueue:
             "publishers": len(self.inbox),
         }
 
+    def details(self) -> dict[str, Any]:
+        """Likewise."""
+        return {}
+
     def wake(self) -> bool:
         """Work on what waits, as the queue's task would; False when nothing could be done."""
         moved = False

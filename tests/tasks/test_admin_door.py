@@ -52,6 +52,9 @@ class Mute:
     def counts(self) -> dict[str, Any]:
         return {"messages_ready": 0, "messages_unsettled": 0, "consumers": 0, "publishers": 0}
 
+    def details(self) -> dict[str, Any]:
+        return {}
+
     def reply(self, ready: int) -> None:
         request = self.letters.pop(0).request
         request.reply_to.mailbox.put([Answer(request, ready, 0)])

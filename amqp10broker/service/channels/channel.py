@@ -57,6 +57,7 @@ from amqp10broker.service.channels.errors import to_amqp091
 from amqp10broker.service.channels.fetching import Fetching
 from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.channels.subscribing import Subscribing
+from amqp10broker.service.counters import ClientCounters
 
 
 class ChannelState(Enum):
@@ -80,6 +81,7 @@ class BrokerChannel:
         consuming: its consumers and what it holds.
         acknowledging: what it decides on that.
         last_error: what the client was told last that went wrong.
+        counters: of what its client did and got.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -104,18 +106,23 @@ class BrokerChannel:
         # Whose fault it is if something is refused.
         self._in_hand: Method | type[Method] = methods.ChannelOpen
         self.last_error: LastError | None = None
+        self.counters = ClientCounters()
         flow = CreditFlowSettings.of(context.config)
         self._received = Receiver(flow)
         self._reset()
 
     def _reset(self) -> None:
-        self.consuming = Consuming(self.number, self.context, self.post)
+        self.consuming = Consuming(self.number, self.context, self.post, self.counters)
         self.acknowledging = Acknowledging(self)
         self.declaring = Declaring(self)
         self.subscribing = Subscribing(self)
         self.fetching = Fetching(self)
         self.publishing = Publishing(
-            self.context, self.post, self._return, lambda: self.subscribing.reply_address
+            self.context,
+            self.post,
+            self._return,
+            lambda: self.subscribing.reply_address,
+            self.counters,
         )
 
     # --- letters in -------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.consumer_arguments import ConsumerOptions
 from amqp10broker.service.channels.context import ChannelContext, Post
+from amqp10broker.service.counters import ClientCounters
 
 OVERHEAD_BYTES: Final = 64
 """What a delivery's frames take beside the content, for the writer's budget."""
@@ -31,14 +32,16 @@ class Consuming:
         global_prefetch: deliveries that the whole channel may hold; 0: no limit.
     """
 
-    def __init__(self, number: int, context: ChannelContext, post: Post) -> None:
+    def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
         """Begin without consumers.
 
         Args:
             number: the channel's.
             context: the broker around it.
             post: puts letters to queues.
+            counters: of the channel.
         """
+        self._counters = counters
         self._number = number
         self._context = context
         self._post = post
@@ -132,7 +135,10 @@ class Consuming:
             return None
         tag = self._next_tag
         self._next_tag += 1
-        if not fetcher.no_ack:
+        if fetcher.no_ack:
+            self._counters.got_settled += 1
+        else:
+            self._counters.got += 1
             self._unacked.add(tag, fetcher, keys)
             fetcher.unacked += 1
             self._unsettled += 1
@@ -207,7 +213,10 @@ class Consuming:
         keys, messages = consumer.take(count)
         first = self._next_tag
         self._next_tag += len(keys)
-        if not consumer.no_ack:
+        if consumer.no_ack:
+            self._counters.delivered_settled += len(keys)
+        else:
+            self._counters.delivered += len(keys)
             self._unacked.add(first, consumer, keys)
             consumer.unacked += len(keys)
             self._unsettled += len(keys)
@@ -244,6 +253,7 @@ class Consuming:
             self._settle_one(consumer, keys, verdict)
 
     def _settle_one(self, consumer: Consumer, keys: Sequence[int], verdict: Verdict) -> None:
+        self._counters.settled(verdict, len(keys))
         consumer.settle(keys, verdict)
         self._unsettled -= len(keys)
         if consumer.cancelled:

@@ -20,8 +20,10 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
+from amqp10broker.routing.exchange import Exchange
 from amqp10broker.service.channels.context import ChannelContext, Post
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Receiver, Sender
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
 
 _DIRECT_REPLY_TO_BYTES: Final = DIRECT_REPLY_TO.encode()
@@ -56,9 +58,12 @@ class Outlet:
 class _Buffered:
     """A publish inside a transaction: routed, not delivered."""
 
-    __slots__ = ("mandatory", "message", "queues")
+    __slots__ = ("exchange", "mandatory", "message", "queues")
 
-    def __init__(self, message: Message, queues: Sequence[DeclaredQueue], mandatory: bool) -> None:
+    def __init__(
+        self, exchange: Exchange, message: Message, queues: Sequence[DeclaredQueue], mandatory: bool
+    ) -> None:
+        self.exchange = exchange
         self.message = message
         self.queues = queues
         self.mandatory = mandatory
@@ -80,6 +85,7 @@ class Publishing:
         post: Post,
         give_back: Callable[[Message], None],
         reply_address: Callable[[], str | None],
+        counters: ClientCounters,
     ) -> None:
         """Begin without confirms and transactions.
 
@@ -89,11 +95,13 @@ class Publishing:
             give_back: writes a basic.return for a message that no queue took.
             reply_address: the name under which replies reach this channel's direct reply-to consumer;
                 None if it has none.
+            counters: of the channel.
         """
         self._context = context
         self._post = post
         self._give_back = give_back
         self._reply_address = reply_address
+        self._counters = counters
         self._flow = CreditFlowSettings.of(context.config)
         self._routes = Routes(context.vhost, context.access)
         self._outlets: dict[DeclaredQueue, Outlet] = {}
@@ -161,7 +169,7 @@ class Publishing:
                     head, extra_keys = self._read(route, properties, body)
                     if extra_keys:
                         # It goes elsewhere: those before it first, to keep the order.
-                        self._to_queues(queues, messages, run.mandatory)
+                        self._to_queues(route.exchange, queues, messages, run.mandatory)
                         messages = []
                         self._publish_one(run, route, head, extra_keys, body)
                         continue
@@ -171,7 +179,7 @@ class Publishing:
                 messages.append((head, body))
         finally:
             # Also when one was refused: those before it are published.
-            self._to_queues(queues, messages, run.mandatory)
+            self._to_queues(route.exchange, queues, messages, run.mandatory)
 
     def check(self, exchange: str, routing_key: str, *, immediate: bool) -> None:
         """Whether a content may be published, before its body is there.
@@ -197,9 +205,9 @@ class Publishing:
         message = (head, body)
         queues = self._routes.queues(route, extra_keys, lambda: routing_headers(message))
         if self.transactional:
-            self._buffered.append(_Buffered(message, queues, run.mandatory))
+            self._buffered.append(_Buffered(route.exchange, message, queues, run.mandatory))
         else:
-            self._to_queues(queues, [message], run.mandatory)
+            self._to_queues(route.exchange, queues, [message], run.mandatory)
 
     def _read(self, route: Route, properties: bytes, body: bytes) -> _Head:
         """Check one content; the head its message gets, and further routing keys."""
@@ -230,14 +238,24 @@ class Publishing:
         decoded.reply_to = address
         return encode_properties(decoded)
 
-    def _to_queues(self, queues: Sequence[DeclaredQueue], messages: list[Message], mandatory: bool) -> None:
+    def _to_queues(
+        self,
+        exchange: Exchange,
+        queues: Sequence[DeclaredQueue],
+        messages: list[Message],
+        mandatory: bool,
+    ) -> None:
         if not messages:
             return
         count = len(messages)
+        self._counters.published += count
+        exchange.count(count, routed=bool(queues))
         ids: Sequence[int] = range(self._next_seq, self._next_seq + count)
         self._next_seq += count
         if not queues:
+            self._counters.unroutable += count
             if mandatory:
+                self._counters.returned += count
                 for message in messages:
                     self._give_back(message)
             if self.confirming:
@@ -299,7 +317,14 @@ class Publishing:
 
     def take_confirms(self) -> Sequence[Confirm]:
         """(delivery tag, multiple, nack) to tell the client since the last call."""
-        return self._tracker.take() if self.confirming else ()
+        if not self.confirming:
+            return ()
+        tracker, counters = self._tracker, self._counters
+        acked, nacked = tracker.acked, tracker.nacked
+        confirms = tracker.take()
+        counters.confirmed += tracker.acked - acked
+        counters.rejected += tracker.nacked - nacked
+        return confirms
 
     # --- modes ------------------------------------------------------------------------------------
 
@@ -338,7 +363,7 @@ class Publishing:
             seq = self._next_seq
             if each.queues:
                 self._commit[seq] = len(each.queues)
-            self._to_queues(each.queues, [each.message], each.mandatory)
+            self._to_queues(each.exchange, each.queues, [each.message], each.mandatory)
         return self.committed
 
     @property

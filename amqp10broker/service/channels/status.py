@@ -46,6 +46,7 @@ def channel_status(
             for consumer in consuming.consumers.values()
         ],
         "last_error": shown(channel.last_error),
+        "counters": channel.counters.document(),
         **why_channel_waits(channel, writer_blocked=writer_blocked, holds_reader=holds_reader).document(),
     }
 

@@ -31,6 +31,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Credit, GiveBack, Settle, Unsubscribe, Verdict
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Settled, TimedOut
 from amqp10broker.service.context import ClientLog, Post
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.sessions.outcomes import Decision
 
 ANSWERS_OWED_MAX: Final = 256
@@ -68,6 +69,7 @@ class Consumer:
         "_active_told",
         "_answers",
         "_asked",
+        "_counters",
         "_epoch",
         "_expired",
         "_log",
@@ -130,6 +132,7 @@ class Consumer:
         self.seen = 0
         self.settled = 0
         self.last_error: LastError | None = None
+        self._counters = ClientCounters()
         self._returned = 0
         self._unsent = 0
         self._epoch = 0
@@ -162,6 +165,14 @@ class Consumer:
         """Deliveries written, in all."""
         return self.seen - self._unsent - self._returned
 
+    def counted(self) -> ClientCounters:
+        """What it got, and what the client decided."""
+        if self.link.settled:
+            self._counters.delivered_settled = self.sent
+        else:
+            self._counters.delivered = self.sent
+        return self._counters
+
     # --- from the client --------------------------------------------------------------------------
 
     def on_flow(self, *, echo: bool) -> None:
@@ -187,6 +198,7 @@ class Consumer:
         quorum = self.queue.type == QueueType.QUORUM
         answer = quorum and not event.settled and bool(keys)
         self.settled += len(keys)
+        self._counters.settled(decision.verdict, len(keys))
         if keys:
             annotations = decision.annotations if quorum else b""
             self._post(

@@ -28,7 +28,9 @@ from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publi
 from amqp10broker.queues.effects import Rejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
 from amqp10broker.routing.address import BadAddress, ExchangeAddress, parse
+from amqp10broker.routing.exchange import Exchange
 from amqp10broker.service.context import Post, SessionContext
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
 from amqp10broker.service.sessions.attach import internal_exchange_text, to_amqp_error
 
@@ -53,6 +55,8 @@ class Publisher:
 
     __slots__ = (
         "_context",
+        "_counters",
+        "_default_exchange",
         "_pending",
         "_permitted_at",
         "_post",
@@ -89,6 +93,7 @@ class Publisher:
         self._post = post
         self._context = context
         self._routes = routes
+        self._default_exchange = context.vhost.topology.lookup_exchange("")
         if exchange is not None:
             self._reader = self._new_reader(exchange.exchange, exchange.routing_key)
         else:
@@ -105,8 +110,13 @@ class Publisher:
         self.settings = settings
         self.exclusive_queue = exclusive_queue
         self.last_error: LastError | None = None
+        self._counters = ClientCounters()
         if queue is not None:
             post(queue.handle, AttachPublisher(ref))
+
+    def counted(self) -> ClientCounters:
+        """What the client sent, and what became of it."""
+        return self._counters
 
     def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
         return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
@@ -142,6 +152,8 @@ class Publisher:
         if self.queue is not None and not self._reader.has_extra_keys:
             if self._permitted_at != self._context.access.version:
                 self._check_permission()
+            self._counters.published += len(ids)
+            self._default_exchange.count(len(ids), routed=True)
             self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
             return
         exchange, routing_key = (
@@ -160,11 +172,11 @@ class Publisher:
             text = internal_exchange_text(exchange, self._context.vhost.name)
             raise AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text) from error
         if route.queues is not None and not self._reader.has_extra_keys:
-            self._to_queues(route.queues, ids, messages, settled)
+            self._to_queues(route.exchange, route.queues, ids, messages, settled)
             return
         for delivery_id, message in zip(ids, messages, strict=True):
             queues = self._queues_of(route, self._reader, delivery_id, message, settled)
-            self._to_queues(queues, [delivery_id], [message], settled)
+            self._to_queues(route.exchange, queues, [delivery_id], [message], settled)
 
     def _check_permission(self) -> None:
         """Permissions have changed since the link was attached to a queue."""
@@ -193,12 +205,16 @@ class Publisher:
 
     def _to_queues(
         self,
+        exchange: Exchange,
         queues: Sequence[DeclaredQueue],
         ids: Sequence[int],
         messages: Sequence[Message],
         settled: bool,
     ) -> None:
+        self._counters.published += len(ids)
+        exchange.count(len(ids), routed=bool(queues))
         if not queues:
+            self._counters.unroutable += len(ids)
             self._answer(ids, None if settled else RELEASED)
             return
         if len(queues) > 1:
@@ -212,26 +228,26 @@ class Publisher:
 
     def _route_each(self, event: DeliveriesReceived) -> None:
         """Neighbours for the same queues still travel together."""
-        batch: tuple[Sequence[DeclaredQueue], list[int], list[Message]] | None = None
+        batch: tuple[Exchange, Sequence[DeclaredQueue], list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
                 routed = self._route(delivery_id, tag, payload, settled=event.settled)
                 if routed is None:
                     continue
-                queues, message = routed
-                if batch is None or batch[0] is not queues:
+                exchange, queues, message = routed
+                if batch is None or batch[1] is not queues or batch[0] is not exchange:
                     if batch is not None:
                         self._to_queues(*batch, event.settled)
-                    batch = (queues, [], [])
-                batch[1].append(delivery_id)
-                batch[2].append(message)
+                    batch = (exchange, queues, [], [])
+                batch[2].append(delivery_id)
+                batch[3].append(message)
         finally:
             if batch is not None:
                 self._to_queues(*batch, event.settled)
 
     def _route(
         self, delivery_id: int, tag: bytes, payload: bytes, *, settled: bool
-    ) -> tuple[Sequence[DeclaredQueue], Message] | None:
+    ) -> tuple[Exchange, Sequence[DeclaredQueue], Message] | None:
         to = self._reader.to_of(payload)
         try:
             exchange, routing_key = self._target_of(to)
@@ -249,10 +265,7 @@ class Publisher:
             reader = self._readers[key] = self._new_reader(exchange, routing_key)
         message = reader.read(payload)
         queues = self._queues_of(route, reader, delivery_id, message, settled)
-        if queues:
-            return queues, message
-        self._answer([delivery_id], None if settled else RELEASED)
-        return None
+        return route.exchange, queues, message
 
     def _find(self, exchange: str, routing_key: str) -> Route:
         try:
@@ -359,6 +372,10 @@ class Publisher:
     def _answer(self, ids: Sequence[int], outcome: Outcome | None) -> None:
         """Tell the client, unless it sent the delivery settled, and count it as finished."""
         if outcome is not None:
+            if outcome is ACCEPTED:
+                self._counters.confirmed += len(ids)
+            elif isinstance(outcome, Rejected):
+                self._counters.rejected += len(ids)
             second = self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
             self._session.settle_received(ids, outcome, settled=not second)
         self._session.finish_received(self.link, len(ids))

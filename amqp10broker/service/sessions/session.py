@@ -51,6 +51,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.service.context import SessionContext
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer
@@ -106,6 +107,7 @@ class BrokerSession:
         )
         self.session.on_fault = self._on_fault
         self.last_error: LastError | None = None
+        self._gone = ClientCounters()
         self.session.receive_begin(channel, begin)
         self.session.begin()
         self.mail: list[tuple[QueueHandle, Command]] = []
@@ -215,6 +217,12 @@ class BrokerSession:
     def publishers(self) -> Iterable[Publisher]:
         """Links of clients that publish."""
         return self._publishers.values()
+
+    def counted(self) -> ClientCounters:
+        """What the links of this session did and got, those that are gone included."""
+        links = [consumer.counted() for consumer in self._consumers.values()]
+        links += [publisher.counted() for publisher in self._publishers.values()]
+        return ClientCounters.sum_of([self._gone, *links])
 
     def end(self, error: AmqpError | None = None) -> None:
         """End the session from our side, because the broker stops or the connection closes."""
@@ -439,6 +447,7 @@ class BrokerSession:
         if app is None:
             return
         app.link.app = None
+        self._gone.add(app.counted())
         if isinstance(app, Publisher):
             app.release_unsettled()
         if app.link.state is LinkState.ATTACHED:
@@ -494,6 +503,7 @@ class BrokerSession:
         if self._consumers.pop(consumer.ref, None) is None:
             return
         consumer.link.app = None
+        self._gone.add(consumer.counted())
         consumer.leave(unsent, lost=lost)
         if consumer.exclusive_queue:
             self._delete_queue(consumer.queue.name, consumer.queue.handle)
@@ -502,6 +512,7 @@ class BrokerSession:
         if self._publishers.pop(publisher.ref, None) is None:
             return
         publisher.link.app = None
+        self._gone.add(publisher.counted())
         publisher.leave()
         self._resize_window()
         if publisher.exclusive_queue and publisher.queue is not None:

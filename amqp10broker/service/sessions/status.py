@@ -6,6 +6,7 @@ from typing import Any
 
 from amqp10broker.amqp10.performatives import SenderSettleMode
 from amqp10broker.catalog.last_error import shown
+from amqp10broker.service.counters import CONSUMING, PUBLISHING
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
@@ -33,6 +34,7 @@ def session_status(broker_session: BrokerSession, *, writer_blocked: bool) -> di
         "unsettled_out": len(session.unsettled_out),
         "pending_out": sum(consumer.unsent for consumer in consumers),
         "last_error": shown(broker_session.last_error),
+        "counters": broker_session.counted().document(),
         "links": sorted(links, key=lambda link: int(link["handle"])),
     }
 
@@ -59,6 +61,7 @@ def _consumer_status(
         "pending": consumer.unsent,
         "properties": _plain(link.peer_properties),
         "last_error": shown(consumer.last_error),
+        "counters": consumer.counted().document(CONSUMING),
         **waiting.document(),
     }
 
@@ -82,6 +85,7 @@ def _publisher_status(broker_session: BrokerSession, publisher: Publisher) -> di
         "pending": None,
         "properties": _plain(link.peer_properties),
         "last_error": shown(publisher.last_error),
+        "counters": publisher.counted().document(PUBLISHING),
         **waiting.document(),
     }
 

@@ -30,6 +30,10 @@ class Handle:
         """Nothing is in it."""
         return {"messages_ready": 0}
 
+    def details(self) -> dict[str, Any]:
+        """Likewise."""
+        return {}
+
 
 class Host:
     """Remembers what it was asked to run."""

@@ -9,7 +9,11 @@ import pytest
 
 from amqp10broker.cli import admin, listing, main, rows
 from amqp10broker.errors import ConfigError
+from amqp10broker.queues.counters import QueueCounters
+from amqp10broker.service.counters import CONSUMING, ClientCounters
 
+COUNTERS = ClientCounters().document()
+ERROR = {"time": "2026-11-22T08:38:47Z", "event": "link detached by the broker", "text": "why"}
 BY_NOUN = {each.noun: each for each in listing.LISTINGS}
 LINK: dict[str, Any] = {
     "name": "in",
@@ -28,6 +32,8 @@ LINK: dict[str, Any] = {
     "properties": None,
     "waits": "queue-empty",
     "waits_why": "queue 'q' has no ready message",
+    "counters": ClientCounters().document(CONSUMING),
+    "last_error": ERROR,
     "waits_for_s": 1.5,
 }
 SESSION: dict[str, Any] = {
@@ -39,6 +45,8 @@ SESSION: dict[str, Any] = {
     "unsettled_in": 0,
     "unsettled_out": 2,
     "pending_out": 0,
+    "counters": COUNTERS,
+    "last_error": None,
     "links": [LINK, {**LINK, "role": "sender", "name": "out"}],
 }
 NO_WAIT = {"waits": None, "waits_why": None, "waits_for_s": None}
@@ -56,6 +64,8 @@ CHANNEL: dict[str, Any] = {
         {"tag": "ctag", "queue": "r", "no_ack": False, "prefetch": 10, "unacknowledged": 1, "unsent": 0}
         | NO_WAIT
     ],
+    "counters": COUNTERS,
+    "last_error": {"time": "2026-11-22T08:38:47Z", "event": "consumer cancelled"},
     **NO_WAIT,
 }
 CONNECTION: dict[str, Any] = {
@@ -72,6 +82,8 @@ CONNECTION: dict[str, Any] = {
     "bytes_in": 10,
     "bytes_out": 20,
     "writer_waiting_bytes": 0,
+    "counters": COUNTERS,
+    "last_error": ERROR,
     "sessions": [SESSION],
 }
 STATUS: dict[str, Any] = {
@@ -107,6 +119,10 @@ QUEUE = {
     "operator_policy": None,
     "effective_policy_definition": {"max-length": 5},
     "ineffective_policy_keys": ["max-age"],
+    "full": True,
+    "limits": {"messages": 5, "bytes": None, "overflow": "reject-publish"},
+    "counters": {**QueueCounters().document(), "rejected": 12},
+    "dead_lettered": {"expired": 3, "maxlen": 2},
 }
 
 
@@ -213,3 +229,18 @@ def test_an_unknown_column_names_the_known_ones(capsys: pytest.CaptureFixture[st
         listing.chosen_columns(BY_NOUN["users"], ["user", "nme"])
     assert main.main(["list-queues", "messges"]) == 2
     assert "did you mean messages?" in capsys.readouterr().err
+
+
+def test_counters_and_the_last_error_are_columns(
+    asked: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of queues, and of whatever clients have; a link has those of its role."""
+    assert main.main(["list-queues", "name", "full", "rejected", "dead_lettered", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "q,true,12,5"
+    assert main.main(["list-links", "name", "delivered", "published", "last_error", "--format", "csv"]) == 0
+    expected = "in,0,,2026-11-22T08:38:47Z link detached by the broker: why"
+    assert capsys.readouterr().out.splitlines()[1] == expected
+    assert main.main(["list-channels", "published", "last_error", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == "0,2026-11-22T08:38:47Z consumer cancelled"
+    assert main.main(["list-sessions", "last_error", "--format", "csv"]) == 0
+    assert capsys.readouterr().out.splitlines()[1] == '""'

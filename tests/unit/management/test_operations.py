@@ -105,5 +105,7 @@ def test_exchanges_are_listed(broker: Broker) -> None:
         "internal": True,
         "arguments": {},
         "policy": None,
+        "published": 0,
+        "unroutable": 0,
     }
     assert listed["amq.topic"]["type"] == "topic"

@@ -37,6 +37,10 @@ class Wire:
         """As a queue's handle has it."""
         return {}
 
+    def details(self) -> dict[str, object]:
+        """Likewise."""
+        return {}
+
     def exchange(self) -> None:
         """The queue works off its letters, and the consumer what comes back."""
         letters, self.letters = self.letters, []
