@@ -9,7 +9,8 @@ Two ends, two classes. Neither knows whether a broker or a client holds it.
 
 from __future__ import annotations
 
-from typing import Final
+from enum import Enum, auto
+from typing import Final, NamedTuple
 
 from amqp10broker.amqp10.serial import MASK, diff, limit_left
 
@@ -24,6 +25,34 @@ _BELOW_ZERO_MAX: Final = 0x100_0000
 """A client's buffer is smaller than this, and so is what it can be ahead of its own limit."""
 
 
+class Spent(Enum):
+    """What ended a receiver's credit, or will when it is used."""
+
+    NEVER_GRANTED = auto()
+    USED_UP = auto()
+    SET_TO_ZERO = auto()
+    """By a flow, when some was left."""
+    REVOKED = auto()
+    """By a flow that lowers it to less than was sent already, when some was left."""
+    DRAINED = auto()
+    STALE_FLOW = auto()
+    """It was ended before, and a flow meant to grant some; but nothing is left of what it grants."""
+
+
+class Grant(NamedTuple):
+    """A flow of the receiver that names a credit, and what it did."""
+
+    delivery_count: int
+    """From which the flow counts."""
+    link_credit: int
+    """As the flow says."""
+    drain: bool
+    before: int
+    """Deliveries that might be started before it."""
+    left: int
+    """Deliveries that might be started after it."""
+
+
 class SenderCredit:
     """The sending end: how many deliveries we may start.
 
@@ -31,9 +60,25 @@ class SenderCredit:
         delivery_count: sequence number, +1 for each delivery started or given up by drain.
         link_credit: deliveries we may start now.
         drain: the receiver asked to use or forfeit the credit at once.
+        spent: why there is no credit, if there is none.
+        last: the last flow, None before the first.
+        granted: the last flow after which there was credit, None before the first.
+        useless: flows since `granted` after which there was none.
+        forfeited: credit given up by the last drain.
     """
 
-    __slots__ = ("_large", "_limit", "delivery_count", "drain", "link_credit")
+    __slots__ = (
+        "_large",
+        "_limit",
+        "delivery_count",
+        "drain",
+        "forfeited",
+        "granted",
+        "last",
+        "link_credit",
+        "spent",
+        "useless",
+    )
 
     def __init__(self, delivery_count: int = INITIAL_DELIVERY_COUNT) -> None:
         self._limit: int | None = None
@@ -41,6 +86,11 @@ class SenderCredit:
         self.delivery_count = delivery_count
         self.link_credit = 0
         self.drain = False
+        self.spent = Spent.NEVER_GRANTED
+        self.last: Grant | None = None
+        self.granted: Grant | None = None
+        self.useless = 0
+        self.forfeited = 0
 
     def set(self, delivery_count: int | None, link_credit: int, *, drain: bool) -> None:
         """Take over what a flow says.
@@ -53,12 +103,27 @@ class SenderCredit:
         """
         base = INITIAL_DELIVERY_COUNT if delivery_count is None else delivery_count
         limit = (base + link_credit) & MASK
+        before = self.link_credit
         if link_credit <= _INT32_MAX or self._is_large_grant(base, link_credit, limit):
             self.link_credit = limit_left(base, link_credit, self.delivery_count)
         elif limit != self._limit:
             self.link_credit = 0
         self._limit = limit
         self.drain = drain
+        self._note(Grant(base, link_credit, drain, before, self.link_credit))
+
+    def _note(self, flow: Grant) -> None:
+        self.last = flow
+        if flow.left:
+            self.granted = flow
+            self.useless = 0
+            self.spent = Spent.USED_UP
+            return
+        self.useless += 1
+        if flow.before:
+            self.spent = Spent.REVOKED if flow.link_credit else Spent.SET_TO_ZERO
+        elif 0 < flow.link_credit <= _INT32_MAX:
+            self.spent = Spent.STALE_FLOW
 
     def _is_large_grant(self, base: int, link_credit: int, limit: int) -> bool:
         """Whether a credit of 2**31 and more is one, and not a negative number of a signed 32-bit client.
@@ -83,6 +148,10 @@ class SenderCredit:
 
     def forfeit(self) -> None:
         """End a drain: advance the delivery-count by the credit that is left, which becomes 0."""
+        if self.link_credit or self.spent is not Spent.DRAINED:
+            self.forfeited = self.link_credit
+        if self.granted is not None:
+            self.spent = Spent.DRAINED
         self.delivery_count = (self.delivery_count + self.link_credit) & MASK
         self.link_credit = 0
 
@@ -101,9 +170,21 @@ class ReceiverCredit:
         limit: grants are topped up to this; 0 leaves granting to the application.
         outstanding: deliveries received and not finished.
         granted: ``(delivery_count, link_credit)`` of a grant not yet told to the peer, or None.
+        last_granted: likewise the last grant, told or not.
+        jumped: credits that the sender has given up since then, by a flow with a higher delivery-count
+            than it has sent.
     """
 
-    __slots__ = ("_tolerated", "delivery_count", "granted", "limit", "link_credit", "outstanding")
+    __slots__ = (
+        "_tolerated",
+        "delivery_count",
+        "granted",
+        "jumped",
+        "last_granted",
+        "limit",
+        "link_credit",
+        "outstanding",
+    )
 
     def __init__(self, delivery_count: int, limit: int) -> None:
         self.delivery_count = delivery_count
@@ -112,6 +193,8 @@ class ReceiverCredit:
         self.outstanding = 0
         self._tolerated = 0
         self.granted: tuple[int, int] | None = None
+        self.last_granted: tuple[int, int] | None = None
+        self.jumped = 0
 
     @property
     def withheld(self) -> bool:
@@ -130,7 +213,20 @@ class ReceiverCredit:
         """
         self._tolerated = max(0, self._tolerated + self.link_credit - link_credit)
         self.link_credit = link_credit
-        self.granted = (self.delivery_count, link_credit)
+        self._note(self.delivery_count)
+
+    def _note(self, delivery_count: int) -> None:
+        """A grant was made, counted from here."""
+        self.granted = self.last_granted = (delivery_count, self.link_credit)
+        self.jumped = 0
+
+    def follow(self, delivery_count: int) -> None:
+        """The sender's flow says that its delivery-count is higher than what has come."""
+        left = limit_left(self.delivery_count, self.link_credit, delivery_count)
+        self.jumped += self.link_credit - left
+        self.link_credit = left
+        self.delivery_count = delivery_count
+        self.top_up()
 
     def receive(self, deliveries: int) -> int:
         """Count deliveries in, topping up on the way as if they came one by one.
@@ -163,7 +259,7 @@ class ReceiverCredit:
                 step = to_mark
                 self._tolerated = 0
                 self.link_credit = limit
-                self.granted = ((self.delivery_count + step) & MASK, limit)
+                self._note((self.delivery_count + step) & MASK)
             self.delivery_count = (self.delivery_count + step) & MASK
             self.outstanding += step
             left -= step

@@ -180,12 +180,15 @@ class Inbound:
     def finish(self, link: ReceiverLink, deliveries: int) -> None:
         """Count deliveries as finished with, which may grant new credit."""
         link.credit.finish(deliveries)
-        if link.credit.granted is not None:
-            self.grants[link] = None
+        self.note_grant(link)
 
     def top_up(self, link: ReceiverLink) -> None:
         """Grant if the link's rule allows it now, as after a change of its limit."""
         link.credit.top_up()
+        self.note_grant(link)
+
+    def note_grant(self, link: ReceiverLink) -> None:
+        """If the link's credit was topped up, the peer is told with the next output."""
         if link.credit.granted is not None:
             self.grants[link] = None
 

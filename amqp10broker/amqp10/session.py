@@ -48,7 +48,7 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.receiving import Inbound, head_of_run
 from amqp10broker.amqp10.sending import Outbound, discard, withdraw
-from amqp10broker.amqp10.serial import diff, limit_left
+from amqp10broker.amqp10.serial import diff
 from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
 from amqp10broker.amqp10.settling import Settling
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
@@ -338,9 +338,8 @@ class Session:
         """A sender that drained has advanced its delivery-count: the credit is used up to there."""
         credit = link.credit
         if diff(delivery_count, credit.delivery_count) > 0:
-            credit.link_credit = limit_left(credit.delivery_count, credit.link_credit, delivery_count)
-            credit.delivery_count = delivery_count
-            self._in.top_up(link)
+            credit.follow(delivery_count)
+            self._in.note_grant(link)
 
     def _on_begin(self, performative: Begin, events: list[SessionEvent]) -> None:
         raise AmqpSessionError(

@@ -335,7 +335,7 @@ _REASON_ORDER: Final = (
     "credit withheld", "no credit", "peer window closed", "blocked by alarm", "queue empty",
     "queue credit in flight", "writer blocked", "not active", "draining", "credit flow", "prefetch full",
     "unsettled here", "unsettled elsewhere", "messages not synced", "messages delayed",
-    "delivery unfinished", "reader held", "method in flight",
+    "delivery unfinished", "reader held", "method in flight", "timed out",
 )  # fmt: skip
 
 

@@ -98,6 +98,10 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
         ("The connection is not read, because another session or channel of it waits."),
     ),
     (
+        "timed out",
+        ("The consumer let a delivery time out, and has not been heard of since."),
+    ),
+    (
         "method in flight",
         ("AMQP 0-9-1: a queue was asked something for the client, and has not answered."),
     ),

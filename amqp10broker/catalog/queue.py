@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 
@@ -102,6 +103,12 @@ class QueueHandle(Protocol):
     @property
     def ready(self) -> int:
         """Messages waiting for a consumer; asked often, so it must cost nothing."""
+
+    def outlook(self) -> Outlook:
+        """What it can tell somebody who waits for it."""
+
+    def progress(self) -> Progress:
+        """What keeps it from getting on."""
 
     def counts(self) -> dict[str, Any]:
         """What `status` shows: messages_ready, messages_unsettled, consumers, publishers; and

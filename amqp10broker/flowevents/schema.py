@@ -127,6 +127,7 @@ class Reason(IntEnum):
     COUNT_JUMPED = 31
     READER_HELD = 32
     METHOD_IN_FLIGHT = 33
+    TIMED_OUT = 34
 
     @property
     def general(self) -> Reason:

@@ -60,6 +60,7 @@ from amqp10broker.queues.holding import Holding
 from amqp10broker.queues.intake import Intake
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.ready import Ready
 from amqp10broker.queues.serving import Serving
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
@@ -169,6 +170,23 @@ class ClassicQueue:
     def unsafe_ticket(self) -> int | None:
         """The ticket of the first publish that waits to be safe; None: nothing waits."""
         return self._intake.first_ticket
+
+    def outlook(self) -> Outlook:
+        """What it can tell somebody who waits for it."""
+        consumers, disposal = self._consumers, self._disposal
+        unconfirmed, unconfirmed_ms = self._intake.unsafe
+        return Outlook(
+            self.ready,
+            self.waiting.arrived,
+            {each.ref: each.part for each in consumers},
+            consumers.single,
+            None if consumers.active is None else consumers.active.ref,
+            self.counters,
+            disposal.expired_ms,
+            self._serving.delivered_ms,
+            unconfirmed=unconfirmed,
+            unconfirmed_ms=unconfirmed_ms,
+        )
 
     # --- driving it -------------------------------------------------------------------------------
 
@@ -308,7 +326,8 @@ class ClassicQueue:
         self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
         level = waiting.levels[-1]
         start = level.backlog.skip(count) * waiting.width
-        self._serving.give(consumer, range(start, start + count * waiting.width, waiting.width), messages)
+        keys = range(start, start + count * waiting.width, waiting.width)
+        self._serving.give(consumer, keys, messages, self._now)
         consumers.had_turn(consumer)
         return True
 
@@ -365,6 +384,7 @@ class ClassicQueue:
         consumer = self._consumers.find(command.consumer)
         if consumer is None:
             return
+        consumer.settled_ms = self._now
         pop = consumer.unsettled.pop
         if command.verdict is Verdict.ACCEPT:
             if self._keeps or self.waiting.expiries:

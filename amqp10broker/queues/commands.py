@@ -39,12 +39,26 @@ class PublisherRef:
 
 
 class ConsumerRef:
-    """One link or AMQP 0-9-1 consumer that consumes."""
+    """One link or AMQP 0-9-1 consumer that consumes.
 
-    __slots__ = ("reply_to",)
+    Attributes:
+        reply_to: whose it is.
+        name: for people: ``link 'x'``, ``consumer 'x'``.
+    """
 
-    def __init__(self, reply_to: ReplyTo) -> None:
+    __slots__ = ("name", "reply_to")
+
+    def __init__(self, reply_to: ReplyTo, name: str = "") -> None:
         self.reply_to = reply_to
+        self.name = name
+
+    def __str__(self) -> str:
+        label = self.reply_to.label
+        connection, dot, channel = label.partition(".")
+        if dot:
+            part = "channel" if self.name.startswith("consumer") else "session"
+            label = f"connection {connection}, {part} {channel}"
+        return f"{label}, {self.name}" if self.name else label
 
 
 class RequestRef:

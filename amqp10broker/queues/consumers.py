@@ -12,6 +12,7 @@ from typing import Final, Protocol
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.outlook import Part
 
 TURN_MAX: Final = 32
 """Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and
@@ -49,6 +50,8 @@ class Consumer:
         cancelled: it gets no more, and holds what it has not settled.
         priority: consumers of a higher one go first.
         queued: it is among those that take turns.
+        held_ms: since when it holds anything.
+        settled_ms: when it decided on deliveries last; None: it never did.
     """
 
     __slots__ = (
@@ -59,10 +62,12 @@ class Consumer:
         "epoch",
         "exclusive",
         "handed_out",
+        "held_ms",
         "priority",
         "queued",
         "ref",
         "settled",
+        "settled_ms",
         "turn",
         "unsettled",
     )
@@ -83,6 +88,14 @@ class Consumer:
         self.turn = 1
         self.unsettled: dict[int, Message] = {}
         self.queued = False
+        self.held_ms = 0
+        self.settled_ms: int | None = None
+
+    @property
+    def part(self) -> Part:
+        """What others may know of it."""
+        held = 0 if self.settled else len(self.unsettled)
+        return Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms)
 
     def grant(self, credit: int) -> None:
         """Credit was asked for: as long as it lasts, a turn is a part of it."""

@@ -24,9 +24,19 @@ class Disposal:
         settings: of the queue; replaced when they change.
         keeps: messages may be in the store.
         unfinished: there was more to drop than `make_room` does at one time.
+        expired_ms: when a message has expired last.
     """
 
-    __slots__ = ("_counters", "_dead_letters", "_store", "_waiting", "keeps", "settings", "unfinished")
+    __slots__ = (
+        "_counters",
+        "_dead_letters",
+        "_store",
+        "_waiting",
+        "expired_ms",
+        "keeps",
+        "settings",
+        "unfinished",
+    )
 
     def __init__(self, waiting: Ready, store: Store, counters: QueueCounters, *, keeps: bool) -> None:
         self._waiting = waiting
@@ -36,6 +46,7 @@ class Disposal:
         self.settings: QueueSettings = DEFAULTS
         self.keeps = keeps
         self.unfinished = False
+        self.expired_ms: int | None = None
 
     def forget(self, keys: Sequence[int]) -> None:
         """Messages are gone for good."""
@@ -78,10 +89,15 @@ class Disposal:
         self.give_up(reason, [message for _, message in gone])
         self.forget([key for key, _ in gone])
 
+    def remove_expired(self, gone: Sequence[Keyed], now_ms: int) -> None:
+        """Messages have expired."""
+        self.expired_ms = now_ms
+        self.remove(Reason.EXPIRED, gone)
+
     def expire(self, now_ms: int) -> None:
         gone = self._waiting.take_expired(now_ms)
         if gone:
-            self.remove(Reason.EXPIRED, gone)
+            self.remove_expired(gone, now_ms)
 
     def make_room(self) -> None:
         """Drop from the head what is beyond the limits, at most `DROPPED_MAX` messages."""

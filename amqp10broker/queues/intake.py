@@ -38,7 +38,7 @@ class Intake:
         self._waiting = waiting
         self._store = store
         self._outbox = outbox
-        self._unsafe: deque[tuple[int, PublisherRef, Sequence[int], bool]] = deque()
+        self._unsafe: deque[tuple[int, PublisherRef, Sequence[int], bool, int]] = deque()
         self.keeps = keeps
         self.store_failed = False
         # Heads of messages that are transient and have neither priority nor time to live of their own.
@@ -48,6 +48,13 @@ class Intake:
     def first_ticket(self) -> int | None:
         """The ticket of the first publish that waits to be safe; None: nothing waits."""
         return self._unsafe[0][0] if self._unsafe else None
+
+    @property
+    def unsafe(self) -> tuple[int, int | None]:
+        """How many messages wait to be safe, and since when the first of them does, in ms."""
+        if not self._unsafe:
+            return 0, None
+        return sum(len(ids) for _, _, ids, _, _ in self._unsafe), self._unsafe[0][4]
 
     def take_in(
         self,
@@ -86,7 +93,7 @@ class Intake:
                 ticket = max(ticket, self._keep(level, part, times))
             waiting.add(level, part, times)
         if ticket:
-            self._unsafe.append((ticket, publisher, ids, settled))
+            self._unsafe.append((ticket, publisher, ids, settled, now_ms))
             if self.store_failed:
                 self.refuse_unsafe(failed=True)
         else:
@@ -129,7 +136,7 @@ class Intake:
         """The store has everything safe up to this ticket: confirm it."""
         unsafe = self._unsafe
         while unsafe and unsafe[0][0] <= ticket:
-            _, publisher, ids, settled = unsafe.popleft()
+            _, publisher, ids, settled, _ = unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, settled))
 
     def refuse_unsafe(self, *, failed: bool) -> None:
@@ -139,5 +146,5 @@ class Intake:
             failed: the queue broke down, or its store did; otherwise it was deleted.
         """
         while self._unsafe:
-            _, publisher, ids, settled = self._unsafe.popleft()
+            _, publisher, ids, settled, _ = self._unsafe.popleft()
             self._outbox.tell(publisher.reply_to, Unconfirmed(publisher, ids, settled, failed, self._queue))

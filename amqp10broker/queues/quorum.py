@@ -49,6 +49,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.quorum_bodies import BodyStore, PagedBodies
 from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
 from amqp10broker.queues.quorum_dead import DeadMessage, at_least_once
@@ -153,6 +154,27 @@ class QuorumQueue:
     def next_index(self) -> int:
         """The index of the next message."""
         return self._messages.next_index
+
+    def outlook(self) -> Outlook:
+        """What it can tell somebody who waits for it."""
+        messages, service = self._messages, self._service
+        holder = service.activity.holder
+        parts = {ref: each.part for ref, each in service.by_ref.items()}
+        if holder is not None and not holder.active:
+            parts[holder.ref] = holder.part._replace(quiescing=True)
+        return Outlook(
+            self.ready,
+            messages.next_index,
+            parts,
+            self.settings.single_active_consumer,
+            None if holder is None else holder.ref,
+            self.counters,
+            messages.expired_ms,
+            service.delivered_ms,
+            len(messages.pending),
+            messages.ready.delayed,
+            messages.ready.next_delayed,
+        )
 
     def deadline(self) -> int | None:
         """When the next `Tick` is due in ms, None if nothing is."""

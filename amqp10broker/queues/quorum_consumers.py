@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.outlook import Part
 
 SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << SIZE_BITS) - 1
@@ -37,6 +38,7 @@ class Consumer:
         silent: it let a delivery time out, and has not been heard of since. It gets nothing.
         active: it is told that it is the single active consumer.
         queued: it is in a queue of turns.
+        settled_ms: when it decided on deliveries last; None: it never did, as far as this process knows.
     """
 
     __slots__ = (
@@ -52,6 +54,7 @@ class Consumer:
         "queued",
         "ref",
         "settled",
+        "settled_ms",
         "silent",
         "timeout_ms",
         "turn",
@@ -84,6 +87,14 @@ class Consumer:
         self.silent = False
         self.active = False
         self.queued = False
+        self.settled_ms: int | None = None
+
+    @property
+    def part(self) -> Part:
+        """What others may know of it."""
+        held = 0 if self.settled else len(self.unsettled)
+        held_ms = delivered_at(next(iter(self.unsettled.values()))) if held else 0
+        return Part(self.ref, self.credit, self.priority, held, held_ms, self.settled_ms, silent=self.silent)
 
     @property
     def busy(self) -> bool:

@@ -51,6 +51,7 @@ class Messages:
         full: publishes are rejected.
         dead_letters: those given up since somebody took them.
         counters: what became of messages; replaying adds nothing to them.
+        expired_ms: when a message has expired last, as far as this process knows.
     """
 
     __slots__ = (
@@ -60,6 +61,7 @@ class Messages:
         "counts",
         "dead_letters",
         "expired_at",
+        "expired_ms",
         "full",
         "next_index",
         "now_ms",
@@ -75,6 +77,7 @@ class Messages:
         self.replaying = False
         self.now_ms = now_ms
         self.expired_at = now_ms
+        self.expired_ms: int | None = None
         self.next_index = 0
         self.ready = Ready()
         self.counts: dict[int, Counts] = {}
@@ -241,6 +244,7 @@ class Messages:
     def expire(self) -> None:
         """Let go what has expired and is the first in its line."""
         for indexes, sizes in self.ready.take_expired(self.expired_at):
+            self.expired_ms = self.now_ms
             self._die(Reason.EXPIRED, indexes, sizes)
 
     # --- limits -----------------------------------------------------------------------------------

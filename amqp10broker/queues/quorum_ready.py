@@ -79,6 +79,11 @@ class Ready:
         return len(self._delayed)
 
     @property
+    def next_delayed(self) -> int | None:
+        """When the first of them is ready, in ms."""
+        return self._delayed[0][0] if self._delayed else None
+
+    @property
     def expiring(self) -> bool:
         """Some ready message expires at some time."""
         return bool(self.normal.expiring or self.high.expiring or self.returns.expiring)

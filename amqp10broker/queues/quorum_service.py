@@ -41,6 +41,7 @@ class Service:
         unused_since: when the last consumer went or the last message was fetched, in ms.
         made: consumers that ever were.
         activity: which one is active, if only one is.
+        delivered_ms: when messages were handed out last, as far as this process knows.
     """
 
     __slots__ = (
@@ -50,6 +51,7 @@ class Service:
         "activity",
         "by_ref",
         "count",
+        "delivered_ms",
         "made",
         "timeout_at",
         "turns",
@@ -67,6 +69,7 @@ class Service:
         self.activity = Activity()
         self.timeout_at: int | None = None
         self.unused_since = now_ms
+        self.delivered_ms: int | None = None
 
     def restore(
         self, *, made: int, unused_since: int, turns: list[Consumer], holder: Consumer | None
@@ -203,6 +206,7 @@ class Service:
         consumer = self.by_ref.get(command.consumer)
         if consumer is None:
             return
+        consumer.settled_ms = self._messages.now_ms
         pop = consumer.unsettled.pop
         verdict = command.verdict
         if verdict is Verdict.ACCEPT:
@@ -293,6 +297,7 @@ class Service:
         consumer.credit -= count
         consumer.handed_out += count
         consumer.delivery_count = (consumer.delivery_count + count) & MASK
+        self.delivered_ms = self._messages.now_ms
         stamp = self._messages.now_ms << SIZE_BITS
         consumer.unsettled.update(zip(indexes, [stamp | size for size in sizes], strict=True))
         limit = self._timeout_of(consumer)

@@ -87,6 +87,11 @@ class Ready:
                 self._returned_size += content_bytes(message for _, message in level.returned)
 
     @property
+    def arrived(self) -> int:
+        """Messages that were ever put in here, as far as the store remembers."""
+        return sum([level.backlog.next for level in self.levels])
+
+    @property
     def size(self) -> int:
         """Bytes of the contents of ready messages, if they are counted."""
         return self._returned_size + sum([level.backlog.size for level in self.levels])

@@ -8,7 +8,6 @@ from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.message import Message
 from amqp10broker.queues.consumers import Consumer, Consumers, turn_of
 from amqp10broker.queues.disposal import Disposal
-from amqp10broker.queues.effects import Reason
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.ready import EXPIRED_MAX, Ready
 from amqp10broker.queues.store import Store
@@ -20,9 +19,19 @@ class Serving:
     Attributes:
         keeps: the store is told what has been delivered.
         stopped: nothing is handed out any more, because of a fault.
+        delivered_ms: when messages were handed out last.
     """
 
-    __slots__ = ("_consumers", "_disposal", "_outbox", "_store", "_waiting", "keeps", "stopped")
+    __slots__ = (
+        "_consumers",
+        "_disposal",
+        "_outbox",
+        "_store",
+        "_waiting",
+        "delivered_ms",
+        "keeps",
+        "stopped",
+    )
 
     def __init__(
         self, waiting: Ready, consumers: Consumers, disposal: Disposal, outbox: Outbox, store: Store
@@ -34,6 +43,7 @@ class Serving:
         self._store = store
         self.keeps = disposal.keeps
         self.stopped = False
+        self.delivered_ms: int | None = None
 
     def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
         """Hand out ready messages while any consumer has credit.
@@ -63,17 +73,20 @@ class Serving:
         """Give a consumer its turn; how many messages had expired instead."""
         keys, messages, expired = self._waiting.take(count, now_ms)
         if expired:
-            self._disposal.remove(Reason.EXPIRED, expired)
+            self._disposal.remove_expired(expired, now_ms)
         if keys:
             if self.keeps:
                 self._mark_delivered(keys)
-            self.give(consumer, keys, messages)
+            self.give(consumer, keys, messages, now_ms)
         return len(expired)
 
-    def give(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message]) -> None:
+    def give(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], now_ms: int) -> None:
         """Deliver messages to a consumer that has credit for them."""
         count = len(keys)
         self._outbox.deliver(consumer, keys, messages)
+        self.delivered_ms = now_ms
+        if not consumer.unsettled:
+            consumer.held_ms = now_ms
         consumer.credit -= count
         consumer.handed_out += count
         consumer.delivery_count = (consumer.delivery_count + count) & MASK

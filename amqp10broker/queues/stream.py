@@ -60,6 +60,7 @@ from amqp10broker.queues.effects import (
     Subscribed,
     Unconfirmed,
 )
+from amqp10broker.queues.outlook import Outlook, Part
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream_consumer import OpenChunk, StreamConsumer
 from amqp10broker.queues.stream_log import StreamLog
@@ -110,6 +111,8 @@ class StreamQueue:
         self.failed = False
         self._pending: list[Publish] = []
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
+        # Since when the oldest message waits for the log, and since when the oldest does that is not in it.
+        self._waits_ms = self._pending_ms = 0
         self._recent: deque[tuple[OpenChunk, int]] = deque()
         self._recent_bytes = 0
         self._consumers: dict[ConsumerRef, StreamConsumer] = {}
@@ -144,11 +147,28 @@ class StreamQueue:
         """Links whose fixed target this stream is."""
         return len(self._publishers)
 
+    def outlook(self) -> Outlook:
+        """What it can tell somebody who waits for it."""
+        unconfirmed = sum(len(each.messages) for each in self._pending)
+        unconfirmed += sum(len(each.messages) for _, each in self._unconfirmed)
+        return Outlook(
+            self.ready,
+            self.log.next_offset,
+            {ref: Part(ref, each.credit, held=each.unsettled) for ref, each in self._consumers.items()},
+            counters=self.counters,
+            unsynced=unconfirmed,
+            unsynced_ms=self._waits_ms if unconfirmed else None,
+            unconfirmed=unconfirmed,
+            unconfirmed_ms=self._waits_ms if unconfirmed else None,
+            next_offset=self.log.committed,
+            readings={ref: each.reading for ref, each in self._consumers.items()},
+        )
+
     def apply(self, command: Command, now_ms: int) -> None:
         """Change the state; effects wait in `take_effects`."""
         match command:
             case Publish():
-                self._publish(command)
+                self._publish(command, now_ms)
             case Settle():
                 consumer = self._consumers.get(command.consumer)
                 if consumer is not None:
@@ -232,6 +252,8 @@ class StreamQueue:
         """The log has committed more: publishers are told, and consumers get it."""
         committed = self.log.committed
         unconfirmed = self._unconfirmed
+        if unconfirmed and unconfirmed[-1][0] <= committed:
+            self._waits_ms = self._pending_ms
         while unconfirmed and unconfirmed[0][0] <= committed:
             command = unconfirmed.popleft()[1]
             publisher = command.publisher
@@ -264,11 +286,15 @@ class StreamQueue:
 
     # --- publishing -------------------------------------------------------------------------------
 
-    def _publish(self, command: Publish) -> None:
+    def _publish(self, command: Publish, now_ms: int) -> None:
         if self.deleted:
             self._refuse(command)
-        else:
-            self._pending.append(command)
+            return
+        if not self._pending:
+            self._pending_ms = now_ms
+            if not self._unconfirmed:
+                self._waits_ms = now_ms
+        self._pending.append(command)
 
     def _refuse(self, command: Publish) -> None:
         publisher = command.publisher

@@ -12,6 +12,7 @@ from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import delivered, delivered_with_time, kept_now
 from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.outlook import Reading
 from amqp10broker.queues.stream_log import Chunk, Place, StreamLog
 
 NO_END: Final = 2**64
@@ -68,6 +69,7 @@ class StreamConsumer:
         unsettled: deliveries that the client has not acknowledged.
         draining: a drain has no answer yet, because there is more to read.
         queued: it stands in the queue for turns, or waits at the end for new messages.
+        looked_at: messages that it has gone over.
     """
 
     __slots__ = (
@@ -85,6 +87,7 @@ class StreamConsumer:
         "end",
         "epoch",
         "handed_out",
+        "looked_at",
         "position",
         "queued",
         "ref",
@@ -111,6 +114,7 @@ class StreamConsumer:
         self.unsettled = 0
         self.draining = False
         self.queued = False
+        self.looked_at = 0
         self._bloom = None if filters is None else filters.bloom
         self._wanted = None if filters is None else filters.messages
         self._settled = settled
@@ -120,6 +124,13 @@ class StreamConsumer:
         self._place: Place | None = None
         # Number of the first delivery, and the offsets, of what has perhaps not reached the session.
         self._on_its_way: deque[tuple[int, Sequence[int]]] = deque()
+
+    @property
+    def reading(self) -> Reading:
+        """What others may know of it."""
+        end = None if self.end == NO_END else self.end
+        filtered = self._bloom is not None or self._wanted is not None
+        return Reading(self.position, end, filtered, self.looked_at, self.handed_out)
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -166,6 +177,7 @@ class StreamConsumer:
         """
         position = self.position
         if self._bloom is not None and not self._bloom.may_match(chunk.filter):
+            self.looked_at += chunk.end - position
             self.position = chunk.end
             return FILTER_WORK
         start = position - chunk.first
@@ -180,6 +192,7 @@ class StreamConsumer:
             if self._timed
             else delivered(piece, position)
         )
+        self.looked_at += count
         self.position = position + count
         self.credit -= count
         return count
@@ -208,6 +221,7 @@ class StreamConsumer:
         self.credit -= len(places)
         # Without credit the next message that it wants is perhaps right behind the last one.
         self.position = position + (count if self.credit else places[-1] + 1)
+        self.looked_at += self.position - position
         return count * FILTER_WORK
 
     # --- counting ---------------------------------------------------------------------------------

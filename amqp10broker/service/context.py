@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from amqp10broker.catalog.catalog import Catalog
@@ -13,6 +13,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.security.authorise import Access
+from amqp10broker.service.moment import Moment
 
 MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, of a name, for a connection."""
@@ -35,6 +36,7 @@ class SessionContext:
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
         node: the broker's own name, as its open says.
         log: of the connection.
+        moment: the time of the present wake; whoever wakes the session sets it.
     """
 
     catalog: Catalog
@@ -49,6 +51,7 @@ class SessionContext:
     volatile: MakeVolatile
     node: str
     log: ClientLog
+    moment: Moment = field(default_factory=Moment)
 
     def flow_for(self, address: str | None) -> FlowSettings:
         """The flow settings for a link of this client with this address."""

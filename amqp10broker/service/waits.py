@@ -38,11 +38,11 @@ class Wait(StrEnum):
     )
     NO_CREDIT_SET_TO_ZERO = (
         "no-credit-set-to-zero",
-        "the client's last flow sets the credit to 0 when nothing was left of it",
+        "the client's flow set the credit to 0 when some of it was left",
     )
     NO_CREDIT_REVOKED = (
         "no-credit-revoked",
-        "the client's last flow took back credit that was not used",
+        "the client's flow lowered the credit to less than was sent already, when some of it was left",
     )
     NO_CREDIT_DRAINED = (
         "no-credit-drained",
@@ -73,6 +73,10 @@ class Wait(StrEnum):
     NOT_ACTIVE = (
         "not-active",
         "another consumer of the queue is its single active one",
+    )
+    TIMED_OUT = (
+        "timed-out",
+        "the consumer let a delivery time out, and gets no more until its client is heard of",
     )
     LOWER_PRIORITY = (
         "lower-priority",
@@ -192,3 +196,16 @@ class Waiting:
 
 NO_WAIT = Waiting(None)
 """Nothing waits, and there is nothing to say."""
+
+
+def seconds(ms: int) -> str:
+    """A duration as a text: ``0.4 s``, ``12 s``."""
+    s = max(0, ms) / 1000
+    return f"{s:.1f} s" if s < 10 else f"{s:.0f} s"
+
+
+def count(number: int, noun: str) -> str:
+    """``1 message``, ``2 messages``; the plural of nouns in y has ies."""
+    if number == 1:
+        return f"1 {noun}"
+    return f"{number} {noun[:-1]}ies" if noun.endswith("y") else f"{number} {noun}s"

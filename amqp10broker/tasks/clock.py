@@ -26,7 +26,11 @@ class WallClock:
 
     def now_ms(self) -> int:
         """The time."""
-        return int((trio.current_time() + self._offset_s) * 1000)
+        return self.ms_at(trio.current_time())
+
+    def ms_at(self, trio_time: float) -> int:
+        """What `now_ms` was, or will be, at a time of Trio's clock."""
+        return int((trio_time + self._offset_s) * 1000)
 
     def trio_time(self, when_ms: int) -> float:
         """When that is on Trio's clock, not before: `now_ms` has reached it then."""

@@ -41,6 +41,7 @@ class Committer:
         commits: how many syncs there were.
         sync_ms: how long the last one took.
         full: the disk does not take more at present.
+        full_at: since when, by Trio's clock.
         failure: why nothing is committed any more.
     """
 
@@ -66,6 +67,8 @@ class Committer:
         self.commits = 0
         self.sync_ms = 0.0
         self.full = False
+        self.full_at = 0.0
+        self._began: float | None = None
         self.failure: StorageFailed | None = None
         self._sync = sync
         self._also = also
@@ -85,6 +88,18 @@ class Committer:
     def durable(self) -> int:
         """Everything with this ticket or a lower one is durable."""
         return self.journal.durable
+
+    @property
+    def began(self) -> float | None:
+        """Since when a sync is running, by Trio's clock; None: none is."""
+        return self._began
+
+    @property
+    def last_sync_ms(self) -> float:
+        """How long the last sync took, or has taken so far if one is running that has taken longer."""
+        if self._began is None:
+            return self.sync_ms
+        return max(self.sync_ms, (trio.current_time() - self._began) * 1000)
 
     def wake(self) -> None:
         """There is something to write; after appending, once a batch."""
@@ -184,8 +199,9 @@ class Committer:
         fds = [fd for _, part in also for fd in part]
         if ticket is not None:
             fds += self.journal.fds_to_sync()
-        began = trio.current_time()
+        began = self._began = trio.current_time()
         await self._sync(fds)
+        self._began = None
         self.sync_ms = (trio.current_time() - began) * 1000
         self.commits += 1
         for each, _ in also:
@@ -223,6 +239,7 @@ class Committer:
     async def _wait_for_room(self, error: DiskFull) -> None:
         if not self.full:
             self.full = True
+            self.full_at = trio.current_time()
             _log.error("the disk is full, nothing is confirmed until there is room", reason=str(error))
             self._on_full(True)
         if self._stopping:

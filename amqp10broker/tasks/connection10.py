@@ -32,9 +32,11 @@ from amqp10broker.security.authorise import Access
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.moment import Moment
 from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
+from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
@@ -82,6 +84,9 @@ class Connection10:
         self._broker = broker
         self._origin = origin
         self._sessions: dict[int, RunningSession] = {}
+        # The session for which the reader waits, and since when, by Trio's clock.
+        self._held_by: RunningSession | None = None
+        self._held_at = 0.0
         self._stopped_by: AmqpError | None = None
         # Those whose task is not over; the client may have ended them already.
         self._working: set[RunningSession] = set()
@@ -240,7 +245,9 @@ class Connection10:
         for items in self._turn.portions(event.items):
             if session.reads.full:
                 self._flush()
+                self._held_by, self._held_at = session, trio.current_time()
                 await session.reads.wait()
+                self._held_by = None
             session.reads.add()
             if not session.inbox.put(Frames(items)):
                 session.reads.done()
@@ -364,6 +371,7 @@ class Connection10:
             volatile=broker.make_volatile,
             node=broker.container_id,
             log=self.log,
+            moment=Moment(broker.clock.now_ms()),
         )
         service = BrokerSession(
             event.channel,
@@ -374,7 +382,8 @@ class Connection10:
             unfinished=self._unfinished,
         )
         buffer_bytes = broker.config.writer_buffer_bytes
-        session = RunningSession(service, inbox, Lane(self.line.writer, inbox, buffer_bytes))
+        lane = Lane(self.line.writer, inbox, buffer_bytes)
+        session = RunningSession(service, inbox, lane, broker.clock)
         self._sessions[event.channel] = session
         self._working.add(session)
         if broker.recordings.recorder is not None:
@@ -471,6 +480,20 @@ class Connection10:
 
     # --- status -----------------------------------------------------------------------------------
 
+    def around(self, session: RunningSession) -> Surroundings:
+        """What it does for one of its sessions at present."""
+        clock, writer, held = self._broker.clock, self.line.writer, self._held_by
+        waits = writer.waiting_bytes and not writer.broken
+        return Surroundings(
+            clock.now_ms(),
+            writer_blocked=session.lane.blocked,
+            writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
+            writer_bytes=writer.waiting_bytes,
+            held_by=None if held is None or held is session else f"session {held.service.session.channel}",
+            held_ms=clock.ms_at(self._held_at),
+            alarms=tuple(sorted(self._broker.alarms)),
+        )
+
     def status(self) -> dict[str, Any]:
         """What `amqp10broker status` shows of this connection."""
         engine = self.engine
@@ -493,7 +516,7 @@ class Connection10:
             "last_error": shown(self.log.last_error),
             "counters": self.counted().document(),
             "sessions": [
-                session_status(session.service, writer_blocked=session.lane.blocked)
+                session_status(session.service, self.around(session))
                 for _, session in sorted(self._sessions.items())
             ],
         }

@@ -21,12 +21,14 @@ import trio
 from amqp10broker.errors import BrokerError, StorageError
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
+from amqp10broker.queues.outlook import Progress
 from amqp10broker.storage.disk import Disk
 from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.scratch import Scratch
 from amqp10broker.storage.stream_files import FileShelf, remove_leftovers
+from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.committer import Committer
 from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.log import Log
@@ -263,6 +265,23 @@ class Keeping:
         self.committer.wake()
         await self.committer.wait_durable(self.journal.ticket)
 
+    def progress(self, clock: WallClock, *, busy: bool, waits: bool) -> Progress:
+        """What keeps a queue from getting on.
+
+        Args:
+            clock: the time.
+            busy: it has letters that it has not come to.
+            waits: it waits for something to be durable.
+        """
+        if not self.recovered.is_set():
+            return Progress(busy, recovering=True)
+        committer = self.committer
+        return Progress(
+            busy,
+            sync_ms=clock.ms_at(committer.began) if waits and committer.began is not None else None,
+            full_ms=clock.ms_at(committer.full_at) if waits and committer.full else None,
+        )
+
     def status(self) -> dict[str, Any]:
         """What `status` shows."""
         if not self.recovered.is_set():
@@ -275,7 +294,8 @@ class Keeping:
             "live_bytes": journal.live_bytes,
             "spool_bytes": self.spool.bytes_used,
             "commits": committer.commits,
-            "last_sync_ms": round(committer.sync_ms, 3),
+            "last_sync_ms": round(committer.last_sync_ms, 3),
+            "sync_running": committer.began is not None,
             "disk_full": committer.full,
         }
 

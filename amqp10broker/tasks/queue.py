@@ -14,6 +14,7 @@ from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Delete, Publish, ReplyTo
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Effect
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import QueueLetter
@@ -74,6 +75,7 @@ class RunningQueue(LetterBox):
         "_mailbox",
         "_on_dead_letters",
         "_on_deleted",
+        "_outlook",
         "_store",
         "dead_lettered",
         "queue",
@@ -109,6 +111,7 @@ class RunningQueue(LetterBox):
         self._on_dead_letters = on_dead_letters
         self._mailbox: Mailbox[QueueLetter] = Mailbox()
         self._at_work: list[QueueLetter] = []
+        self._outlook: Outlook | None = None
         self._due_ms: int | None = None
         self._delay_s = confirm_delay_ms / 1000
         self._keeping = keeping
@@ -142,6 +145,19 @@ class RunningQueue(LetterBox):
         """Messages waiting for a consumer."""
         return self.queue.ready
 
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`. Made once a wake at most, however many ask."""
+        if self._outlook is None:
+            self._outlook = self.queue.outlook()
+        return self._outlook
+
+    def progress(self) -> Progress:
+        """See `QueueHandle`."""
+        keeping = self._keeping
+        if keeping is None or self._store is None:
+            return Progress(self.busy)
+        return keeping.progress(self._clock, busy=self.busy, waits=self.queue.unsafe_ticket is not None)
+
     def counts(self) -> dict[str, Any]:
         """What `status` shows. Reading between two awaits of a single-threaded program is exact."""
         queue = self.queue
@@ -164,6 +180,7 @@ class RunningQueue(LetterBox):
         await self._recover()
         while not queue.deleted:
             letters = self._at_work = await self._next_letters()
+            self._outlook = None
             now_ms = self._clock.now_ms()
             published = False
             for commands in letters:
@@ -241,6 +258,7 @@ class RunningQueue(LetterBox):
 
     def restart(self, queue: ClassicQueue) -> None:
         """Nobody can trust the state any more: begin again with another, and what the store has."""
+        self._outlook = None
         self.queue.break_down(command for commands in self._at_work for command in commands)
         self._send_effects()
         self._at_work = []
@@ -287,6 +305,14 @@ class InlineQueue(LetterBox):
     def ready(self) -> int:
         """It keeps nothing."""
         return 0
+
+    def outlook(self) -> Outlook:
+        """It has nothing to tell."""
+        return Outlook(0, 0, {})
+
+    def progress(self) -> Progress:
+        """It answers at once."""
+        return UP_TO_DATE
 
     def post(self, command: Command) -> None:
         """Put one letter."""

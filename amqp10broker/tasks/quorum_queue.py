@@ -9,12 +9,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import trio
 
 from amqp10broker.queues.commands import Command, Configure, Delete, Publish, Purge, ReplyTo
-from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect, Unconfirmed
+from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick, joined
 from amqp10broker.queues.quorum_dead import DeadMessage
@@ -42,6 +44,8 @@ class Told(NamedTuple):
     effects: dict[ReplyTo, list[Effect]]
     dead_letters: list[DeadLetters]
     dead: list[DeadMessage]
+    at_ms: int
+    """When it was decided."""
 
 
 class RunningQuorum(LetterBox):
@@ -62,6 +66,7 @@ class RunningQuorum(LetterBox):
         "_make_worker",
         "_on_dead_letters",
         "_on_deleted",
+        "_outlook",
         "_ready",
         "_store",
         "_told",
@@ -109,6 +114,7 @@ class RunningQuorum(LetterBox):
         self._told: deque[Told] = deque()
         self._worker: DeadLetterWorker | None = None
         self._ready = store is None
+        self._outlook: Outlook | None = None
 
     @property
     def busy(self) -> bool:
@@ -139,6 +145,28 @@ class RunningQuorum(LetterBox):
         """Messages waiting for a consumer."""
         return self.queue.ready
 
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`. Made once a wake at most, however many ask."""
+        if self._outlook is None:
+            outlook, told = self.queue.outlook(), self._told
+            effects = [each for entry in told for batch in entry.effects.values() for each in batch]
+            self._outlook = replace(
+                outlook,
+                unsynced=sum(len(each.keys) for each in effects if isinstance(each, Deliver)),
+                unsynced_ms=told[0].at_ms if told else None,
+                unconfirmed=sum(len(each.ids) for each in effects if isinstance(each, Confirmed)),
+                unconfirmed_ms=told[0].at_ms if told else None,
+            )
+        return self._outlook
+
+    def progress(self) -> Progress:
+        """See `QueueHandle`."""
+        busy = self._mailbox.waiting > 0 or bool(self._at_work)
+        keeping = self._keeping
+        if keeping is None or self._store is None:
+            return Progress(busy)
+        return keeping.progress(self._clock, busy=busy, waits=bool(self._told))
+
     def counts(self) -> dict[str, Any]:
         """What `status` shows."""
         queue = self.queue
@@ -163,6 +191,7 @@ class RunningQuorum(LetterBox):
         await self._recover()
         while not self.queue.deleted:
             letters = self._at_work = await self._next_letters()
+            self._outlook = None
             commands = joined(command for letter in letters for command in letter)
             self._work(commands)
             if self._delay_s and any(type(command) is Publish for command in commands):
@@ -182,6 +211,7 @@ class RunningQuorum(LetterBox):
             await keeping.recovered.wait()
             self.queue = store.recovered(self.queue.settings, self._clock.now_ms())
             self._ready = True
+            self._outlook = None
             keeping.write_soon()
             self._mailbox.put([])  # what came back may have died of it
 
@@ -230,7 +260,8 @@ class RunningQuorum(LetterBox):
     def _take(self, ticket: int) -> Told:
         queue = self.queue
         dead = [] if queue.deleted or not queue.dlx else queue.take_dlx()
-        return Told(ticket, queue.take_effects(), queue.take_dead_letters(), dead)
+        now_ms = self._clock.now_ms()
+        return Told(ticket, queue.take_effects(), queue.take_dead_letters(), dead, now_ms)
 
     def _wake(self) -> None:
         """Something is durable: an empty letter makes the queue look."""
@@ -239,6 +270,7 @@ class RunningQuorum(LetterBox):
     # --- telling ----------------------------------------------------------------------------------
 
     def _tell_what_is_durable(self) -> None:
+        self._outlook = None
         told = self._told
         durable = 0 if self._keeping is None or self._store is None else self._keeping.committer.durable
         while told and told[0].ticket <= durable:

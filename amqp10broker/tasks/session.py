@@ -7,6 +7,7 @@ from collections.abc import Callable
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import (
     AlarmChanged,
     ConfigChanged,
@@ -39,10 +40,13 @@ class RunningSession:
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
-    __slots__ = ("_stopping", "inbox", "lane", "on_end", "on_wake", "reads", "service")
+    __slots__ = ("_clock", "_stopping", "inbox", "lane", "on_end", "on_wake", "reads", "service")
 
-    def __init__(self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane) -> None:
+    def __init__(
+        self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane, clock: WallClock
+    ) -> None:
         self.service = service
+        self._clock = clock
         self.inbox = inbox
         self.reads = Bound(READS_MAX)
         self.lane = lane
@@ -63,6 +67,7 @@ class RunningSession:
             self._send(0)  # the begin that answers the client's
             while not self._stopping and session.state is not SessionState.UNMAPPED:
                 letters = await self.inbox.take_all()
+                service.moment.ms = self._clock.now_ms()
                 try:
                     for letter in letters:
                         self._handle(letter)

@@ -31,9 +31,13 @@ class Stream(Protocol):
 
 
 class SocketTransport:
-    """A connected TCP socket."""
+    """A connected TCP socket.
 
-    __slots__ = ("_closed", "_socket")
+    Attributes:
+        moved_at: when it took a part of what `send_all` had to wait with, last, by Trio's clock.
+    """
+
+    __slots__ = ("_closed", "_socket", "moved_at")
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
@@ -41,6 +45,7 @@ class SocketTransport:
         if hasattr(socket, "TCP_NOTSENT_LOWAT"):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, NOTSENT_LOWAT_BYTES)
         self._socket = sock
+        self.moved_at = 0.0
         self._closed = False
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
@@ -71,6 +76,8 @@ class SocketTransport:
             sent = self.try_send(view)
             view = view[sent:]
             if len(view):
+                if sent:
+                    self.moved_at = trio.current_time()
                 await trio.lowlevel.wait_writable(self._socket)
 
     def try_send(self, data: bytes | bytearray | memoryview) -> int:

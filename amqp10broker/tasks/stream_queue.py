@@ -14,6 +14,7 @@ import trio
 
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.tasks.clock import WallClock
@@ -51,15 +52,19 @@ class RunningStream(LetterBox):
         "_clock",
         "_delay_s",
         "_full",
+        "_full_at",
         "_mailbox",
         "_mark_at",
         "_marked",
         "_on_deleted",
         "_on_full",
+        "_outlook",
+        "_recovered",
         "_retry_at",
         "_start_sync",
         "_store",
         "_sync",
+        "_sync_at",
         "_synced",
         "_unwritten",
         "_writing",
@@ -101,6 +106,9 @@ class RunningStream(LetterBox):
         self._writing: int | None = None
         self._synced = False
         self._full = False
+        self._full_at = self._sync_at = 0.0
+        self._recovered = False
+        self._outlook: Outlook | None = None
         self._unwritten = False
         self._retry_at = 0.0
         self._marked = 0
@@ -128,6 +136,24 @@ class RunningStream(LetterBox):
     def ready(self) -> int:
         """Messages waiting for a consumer."""
         return self.queue.ready
+
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`. Made once a wake at most, however many ask."""
+        if self._outlook is None:
+            self._outlook = self.queue.outlook()
+        return self._outlook
+
+    def progress(self) -> Progress:
+        """See `QueueHandle`."""
+        busy = self._mailbox.waiting > 0 or bool(self._at_work)
+        recovering = not self._recovered
+        ms_at = self._clock.ms_at
+        return Progress(
+            busy or recovering,
+            recovering,
+            None if self._writing is None else ms_at(self._sync_at),
+            ms_at(self._full_at) if self._full else None,
+        )
 
     def counts(self) -> dict[str, Any]:
         """What `status` shows."""
@@ -187,8 +213,10 @@ class RunningStream(LetterBox):
 
     async def _work(self) -> None:
         queue = self.queue
+        self._recovered = True
         while not queue.deleted:
             letters = self._at_work = await self._next_letters()
+            self._outlook = None
             now_ms = self._clock.now_ms()
             for commands in letters:
                 for command in commands:
@@ -245,6 +273,7 @@ class RunningStream(LetterBox):
             self.queue.commit(now_ms)
         else:
             self._writing = offset
+            self._sync_at = trio.current_time()
             self._start_sync.set()
 
     def _commit(self, now_ms: int) -> None:
@@ -283,6 +312,7 @@ class RunningStream(LetterBox):
         if full == self._full:
             return
         self._full = full
+        self._full_at = trio.current_time()
         if error is not None:
             _log.error("no room for what was published to a stream", queue=self.queue.name, reason=str(error))
         else:

@@ -162,11 +162,10 @@ def watch_session(
         new: it has just begun, what it does counts from its beginning.
         latencies: it will be observed after each wake.
     """
-    lane = running.lane
     observer = SessionObserver(running.service, connection.number, emit, now_ns, new=new)
 
     def look(now_ns: int, ts_ns: int, whole: bool) -> None:
-        observer.observe(now_ns, ts_ns, writer_blocked=lane.blocked, latencies=latencies, whole=whole)
+        observer.observe(now_ns, ts_ns, connection.around(running), latencies=latencies, whole=whole)
 
     return Watch(clock, running, observer, look)
 

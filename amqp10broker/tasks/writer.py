@@ -127,8 +127,15 @@ class Writer:
         self._idle = False
         self.bytes_sent = 0
         self.waiting_bytes = 0
+        self._waits_at = 0.0
         self.broken = False
         self.on_put: Callable[[bytes | memoryview], None] | None = None
+
+    @property
+    def waiting_since(self) -> float:
+        """When the socket took something last while bytes waited, by Trio's clock; if it never did, since
+        when they wait. Under TLS only whole sends count."""
+        return self._waits_at if self._direct is None else max(self._waits_at, self._direct.moved_at)
 
     def put(self, letter: Write) -> None:
         """Take bytes to send.
@@ -153,6 +160,8 @@ class Writer:
             letter.transfer_bytes = min(letter.transfer_bytes, len(data) - sent)
             data = data[sent:]
         letter.pieces = [data]
+        if not self.waiting_bytes:
+            self._waits_at = trio.current_time()
         self.waiting_bytes += len(data)
         self._lanes.add(letter.lane)
         letter.lane.count(letter, len(data))
@@ -174,6 +183,7 @@ class Writer:
                     await self._stream.send_all(data)
                     self.bytes_sent += len(data)
                     self.waiting_bytes -= len(data)
+                    self._waits_at = trio.current_time()
                 finished = False
                 for letter, size in letters:
                     if letter.pieces:

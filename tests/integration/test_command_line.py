@@ -73,12 +73,12 @@ def test_status_says_why_each_link_waits(broker: BrokerProcess, client: ProtonCl
 
     receiver.grant(10)
     receiver.take(1)
-    link = waits(broker, queue, "receiver", "queue-empty")
+    link = waits(broker, queue, "receiver", "unsettled-here")
     assert (link["credit"], link["delivery_count"], link["unsettled"]) == (9, 3, 3)
     assert queue in link["waits_why"]
 
     text = run(broker, "status")
-    assert "waits: queue-empty" in text
+    assert "waits: unsettled-here" in text
     assert all(len(line) <= 100 for line in text.splitlines())
     document = json.loads(run(broker, "status", "--format", "json"))
     shown = [

@@ -15,6 +15,7 @@ from amqp10broker.amqp091.methods import BasicAck, BasicCancel, BasicQos, Confir
 from amqp10broker.flowevents.schema import Kind
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
+from amqp10broker.service.sessions.surroundings import Surroundings
 from tests.support.channel_world import World, tags
 from tests.support.scene import Scene
 from tests.support.watching import Event, Seen, total
@@ -63,7 +64,7 @@ class Session:
         self.observer.observe(
             self.seen.now_ns,
             self.seen.now_ns,
-            writer_blocked=self.world.blocked,
+            Surroundings(writer_blocked=self.world.blocked),
             latencies=self.latencies,
             whole=whole,
         )

@@ -31,6 +31,7 @@ from amqp10broker.config import Config
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import DELETE, Command, ReplyTo
 from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
@@ -93,6 +94,14 @@ class QueueBox:
         """As the running queue's."""
         return self.queue.ready
 
+    def outlook(self) -> Outlook:
+        """As the running queue's."""
+        return self.queue.outlook()
+
+    def progress(self) -> Progress:
+        """Nothing keeps it."""
+        return UP_TO_DATE
+
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""
         return {
@@ -131,6 +140,14 @@ class VolatileBox:
     def ready(self) -> int:
         """As the running queue's."""
         return 0
+
+    def outlook(self) -> Outlook:
+        """It has nothing to tell."""
+        return Outlook(0, 0, {})
+
+    def progress(self) -> Progress:
+        """It answers at once."""
+        return UP_TO_DATE
 
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""

@@ -13,6 +13,7 @@ from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import LimitExceeded
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 
 
 class Handle:
@@ -20,6 +21,14 @@ class Handle:
 
     def post(self, command: Command) -> None:
         """Drop the letter."""
+
+    def outlook(self) -> Outlook:
+        """Nothing is in it."""
+        return Outlook(0, 0, {})
+
+    def progress(self) -> Progress:
+        """It has nothing to do."""
+        return UP_TO_DATE
 
     def counts(self) -> dict[str, Any]:
         """Nothing is in it."""

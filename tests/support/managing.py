@@ -30,6 +30,7 @@ from amqp10broker.queues.commands import (
     Subscribe,
 )
 from amqp10broker.queues.effects import Answer, Effect
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.security.authorise import Access
 from tests.support.notation import body_bytes, message
 
@@ -51,6 +52,14 @@ class Box:
     def post(self, command: Command) -> None:
         """Put one letter."""
         self.letters.append(command)
+
+    def outlook(self) -> Outlook:
+        """As the running queue's."""
+        return self.queue.outlook()
+
+    def progress(self) -> Progress:
+        """Nothing keeps it."""
+        return UP_TO_DATE
 
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""

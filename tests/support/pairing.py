@@ -27,6 +27,7 @@ from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.rawframes import FrameCutter, Got
 from tests.support.surroundings import make_catalog, make_context
@@ -43,6 +44,14 @@ class QueueBox:
 
     def post(self, command: Command) -> None:
         self.letters.append([command])
+
+    def outlook(self) -> Outlook:
+        """As the running queue's."""
+        return self.queue.outlook()
+
+    def progress(self) -> Progress:
+        """Nothing keeps it."""
+        return UP_TO_DATE
 
     def counts(self) -> dict[str, Any]:
         return {"messages_ready": self.queue.ready}

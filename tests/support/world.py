@@ -68,8 +68,10 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
+from amqp10broker.service.sessions.surroundings import Surroundings
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
 from tests.support.surroundings import make_catalog, make_context
@@ -129,6 +131,14 @@ class WorldQueue:
     def ready(self) -> int:
         """As the running queue's."""
         return self.queue.ready
+
+    def outlook(self) -> Outlook:
+        """As the running queue's."""
+        return self.queue.outlook()
+
+    def progress(self) -> Progress:
+        """Nothing keeps it."""
+        return UP_TO_DATE
 
     def counts(self) -> dict[str, Any]:
         """As the running queue's."""
@@ -680,7 +690,7 @@ class World:
     def status(self, label: str = "C", channel: int = 0) -> dict[str, Any]:
         """One session as `amqp10broker status` shows it."""
         client = self.clients[label]
-        return session_status(client.sessions[channel].service, writer_blocked=client.blocked)
+        return session_status(client.sessions[channel].service, Surroundings(writer_blocked=client.blocked))
 
     # --- letters in the trace ---------------------------------------------------------------------
 

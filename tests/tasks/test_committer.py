@@ -71,6 +71,26 @@ async def test_nobody_is_told_before_the_sync_is_over(
     nursery.cancel_scope.cancel()
 
 
+async def test_a_sync_that_is_running_counts_as_the_last_one(
+    autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
+) -> None:
+    """As soon as it has taken longer than the one before."""
+    scene = Scene(sync_s=0.01)
+    committer = scene.committer
+    nursery.start_soon(committer.run)
+    assert (committer.began, committer.last_sync_ms) == (None, 0)
+    await committer.wait_durable(scene.append())
+    assert (committer.began, committer.last_sync_ms) == (None, pytest.approx(10))
+    scene.sync_s = 60
+    began = trio.current_time()
+    scene.append()
+    await trio.sleep(0.005)
+    assert (committer.began, committer.last_sync_ms) == (began, pytest.approx(10))
+    await trio.sleep(45)
+    assert committer.last_sync_ms == pytest.approx(45_005)
+    nursery.cancel_scope.cancel()
+
+
 async def test_what_comes_during_a_sync_makes_one_batch(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:

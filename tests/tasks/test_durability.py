@@ -246,8 +246,12 @@ async def test_a_full_disk_raises_the_alarm_and_goes_on_when_there_is_room(
         client.publish(2)
         await alarm(broker, on=True)
         assert client.confirmed == [1]
+        assert client.queue.handle.progress().full_ms is not None
+        assert client.queue.handle.outlook().unconfirmed == 1
         monkeypatch.setattr(broker.data.disk, "write", real)
         await client.listen(until=2)
+        assert client.queue.handle.progress().full_ms is None
+        assert client.queue.handle.outlook().unconfirmed == 0
         await alarm(broker, on=False)
     async with broker_on(folder) as broker:
         assert await queue_of(broker).get(9) == [1, 2]

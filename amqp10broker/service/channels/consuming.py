@@ -64,7 +64,7 @@ class Consuming:
         self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool, options: ConsumerOptions
     ) -> Consumer:
         """Ask the queue for a new consumer; it answers."""
-        ref = ConsumerRef(self._context.reply_to)
+        ref = ConsumerRef(self._context.reply_to, f"consumer '{tag}'")
         consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch)
         consumer.timeout_ms = options.timeout_ms
         self._by_ref[ref] = consumer
@@ -120,7 +120,7 @@ class Consuming:
         """Ask a queue for one message (basic.get)."""
         fetcher = self._fetchers.get((queue, no_ack))
         if fetcher is None:
-            ref = ConsumerRef(self._context.reply_to)
+            ref = ConsumerRef(self._context.reply_to, "consumer (basic.get)")
             fetcher = Consumer("", queue, ref, self._post, no_ack=no_ack, prefetch=0)
             self._fetchers[queue, no_ack] = fetcher
             self._by_ref[ref] = fetcher

@@ -12,7 +12,9 @@ from amqp10broker.service.observing.trail import UINT_MAX, Emit, Trail
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.status import consumer_wait, publisher_wait
+from amqp10broker.service.sessions.surroundings import Surroundings
+from amqp10broker.service.sessions.why_consumer import consumer_wait
+from amqp10broker.service.sessions.why_publisher import publisher_wait
 
 PROBE_WAKES_MAX: Final = 4
 """Wakes with deliveries whose times one probe takes."""
@@ -50,14 +52,14 @@ class SessionObserver:
                 self._links[app] = self._new_link(app, now_ns, from_now=True)
 
     def observe(
-        self, now_ns: int, ts_ns: int, *, writer_blocked: bool, latencies: bool, whole: bool = False
+        self, now_ns: int, ts_ns: int, around: Surroundings, *, latencies: bool, whole: bool = False
     ) -> None:
         """Emit what has happened since the last time.
 
         Args:
             now_ns: the present, by a clock that never goes back.
             ts_ns: the same by the wall clock.
-            writer_blocked: transfers of the session wait for the connection's writer.
+            around: what the connection does for the session.
             latencies: time deliveries, too; for that it must be called after each wake.
             whole: tell the elapsed time up to now although nothing has moved.
         """
@@ -73,7 +75,7 @@ class SessionObserver:
             seen += 1
             credit = publisher.link.credit
             count = credit.delivery_count
-            wait = publisher_wait(session, publisher)
+            wait = publisher_wait(session, publisher, around)
             reason = NUMBERS[wait]
             depth = 0 if publisher.queue is None else publisher.queue.handle.ready
             outstanding = credit.outstanding
@@ -89,7 +91,7 @@ class SessionObserver:
             link.trail.turn = turn
             seen += 1
             depth = consumer.ready
-            wait = consumer_wait(session, consumer, writer_blocked=writer_blocked, ready=depth)
+            wait = consumer_wait(session, consumer, around)
             reason = NUMBERS[wait]
             sent = consumer.sent
             left = consumer.link.credit.link_credit

@@ -32,7 +32,9 @@ from amqp10broker.queues.commands import ConsumerRef, Credit, GiveBack, Settle, 
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Settled, TimedOut
 from amqp10broker.service.context import ClientLog, Post
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.moment import Moment
 from amqp10broker.service.sessions.outcomes import Decision
+from amqp10broker.service.sessions.times import ConsumerTimes
 
 ANSWERS_OWED_MAX: Final = 256
 """Flows with echo or drain remembered per link while they cannot be answered. Each gets an answer of
@@ -63,6 +65,7 @@ class Consumer:
         in_flight: a request to the queue has no answer yet.
         settled: deliveries on which the client has decided, in all.
         last_error: why deliveries were taken back from it last.
+        times: when what happened last.
     """
 
     __slots__ = (
@@ -96,6 +99,7 @@ class Consumer:
         "seen",
         "settings",
         "settled",
+        "times",
     )
 
     def __init__(
@@ -108,6 +112,7 @@ class Consumer:
         settings: FlowSettings,
         post: Post,
         *,
+        moment: Moment,
         default_verdict: Verdict,
         exclusive_queue: bool,
         log: ClientLog,
@@ -133,6 +138,7 @@ class Consumer:
         self.settled = 0
         self.last_error: LastError | None = None
         self._counters = ClientCounters()
+        self.times = ConsumerTimes(moment)
         self._returned = 0
         self._unsent = 0
         self._epoch = 0
@@ -177,6 +183,7 @@ class Consumer:
 
     def on_flow(self, *, echo: bool) -> None:
         """The client's flow was taken over by the engine: pass it on to the queue."""
+        self.times.on_flow(self.link.credit)
         if echo or self.link.credit.drain:
             self._owed = min(self._owed + 1, ANSWERS_OWED_MAX)
         if self._unsent > self.link.credit.link_credit:
@@ -199,6 +206,7 @@ class Consumer:
         answer = quorum and not event.settled and bool(keys)
         self.settled += len(keys)
         self._counters.settled(decision.verdict, len(keys))
+        self.times.settled()
         if keys:
             annotations = decision.annotations if quorum else b""
             self._post(
@@ -236,6 +244,7 @@ class Consumer:
     def on_sent(self, deliveries: int) -> None:
         """Deliveries have been written; ask for the next batch when the queue's share is used up."""
         self._unsent -= deliveries
+        self.times.on_sent(self.link.credit)
         self._spend(deliveries)
         self._request_next()
 
@@ -248,6 +257,8 @@ class Consumer:
         if not self._stream:
             messages = all_to_amqp10(messages)
         self.seen += len(keys)
+        if not self._unsent:
+            self.times.handed_over()
         self._unsent += len(keys)
         self._session.queue_deliveries(self.link, keys, messages)
         if self._unsent > self.link.credit.link_credit:
@@ -341,6 +352,7 @@ class Consumer:
         else:
             self._asked = max(0, self._asked - 1)
             self._session.drained(self.link, available=self.available, properties=self._inactive())
+            self.times.on_drained(credit)
             self._answer()
 
     def _answer(self) -> None:
@@ -367,6 +379,7 @@ class Consumer:
         # Its credit must not run out as long as the client's has not.
         self._renew_at = most // 2 if volatile else 0
         self.in_flight = True
+        self.times.requested()
         self._stale = False
         self._asked += self._owed
         self._owed = 0

@@ -33,6 +33,7 @@ from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
 from amqp10broker.service.sessions.attach import internal_exchange_text, to_amqp_error
+from amqp10broker.service.sessions.times import PublisherTimes
 
 READERS_MAX: Final = 1024
 """Different targets whose message heads an anonymous terminus remembers."""
@@ -51,12 +52,14 @@ class Publisher:
         settings: the flow settings in force for it.
         exclusive_queue: delete the queue with the link (a dynamic target).
         last_error: of the last message that was rejected.
+        times: when what happened last.
     """
 
     __slots__ = (
         "_context",
         "_counters",
         "_default_exchange",
+        "_last_queues",
         "_pending",
         "_permitted_at",
         "_post",
@@ -72,6 +75,7 @@ class Publisher:
         "queue",
         "ref",
         "settings",
+        "times",
     )
 
     def __init__(
@@ -101,6 +105,7 @@ class Publisher:
         self._readers: dict[tuple[str, str], MessageReader] = {}
         # Of deliveries that went to several queues: how many have not answered, and the outcome so far.
         self._pending: dict[int, tuple[int, Outcome]] = {}
+        self._last_queues: Sequence[DeclaredQueue] = ()
         self._permitted_at = context.access.version
         self.link = link
         self.queue = queue
@@ -111,6 +116,7 @@ class Publisher:
         self.exclusive_queue = exclusive_queue
         self.last_error: LastError | None = None
         self._counters = ClientCounters()
+        self.times = PublisherTimes(context.moment)
         if queue is not None:
             post(queue.handle, AttachPublisher(ref))
 
@@ -120,6 +126,19 @@ class Publisher:
 
     def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
         return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
+
+    @property
+    def queues(self) -> Sequence[DeclaredQueue]:
+        """Where what it publishes goes, as far as that is known before a message says so."""
+        if self.queue is not None:
+            return (self.queue,)
+        if self.exchange is None:
+            return tuple(self._last_queues)
+        try:
+            route = self._routes.find(self.exchange.exchange, self.exchange.routing_key)
+        except (NotFound, PermissionDenied, AccessRefused):
+            return ()
+        return self._last_queues if route.queues is None else route.queues
 
     # --- from the client --------------------------------------------------------------------------
 
@@ -131,6 +150,7 @@ class Publisher:
                 it have been routed.
             AmqpSessionError: the user may not publish (any more).
         """
+        self.times.received(self.link.credit)
         if self.queue is None and self.exchange is None:
             self._route_each(event)
             return
@@ -221,6 +241,7 @@ class Publisher:
             count = len(queues)
             for delivery_id in ids:
                 self._pending[delivery_id] = (count, RELEASED)
+        self._last_queues = queues
         for queue in queues:
             self._post(queue.handle, Publish(self.ref, ids, messages, settled))
 
@@ -379,6 +400,7 @@ class Publisher:
             second = self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
             self._session.settle_received(ids, outcome, settled=not second)
         self._session.finish_received(self.link, len(ids))
+        self.times.answered(self.link.credit, outcome)
 
     def leave(self) -> None:
         """The link is gone."""

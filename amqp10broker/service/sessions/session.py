@@ -32,6 +32,7 @@ from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.management.caller import Caller
 from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, PublisherRef, Subscribe
@@ -73,6 +74,10 @@ class BrokerSession:
         session: the engine.
         mail: letters to queues since the last `take_mail`, in order.
         last_error: what the client was told last that went wrong.
+        moment: the time of the present wake; who wakes it sets it.
+        received_ms: frames of the client came last.
+        window_ms: since when the client's window is open, or closed.
+        alarm_ms: an alarm, or all of them, began or ended last.
     """
 
     def __init__(
@@ -96,6 +101,7 @@ class BrokerSession:
             unfinished: what sessions of this connection hold of deliveries that are not whole.
         """
         self._context = context
+        self.moment = context.moment
         flow = context.flow_for(None)
         self.session = Session(
             channel,
@@ -110,6 +116,9 @@ class BrokerSession:
         self._gone = ClientCounters()
         self.session.receive_begin(channel, begin)
         self.session.begin()
+        self.received_ms = self.window_ms = self.alarm_ms = self.moment.ms
+        self._window_open = True
+        self._note_window()
         self.mail: list[tuple[QueueHandle, Command]] = []
         self._routes = Routes(context.vhost, context.access)
         self._consumers: dict[ConsumerRef, Consumer] = {}
@@ -130,8 +139,16 @@ class BrokerSession:
         Raises:
             AmqpConnectionError: the connection must be closed with it.
         """
+        self.received_ms = self.moment.ms
         for event in self.session.receive_each(items):
             self._on_event(event)
+        self._note_window()
+
+    def _note_window(self) -> None:
+        is_open = self.session.outgoing.remote_incoming_window > 0
+        if is_open is not self._window_open:
+            self._window_open = is_open
+            self.window_ms = self.moment.ms
 
     def on_effects(self, effects: Sequence[Effect]) -> None:
         """What queues did."""
@@ -188,6 +205,7 @@ class BrokerSession:
         """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
         if self.session.ended:
             return
+        self.alarm_ms = self.moment.ms
         if on:
             self.session.incoming.close()
         else:
@@ -206,6 +224,7 @@ class BrokerSession:
                 break
             for event in events:
                 self._on_pump_event(event)
+        self._note_window()
         return written
 
     @property
@@ -223,6 +242,11 @@ class BrokerSession:
         links = [consumer.counted() for consumer in self._consumers.values()]
         links += [publisher.counted() for publisher in self._publishers.values()]
         return ClientCounters.sum_of([self._gone, *links])
+
+    @property
+    def vhost(self) -> VirtualHost:
+        """The connection's virtual host."""
+        return self._context.vhost
 
     def end(self, error: AmqpError | None = None) -> None:
         """End the session from our side, because the broker stops or the connection closes."""
@@ -257,6 +281,8 @@ class BrokerSession:
                     event.flow.link_credit is not None or event.flow.echo
                 ):
                     app.on_flow(echo=event.flow.echo)
+                elif isinstance(app, Publisher):
+                    app.times.note(app.link.credit)
             case LinkAttaching():
                 self._on_attaching(event)
             case LinkDetached():
@@ -346,7 +372,7 @@ class BrokerSession:
     def _attach_consumer(self, link: SenderLink, event: LinkAttaching) -> None:
         attach = event.attach
         plan = plan_source(attach, self._context)
-        ref = ConsumerRef(self._context.reply_to)
+        ref = ConsumerRef(self._context.reply_to, f"link '{link.name}'")
         address = plan.source.address
         self.session.accept_link(
             link,
@@ -368,6 +394,7 @@ class BrokerSession:
             address,
             self._context.flow_for(address),
             self._post,
+            moment=self.moment,
             default_verdict=plan.default_verdict,
             exclusive_queue=plan.dynamic,
             log=self._context.log,

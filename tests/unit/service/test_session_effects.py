@@ -450,7 +450,7 @@ def test_a_consumer_that_waits_to_become_active_says_so_in_the_status() -> None:
     def waits() -> list[str]:
         return [link["waits"] for link in scene.world.status()["links"]]
 
-    assert waits() == ["queue-empty", "queue-empty"]
+    assert waits() == ["queue-empty-nothing-routed", "not-active"]
     scene.world.publish("q", 2)
     assert waits() == ["no-credit-used-up", "not-active"]
 

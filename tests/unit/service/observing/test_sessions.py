@@ -10,6 +10,7 @@ from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.flowevents.schema import Kind, Reason
 from amqp10broker.queues.effects import TimedOut
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX, SessionObserver
+from amqp10broker.service.sessions.surroundings import Surroundings
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.scene import Scene
 from tests.support.watching import Seen, reasons, total
@@ -38,7 +39,7 @@ class Watched:
         self.observer.observe(
             now_ns,
             now_ns + S,
-            writer_blocked=self.client.blocked,
+            Surroundings(writer_blocked=self.client.blocked),
             latencies=self.latencies,
             whole=whole,
         )
@@ -142,7 +143,7 @@ def test_what_the_queue_took_back_before_it_was_sent_is_not_told() -> None:
 
 REASONS: dict[Reason, tuple[str, ...]] = {
     Reason.NO_CREDIT_NEVER_GRANTED: ("C> ATTACH h=1 source=/queues/q",),
-    Reason.QUEUE_EMPTY: ("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8"),
+    Reason.QUEUE_EMPTY_NOTHING_ROUTED: ("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=8"),
     Reason.QUEUE_CREDIT_IN_FLIGHT: ("C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8"),
     Reason.DRAINING: (
         "C> ATTACH h=1 source=/queues/q", "stall q", "C> FLOW h=1 dc=0 cr=8 drain=true",
@@ -225,7 +226,7 @@ def test_elapsed_times_add_up_to_the_time() -> None:
     assert reasons(events, Kind.LINK_OUT) == {
         Reason.NO_CREDIT_NEVER_GRANTED: 1_000_000,
         Reason.NO_CREDIT_USED_UP: 1_000_000,
-        Reason.QUEUE_EMPTY: 3_000_000,
+        Reason.QUEUE_EMPTY_NOTHING_ROUTED: 3_000_000,
         Reason.QUEUE_CREDIT_IN_FLIGHT: 1_000_000,
     }
 

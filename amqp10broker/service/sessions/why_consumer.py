@@ -1,0 +1,173 @@
+"""Why no delivery moves on a link on which a client receives, and what shows it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.amqp10.credit import Grant, Spent
+from amqp10broker.amqp10.performatives import SenderSettleMode
+from amqp10broker.service.idle import idle_wait, storage_text, why_idle
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.service.sessions.surroundings import Surroundings
+from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
+
+_SPENT: Final = {
+    Spent.NEVER_GRANTED: Wait.NO_CREDIT_NEVER_GRANTED,
+    Spent.USED_UP: Wait.NO_CREDIT_USED_UP,
+    Spent.SET_TO_ZERO: Wait.NO_CREDIT_SET_TO_ZERO,
+    Spent.REVOKED: Wait.NO_CREDIT_REVOKED,
+    Spent.DRAINED: Wait.NO_CREDIT_DRAINED,
+    Spent.STALE_FLOW: Wait.NO_CREDIT_STALE_FLOW,
+}
+
+
+def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Wait | None:
+    """The code alone, for those who ask often; see `why_consumer_waits`."""
+    wait = _near_wait(broker_session, consumer, around)
+    if wait is not None or consumer.unsent or consumer.link.partial is not None:
+        return wait
+    return idle_wait(consumer.queue, consumer.ref)
+
+
+def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Waiting:
+    """The nearest cause first: what is already handed over can only wait for window or writer.
+
+    Args:
+        broker_session: the consumer's; it is only read.
+        consumer: likewise.
+        around: what its connection does for the session.
+    """
+    wait = _near_wait(broker_session, consumer, around)
+    now_ms, times = around.now_ms, consumer.times
+    unsent = f"{count(consumer.unsent, 'delivery')} {'waits' if consumer.unsent == 1 else 'wait'}"
+    match wait:
+        case None:
+            if consumer.unsent or consumer.link.partial is not None:
+                return NO_WAIT
+            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.vhost)
+        case Wait.PEER_WINDOW_CLOSED:
+            since_ms = max(broker_session.window_ms, times.unsent_ms)
+            why = (
+                f"{unsent}; the client's incoming-window has been 0 for "
+                f"{seconds(now_ms - broker_session.window_ms)}, and no flow has opened it"
+            )
+        case Wait.WRITER_BLOCKED:
+            since_ms = around.writer_ms if around.writer_ms is not None else times.unsent_ms
+            what = unsent if consumer.unsent else "what is delivered waits"
+            why = (
+                f"{what}; the client does not read its socket fast enough: {around.writer_bytes} bytes "
+                "wait for it"
+            )
+        case Wait.READER_HELD:
+            since_ms = around.held_ms
+            why = (
+                f"the connection is not read, because {around.held_by} of it does not listen: a flow may "
+                "wait there"
+            )
+        case Wait.DRAINING:
+            since_ms = times.flow_ms or times.credit_ms
+            why = (
+                f"the client asked to drain {count(consumer.link.credit.link_credit, 'credit')}, and "
+                f"{_queue(consumer)} has not answered{_progress(consumer, now_ms)}"
+            )
+        case Wait.QUEUE_CREDIT_IN_FLIGHT:
+            since_ms = times.request_ms
+            why = (
+                f"{count(consumer.queue_credit, 'message')} were asked of {_queue(consumer)}: no answer yet"
+                f"{_progress(consumer, now_ms)}"
+            )
+        case _:
+            since_ms = times.credit_ms
+            why = _no_credit(consumer, around)
+    return Waiting(wait, why, now_ms - since_ms)
+
+
+def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Wait | None:
+    link = consumer.link
+    credit = link.credit
+    if consumer.unsent or link.partial is not None:
+        if broker_session.session.outgoing.remote_incoming_window == 0:
+            return Wait.PEER_WINDOW_CLOSED
+        if around.writer_blocked:
+            return Wait.WRITER_BLOCKED
+    if around.stuck:
+        return Wait.WRITER_BLOCKED
+    if credit.drain and (credit.link_credit or consumer.in_flight):
+        return Wait.DRAINING
+    if credit.link_credit == 0:
+        if around.held_by is not None:
+            return Wait.READER_HELD
+        return _SPENT[credit.spent]
+    if consumer.in_flight:
+        return Wait.QUEUE_CREDIT_IN_FLIGHT
+    return None
+
+
+def _queue(consumer: Consumer) -> str:
+    return f"queue '{consumer.queue.name}'"
+
+
+def _progress(consumer: Consumer, now_ms: int) -> str:
+    return storage_text(consumer.queue.handle.progress(), now_ms)
+
+
+# --- no credit ------------------------------------------------------------------------------------
+
+
+def _no_credit(consumer: Consumer, around: Surroundings) -> str:
+    credit, times = consumer.link.credit, consumer.times
+    last, granted = credit.last, credit.granted
+    match credit.spent:
+        case Spent.NEVER_GRANTED:
+            text = "the client has granted no credit yet: it must send a flow with link-credit"
+            if last is not None:
+                text += f"; its last flow, {around.ago(times.flow_ms or 0)}, set {_flow(last)}"
+            return text
+        case Spent.USED_UP:
+            assert granted is not None
+            text = (
+                f"the client's credit was used up at delivery-count {credit.delivery_count}, "
+                f"{around.ago(times.credit_ms)}, and "
+            )
+            if credit.useless:
+                text += f"no flow since has granted more (flows since: {credit.useless}); "
+            else:
+                text += "it has sent no flow since; "
+            text += f"the grant, {around.ago(times.granted_ms or 0)}: {_flow(granted)}"
+            if consumer.link.snd_settle_mode != SenderSettleMode.SETTLED:
+                text += " (settling gives no credit)"
+            return text
+        case Spent.SET_TO_ZERO:
+            assert last is not None
+            return (
+                f"{around.ago(times.credit_ms)} the client set the credit to 0, {_before(credit.granted)}; "
+                f"its last flow: {_flow(last)}"
+            )
+        case Spent.REVOKED:
+            assert last is not None
+            return (
+                f"the client took its credit back {around.ago(times.credit_ms)}: its last flow says "
+                f"{_flow(last)}, we are at {credit.delivery_count}: nothing left"
+            )
+        case Spent.DRAINED:
+            return (
+                f"the client's drain was answered {around.ago(times.credit_ms)}: it gave up "
+                f"{count(credit.forfeited, 'credit')}, and it has granted none since"
+            )
+        case Spent.STALE_FLOW:
+            assert last is not None
+            return (
+                f"last flow {around.ago(times.flow_ms or 0)}: {_flow(last)}, we are at "
+                f"{credit.delivery_count}: nothing left; flows since the last that granted any: "
+                f"{credit.useless}"
+            )
+
+
+def _flow(grant: Grant) -> str:
+    drain = ", drain" if grant.drain else ""
+    return f"count {grant.delivery_count} + credit {grant.link_credit}{drain}"
+
+
+def _before(granted: Grant | None) -> str:
+    return "with credit left" if granted is None else f"with credit left of its grant ({_flow(granted)})"
