@@ -10,6 +10,7 @@ from amqp10broker.amqp091.errors import Amqp091Error
 from amqp10broker.amqp091.items import ContentOpened, ContentTooLarge, PublishRun
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop, WriterReady
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.queue import post_mail
@@ -31,6 +32,7 @@ class RunningChannel:
     """
 
     __slots__ = (
+        "_clock",
         "_granted",
         "_held",
         "_stopping",
@@ -49,7 +51,9 @@ class RunningChannel:
         inbox: Mailbox[SessionLetter],
         lane: Lane,
         flow: CreditFlowSettings,
+        clock: WallClock,
     ) -> None:
+        self._clock = clock
         self.service = service
         self.inbox = inbox
         self.reads = Bound(READS_MAX)
@@ -78,10 +82,12 @@ class RunningChannel:
         """
         service = self.service
         lane = self.lane
+        moment = service.context.moment
         try:
             # What the client sent before its close counts, also when a queue must answer first.
             while not self._stopping or service.busy:
                 letters = await self.inbox.take_all()
+                moment.ms = self._clock.now_ms()
                 try:
                     for letter in letters:
                         self._handle(letter)

@@ -6,7 +6,8 @@ everything on the connection: see `connection091`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 import trio
@@ -20,7 +21,9 @@ from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings
 from amqp10broker.service.channels.status import channel_status
+from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.moment import Moment
 from amqp10broker.tasks.channel import RunningChannel, contents_of, split
 from amqp10broker.tasks.mail import Frames, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
@@ -41,7 +44,8 @@ class Channels:
 
     Attributes:
         by_number: those that are there.
-        held_by: the one that the reader waits for.
+        held_by: the one whose credit the reader waits for.
+        blocked_at: when the connection was blocked by an alarm, by Trio's clock; None: it is not.
         publishes: the client has published during an alarm.
     """
 
@@ -53,6 +57,10 @@ class Channels:
         self._turn = Turn()
         self.by_number: dict[int, RunningChannel] = {}
         self.held_by: RunningChannel | None = None
+        self.blocked_at: float | None = None
+        # The one that the reader waits for, for its credit or until it has taken its mail; and since when.
+        self._waited_for: RunningChannel | None = None
+        self._waits_at = 0.0
         self.publishes = False
         self._gone = ClientCounters()
 
@@ -74,14 +82,26 @@ class Channels:
     def status(self) -> list[dict[str, Any]]:
         """What `amqp10broker status` shows of them."""
         return [
-            channel_status(
-                channel.service,
-                writer_blocked=channel.lane.blocked,
-                reader_credit=channel.credit.credit,
-                holds_reader=self.held_by is channel,
-            )
+            channel_status(channel.service, self.around(channel))
             for _, channel in sorted(self.by_number.items())
         ]
+
+    def around(self, channel: RunningChannel) -> Surroundings:
+        """What the connection does for one of its channels at present."""
+        clock, writer, other = self._broker.clock, self._connection.line.writer, self._waited_for
+        writer_waits = writer.waiting_bytes and not writer.broken
+        return Surroundings(
+            clock.now_ms(),
+            writer_blocked=channel.lane.blocked,
+            writer_ms=clock.ms_at(writer.waiting_since) if writer_waits else None,
+            writer_bytes=writer.waiting_bytes,
+            reader_credit=channel.credit.credit,
+            holds_reader=self.held_by is channel,
+            held_by=None if other is None or other is channel else other.service.number,
+            held_ms=clock.ms_at(self._waits_at),
+            alarms=tuple(sorted(self._broker.alarms)),
+            blocked_ms=None if self.blocked_at is None else clock.ms_at(self.blocked_at),
+        )
 
     def begin_turn(self) -> None:
         """The reader has waited for the client: others had their turn."""
@@ -138,7 +158,8 @@ class Channels:
             return channel
         if channel.reads.full:
             self._connection.flush()
-            await channel.reads.wait()
+            with self._waiting_for(channel):
+                await channel.reads.wait()
             lasting = self._lasting(channel)
             if lasting is None:
                 return None
@@ -153,12 +174,21 @@ class Channels:
         self._connection.flush()
         self.held_by = channel
         try:
-            await channel.wait_for_credit()
+            with self._waiting_for(channel):
+                await channel.wait_for_credit()
         finally:
             self.held_by = None
             self._held_until = trio.current_time()
             if channel.on_wake is not None:
                 channel.on_wake()  # until now it has waited for us
+
+    @contextmanager
+    def _waiting_for(self, channel: RunningChannel) -> Iterator[None]:
+        self._waited_for, self._waits_at = channel, trio.current_time()
+        try:
+            yield
+        finally:
+            self._waited_for = None
 
     def _start_channel(self, number: int) -> RunningChannel | None:
         broker = self._broker
@@ -189,9 +219,10 @@ class Channels:
             new_id=broker.new_id,
             volatile=broker.make_volatile,
             log=self._connection.log,
+            moment=Moment(broker.clock.now_ms()),
         )
         lane = Lane(self._connection.line.writer, inbox, broker.config.writer_buffer_bytes)
-        channel = RunningChannel(BrokerChannel(number, context), inbox, lane, self._flow)
+        channel = RunningChannel(BrokerChannel(number, context), inbox, lane, self._flow, broker.clock)
         self.by_number[number] = channel
         if broker.recordings.recorder is not None:
             broker.recordings.recorder.join(self._connection, channel)

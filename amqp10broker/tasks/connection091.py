@@ -47,6 +47,7 @@ from amqp10broker.tasks.stream import Stream
 
 if TYPE_CHECKING:
     from amqp10broker.catalog.vhost import VirtualHost
+    from amqp10broker.service.channels.surroundings import Surroundings
     from amqp10broker.tasks.broker import Broker
     from amqp10broker.tasks.channel import RunningChannel
 
@@ -128,6 +129,10 @@ class Connection091:
     def parts(self) -> Mapping[int, RunningChannel]:
         """Its channels, by number."""
         return self._channels.by_number
+
+    def around(self, channel: RunningChannel) -> Surroundings:
+        """What it does for one of its channels at present."""
+        return self._channels.around(channel)
 
     @property
     def reader_waits(self) -> int:
@@ -371,6 +376,7 @@ class Connection091:
         broker = self._broker
         while broker.alarms and self._publishes:
             self._no_alarm = trio.Event()
+            self._channels.blocked_at = trio.current_time()
             told = self.engine.blocked(
                 " & ".join(f"low on {name}" for name in sorted(broker.alarms, reverse=True))
             )
@@ -378,7 +384,7 @@ class Connection091:
             try:
                 await self._no_alarm.wait()
             finally:
-                self._no_alarm = None
+                self._no_alarm = self._channels.blocked_at = None
             self._channels.publishes = False
             if told:
                 self.engine.unblocked()

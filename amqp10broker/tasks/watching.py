@@ -181,18 +181,9 @@ def watch_channel(
     latencies: bool,
 ) -> Watch:
     """Watch a channel of AMQP 0-9-1; the arguments are those of `watch_session`."""
-    lane, credit = running.lane, running.credit
     observer = ChannelObserver(running.service, connection.number, emit, now_ns, new=new)
 
     def look(now_ns: int, ts_ns: int, whole: bool) -> None:
-        observer.observe(
-            now_ns,
-            ts_ns,
-            writer_blocked=lane.blocked,
-            reader_credit=credit.credit,
-            reader_waits=connection.reader_waits,
-            latencies=latencies,
-            whole=whole,
-        )
+        observer.observe(now_ns, ts_ns, around=connection.around(running), latencies=latencies, whole=whole)
 
     return Watch(clock, running, observer, look)

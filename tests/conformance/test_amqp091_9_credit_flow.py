@@ -42,7 +42,7 @@ def test_a_queue_that_does_not_follow_stops_the_whole_connection() -> None:
     second.say(BasicAck(1))
     assert 400 <= letters(connection) <= 800
     assert first.service.publishing.blocked
-    assert first.service.publishing.slow_queues == ["q"]
+    assert [outlet.queue.name for outlet in first.service.publishing.held_by] == ["q"]
     assert connection.waiting
     assert second.service.consuming.unacked == 1
     connection.world.box("q").stalled = False
@@ -137,5 +137,5 @@ def test_a_queue_s_credit_is_counted_per_message_and_queue() -> None:
     for name in ("q", "free"):
         assert first.call(QueueBind(name, "amq.fanout", "")) == QueueBindOk()
     first.say(first.content("", b"x", "amq.fanout") * 1000)
-    assert first.service.publishing.slow_queues == ["q"]
+    assert [outlet.queue.name for outlet in first.service.publishing.held_by] == ["q"]
     assert 400 <= letters(connection) <= 800

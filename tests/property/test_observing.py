@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from amqp10broker.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
 from amqp10broker.flowevents.schema import Kind
+from amqp10broker.service.channels.surroundings import Surroundings as ChannelSurroundings
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
 from amqp10broker.service.sessions.surroundings import Surroundings
@@ -165,9 +166,7 @@ def test_a_channel_is_told_whole(steps: list[str], latencies: bool) -> None:
         observer.observe(
             seen.now_ns,
             seen.now_ns,
-            writer_blocked=False,
-            reader_credit=channel.credit.credit,
-            reader_waits=0,
+            around=ChannelSurroundings(reader_credit=channel.credit.credit),
             latencies=latencies,
             whole=whole,
         )

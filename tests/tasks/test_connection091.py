@@ -831,11 +831,15 @@ async def test_slow_queue_stops_the_reader(autojump_clock: object, monkeypatch: 
         assert len(client.stream.outgoing.data) > 0
         assert queue_counts(broker, "r") == (0, 1)
         assert client.task.state == "flow"
-        (first, _) = client.task.status()["channels"]
+        (first, second) = client.task.status()["channels"]
         assert first["waits"] == "credit-flow"
-        assert (
-            first["waits_why"]
-            == "the reader of the whole connection waits for this channel: queue 'q' does not follow"
+        assert first["waits_why"].startswith(
+            f"the whole connection is not read: queue 'q' has not confirmed {first['unconfirmed']} messages "
+            "of this channel"
+        )
+        assert (second["waits"], second["waits_why"]) == (
+            "reader-held",
+            "the connection is not read, because channel 1 of it takes nothing",
         )
         # Others are not touched, not even those that publish.
         await other.send(1, message(1, "r", b"y"))

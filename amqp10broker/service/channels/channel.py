@@ -82,6 +82,8 @@ class BrokerChannel:
         acknowledging: what it decides on that.
         last_error: what the client was told last that went wrong.
         counters: of what its client did and got.
+        in_hand: the method that is handled, or was last; of contents and acknowledgements the kind only.
+        paused_ms: when it began to wait for a queue's answer last.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -103,8 +105,8 @@ class BrokerChannel:
         self._committing = False
         self._opened: ContentOpened | None = None
         self._unwanted: ContentOpened | None = None
-        # Whose fault it is if something is refused.
-        self._in_hand: Method | type[Method] = methods.ChannelOpen
+        self.paused_ms = 0
+        self.in_hand: Method | type[Method] = methods.ChannelOpen
         self.last_error: LastError | None = None
         self.counters = ClientCounters()
         flow = CreditFlowSettings.of(context.config)
@@ -140,6 +142,11 @@ class BrokerChannel:
     def waiting(self) -> bool:
         """Whether frames are kept until a queue has answered."""
         return bool(self._backlog)
+
+    @property
+    def backlog(self) -> int:
+        """How many frames are kept until a queue has answered."""
+        return len(self._backlog)
 
     @property
     def busy(self) -> bool:
@@ -234,7 +241,7 @@ class BrokerChannel:
         """Ask a queue, and go on with `then` when it has answered; nothing else is handled meanwhile."""
         self._request = RequestRef(self.context.reply_to)
         self._then = then
-        self._paused = True
+        self.pause()
         self.post(handle, command(self._request))
 
     def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
@@ -248,6 +255,7 @@ class BrokerChannel:
     def pause(self) -> None:
         """Handle nothing more until `resume`."""
         self._paused = True
+        self.paused_ms = self.context.moment.ms
 
     def resume(self) -> None:
         """Go on with what has come meanwhile."""
@@ -263,7 +271,7 @@ class BrokerChannel:
     # --- frames -----------------------------------------------------------------------------------
 
     def _on_item(self, item: object) -> None:
-        self._in_hand = _method_of(item)
+        self.in_hand = _method_of(item)
         if self.state is not ChannelState.OPEN:
             self._on_item_while_closed(item)
             return
@@ -307,7 +315,7 @@ class BrokerChannel:
     def _name_method(self, error: Amqp091Error) -> None:
         """Put the method that failed into an error that does not name it yet."""
         if not error.class_id:
-            error.class_id, error.method_id = self._in_hand.CLASS_ID, self._in_hand.METHOD_ID
+            error.class_id, error.method_id = self.in_hand.CLASS_ID, self.in_hand.METHOD_ID
 
     def _fail(self, error: Amqp091Error) -> None:
         self._name_method(error)
@@ -320,7 +328,7 @@ class BrokerChannel:
         self.warn(
             "channel closed by the broker",
             method=method_name(error.class_id, error.method_id),
-            queue=error.queue or getattr(self._in_hand, "queue", None) or None,
+            queue=error.queue or getattr(self.in_hand, "queue", None) or None,
             code=int(error.code),
             text=error.reply_text,
         )

@@ -26,6 +26,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import CreditReply
 from amqp10broker.service.channels.context import Post
+from amqp10broker.service.moment import Moment
 
 UNSENT_MAX: Final = 200
 """Deliveries of one consumer that the channel holds and has not written (RabbitMQ's unsent limit)."""
@@ -53,32 +54,51 @@ class Consumer:
         in_flight: a request to the queue has no answer yet.
         keys: the queue's numbers for deliveries that are not written.
         messages: as many.
+        moved_ms: when deliveries were written last; before the first, when it began.
+        asked_ms: when the queue was asked for some last.
+        settled_ms: when the client decided on some last; None: it never did.
     """
 
     __slots__ = (
         "_ahead",
         "_epoch",
         "_granted",
+        "_moment",
         "_post",
         "_returned",
+        "_room_ms",
         "_seen",
+        "asked_ms",
         "cancelled",
         "in_flight",
         "keys",
         "messages",
+        "moved_ms",
         "no_ack",
         "prefetch",
         "queue",
         "ref",
+        "settled_ms",
         "tag",
         "timeout_ms",
         "unacked",
     )
 
     def __init__(
-        self, tag: str, queue: DeclaredQueue, ref: ConsumerRef, post: Post, *, no_ack: bool, prefetch: int
+        self,
+        tag: str,
+        queue: DeclaredQueue,
+        ref: ConsumerRef,
+        post: Post,
+        *,
+        no_ack: bool,
+        prefetch: int,
+        moment: Moment,
     ) -> None:
         self._post = post
+        self._moment = moment
+        self._room_ms = self.moved_ms = self.asked_ms = moment.ms
+        self.settled_ms: int | None = None
         self._ahead = 0
         self._epoch = 0
         self._granted = 0
@@ -124,6 +144,11 @@ class Consumer:
         """Deliveries that count against a prefetch: written or waiting to be."""
         return self.unacked + len(self.keys)
 
+    @property
+    def idle_ms(self) -> int:
+        """Since when it could have had the next delivery, if its queue had any."""
+        return max(self.moved_ms, self._room_ms)
+
     def request(self, limit: int | None = None) -> None:
         """Ask the queue for what may be handed out now, if that is more than it may already.
 
@@ -153,6 +178,7 @@ class Consumer:
     def _ask(self, credit: int, *, drain: bool) -> None:
         self._granted = credit
         self.in_flight = True
+        self.asked_ms = self._moment.ms
         count = (self._seen + self._ahead) & MASK
         self._post(self.queue.handle, Credit(self.ref, count, credit, drain, self._seen))
 
@@ -194,6 +220,9 @@ class Consumer:
 
     def settle(self, keys: Sequence[int], verdict: Verdict) -> None:
         """The client decided on deliveries that it holds."""
+        self.settled_ms = now_ms = self._moment.ms
+        if self.prefetch and self.unacked + len(self.keys) >= self.prefetch:
+            self._room_ms = now_ms
         self.unacked -= len(keys)
         self._post(self.queue.handle, Settle(self.ref, keys, verdict))
 

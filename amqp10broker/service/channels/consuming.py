@@ -30,6 +30,7 @@ class Consuming:
         consumers: by tag.
         prefetch: basic.qos for consumers to come; 0: no limit.
         global_prefetch: deliveries that the whole channel may hold; 0: no limit.
+        moved_ms: when deliveries were written last.
     """
 
     def __init__(self, number: int, context: ChannelContext, post: Post, counters: ClientCounters) -> None:
@@ -57,6 +58,7 @@ class Consuming:
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0
         self.global_prefetch = 0
+        self.moved_ms = context.moment.ms
 
     # --- consumers --------------------------------------------------------------------------------
 
@@ -65,7 +67,8 @@ class Consuming:
     ) -> Consumer:
         """Ask the queue for a new consumer; it answers."""
         ref = ConsumerRef(self._context.reply_to, f"consumer '{tag}'")
-        consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch)
+        moment = self._context.moment
+        consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch, moment=moment)
         consumer.timeout_ms = options.timeout_ms
         self._by_ref[ref] = consumer
         filters = options.filters
@@ -121,7 +124,8 @@ class Consuming:
         fetcher = self._fetchers.get((queue, no_ack))
         if fetcher is None:
             ref = ConsumerRef(self._context.reply_to, "consumer (basic.get)")
-            fetcher = Consumer("", queue, ref, self._post, no_ack=no_ack, prefetch=0)
+            moment = self._context.moment
+            fetcher = Consumer("", queue, ref, self._post, no_ack=no_ack, prefetch=0, moment=moment)
             self._fetchers[queue, no_ack] = fetcher
             self._by_ref[ref] = fetcher
             self._post(queue.handle, Subscribe(ref, no_ack, counted=False))
@@ -213,6 +217,7 @@ class Consuming:
         keys, messages = consumer.take(count)
         first = self._next_tag
         self._next_tag += len(keys)
+        self.moved_ms = consumer.moved_ms = self._context.moment.ms
         if consumer.no_ack:
             self._counters.delivered_settled += len(keys)
         else:

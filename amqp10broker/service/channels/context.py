@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import ClientLog, MakeVolatile, Post
+from amqp10broker.service.moment import Moment
 
 __all__ = ["ChannelContext", "Post"]
 
@@ -31,6 +32,7 @@ class ChannelContext:
         new_id: gives a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
         log: of the connection.
+        moment: the time of the present wake; whoever wakes the channel sets it.
     """
 
     vhost: VirtualHost
@@ -45,3 +47,4 @@ class ChannelContext:
     new_id: Callable[[], str]
     volatile: MakeVolatile
     log: ClientLog
+    moment: Moment = field(default_factory=Moment)

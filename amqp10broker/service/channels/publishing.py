@@ -77,6 +77,7 @@ class Publishing:
         transactional: tx.select was received.
         commit_failed: some queue was full or broke down and did not take its part of the last commit.
         blocked: some queue has used up its credit; the channel gives its reader none meanwhile.
+        published_ms: when the client published last.
     """
 
     def __init__(
@@ -112,6 +113,7 @@ class Publishing:
         self._before_confirms = 0
         self._buffered: list[_Buffered] = []
         self._commit: dict[int, int] | None = None
+        self.published_ms = 0
         self.confirming = False
         self.transactional = False
         self.commit_failed = False
@@ -122,9 +124,9 @@ class Publishing:
         return bool(self._held_by)
 
     @property
-    def slow_queues(self) -> list[str]:
-        """Names of the queues that hold the channel up."""
-        return [outlet.queue.name for outlet in self._held_by]
+    def held_by(self) -> list[Outlet]:
+        """What holds the channel up, the one that owes most first."""
+        return sorted(self._held_by, key=lambda outlet: -outlet.outstanding)
 
     @property
     def unconfirmed(self) -> int:
@@ -154,6 +156,7 @@ class Publishing:
         Raises:
             RefusedError: the channel must be closed with it; the contents before it are published.
         """
+        self.published_ms = self._context.moment.ms
         route = self._find(run.exchange, run.routing_key, immediate=run.immediate)
         queues = route.queues
         if queues is None or self.transactional:

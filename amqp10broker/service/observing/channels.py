@@ -11,7 +11,8 @@ from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.publishing import Publishing
-from amqp10broker.service.channels.status import consumer_wait
+from amqp10broker.service.channels.surroundings import Surroundings
+from amqp10broker.service.channels.why import channel_wait, consumer_wait
 from amqp10broker.service.observing.latency import Latency
 from amqp10broker.service.observing.reasons import NUMBERS
 from amqp10broker.service.observing.sessions import PROBE_LINKS_MAX, PROBE_WAKES_MAX
@@ -67,9 +68,7 @@ class ChannelObserver:
         now_ns: int,
         ts_ns: int,
         *,
-        writer_blocked: bool,
-        reader_credit: int,
-        reader_waits: int,
+        around: Surroundings,
         latencies: bool,
         whole: bool = False,
     ) -> None:
@@ -78,9 +77,7 @@ class ChannelObserver:
         Args:
             now_ns: the present, by a clock that never goes back.
             ts_ns: the same by the wall clock.
-            writer_blocked: deliveries of the channel wait for the connection's writer.
-            reader_credit: contents that the connection's reader may still give the channel.
-            reader_waits: `Reason` for which the connection is not read, or NONE.
+            around: what the connection does for the channel.
             latencies: time deliveries, too; for that it must be called after each wake.
             whole: tell the elapsed time up to now although nothing has moved.
         """
@@ -91,12 +88,13 @@ class ChannelObserver:
             self._finish_publisher(now_ns, ts_ns)
             self._publishing = publishing
             self._publisher = self._new_publisher(now_ns, from_now=False)
-        published, credit = publishing.published, max(0, reader_credit)
+        published, credit = publishing.published, max(0, around.reader_credit)
         publisher = self._publisher
-        if published or reader_waits:
+        reason = NUMBERS[channel_wait(channel, around)]
+        if published or around.holds_reader or around.blocked_ms is not None:
             unconfirmed = _unconfirmed(publishing)
             publisher.trail.see(
-                emit, now_ns, ts_ns, published, reader_waits, credit, 0, unconfirmed, 0, whole=whole
+                emit, now_ns, ts_ns, published, reason, credit, 0, unconfirmed, 0, whole=whole
             )
             if latencies and publishing.confirming:
                 if not self._confirming:
@@ -106,16 +104,13 @@ class ChannelObserver:
                 publisher.latency.see(emit, now_ns, ts_ns, published, published - unconfirmed)
         self._turn = turn = self._turn + 1
         consumers = channel.consuming.consumers
-        whole_channel_full = channel.consuming.full
         for consumer in consumers.values():
             part = parts.get(consumer)
             if part is None:
                 part = parts[consumer] = self._new_consumer(consumer, now_ns, from_now=False)
             part.trail.turn = turn
             depth = consumer.queue.handle.ready
-            full = consumer.full or (whole_channel_full and not consumer.no_ack)
-            wait = consumer_wait(consumer, writer_blocked=writer_blocked, full=full, ready=depth)
-            reason = NUMBERS[wait]
+            reason = NUMBERS[consumer_wait(channel, consumer, around)]
             left = max(0, consumer.prefetch - consumer.holds) if consumer.prefetch else 0
             written, granted = consumer.written, max(0, consumer.granted)
             part.trail.see(emit, now_ns, ts_ns, written, reason, left, 0, granted, depth, whole=whole)

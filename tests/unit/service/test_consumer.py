@@ -7,6 +7,7 @@ from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, ConsumerRef, Publish, PublisherRef, ReplyTo, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.moment import Moment
 
 REPLY_TO = ReplyTo("1.1")
 
@@ -19,7 +20,9 @@ class Wire:
         self.letters: list[Command] = []
         ref = ConsumerRef(REPLY_TO)
         declared = DeclaredQueue("q", "/", "classic", True, None, False, {}, self)
-        self.consumer = Consumer("c", declared, ref, self._put, no_ack=False, prefetch=prefetch)
+        self.consumer = Consumer(
+            "c", declared, ref, self._put, no_ack=False, prefetch=prefetch, moment=Moment()
+        )
         self.queue.apply(Subscribe(ref, False))
         numbers = range(messages)
         contents = [(b"\x91" + bytes(9), b"%d" % number) for number in numbers]

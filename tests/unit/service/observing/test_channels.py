@@ -21,6 +21,7 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
 from amqp10broker.service.channels.consumer import QUORUM_PREFETCH_MAX
+from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
 from tests.support.channel_world import World, WorldChannel
@@ -38,8 +39,7 @@ class Watched:
         self.world.vhost.declare("q", arguments=arguments)
         self.seen = Seen()
         self.observer = self.observe_anew()
-        self.blocked = False
-        self.reader_waits = Reason.NONE
+        self.around = Surroundings()
         self.latencies = True
 
     def observe_anew(self, *, new: bool = True) -> ChannelObserver:
@@ -52,9 +52,7 @@ class Watched:
         self.observer.observe(
             self.seen.now_ns,
             self.seen.now_ns + S,
-            writer_blocked=self.blocked,
-            reader_credit=self.channel.credit.credit,
-            reader_waits=self.reader_waits,
+            around=self.around._replace(reader_credit=self.channel.credit.credit),
             latencies=self.latencies,
             whole=whole,
         )
@@ -121,11 +119,16 @@ def test_what_the_client_has_left_is_told() -> None:
 def test_a_channel_that_is_not_read_says_why() -> None:
     watched = Watched()
     watched.publish(5)
-    watched.reader_waits = Reason.CREDIT_FLOW
-    watched.look()
-    watched.reader_waits = Reason.NONE
-    watched.look(after_ns=7)
-    assert reasons(watched.seen.take(), Kind.LINK_IN)[Reason.CREDIT_FLOW] == 7
+    for reason, around in (
+        (Reason.CREDIT_FLOW, Surroundings(holds_reader=True)),
+        (Reason.BLOCKED_BY_ALARM, Surroundings(blocked_ms=0)),
+        (Reason.READER_HELD, Surroundings(held_by=2)),
+    ):
+        watched.around = around
+        watched.look()
+        watched.around = Surroundings()
+        watched.look(after_ns=7)
+        assert reasons(watched.seen.take(), Kind.LINK_IN)[reason] == 7
 
 
 def test_confirms_are_timed() -> None:
@@ -224,7 +227,10 @@ def waits(watched: Watched) -> dict[Reason, int]:
 def test_an_empty_queue() -> None:
     watched = Watched()
     watched.channel.consume("q", "c")
-    assert waits(watched) == {Reason.QUEUE_EMPTY: 5}
+    assert waits(watched) == {Reason.QUEUE_EMPTY_NOTHING_ROUTED: 5}
+    watched.channel.publish("q", b"x")
+    watched.channel.say(BasicAck(1))
+    assert waits(watched)[Reason.QUEUE_EMPTY] == 5
 
 
 def test_a_queue_that_has_not_answered() -> None:
@@ -244,7 +250,8 @@ def test_a_prefetch_that_is_used_up(whole_channel: bool) -> None:
     watched.channel.say(BasicQos(0, 3, whole_channel))
     watched.channel.publish("q", *[b"x"] * 5)
     watched.channel.consume("q", "c")
-    assert waits(watched) == {Reason.PREFETCH_FULL: 5}
+    reason = Reason.CHANNEL_PREFETCH_FULL if whole_channel else Reason.PREFETCH_FULL
+    assert waits(watched) == {reason: 5}
     watched.look()
     assert {event.link_credit for event in watched.seen.take(Kind.LINK_OUT)} <= {0}
 
@@ -259,7 +266,7 @@ def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
 
 def test_a_client_that_does_not_read_its_socket() -> None:
     watched = Watched()
-    watched.blocked = True
+    watched.around = Surroundings(writer_blocked=True)
     watched.channel.budget_bytes = 0
     watched.channel.consume("q", "c")
     watched.channel.publish("q", b"x")

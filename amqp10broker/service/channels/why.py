@@ -1,0 +1,185 @@
+"""Why a channel, or one of its consumers, waits, and what shows it.
+
+The nearest cause first: a consumer that may hold no more does not wait for its queue, whatever that has.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from amqp10broker.catalog.queue import QueueType
+from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.consumer import QUORUM_PREFETCH_MAX, Consumer
+from amqp10broker.service.channels.surroundings import Surroundings
+from amqp10broker.service.idle import idle_wait, storage_text, why_idle
+from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
+
+QUEUES_SHOWN: Final = 3
+"""Queues that are named in one sentence; of more only the number is told."""
+
+
+# --- channels -------------------------------------------------------------------------------------
+
+
+def channel_wait(channel: BrokerChannel, around: Surroundings) -> Wait | None:
+    """Why what the client sends on a channel does not get on."""
+    if around.blocked_ms is not None:
+        return Wait.BLOCKED_BY_ALARM
+    if around.holds_reader:
+        return Wait.CREDIT_FLOW
+    if channel.busy:
+        return Wait.METHOD_IN_FLIGHT
+    if around.held_by is not None:
+        return Wait.READER_HELD
+    return Wait.WRITER_BLOCKED if around.writer_blocked else None
+
+
+def why_channel_waits(channel: BrokerChannel, around: Surroundings) -> Waiting:
+    """The same with what shows it, and since when."""
+    wait = channel_wait(channel, around)
+    match wait:
+        case None:
+            return Waiting(None, _turn(channel, around))
+        case Wait.BLOCKED_BY_ALARM:
+            since_ms = around.blocked_ms
+            which = " and ".join(around.alarms) or "a resource"
+            why = (
+                f"the alarm of {which} is on, and the connection, on which something was published since, is "
+                "not read (status says what ends it): consume, or raise its limit"
+            )
+        case Wait.CREDIT_FLOW:
+            since_ms = around.held_ms
+            why = f"the whole connection is not read: {_held_up(channel, around.now_ms)}"
+        case Wait.METHOD_IN_FLIGHT:
+            since_ms = channel.paused_ms
+            why = _in_flight(channel)
+        case Wait.READER_HELD:
+            since_ms = around.held_ms
+            why = f"the connection is not read, because channel {around.held_by} of it takes nothing"
+        case _:
+            since_ms = around.writer_ms
+            why = _writer(around)
+    return Waiting(wait, why, None if since_ms is None else around.now_ms - since_ms)
+
+
+def _held_up(channel: BrokerChannel, now_ms: int) -> str:
+    outlets = channel.publishing.held_by
+    if not outlets:
+        return "the channel has not worked off what came"
+    told = []
+    for outlet in outlets[:QUEUES_SHOWN]:
+        handle = outlet.queue.handle
+        text = (
+            f"queue '{outlet.queue.name}' has not confirmed {count(outlet.outstanding, 'message')} of this "
+            "channel and its credit_flow is used up"
+        )
+        unconfirmed_ms = handle.outlook().unconfirmed_ms
+        if unconfirmed_ms is not None:
+            text += f"; its oldest unconfirmed message waits for {seconds(now_ms - unconfirmed_ms)}"
+        because = storage_text(handle.progress(), now_ms)
+        told.append(f"{text}{', because' + because[1:] if because else ''}")
+    if len(outlets) > QUEUES_SHOWN:
+        told.append(f"and {len(outlets) - QUEUES_SHOWN} more queues")
+    return "; ".join(told)
+
+
+def _in_flight(channel: BrokerChannel) -> str:
+    method = channel.in_hand
+    queue = getattr(method, "queue", "")
+    of = f" of queue '{queue}'" if queue else ""
+    why = f"{method.NAME}{of} waits for an answer of the queue"
+    if method.NAME == "tx.commit":
+        why = f"{method.NAME} waits for {count(channel.publishing.unconfirmed, 'message')} to be confirmed"
+    behind = channel.backlog
+    return f"{why}; {count(behind, 'frame')} wait behind it" if behind else why
+
+
+def _writer(around: Surroundings) -> str:
+    waiting = count(around.writer_bytes, "byte")
+    return f"the client does not read its socket: {waiting} wait for it, and deliveries behind them"
+
+
+def _turn(channel: BrokerChannel, around: Surroundings) -> str:
+    """What is to be said of a client that could publish, if it ever did."""
+    publishing = channel.publishing
+    if not publishing.published:
+        return ""
+    why = f"its turn: {count(around.reader_credit, 'content')} until the connection waits"
+    if publishing.unconfirmed:
+        why += f"; {count(publishing.unconfirmed, 'message')} unconfirmed"
+    return f"{why}; it published last {seconds(around.now_ms - publishing.published_ms)} ago"
+
+
+# --- consumers ------------------------------------------------------------------------------------
+
+
+def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Wait | None:
+    """Why a consumer gets nothing."""
+    near = _near_wait(channel, consumer, around)
+    if near is not None:
+        return near
+    if consumer.unsent:
+        return None
+    return idle_wait(consumer.queue, consumer.ref)
+
+
+def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Wait | None:
+    """What the queue has no part in."""
+    if consumer.unsent and around.writer_blocked:
+        return Wait.WRITER_BLOCKED
+    if consumer.full:
+        return Wait.PREFETCH_FULL
+    if channel.consuming.full and not consumer.no_ack:
+        return Wait.CHANNEL_PREFETCH_FULL
+    if consumer.in_flight and not consumer.unsent:
+        return Wait.QUEUE_CREDIT_IN_FLIGHT
+    return None
+
+
+def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Waiting:
+    """The same with what shows it, and since when."""
+    wait = _near_wait(channel, consumer, around)
+    now_ms = around.now_ms
+    queue = f"queue '{consumer.queue.name}'"
+    match wait:
+        case None:
+            if consumer.unsent:
+                return NO_WAIT
+            return why_idle(consumer.queue, consumer.ref, now_ms, consumer.idle_ms, channel.context.vhost)
+        case Wait.WRITER_BLOCKED:
+            since_ms = around.writer_ms
+            why = f"{count(consumer.unsent, 'delivery')} of {queue} wait; {_writer(around)}"
+        case Wait.PREFETCH_FULL:
+            since_ms = consumer.moved_ms
+            why = _prefetch(consumer, now_ms)
+        case Wait.CHANNEL_PREFETCH_FULL:
+            since_ms = channel.consuming.moved_ms
+            held, most = channel.consuming.unacked, channel.consuming.global_prefetch
+            why = (
+                f"the channel holds {held} of {most} deliveries that it may have unacknowledged (basic.qos "
+                f"with global), {consumer.unacked} of them here; {_ready(consumer)}"
+            )
+        case _:
+            since_ms = consumer.asked_ms
+            why = f"{count(consumer.granted, 'message')} were asked of {queue}: no answer yet"
+    return Waiting(wait, why, None if since_ms is None else now_ms - since_ms)
+
+
+def _prefetch(consumer: Consumer, now_ms: int) -> str:
+    most = consumer.prefetch
+    of = "that it may have unacknowledged (basic.qos)"
+    if not most:
+        most, of = QUORUM_PREFETCH_MAX, "that a consumer of a quorum queue may have without basic.qos"
+    why = f"it holds {consumer.holds} of {most} deliveries {of}"
+    if consumer.settled_ms is None:
+        why += "; the client has acknowledged none"
+    else:
+        why += f"; the client acknowledged last {seconds(now_ms - consumer.settled_ms)} ago"
+    return f"{why}; {_ready(consumer)}"
+
+
+def _ready(consumer: Consumer) -> str:
+    queue = consumer.queue
+    if queue.type == QueueType.STREAM:
+        return f"stream '{queue.name}' goes on when it does"
+    return f"{count(queue.handle.ready, 'message')} ready in queue '{queue.name}'"
