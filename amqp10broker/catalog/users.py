@@ -97,6 +97,7 @@ class Users:
 
     Attributes:
         version: raised by every change.
+        on_change: called after every change; must not raise.
     """
 
     def __init__(self, changes: Changes | None = None) -> None:
@@ -106,6 +107,7 @@ class Users:
             changes: who is told of every change.
         """
         self.version = 0
+        self.on_change: Callable[[], None] = lambda: None
         self._changes = changes or Changes()
         self._users: dict[str, User] = {}
         self._permissions: dict[tuple[str, str], Permission] = {}
@@ -193,7 +195,7 @@ class Users:
     def _put(self, user: User) -> User:
         self._changes.put_user(user)
         self._users[user.name] = user
-        self.version += 1
+        self._changed()
         return user
 
     # --- permissions ------------------------------------------------------------------------------
@@ -217,7 +219,7 @@ class Users:
         if self._permissions.get((user, vhost)) != permission:
             self._changes.put_permission(user, vhost, permission)
             self._permissions[user, vhost] = permission
-            self.version += 1
+            self._changed()
 
     def clear_permission(self, user: str, vhost: str) -> None:
         """Let a user enter a virtual host no more; nothing happens if it could not.
@@ -227,7 +229,7 @@ class Users:
         """
         self.lookup(user)
         if self._permissions.pop((user, vhost), None) is not None:
-            self.version += 1
+            self._changed()
             self._changes.forget(("permission", user, vhost))
 
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
@@ -249,7 +251,7 @@ class Users:
         if self._topic_permissions.get((user, vhost, exchange)) != permission:
             self._changes.put_topic_permission(user, vhost, exchange, permission)
             self._topic_permissions[user, vhost, exchange] = permission
-            self.version += 1
+            self._changed()
 
     def clear_topic_permission(self, user: str, vhost: str, exchange: str | None = None) -> None:
         """Lift the restriction at one exchange, or with `exchange` None at all of the virtual host.
@@ -266,11 +268,15 @@ class Users:
                 del self._topic_permissions[key]
                 self._changes.forget(("topic_permission", *key))
         if gone:
-            self.version += 1
+            self._changed()
 
     def forget_vhost(self, vhost: str) -> None:
         """Drop all permissions in a virtual host that is deleted."""
         self._forget(lambda key: key[1] == vhost)
+
+    def _changed(self) -> None:
+        self.version += 1
+        self.on_change()
 
     def _forget(self, belongs: Callable[[tuple[str, ...]], bool]) -> None:
         with self._changes:
@@ -280,7 +286,7 @@ class Users:
             for each in [each for each in self._topic_permissions if belongs(each)]:
                 del self._topic_permissions[each]
                 self._changes.forget(("topic_permission", *each))
-        self.version += 1
+        self._changed()
 
 
 def check_user_name(name: str) -> None:

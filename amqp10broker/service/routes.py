@@ -57,6 +57,10 @@ class Route:
         """Whether nothing has changed since it was found."""
         return self._stamp == stamp
 
+    def has_rights_of(self, stamp: tuple[int, int]) -> bool:
+        """Whether what the user may do is the same: whose name a message may bear, for instance."""
+        return self._stamp[1] == stamp[1]
+
 
 class Routes:
     """Where one user's messages go in one virtual host."""
@@ -97,7 +101,7 @@ class Routes:
         # Tried without headers: if an exchange on the way looks at them, the answer is of no use.
         queues, cacheable = vhost.route(found, (routing_key,), dict)
         fresh = Route(found, routing_key, queues if cacheable else None, stamp)
-        if route is not None and route.exchange is found:
+        if route is not None and route.exchange is found and route.has_rights_of(stamp):
             fresh.heads = route.heads
         if len(self._known) >= ROUTES_MAX:
             self._known.clear()

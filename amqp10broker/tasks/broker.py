@@ -62,6 +62,7 @@ from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
+from amqp10broker.tasks.rights import Rights
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.tracing import Tracing
 from amqp10broker.tasks.watch import Watch
@@ -88,6 +89,7 @@ class Broker:
         passwords: makes and verifies password records.
         authenticator: the rules of logging in.
         logins: whose password is verified when.
+        rights: sees to it that who is connected loses what is taken away.
         connections: by number, of both protocols.
         greetings: of clients that have not said what they speak; cancelled when the broker stops.
         alarms: names of the alarms that are on; publishers are held back while there is any.
@@ -140,6 +142,8 @@ class Broker:
             plain_needs_tls=config.plain_needs_tls,
         )
         self.logins = Logins()
+        self.rights = Rights(self)
+        self.catalog.users.on_change = self.rights.note
         self.connections: dict[int, Connection10 | Connection091] = {}
         self.greetings: set[trio.CancelScope] = set()
         self.alarms: frozenset[str] = frozenset()
@@ -218,6 +222,7 @@ class Broker:
                             listeners.start_soon(self.watch.run)
                             listeners.start_soon(self.logins.run)
                             listeners.start_soon(self.log_limits.run)
+                            listeners.start_soon(self.rights.run)
                             await listeners.start(serve_admin, self)
                             try:
                                 yield

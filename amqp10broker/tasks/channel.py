@@ -11,7 +11,15 @@ from amqp10broker.amqp091.items import ContentOpened, ContentTooLarge, PublishRu
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.tasks.clock import WallClock
-from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop, WriterReady
+from amqp10broker.tasks.mail import (
+    AccessChanged,
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    SessionLetter,
+    Stop,
+    WriterReady,
+)
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.queue import post_mail
 from amqp10broker.tasks.session import READS_MAX, WRITES_MAX
@@ -130,6 +138,8 @@ class RunningChannel:
                 return
             case ConfigChanged():
                 self.service.on_config(letter.config)
+            case AccessChanged():
+                self.service.on_access_changed()
             case Stop():
                 self._stopping = True
 

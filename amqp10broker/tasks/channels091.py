@@ -212,7 +212,6 @@ class Channels:
             config=broker.config,
             reply_to=SessionAddress(f"{self._connection.number}.{number}", inbox),
             user=self._connection.user,
-            impersonator=access.impersonator,
             connection=self._connection,
             capabilities=self._connection.engine.capabilities,
             frame_max=self._connection.engine.frame_max,

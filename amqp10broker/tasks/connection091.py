@@ -41,7 +41,7 @@ from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
 from amqp10broker.tasks.channels091 import Channels
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline
-from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Stop
+from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.stream import Stream
 
@@ -124,6 +124,11 @@ class Connection091:
         """The virtual host of an open connection."""
         assert self._member is not None, "not open"
         return self._member.vhost
+
+    @property
+    def member(self) -> Membership | None:
+        """Its place in a virtual host; None before it is open."""
+        return self._member
 
     @property
     def parts(self) -> Mapping[int, RunningChannel]:
@@ -400,7 +405,7 @@ class Connection091:
         if self._no_alarm is not None and not self._publishes:
             self._no_alarm.set()
 
-    def tell(self, letter: AlarmChanged | ConfigChanged) -> None:
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         """Put a letter into every channel's mailbox; let the reader go on when an alarm is over."""
         if isinstance(letter, AlarmChanged):
             if not letter.on and self._no_alarm is not None:
@@ -423,6 +428,10 @@ class Connection091:
         self.engine.fail(fault)
         self._log_fault(fault, **details)
         self.line.stop()
+
+    def expel(self, reason: str) -> None:
+        """Close the connection because the user may not be in its virtual host any more."""
+        self.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, reason))
 
     def crash(self, error: Exception) -> None:
         """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""

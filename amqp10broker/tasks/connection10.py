@@ -39,7 +39,7 @@ from amqp10broker.service.sessions.status import session_status
 from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline
-from amqp10broker.tasks.mail import AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
+from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.queue import SessionAddress
@@ -121,6 +121,11 @@ class Connection10:
     def vhost(self) -> str:
         """The virtual host it is in, empty before it is open."""
         return "" if self._member is None else self._member.vhost.name
+
+    @property
+    def member(self) -> Membership | None:
+        """Its place in a virtual host; None before it is open."""
+        return self._member
 
     @property
     def parts(self) -> Mapping[int, RunningSession]:
@@ -428,6 +433,10 @@ class Connection10:
         self._log_fault(fault, **details)
         self.line.stop()
 
+    def expel(self, reason: str) -> None:
+        """Close the connection because the user may not be in its virtual host any more."""
+        self.fail(AmqpConnectionError(Condition.UNAUTHORIZED_ACCESS, reason))
+
     def crash(self, error: Exception) -> None:
         """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
         self.log.error("connection failed by a fault in the broker", exc_info=error)
@@ -440,7 +449,7 @@ class Connection10:
         self.line.end = f"by the broker: {self._stopped_by}"
         self.line.stop()
 
-    def tell(self, letter: AlarmChanged | ConfigChanged) -> None:
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         """Put a letter into every session's mailbox; let the reader go on when an alarm is over."""
         if isinstance(letter, AlarmChanged) and not letter.on:
             self._excess_bytes = 0

@@ -49,6 +49,11 @@ class AlarmChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class AccessChanged:
+    """The user's permissions in the virtual host are others than before."""
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Settle what is decided, give everything back, and end. `error` goes into an end frame.
 
@@ -71,6 +76,7 @@ class Write:
 
 
 WRITER_READY = WriterReady()
+ACCESS_CHANGED = AccessChanged()
 
-SessionLetter = Frames | list[Effect] | WriterReady | ConfigChanged | AlarmChanged | Stop
+SessionLetter = Frames | list[Effect] | WriterReady | ConfigChanged | AlarmChanged | AccessChanged | Stop
 QueueLetter = list[Command]

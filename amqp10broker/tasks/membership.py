@@ -17,13 +17,14 @@ class Membership:
         vhost: the virtual host.
     """
 
-    __slots__ = ("_catalog", "_connection", "_left", "_user", "vhost")
+    __slots__ = ("_catalog", "_connection", "_left", "_permission", "_user", "vhost")
 
     def __init__(self, catalog: Catalog, vhost: VirtualHost, user: str, connection: object) -> None:
         self._catalog = catalog
         self._user = user
         self._connection = connection
         self._left = False
+        self._permission = catalog.users.permission(user, vhost.name)
         self.vhost = vhost
 
     @classmethod
@@ -38,6 +39,17 @@ class Membership:
         check_vhost_access(catalog.users, user, vhost)
         catalog.usage.open_connection(found, catalog.users.lookup(user))
         return cls(catalog, found, user, connection)
+
+    def permission_changed(self) -> bool:
+        """Whether the user's permission is another than when this was last asked.
+
+        Raises:
+            NotAllowed: it has none any more; the text is for the client.
+        """
+        users = self._catalog.users
+        check_vhost_access(users, self._user, self.vhost.name)
+        before, self._permission = self._permission, users.permission(self._user, self.vhost.name)
+        return self._permission != before
 
     def leave(self) -> None:
         """Count it out; the queues that it had for itself go. May be called twice."""

@@ -9,6 +9,7 @@ from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import (
+    AccessChanged,
     AlarmChanged,
     ConfigChanged,
     Frames,
@@ -103,6 +104,8 @@ class RunningSession:
                 self.service.on_alarm(on=letter.on)
             case ConfigChanged():
                 self.service.on_config(letter.config)
+            case AccessChanged():
+                self.service.on_access_changed()
             case Stop():
                 if letter.tell:
                     self.service.end(letter.error)

@@ -260,13 +260,11 @@ class WorldConnection:
         user: str = "guest",
         capabilities: Collection[str] = ALL_CAPABILITIES,
         frame_max: int = 131_072,
-        impersonator: bool = False,
     ) -> None:
         self.world = world
         self.user = user
         self.capabilities = capabilities
         self.frame_max = frame_max
-        self.impersonator = impersonator
         self.channels: dict[int, WorldChannel] = {}
         self.fault: AmqpHardError | None = None
         self.log = ClientLog()
@@ -352,7 +350,6 @@ class WorldChannel:
             config=config,
             reply_to=self.address,
             user=connection.user,
-            impersonator=connection.impersonator,
             connection=connection,
             capabilities=connection.capabilities,
             frame_max=connection.frame_max,

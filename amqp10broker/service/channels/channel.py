@@ -172,6 +172,12 @@ class BrokerChannel:
         """The configuration was replaced."""
         self.context.config = config
 
+    def on_access_changed(self) -> None:
+        """The user may do other things than before: without the right to read what it consumes, the channel
+        is closed as a basic.consume would close it now. Publishers ask at each batch."""
+        if self.state is ChannelState.OPEN:
+            self._guarded(self.subscribing.check_access)
+
     # --- what comes out ---------------------------------------------------------------------------
 
     def write(self, method: Method) -> None:

@@ -115,6 +115,11 @@ class Consuming:
             del self._fetchers[key]
         return consumer
 
+    @property
+    def lasting(self) -> list[Consumer]:
+        """Consumers that have not been cancelled, also those that their queue has not answered about."""
+        return [each for each in self._by_ref.values() if each.tag and not each.cancelled]
+
     def find(self, ref: ConsumerRef) -> Consumer | None:
         """The consumer or fetcher that a queue means."""
         return self._by_ref.get(ref)

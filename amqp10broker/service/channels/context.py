@@ -25,7 +25,6 @@ class ChannelContext:
         config: the present configuration; replaced as a whole when a setting changes.
         reply_to: under which queues answer this channel.
         user: authenticated name.
-        impersonator: the user may publish with other users' names (tag `impersonator`).
         connection: identity of the connection, the owner of exclusive queues.
         capabilities: what the client said it can do, by name.
         frame_max: bytes, the largest frame the client takes.
@@ -40,7 +39,6 @@ class ChannelContext:
     config: Config
     reply_to: ReplyTo
     user: str
-    impersonator: bool
     connection: object
     capabilities: Collection[str]
     frame_max: int

@@ -227,7 +227,7 @@ class Publishing:
             route.routing_key,
             properties,
             user=context.user,
-            impersonator=context.impersonator,
+            impersonator=context.access.impersonator,
         )
 
     def _with_reply_address(self, properties: bytes) -> bytes:

@@ -196,6 +196,16 @@ class Subscribing:
             text="basic.cancel" if told else None,
         )
 
+    def check_access(self) -> None:
+        """Ask for each consumer whether the user may still read its queue.
+
+        Raises:
+            PermissionDenied: of one of them it may not.
+        """
+        for consumer in self._channel.consuming.lasting:
+            if consumer.queue.type != VOLATILE:
+                self._context.access.read("queue", consumer.queue.name)
+
     def close(self) -> None:
         """The channel is over. May be called twice."""
         self._asked.clear()

@@ -63,6 +63,7 @@ class Publisher:
         "_pending",
         "_permitted_at",
         "_post",
+        "_read_at",
         "_reader",
         "_readers",
         "_routes",
@@ -98,11 +99,6 @@ class Publisher:
         self._context = context
         self._routes = routes
         self._default_exchange = context.vhost.topology.lookup_exchange("")
-        if exchange is not None:
-            self._reader = self._new_reader(exchange.exchange, exchange.routing_key)
-        else:
-            self._reader = self._new_reader("", queue.name if queue else "")
-        self._readers: dict[tuple[str, str], MessageReader] = {}
         # Of deliveries that went to several queues: how many have not answered, and the outcome so far.
         self._pending: dict[int, tuple[int, Outcome]] = {}
         self._last_queues: Sequence[DeclaredQueue] = ()
@@ -117,6 +113,7 @@ class Publisher:
         self.last_error: LastError | None = None
         self._counters = ClientCounters()
         self.times = PublisherTimes(context.moment)
+        self._renew_readers()
         if queue is not None:
             post(queue.handle, AttachPublisher(ref))
 
@@ -140,6 +137,16 @@ class Publisher:
             return ()
         return self._last_queues if route.queues is None else route.queues
 
+    def _renew_readers(self) -> None:
+        """What readers have found right may be so no more: whose name a message may bear."""
+        self._read_at = self._context.access.version
+        if self.exchange is not None:
+            self._reader = self._new_reader(self.exchange.exchange, self.exchange.routing_key)
+        else:
+            self._reader = self._new_reader("", self.queue.name if self.queue else "")
+        # Of an anonymous terminus, by exchange and routing key.
+        self._readers: dict[tuple[str, str], MessageReader] = {}
+
     # --- from the client --------------------------------------------------------------------------
 
     def on_deliveries(self, event: DeliveriesReceived) -> None:
@@ -151,6 +158,8 @@ class Publisher:
             AmqpSessionError: the user may not publish (any more).
         """
         self.times.received(self.link.credit)
+        if self._read_at != self._context.access.version:
+            self._renew_readers()
         if self.queue is None and self.exchange is None:
             self._route_each(event)
             return

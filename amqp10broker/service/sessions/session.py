@@ -32,8 +32,9 @@ from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueHandle
-from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.catalog.vhost import VOLATILE, VirtualHost
 from amqp10broker.config import Config
+from amqp10broker.errors import PermissionDenied
 from amqp10broker.management.caller import Caller
 from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, PublisherRef, Subscribe
 from amqp10broker.queues.effects import (
@@ -200,6 +201,21 @@ class BrokerSession:
         for consumer in self._consumers.values():
             consumer.settings = self._context.flow_for(consumer.address)
         self._resize_window()
+
+    def on_access_changed(self) -> None:
+        """The user may do other things than before: links that consume what it may not read are detached.
+
+        Publishers ask at each batch. What was made for a link is its own, and was not asked about.
+        """
+        access = self._context.access
+        for consumer in list(self._consumers.values()):
+            if consumer.exclusive_queue or consumer.queue.type == VOLATILE:
+                continue
+            try:
+                access.read("queue", consumer.queue.name)
+            except PermissionDenied as refusal:
+                fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
+                self._drop_consumer(consumer, self.session.detach(consumer.link, fault))
 
     def on_alarm(self, *, on: bool) -> None:
         """Memory or disk is short, or no longer: hold publishers back, and nobody else."""

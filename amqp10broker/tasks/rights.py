@@ -1,0 +1,51 @@
+"""Rights that are taken away: whoever is connected loses them too, not only who comes later."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+
+from amqp10broker.errors import NotAllowed
+from amqp10broker.tasks.mail import ACCESS_CHANGED
+
+if TYPE_CHECKING:
+    from amqp10broker.tasks.broker import Broker
+
+
+class Rights:
+    """Looks, after users or permissions have changed, at what every connection may still do.
+
+    Changes of one moment, such as those of a definitions file, are looked at together. A connection whose
+    user may not be in its virtual host any more is closed. Where the permission is another one, sessions
+    and channels are told, and ask for each of their consumers; publishing asks by itself
+    (`service.routes`).
+    """
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._changed = trio.Event()
+
+    def note(self) -> None:
+        """Something has changed (`Users.on_change`)."""
+        self._changed.set()
+
+    async def run(self) -> None:
+        """Look after each change, until cancelled."""
+        while True:
+            await self._changed.wait()
+            self._changed = trio.Event()
+            self._look()
+
+    def _look(self) -> None:
+        for connection in list(self._broker.connections.values()):
+            member = connection.member
+            if member is None or connection.line.reading.cancel_called:
+                continue  # it asks when it opens; it is closing, for a reason of its own
+            try:
+                changed = member.permission_changed()
+            except NotAllowed as refusal:
+                connection.expel(refusal.description)
+                continue
+            if changed:
+                connection.tell(ACCESS_CHANGED)
