@@ -317,7 +317,7 @@ class ClassicQueue:
         if waiting.count or not consumers.waiting or self.settings.message_ttl_ms is not None:
             return False
         ring = consumers.top_ring()
-        consumer = ring[0]
+        consumer = ring.first
         messages = command.messages
         count = len(messages)
         if len(ring) > 1 or consumer.credit < count or not self._intake.are_plain(messages):

@@ -6,9 +6,9 @@ what settlement gives back: only `Credit` moves it.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Iterator, Sized
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef
@@ -24,6 +24,30 @@ one in rotation with the others, who asks for hundreds gets them in batches."""
 
 _SHARED_OUT_MAX: Final = 8
 """With so few consumers, a backlog shorter than their turns is shared out evenly."""
+
+
+T = TypeVar("T")
+
+
+class Ring(OrderedDict[T, None]):
+    """Consumers in the order of their turns, from whatever place of which one may leave at once."""
+
+    @property
+    def first(self) -> T:
+        """Whose turn it is. There is one."""
+        return next(iter(self))
+
+    def add(self, consumer: T) -> None:
+        """The others are first."""
+        self[consumer] = None
+
+    def remove(self, consumer: T) -> None:
+        """It takes part no more."""
+        del self[consumer]
+
+    def turn(self) -> None:
+        """The first was served: it is the last now."""
+        self.move_to_end(next(iter(self)))
 
 
 class Taker(Protocol):
@@ -110,12 +134,14 @@ class Consumers:
         single: there may be one active consumer only.
     """
 
-    __slots__ = ("_all", "_rings", "active", "single")
+    __slots__ = ("_all", "_counted", "_rings", "active", "single")
 
     def __init__(self, *, single: bool) -> None:
         self._all: dict[ConsumerRef, Consumer] = {}
+        # Of them, those that are counted and not cancelled, in the order in which they came.
+        self._counted: dict[ConsumerRef, Consumer] = {}
         # Consumers with credit by priority, the highest first; no ring is empty.
-        self._rings: dict[int, deque[Consumer]] = {}
+        self._rings: dict[int, Ring[Consumer]] = {}
         self.single = single
         self.active: Consumer | None = None
 
@@ -132,7 +158,7 @@ class Consumers:
     @property
     def counted(self) -> int:
         """Links and AMQP 0-9-1 consumers that may get messages."""
-        return sum(1 for each in self._all.values() if each.counted and not each.cancelled)
+        return len(self._counted)
 
     @property
     def waiting(self) -> bool:
@@ -141,12 +167,15 @@ class Consumers:
 
     def may_join(self, *, exclusive: bool) -> bool:
         """Whether one more consumer is let in, that wants the queue for itself or not."""
-        others = [each for each in self._all.values() if each.counted and not each.cancelled]
-        return not (any(each.exclusive for each in others) or (exclusive and others))
+        # One that has the queue for itself is alone.
+        other = next(iter(self._counted.values()), None)
+        return other is None or not (exclusive or other.exclusive)
 
     def add(self, consumer: Consumer) -> None:
         """A consumer joins, with no credit yet."""
         self._all[consumer.ref] = consumer
+        if consumer.counted:
+            self._counted[consumer.ref] = consumer
         if self.single and self.active is None and consumer.counted:
             self.active = consumer
 
@@ -157,16 +186,17 @@ class Consumers:
 
     def retire(self, consumer: Consumer) -> None:
         """A consumer gets no more; if it was the active one, the next in order of arrival is."""
+        self._counted.pop(consumer.ref, None)
         self.set_credit(consumer, 0)
         if self.active is consumer:
-            candidates = (each for each in self._all.values() if each.counted and not each.cancelled)
-            self.active = next((each for each in candidates if each is not consumer), None)
+            self.active = next(iter(self._counted.values()), None)
             if self.active is not None:
                 self.set_credit(self.active, self.active.credit)
 
     def clear(self) -> None:
         """The queue is gone."""
         self._all.clear()
+        self._counted.clear()
         self._rings.clear()
         self.active = None
 
@@ -182,11 +212,12 @@ class Consumers:
             consumer.queued = True
             ring = self._rings.get(consumer.priority)
             if ring is None:
-                self._rings[consumer.priority] = deque((consumer,))
+                ring = self._rings[consumer.priority] = Ring()
+                ring.add(consumer)
                 if len(self._rings) > 1:
                     self._rings = dict(sorted(self._rings.items(), reverse=True))
             else:
-                ring.append(consumer)
+                ring.add(consumer)
         elif not takes_part and consumer.queued:
             self._leave_ring(consumer)
 
@@ -197,7 +228,7 @@ class Consumers:
         if not ring:
             del self._rings[consumer.priority]
 
-    def top_ring(self) -> deque[Consumer]:
+    def top_ring(self) -> Ring[Consumer]:
         """Those whose turn it is, the next one first. There is somebody waiting."""
         return next(iter(self._rings.values()))
 
@@ -205,12 +236,9 @@ class Consumers:
         """The first of the top ring was served: others are next, and if it has no credit left it leaves."""
         ring = self._rings[consumer.priority]
         if consumer.credit:
-            ring.rotate(-1)
+            ring.turn()
         else:
-            ring.popleft()
-            consumer.queued = False
-            if not ring:
-                del self._rings[consumer.priority]
+            self._leave_ring(consumer)
 
 
 def turn_within(credit: int) -> int:

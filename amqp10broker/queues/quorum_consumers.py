@@ -7,15 +7,19 @@ settled what it holds; until then that one is quiescing and gets nothing (queues
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
+from heapq import heapify, heappop, heappush
 from typing import Final
 
 from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.consumers import Ring
 from amqp10broker.queues.outlook import Part
 
 SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << SIZE_BITS) - 1
+
+_OLD_RANKS_MAX: Final = 64
+"""Ranks that do not hold any more, beside as many as there are consumers."""
 
 
 class Consumer:
@@ -118,7 +122,7 @@ class Turns:
     __slots__ = ("_by_priority",)
 
     def __init__(self) -> None:
-        self._by_priority: dict[int, deque[Consumer]] = {}
+        self._by_priority: dict[int, Ring[Consumer]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._by_priority)
@@ -127,7 +131,7 @@ class Turns:
         """All that these consumers may have."""
         return sum(each.credit for group in self._by_priority.values() for each in group)
 
-    def first(self) -> deque[Consumer]:
+    def first(self) -> Ring[Consumer]:
         """Those of the highest priority. There must be some."""
         by_priority = self._by_priority
         return by_priority[max(by_priority)] if len(by_priority) > 1 else next(iter(by_priority.values()))
@@ -136,7 +140,7 @@ class Turns:
         """It can take messages from now on; the others of its priority are first."""
         if not consumer.queued:
             consumer.queued = True
-            self._by_priority.setdefault(consumer.priority, deque()).append(consumer)
+            self._by_priority.setdefault(consumer.priority, Ring()).add(consumer)
 
     def remove(self, consumer: Consumer) -> None:
         """It cannot any more."""
@@ -159,26 +163,44 @@ class Turns:
 class Activity:
     """Which consumer is the active one, of a queue that has only one.
 
+    The best to follow is kept in a heap: of thousands of consumers that come and go together, none is
+    compared with all the others.
+
     Attributes:
         holder: the active or quiescing consumer, None if nobody can be.
     """
 
-    __slots__ = ("_changed", "holder")
+    __slots__ = ("_all", "_changed", "_ranks", "holder")
 
-    def __init__(self) -> None:
-        self.holder: Consumer | None = None
-        self._changed: list[Consumer] = []
-
-    def choose(self, consumers: Iterable[Consumer]) -> None:
-        """Look again who is to be active, after anything that may have changed it.
+    def __init__(self, consumers: Mapping[ConsumerRef, Consumer]) -> None:
+        """Begin without an active one.
 
         Args:
-            consumers: all of the queue.
+            consumers: all of the queue, also those to come.
         """
-        able = [each for each in consumers if each.counted and not each.cancelled and not each.silent]
-        best = max(able, key=_rank, default=None)
+        self.holder: Consumer | None = None
+        self._all = consumers
+        self._changed: list[Consumer] = []
+        self._ranks = [(*_rank(each), each) for each in consumers.values() if each.counted]
+        heapify(self._ranks)
+
+    def rank(self, consumer: Consumer) -> None:
+        """One that is not the holder is new, can be active again, or its credit is another.
+
+        Ranks that do not hold any more are thrown away when they come first, or when they are too many.
+        """
+        if consumer is self.holder or not consumer.counted:
+            return
+        heappush(self._ranks, (*_rank(consumer), consumer))
+        if len(self._ranks) > 2 * len(self._all) + _OLD_RANKS_MAX:
+            self._ranks = [(*_rank(each), each) for each in self._all.values() if self._is_able(each)]
+            heapify(self._ranks)
+
+    def choose(self) -> None:
+        """Look again who is to be active, after anything that may have changed it."""
         holder = self.holder
-        if holder is None or holder not in able:
+        best = self._best()
+        if holder is None or not self._is_able(holder):
             if holder is not None:
                 self._set(holder, active=False)
             self.holder = best
@@ -190,6 +212,7 @@ class Activity:
             if not holder.busy:
                 self.holder = best
                 self._set(best, active=True)
+                self.rank(holder)
         else:
             self._set(holder, active=True)
 
@@ -197,6 +220,20 @@ class Activity:
         """Consumers whose `active` is not what it was at the last call."""
         changed, self._changed = self._changed, []
         return changed
+
+    def _best(self) -> Consumer | None:
+        """The able one of the highest rank; None if there is none but the holder."""
+        ranks = self._ranks
+        while ranks:
+            *rank, consumer = ranks[0]
+            if self._is_able(consumer) and tuple(rank) == _rank(consumer):
+                return consumer
+            heappop(ranks)
+        return None
+
+    def _is_able(self, consumer: Consumer) -> bool:
+        here = self._all.get(consumer.ref) is consumer
+        return here and consumer.counted and not consumer.cancelled and not consumer.silent
 
     def _set(self, consumer: Consumer, *, active: bool) -> None:
         if consumer.active != active:
@@ -208,4 +245,5 @@ class Activity:
 
 
 def _rank(consumer: Consumer) -> tuple[int, int, int]:
-    return consumer.priority, consumer.credit, -consumer.number
+    """The smallest is the best: of the highest priority, with the most credit, of the first that came."""
+    return -consumer.priority, -consumer.credit, consumer.number

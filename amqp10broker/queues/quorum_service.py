@@ -66,7 +66,7 @@ class Service:
         self.count = 0
         self.made = 0
         self.turns = Turns()
-        self.activity = Activity()
+        self.activity = Activity(self.by_ref)
         self.timeout_at: int | None = None
         self.unused_since = now_ms
         self.delivered_ms: int | None = None
@@ -80,6 +80,7 @@ class Service:
         self.count = sum(1 for each in self.by_ref.values() if each.counted and not each.cancelled)
         for consumer in turns:
             self.turns.add(consumer)
+        self.activity = Activity(self.by_ref)
         self.activity.holder = holder
         self._find_timeout()
 
@@ -104,12 +105,12 @@ class Service:
         self.by_ref.clear()
         self.count = 0
         self.turns.clear()
-        self.activity = Activity()
+        self.activity = Activity(self.by_ref)
         self.timeout_at = None
 
     def single_active_changed(self) -> None:
         """The queue has a single active consumer from now on, or has none any more."""
-        self.activity = Activity()
+        self.activity = Activity(self.by_ref)
         for consumer in self.by_ref.values():
             consumer.active = False
             self._update_turn(consumer)
@@ -135,6 +136,7 @@ class Service:
             return
         self.count += 1
         if self._messages.settings.single_active_consumer:
+            self.activity.rank(consumer)
             self.choose_active()
             if not consumer.active:
                 self._outbox.tell(ref.reply_to, ActiveChanged(ref, active=False))
@@ -183,12 +185,14 @@ class Service:
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.turn = turn_within(credit)
         consumer.credit = credit
+        self._rank(consumer)
         self._heard_of(consumer)
         self._update_turn(consumer)
         self.serve()
         if command.drain and consumer.credit:
             consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
             consumer.credit = 0
+            self._rank(consumer)
             self.turns.remove(consumer)
         self._outbox.flush(consumer)
         reply = CreditReply(
@@ -228,6 +232,7 @@ class Service:
         consumer.delivery_count = command.delivery_count
         consumer.epoch = command.epoch
         consumer.credit = 0
+        self._rank(consumer)
         self.turns.remove(consumer)
         self._heard_of(consumer)
         self.serve()
@@ -269,11 +274,11 @@ class Service:
             if group is not turns.first():
                 group = turns.first()
                 waiting = len(group)
-            consumer = group[0]
+            consumer = group.first
             count = turn_of(consumer, group, left, waiting)
             self._hand_out(consumer, count)
             if consumer.credit:
-                group.rotate(-1)
+                group.turn()
             else:
                 turns.remove(consumer)
             waiting = waiting - 1 or len(group)
@@ -320,17 +325,22 @@ class Service:
         """The session of a consumer did something, so its client is alive; it may have settled its last."""
         if consumer.silent:
             consumer.silent = False
+            self._rank(consumer)
             self.choose_active()
             self._update_turn(consumer)
         elif self.activity.holder is consumer and not consumer.active and not consumer.busy:
             self.choose_active()
+
+    def _rank(self, consumer: Consumer) -> None:
+        if self._messages.settings.single_active_consumer:
+            self.activity.rank(consumer)
 
     def choose_active(self) -> None:
         """Look again who is the single active consumer."""
         if not self._messages.settings.single_active_consumer:
             return
         activity = self.activity
-        activity.choose(self.by_ref.values())
+        activity.choose()
         for consumer in activity.take_changed():
             self._update_turn(consumer)
             if consumer.ref in self.by_ref and not consumer.cancelled:

@@ -60,7 +60,7 @@ class Serving:
             ring = consumers.top_ring()
             to_come = len(ring)  # consumers whose turn in this round is still to come
             while waiting.count and ring:
-                consumer = ring[0]
+                consumer = ring.first
                 expired += self._hand_out(consumer, turn_of(consumer, ring, waiting.count, to_come), now_ms)
                 consumers.had_turn(consumer)
                 to_come = to_come - 1 or len(ring)

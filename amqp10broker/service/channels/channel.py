@@ -459,13 +459,10 @@ class BrokerChannel:
             case Rejected():
                 self._on_confirmed(effect, failed=True)
             case Deliver():
-                consumer = self.consuming.find(effect.consumer)
-                if consumer is not None:
-                    consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
+                self.consuming.on_deliver(effect)
             case CreditReply():
-                consumer = self.consuming.find(effect.consumer)
+                consumer = self.consuming.on_reply(effect)
                 if consumer is not None:
-                    consumer.on_reply(effect)
                     self.fetching.on_reply(consumer, effect)
             case Answer():
                 self._on_answer(effect)

@@ -47,6 +47,7 @@ class Consumer:
         queue: where deliveries come from.
         ref: under which the queue knows it.
         no_ack: deliveries count as acknowledged when they are written.
+        number: in the order in which the channel's consumers came; 0: of a fetcher.
         prefetch: deliveries it may hold unacknowledged; 0: no limit.
         timeout_ms: how long it asked to be allowed to hold one; None: it did not ask.
         unacked: deliveries written and not acknowledged.
@@ -75,6 +76,7 @@ class Consumer:
         "messages",
         "moved_ms",
         "no_ack",
+        "number",
         "prefetch",
         "queue",
         "ref",
@@ -108,6 +110,7 @@ class Consumer:
         self.queue = queue
         self.ref = ref
         self.no_ack = no_ack
+        self.number = 0
         self.prefetch = 0 if no_ack else prefetch
         self.timeout_ms: int | None = None
         self.unacked = 0

@@ -11,6 +11,7 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
+from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.consumer_arguments import ConsumerOptions
 from amqp10broker.service.channels.context import ChannelContext, Post
@@ -29,7 +30,6 @@ class Consuming:
     Attributes:
         consumers: by tag.
         prefetch: basic.qos for consumers to come; 0: no limit.
-        global_prefetch: deliveries that the whole channel may hold; 0: no limit.
         moved_ms: when deliveries were written last.
     """
 
@@ -55,9 +55,14 @@ class Consuming:
         self._unsettled = 0
         self._turn = 0
         self._next_tag = 1
+        self._made = 0
+        # Of thousands of consumers few have anything to do in one wake: those about which something has
+        # changed since they were last topped up, and those that have deliveries to write.
+        self._stirred: dict[Consumer, None] = {}
+        self._unsent: dict[Consumer, None] = {}
+        self._global_prefetch = 0
         self.consumers: dict[str, Consumer] = {}
         self.prefetch = 0
-        self.global_prefetch = 0
         self.moved_ms = context.moment.ms
 
     # --- consumers --------------------------------------------------------------------------------
@@ -70,6 +75,8 @@ class Consuming:
         moment = self._context.moment
         consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch, moment=moment)
         consumer.timeout_ms = options.timeout_ms
+        self._made += 1
+        consumer.number = self._made
         self._by_ref[ref] = consumer
         filters = options.filters
         subscribe = Subscribe(
@@ -97,6 +104,7 @@ class Consuming:
         if consumer is not None:
             consumer.cancel()
             self._encoders.pop(consumer, None)
+            self._unsent.pop(consumer, None)
             self._forget_if_idle(consumer)
         return consumer
 
@@ -108,6 +116,7 @@ class Consuming:
         consumer.cancelled = True
         consumer.forget_unsent()
         self._encoders.pop(consumer, None)
+        self._unsent.pop(consumer, None)
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
         key = (consumer.queue, consumer.no_ack)
@@ -157,7 +166,36 @@ class Consuming:
         if consumer.cancelled and not consumer.unacked:
             self._by_ref.pop(consumer.ref, None)
 
+    # --- from queues ------------------------------------------------------------------------------
+
+    def on_deliver(self, effect: Deliver) -> None:
+        """A queue delivers to a consumer or fetcher."""
+        consumer = self._by_ref.get(effect.consumer)
+        if consumer is not None:
+            consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
+            self._stirred[consumer] = None
+            if consumer.keys and consumer.tag:
+                self._unsent[consumer] = None
+
+    def on_reply(self, effect: CreditReply) -> Consumer | None:
+        """A queue has answered a request; returns whose it was."""
+        consumer = self._by_ref.get(effect.consumer)
+        if consumer is not None:
+            consumer.on_reply(effect)
+            self._stirred[consumer] = None
+        return consumer
+
     # --- prefetch ---------------------------------------------------------------------------------
+
+    @property
+    def global_prefetch(self) -> int:
+        """Deliveries that the whole channel may hold; 0: no limit."""
+        return self._global_prefetch
+
+    @global_prefetch.setter
+    def global_prefetch(self, count: int) -> None:
+        self._global_prefetch = count
+        self._stirred.update(dict.fromkeys(self.consumers.values()))
 
     def _global_room(self) -> int | None:
         if not self.global_prefetch:
@@ -166,9 +204,12 @@ class Consuming:
 
     def top_up(self) -> None:
         """Ask queues for what acknowledgements and writing have made room for."""
+        stirred, self._stirred = self._stirred, {}
         room = self._global_room()
-        for consumer in self.consumers.values():
-            consumer.request(None if consumer.no_ack else room)
+        # What one of them gives back of the channel's own limit, all of them may have.
+        for consumer in stirred if room is None else self.consumers.values():
+            if consumer.tag:
+                consumer.request(None if consumer.no_ack else room)
 
     @property
     def full(self) -> bool:
@@ -178,16 +219,18 @@ class Consuming:
     def _hold_to_global_limit(self) -> None:
         """Every consumer was allowed what the channel has left; what is too much goes back."""
         if self.global_prefetch and self._unsettled >= self.global_prefetch:
-            for consumer in self.consumers.values():
+            for consumer in list(self._unsent):
                 if consumer.unsent and not consumer.no_ack:
                     consumer.give_back()
+                    self._stirred[consumer] = None
+                    self._unsent.pop(consumer, None)
 
     # --- deliveries -------------------------------------------------------------------------------
 
     @property
     def has_unsent(self) -> bool:
         """Whether deliveries wait here for the socket."""
-        return any(consumer.keys for consumer in self.consumers.values())
+        return any(consumer.keys for consumer in self._unsent)
 
     def write(self, budget_bytes: int, out: list[bytes]) -> int:
         """Write deliveries of all consumers in turn, as far as the budget goes.
@@ -196,14 +239,17 @@ class Consuming:
             The bytes written; at least one delivery is written if there is a budget at all.
         """
         spent = 0
-        waiting = [consumer for consumer in self.consumers.values() if consumer.keys]
+        waiting = [consumer for consumer in self._unsent if consumer.keys]
         if len(waiting) > 1:
+            waiting.sort(key=_number)
             self._turn = (self._turn + 1) % len(waiting)
             waiting = waiting[self._turn :] + waiting[: self._turn]
         for consumer in waiting:
             if spent >= budget_bytes:
                 break
             spent += self._write_of(consumer, budget_bytes - spent, out)
+            if not consumer.keys:
+                del self._unsent[consumer]
         self._hold_to_global_limit()
         return spent
 
@@ -220,6 +266,7 @@ class Consuming:
             if count <= 0:
                 return 0
         keys, messages = consumer.take(count)
+        self._stirred[consumer] = None
         first = self._next_tag
         self._next_tag += len(keys)
         self.moved_ms = consumer.moved_ms = self._context.moment.ms
@@ -265,6 +312,7 @@ class Consuming:
     def _settle_one(self, consumer: Consumer, keys: Sequence[int], verdict: Verdict) -> None:
         self._counters.settled(verdict, len(keys))
         consumer.settle(keys, verdict)
+        self._stirred[consumer] = None
         self._unsettled -= len(keys)
         if consumer.cancelled:
             self._forget_if_idle(consumer)
@@ -280,6 +328,8 @@ class Consuming:
         self._by_ref.clear()
         self.consumers.clear()
         self._encoders.clear()
+        self._stirred.clear()
+        self._unsent.clear()
         self._fetchers.clear()
         self._unacked = Unacked()
         self._unsettled = 0
@@ -292,3 +342,7 @@ class Consuming:
     def unacked(self) -> int:
         """Deliveries that the client holds."""
         return len(self._unacked)
+
+
+def _number(consumer: Consumer) -> int:
+    return consumer.number
