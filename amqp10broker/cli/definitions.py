@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from amqp10broker.cli.commands import STANDARD, Command, Parser, add_vhost, add_where, ask, read_file
 from amqp10broker.cli.exits import EXIT_OK, Failed
+from amqp10broker.cli.tables import as_json
 from amqp10broker.errors import ConfigError
 
 
@@ -21,7 +22,7 @@ def _export_arguments(parser: Parser) -> None:
 
 def _export(arguments: argparse.Namespace) -> int:
     document = ask(arguments, "export-definitions")
-    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    text = as_json(document)
     if arguments.file == STANDARD:
         sys.stdout.write(text)
         return EXIT_OK

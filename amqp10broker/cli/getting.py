@@ -76,7 +76,7 @@ def show(messages: Sequence[Message], form: str, queue: str) -> bytes:
         return b"".join(_body_bytes(each) for each in messages)
     documents = [document_of(each) for each in messages]
     if form == "json":
-        return f"{json.dumps(documents, indent=2, ensure_ascii=False)}\n".encode(errors="backslashreplace")
+        return tables.as_json(documents).encode(errors="backslashreplace")
     lines: list[str] = []
     for number, document in enumerate(documents, 1):
         if lines:

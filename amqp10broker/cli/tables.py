@@ -1,7 +1,7 @@
 """Rows as text: the box table that RabbitMQ's `pretty_table` prints, JSON, CSV, or plain lines.
 
-Takes columns and rows and returns text; prints nothing. Names come from clients: in the forms that a
-terminal shows, what could steer it is escaped.
+Takes columns and rows and returns text; prints nothing. Names come from clients: what could steer a
+terminal is escaped in every form, and in CSV what a spreadsheet would take for a formula.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ Row = Mapping[str, Any]
 
 _BOX: Final = "─│┌┬┐├┼┤└┴┘"
 _ASCII: Final = "-|+++++++++"
+_FORMULA: Final = ("=", "+", "-", "@")
 _WIDE: Final = frozenset("WF")
 
 
@@ -69,10 +70,21 @@ def _box(lines: Sequence[Sequence[str]], drawn: str) -> str:
 
 
 def _json(columns: Sequence[str], rows: Sequence[Row]) -> str:
+    return as_json([{column: row.get(column) for column in columns} for row in rows])
+
+
+def as_json(document: object) -> str:
+    """A document as JSON in lines, with everything escaped in its strings that is not printable."""
     import json
 
-    chosen = [{column: row.get(column) for column in columns} for row in rows]
-    return json.dumps(chosen, indent=2, ensure_ascii=False) + "\n"
+    text = json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+    if text.replace("\n", "").isprintable():
+        return text
+    # JSON itself asks for that below U+0020 only: not for DEL, U+009B (which begins an escape sequence of
+    # terminals), or marks that turn the direction of writing.
+    return "".join(
+        each if each == "\n" or each.isprintable() else json.dumps(each).strip('"') for each in text
+    )
 
 
 def _csv(columns: Sequence[str], rows: Sequence[Row], header: bool) -> str:
@@ -83,8 +95,15 @@ def _csv(columns: Sequence[str], rows: Sequence[Row], header: bool) -> str:
     writer = csv.writer(out, lineterminator="\n")
     if header:
         writer.writerow(columns)
-    writer.writerows([plain(row.get(column)) for column in columns] for row in rows)
+    writer.writerows([_csv_cell(row.get(column)) for column in columns] for row in rows)
     return out.getvalue()
+
+
+def _csv_cell(value: object) -> str:
+    """`cell`; a text that a spreadsheet would take for a formula begins with an apostrophe."""
+    text = cell(value)
+    is_text = isinstance(value, str | list)
+    return f"'{text}" if is_text and text.startswith(_FORMULA) else text
 
 
 def plain(value: object) -> str:

@@ -88,16 +88,51 @@ def test_plain_is_one_line_a_row_with_tabs() -> None:
 
 
 def test_csv_is_read_back_as_it_was() -> None:
-    """Commas, quotes and control characters included."""
+    """Commas and quotes included; what is not printable is escaped."""
     shown = tables.render(COLUMNS, ODD, "csv")
     assert list(csv.reader(io.StringIO(shown, newline=""))) == [
         ["name", "type", "messages"],
-        ["a,b\t\x1b[2J", "", "true"],
+        ["a,b\\t\\x1b[2J", "", "true"],
         ['"q"', "x, y", '{"k": 1}'],
     ]
     assert tables.render(COLUMNS, ARTICLE[:1], "csv", header=False) == (
         "classic-queue-amqp-091,classic,159077\n"
     )
+
+
+STEERING = ["\x1b[2J", "\x9b2J", "\x7f", "\r", "\u202etxt.exe", "\u2028", "\x00", "\U000e0041"]
+
+
+@pytest.mark.parametrize("form", tables.FORMATS)
+@pytest.mark.parametrize("name", STEERING)
+def test_no_form_prints_what_could_steer_a_terminal(form: str, name: str) -> None:
+    """Escape sequences of seven and eight bits, line ends, marks that turn the direction of writing."""
+    shown = tables.render(("name", "arguments"), [{"name": name, "arguments": {name: name}}], form)
+    assert shown.replace("\n", "").replace("\t", "").isprintable()
+    if form == "json":
+        assert json.loads(shown) == [{"name": name, "arguments": {name: name}}]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        ("=1+1", "'=1+1"),
+        ("+1", "'+1"),
+        ("-1", "'-1"),
+        ("@SUM(A1)", "'@SUM(A1)"),
+        ("\t=1", "\\t=1"),
+        ("\r=1", "\\r=1"),
+        (["=1", "b"], "'=1, b"),
+        ({"=": 1}, '{"=": 1}'),
+        ("a=1", "a=1"),
+        (-1, "-1"),
+        (-1.5, "-1.5"),
+    ],
+)
+def test_no_cell_of_csv_is_a_formula(value: object, text: str) -> None:
+    """A client's name must not be computed by whoever opens the listing; numbers stay numbers."""
+    shown = tables.render(("name",), [{"name": value}], "csv", header=False)
+    assert list(csv.reader(io.StringIO(shown))) == [[text]]
 
 
 def test_json_keeps_types_and_has_the_chosen_columns_only() -> None:
