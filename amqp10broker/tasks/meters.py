@@ -8,6 +8,8 @@ before anybody is held back for it: see ADR 0016. Every meter answers None where
 from __future__ import annotations
 
 import os
+import resource
+import time
 from collections.abc import Callable, Iterator
 from pathlib import PurePosixPath
 from typing import Final, Protocol
@@ -22,10 +24,13 @@ class Meter(Protocol):
         """Bytes of this process that are in RAM."""
 
     def memory_total(self) -> int | None:
-        """Bytes that this process may use: the machine's memory, or less if a control group says so."""
+        """Bytes that this process may use: the machine's memory, or less if a limit says so."""
 
     def disk_free(self, path: str) -> int | None:
         """Bytes that this user may still write on the file system of `path`."""
+
+    def busy_s(self) -> float:
+        """Seconds of processor time that this process has used."""
 
     def give_back(self) -> None:
         """Hand memory that is held free back to the system, as far as that is possible."""
@@ -43,7 +48,7 @@ class SystemMeter:
         return rss_bytes() or None
 
     def memory_total(self) -> int | None:
-        """The smallest of the machine's memory and the limits of the control groups."""
+        """The smallest of the machine's memory, the limits of the control groups, and ``ulimit -v``."""
         return memory_total(_read)
 
     def disk_free(self, path: str) -> int | None:
@@ -53,6 +58,10 @@ class SystemMeter:
         except OSError:
             return None
         return found.f_bavail * found.f_frsize
+
+    def busy_s(self) -> float:
+        """Of all its threads."""
+        return time.process_time()
 
     def give_back(self) -> None:
         """``malloc_trim(0)`` where there is one."""
@@ -73,13 +82,13 @@ def rss_bytes() -> int:
 
 
 def memory_total(read: Callable[[str], str]) -> int | None:
-    """What a process may use: the machine's memory, or less if one of its control groups says so.
+    """What a process may use: the machine's memory, or less if a control group or `ulimit -v` says so.
 
     Args:
         read: the text of a file; empty if it cannot be read.
     """
-    known = [limit for limit in (_machine_memory(), *_control_group_limits(read)) if limit is not None]
-    return min(known, default=None)
+    limits = (_machine_memory(), _address_space(read), *_control_group_limits(read))
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def _machine_memory() -> int | None:
@@ -89,6 +98,22 @@ def _machine_memory() -> int | None:
     except (OSError, ValueError):
         return None
     return pages * size if pages > 0 and size > 0 else None
+
+
+def _address_space(read: Callable[[str], str]) -> int | None:
+    """What ``ulimit -v`` leaves for memory in RAM; None where there is no such limit.
+
+    It counts addresses, of which a process has more than memory: libraries, and what is set aside for the
+    stacks and heaps of threads. So much of the limit can never be in RAM.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    if limit == resource.RLIM_INFINITY:
+        return None
+    figures = read("/proc/self/statm").split()[:2]
+    if len(figures) == 2 and all(each.isdigit() for each in figures):
+        size, resident = map(int, figures)
+        limit -= (size - resident) * os.sysconf("SC_PAGE_SIZE")
+    return max(limit, 1)
 
 
 def _control_group_limits(read: Callable[[str], str]) -> Iterator[int | None]:

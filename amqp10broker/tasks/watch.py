@@ -1,8 +1,9 @@
 """The watch over memory and disk: measures, lets `alarms` decide, and tells the connections.
 
 One task of the service nursery. While anything is connected, or an alarm is on, it measures every second
-and up to ten times as often near a limit; otherwise it sleeps until somebody connects. Limits that are
-shares of memory are worked out when the broker starts and when they are set, as in RabbitMQ.
+and up to ten times as often near a limit; otherwise it sleeps until somebody connects. After a burst it
+stays awake until memory was given back in a quiet moment (`tidying`). Limits that are shares of memory are
+worked out when the broker starts and when they are set, as in RabbitMQ.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged
 from amqp10broker.tasks.meters import Meter
+from amqp10broker.tasks.tidying import Tidying
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
@@ -64,6 +66,9 @@ class Watch:
         self._unknown: set[Resource] = set()
         self._woken = trio.Event()
         self._asleep = False
+        self._tidying = Tidying(meter)
+        self._used_bytes: int | None = None
+        self._untidy = False
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -72,12 +77,16 @@ class Watch:
         for resource in Resource:
             self._learn_limit(resource)
         self.check()
+        self._tidying.look(trio.current_time(), self._used_bytes, 0)
 
     async def run(self) -> None:
         """Measure again and again, until cancelled."""
+        awake = False
         while True:
             self._woken = trio.Event()
-            if self._broker.connections or self.alarms:
+            # Once more when the last has gone: only then can be told what they have left behind.
+            if self._broker.connections or self.alarms or self._untidy or awake:
+                awake = bool(self._broker.connections)
                 with trio.move_on_after(self._checked() / 1000):
                     await self._woken.wait()
             else:
@@ -104,12 +113,18 @@ class Watch:
             if change is not None:
                 self._tell(change)
             pauses.append(self.alarms.pause_ms(resource, reading))
+            if resource is Resource.MEMORY:
+                self._used_bytes = reading.value_bytes
         return min(pauses)
 
     def _checked(self) -> int:
         """As `check`; a fault in it must not end the broker, and alarms then stay as they are."""
         try:
-            return self.check()
+            pause_ms = self.check()
+            self._untidy = self._tidying.look(
+                trio.current_time(), self._used_bytes, len(self._broker.connections)
+            )
+            return pause_ms
         except Exception as error:
             _log.error("memory and disk could not be watched by a fault in the broker", exc_info=error)
             return CHECK_MS_MAX

@@ -393,6 +393,9 @@ class _NoMeter:
     def disk_free(self, path: str) -> int | None:
         return 1 << 40
 
+    def busy_s(self) -> float:
+        return 0.0
+
     def give_back(self) -> None:
         """Nothing is held."""
 

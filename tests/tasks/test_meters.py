@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import resource
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +14,37 @@ from amqp10broker.tasks import meters
 from amqp10broker.tasks.meters import SystemMeter, memory_total, rss_bytes
 
 MACHINE = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+ADDRESSES = 10_000_000_000
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("limit", "statm", "expected"),
+    [
+        (resource.RLIM_INFINITY, "1000 100 1", MACHINE),
+        (100_000_000, "1000 100 1", 100_000_000 - 900 * PAGE),
+        (100_000_000, "", 100_000_000),
+        (1_000, "1000 100 1", 1),
+    ],
+)
+def test_an_address_space_that_is_limited_is_a_limit(
+    monkeypatch: pytest.MonkeyPatch, limit: int, statm: str, expected: int
+) -> None:
+    """``ulimit -v``, less the addresses that the process has used up without memory in RAM behind them."""
+    monkeypatch.setattr(resource, "getrlimit", lambda which: (limit, resource.RLIM_INFINITY))
+    assert total({"/proc/self/statm": statm}) == expected
+
+
+def test_a_process_with_a_limited_address_space_knows_it() -> None:
+    """As a shell sets it for the broker that it starts."""
+    text = (
+        "import resource; resource.setrlimit(resource.RLIMIT_AS, (2**30, 2**30)); "
+        "from amqp10broker.tasks.meters import SystemMeter; print(SystemMeter().memory_total())"
+    )
+    shown = subprocess.run([sys.executable, "-c", text], check=True, capture_output=True, text=True)
+    assert 0 < int(shown.stdout) <= min(2**30, MACHINE)
 
 
 def total(files: dict[str, str]) -> int | None:

@@ -37,6 +37,13 @@ class FakeMeter:
         self.given_back = 0
         self.paths: set[str] = set()
         self.fault: Exception | None = None
+        self.quiet = False
+        self._busy_s = 0.0
+
+    def busy_s(self) -> float:
+        if not self.quiet:
+            self._busy_s += 1_000
+        return self._busy_s
 
     def memory_used(self) -> int | None:
         self.asked += 1
