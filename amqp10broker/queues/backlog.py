@@ -13,10 +13,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
 from amqp10broker.message.message import Message, acquired
+from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle, Store
 
 HEAD_MESSAGES_MAX: Final = 16_384
@@ -32,6 +34,14 @@ _CONTENT: Final = itemgetter(1)
 def content_bytes(messages: Iterable[Message]) -> int:
     """Bytes of the contents of messages."""
     return sum(map(len, map(_CONTENT, messages)))
+
+
+def that_fill(sizes: Iterable[int], room: int) -> int:
+    """How many of these sizes, the first ones, use up a room; together they are more than it."""
+    for count, used in enumerate(accumulate(sizes), 1):
+        if used >= room:
+            return count
+    raise AssertionError("there is room for all of them")
 
 
 class Page:
@@ -197,29 +207,39 @@ class Backlog:
 
     # --- at the front -----------------------------------------------------------------------------
 
-    def take(self, count: int) -> tuple[int, list[Message], Sequence[int] | None]:
-        """The first messages, at most `count` of them, and at least one.
+    def take(self, count: int, room: int = NO_BOUND) -> tuple[int, list[Message], Sequence[int] | None, int]:
+        """The first messages, at least one.
+
+        Args:
+            count: at most so many.
+            room: bytes of contents; the message that uses it up is the last.
 
         Returns:
-            The position of the first one, consecutive messages, and when each expires.
+            The position of the first one, consecutive messages, when each expires, and the bytes of
+            their contents.
         """
         head = self._head or self._refill()
         first = self._head_first
         here = min(count, len(head))
         take = head.popleft
         messages = [take() for _ in range(here)]
+        size = content_bytes(messages)
+        if size > room:
+            here = that_fill(map(len, map(_CONTENT, messages)), room)
+            head.extendleft(reversed(messages[here:]))
+            del messages[here:]
+            size = content_bytes(messages)
         expiries = self._head_expiries
         taken = None
         if expiries is not None:
             next_expiry = expiries.popleft
             taken = [next_expiry() for _ in range(here)]
-        # What is left is taken to be of the same size: it only says when the head is full.
-        self._head_size -= self._head_size * here // (here + len(head))
+        self._head_size -= size
         self._head_first = first + here
         self.count -= here
         if self.counting:
-            self.size -= content_bytes(messages)
-        return first, messages, taken
+            self.size -= size
+        return first, messages, taken, size
 
     def first_expiry(self) -> int:
         """When the first message expires; 0: never, or there is none."""

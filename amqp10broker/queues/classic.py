@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
-from amqp10broker.queues.backlog import Page
+from amqp10broker.queues.backlog import Page, content_bytes
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
@@ -322,12 +322,15 @@ class ClassicQueue:
         count = len(messages)
         if len(ring) > 1 or consumer.credit < count or not self._intake.are_plain(messages):
             return False
+        size = content_bytes(messages)
+        if size > consumer.room:
+            return False
         self.counters.published += count
         self._tell(command.publisher.reply_to, Confirmed(command.publisher, command.ids, command.settled))
         level = waiting.levels[-1]
         start = level.backlog.skip(count) * waiting.width
         keys = range(start, start + count * waiting.width, waiting.width)
-        self._serving.give(consumer, keys, messages, self._now)
+        self._serving.give(consumer, keys, messages, size, self._now)
         consumers.had_turn(consumer)
         return True
 
@@ -478,7 +481,7 @@ class ClassicQueue:
             return
         self._holding.trim(consumer, command.seen)
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
-        consumer.grant(credit)
+        consumer.grant(credit, command.room)
         self._consumers.set_credit(consumer, credit)
         if not consumer.counted:
             self._unused_since = self._now

@@ -16,6 +16,13 @@ from typing import Final
 from amqp10broker.message.message import Message
 from amqp10broker.queues.settings import QueueSettings
 
+ROOM_BYTES: Final = 2 * 1024 * 1024
+"""Contents that a consumer asks for at one time, beside a number of messages; the one that exceeds it is the
+last. So a consumer whose client does not read holds some megabytes, and not 256 of the largest messages."""
+
+NO_BOUND: Final = 2**63
+"""As many bytes as there are: who asks of its own program, and what old journals say."""
+
 
 class ReplyTo:
     """Who asks, as queues see it: a session, a channel, or a single request."""
@@ -184,7 +191,8 @@ class Unsubscribe:
 class Credit:
     """Set a consumer's credit: ``credit := delivery_count + credit - own delivery-count``.
 
-    Always answered with one `CreditReply`.
+    Always answered with one `CreditReply`. What is handed out for it ends with the message that uses up the
+    room, whatever credit is left then: `Deliver.spent` says so, and whoever wants more asks again.
 
     Attributes:
         consumer: which link.
@@ -192,6 +200,7 @@ class Credit:
         credit: counted from there.
         drain: what cannot be delivered at once is forfeited.
         seen: deliveries that reached the session so far; see `Unsubscribe`.
+        room: bytes of contents, at least 1.
     """
 
     consumer: ConsumerRef
@@ -199,6 +208,7 @@ class Credit:
     credit: int
     drain: bool
     seen: int
+    room: int = NO_BOUND
 
 
 @dataclass(slots=True, eq=False)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sized
 from typing import Final, Protocol, TypeVar
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Part
 
 TURN_MAX: Final = 32
@@ -62,6 +62,7 @@ class Consumer:
 
     Attributes:
         credit: deliveries it may have now.
+        room: bytes of contents it may have now; used up, there is no credit either.
         delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
         handed_out: deliveries it had, all of them.
         turn: deliveries it gets before the next consumer.
@@ -90,6 +91,7 @@ class Consumer:
         "priority",
         "queued",
         "ref",
+        "room",
         "settled",
         "settled_ms",
         "turn",
@@ -106,6 +108,7 @@ class Consumer:
         self.priority = priority
         self.cancelled = False
         self.credit = 0
+        self.room = NO_BOUND
         self.delivery_count = 0
         self.handed_out = 0
         self.epoch = 0
@@ -121,9 +124,10 @@ class Consumer:
         held = 0 if self.settled else len(self.unsettled)
         return Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms)
 
-    def grant(self, credit: int) -> None:
+    def grant(self, credit: int, room: int) -> None:
         """Credit was asked for: as long as it lasts, a turn is a part of it."""
         self.turn = turn_within(credit)
+        self.room = room
 
 
 class Consumers:

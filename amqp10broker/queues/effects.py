@@ -92,12 +92,14 @@ class Deliver:
         keys: the queue's number for each delivery, for `Settle`.
         messages: as many.
         epoch: of the last `GiveBack`; a session does not take deliveries of an older one.
+        spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
     """
 
     consumer: ConsumerRef
     keys: Sequence[int]
     messages: Sequence[Message]
     epoch: int
+    spent: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -11,10 +11,12 @@ from amqp10broker.queues.effects import Deliver, Effect
 
 
 class Receiver(Protocol):
-    """A consumer of whatever kind of queue: to whom deliveries go, and which epoch stands on them."""
+    """A consumer of whatever kind of queue: to whom deliveries go, which epoch stands on them, and how many
+    bytes it may still have."""
 
     ref: ConsumerRef
     epoch: int
+    room: int
 
 
 class Outbox:
@@ -46,7 +48,9 @@ class Outbox:
         """What is told to this consumer from now on comes behind its deliveries."""
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
-            self.tell(consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.epoch))
+            self.tell(
+                consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.epoch, consumer.room <= 0)
+            )
 
     def withdraw(self, consumer: Receiver) -> None:
         """Forget deliveries that were not taken; the queue has them back."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.consumers import Ring
 from amqp10broker.queues.outlook import Part
 
@@ -32,6 +32,7 @@ class Consumer:
         timeout_ms: how long it may hold a delivery; None: as the queue's settings say.
         number: grows with each that subscribes.
         credit: deliveries it may have now.
+        room: bytes of contents it may have now; used up, there is no credit either.
         delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
         handed_out: deliveries it had, all of them.
         turn: deliveries it gets before the next consumer.
@@ -57,6 +58,7 @@ class Consumer:
         "priority",
         "queued",
         "ref",
+        "room",
         "settled",
         "settled_ms",
         "silent",
@@ -82,6 +84,7 @@ class Consumer:
         self.priority = priority
         self.timeout_ms = timeout_ms
         self.credit = 0
+        self.room = NO_BOUND
         self.delivery_count = 0
         self.handed_out = 0
         self.turn = 1

@@ -13,6 +13,9 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from amqp10broker.queues.backlog import that_fill
+from amqp10broker.queues.commands import NO_BOUND
+
 BLOCK_MAX: Final = 4096
 """Entries after which a new block begins."""
 
@@ -89,12 +92,15 @@ class Lane:
         block.sizes.extend(sizes)
         self.length += count
 
-    def take(self, count: int, expired_at: int) -> tuple[list[int], list[int], list[int] | None]:
+    def take(
+        self, count: int, expired_at: int, room: int = NO_BOUND
+    ) -> tuple[list[int], list[int], list[int] | None]:
         """Take from the front, up to the first entry that has expired.
 
         Args:
             count: at most so many, at least 1.
             expired_at: ms; entries up to here have expired.
+            room: bytes; the entry that uses it up is the last.
 
         Returns:
             Keys, sizes, and expiries (None: none of them expires). Fewer than asked for when a block
@@ -106,6 +112,9 @@ class Lane:
         block = blocks[0]
         start = block.start
         stop = min(start + count, len(block.keys))
+        sizes = block.sizes[start:stop].tolist()
+        if sum(sizes) > room:
+            stop = start + that_fill(sizes, room)
         expiries: list[int] | None = None
         if self.expiring and block.expiries is not None:
             expiries = block.expiries[start:stop].tolist()
@@ -117,7 +126,7 @@ class Lane:
                 stop = start + valid
             self.expiring -= len(expiries) - expiries.count(NEVER)
         keys = block.keys[start:stop].tolist()
-        sizes = block.sizes[start:stop].tolist()
+        del sizes[stop - start :]
         self._taken(block, stop)
         return keys, sizes, expiries
 

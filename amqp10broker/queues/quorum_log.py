@@ -26,6 +26,7 @@ from typing import Any, Final, assert_never
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
+    NO_BOUND,
     AttachPublisher,
     Cancel,
     Configure,
@@ -56,6 +57,8 @@ _PUBLISH: Final = struct.Struct("<IBB")
 _SUBSCRIBE: Final = struct.Struct("<IBqq")
 _NUMBER: Final = struct.Struct("<I")
 _CREDIT: Final = struct.Struct("<IIQBQ")
+_ROOM: Final = struct.Struct("<Q")
+"""Stands behind `_CREDIT` since 2026-11-22. What was carried out without it must be carried out so again."""
 _SETTLE: Final = struct.Struct("<IBBI")
 _GIVE_BACK: Final = struct.Struct("<IIQQB")
 _UNSUBSCRIBE: Final = struct.Struct("<IQBB")
@@ -151,7 +154,8 @@ def _encode(command: QuorumCommand, refs: Refs) -> tuple[int, list[bytes]]:
         case Credit():
             number = refs.number_of_consumer(command.consumer)
             return _CREDIT_TAG, [
-                _CREDIT.pack(number, command.delivery_count, command.credit, command.drain, command.seen)
+                _CREDIT.pack(number, command.delivery_count, command.credit, command.drain, command.seen),
+                _ROOM.pack(command.room),
             ]
         case Settle():
             number = refs.number_of_consumer(command.consumer)
@@ -252,8 +256,9 @@ def _decode_publish(content: bytes, refs: Refs) -> Publish:
 
 
 def _decode_credit(content: bytes, refs: Refs) -> Credit:
-    number, delivery_count, credit, drain, seen = _CREDIT.unpack(content)
-    return Credit(refs.consumer(number), delivery_count, credit, bool(drain), seen)
+    number, delivery_count, credit, drain, seen = _CREDIT.unpack_from(content)
+    room = NO_BOUND if len(content) == _CREDIT.size else _ROOM.unpack_from(content, _CREDIT.size)[0]
+    return Credit(refs.consumer(number), delivery_count, credit, bool(drain), seen, room)
 
 
 def _decode_settle(content: bytes, refs: Refs) -> Settle:

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from heapq import heapify, heappop, heappush
 from typing import Final
 
+from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.quorum_lane import NEVER, Lane
 
 HIGH_TURNS: Final = 2
@@ -150,20 +151,21 @@ class Ready:
 
     # --- out --------------------------------------------------------------------------------------
 
-    def take(self, count: int, expired_at: int) -> tuple[list[int], list[int]]:
+    def take(self, count: int, expired_at: int, room: int = NO_BOUND) -> tuple[list[int], list[int]]:
         """Take the next messages for a consumer.
 
         Args:
             count: at most so many, at least 1. Fewer may come although there are more: ask again. None
                 come when the next one has expired.
             expired_at: ms; messages up to here have expired.
+            room: bytes; the message that uses it up is the last.
 
         Returns:
             Indexes and sizes.
         """
         returns, high, normal = self.returns, self.high, self.normal
         if returns.length:
-            numbers, sizes, expiries = returns.take(count, expired_at)
+            numbers, sizes, expiries = returns.take(count, expired_at, room)
             indexes = [self._index_of_return.pop(number) for number in numbers]
             self._places.update(zip(indexes, numbers, strict=True))
         elif high.length:
@@ -174,13 +176,13 @@ class Ready:
                     if indexes:
                         self._high_turns = 0
                     return self._took(indexes, sizes, expiries)
-            indexes, sizes, expiries = high.take(count, expired_at)
+            indexes, sizes, expiries = high.take(count, expired_at, room)
             if indexes:
                 self._high_turns = min(self._high_turns + 1, HIGH_TURNS) if normal.length else 0
             self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
         else:
             self._high_turns = 0
-            indexes, sizes, expiries = normal.take(count, expired_at)
+            indexes, sizes, expiries = normal.take(count, expired_at, room)
         return self._took(indexes, sizes, expiries)
 
     def _took(

@@ -185,6 +185,7 @@ class Service:
         credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
         consumer.turn = turn_within(credit)
         consumer.credit = credit
+        consumer.room = command.room
         self._rank(consumer)
         self._heard_of(consumer)
         self._update_turn(consumer)
@@ -287,8 +288,10 @@ class Service:
         ready = self._messages.ready
         indexes: list[int] = []
         sizes: list[int] = []
-        while len(indexes) < count and ready.length:
-            more, more_sizes = ready.take(count - len(indexes), self._messages.expired_at)
+        room = consumer.room
+        while len(indexes) < count and room > 0 and ready.length:
+            more, more_sizes = ready.take(count - len(indexes), self._messages.expired_at, room)
+            room -= sum(more_sizes)
             if not more:
                 self._messages.expire()
             elif indexes:
@@ -299,7 +302,8 @@ class Service:
         count = len(indexes)
         if not count:
             return
-        consumer.credit -= count
+        consumer.room = room
+        consumer.credit = consumer.credit - count if room > 0 else 0
         consumer.handed_out += count
         consumer.delivery_count = (consumer.delivery_count + count) & MASK
         self.delivered_ms = self._messages.now_ms

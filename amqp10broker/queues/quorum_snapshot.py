@@ -151,6 +151,7 @@ _FIELDS: Final = (
     "cancelled",
     "silent",
     "active",
+    "room",
 )
 
 
@@ -229,7 +230,8 @@ def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
 
 
 def _consumer(fields: list[Any], refs: Refs) -> Consumer:
-    values = dict(zip(_FIELDS, fields[1:], strict=True))
+    # The last one is missing in snapshots of before 2026-11-22: then nothing bounded it.
+    values = dict(zip(_FIELDS, fields[1:], strict=False))
     ref = refs.consumer(fields[0], settled=values["settled"])
     made = ("number", "settled", "counted", "priority", "timeout_ms")
     consumer = Consumer(

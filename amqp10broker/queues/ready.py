@@ -16,6 +16,7 @@ from typing import Final
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.backlog import Backlog, Page, content_bytes
+from amqp10broker.queues.commands import NO_BOUND
 from amqp10broker.queues.store import Store
 
 _HEAD: Final = itemgetter(0)
@@ -135,45 +136,56 @@ class Ready:
 
     # --- going out --------------------------------------------------------------------------------
 
-    def take(self, count: int, now_ms: int) -> tuple[Sequence[int], list[Message], Sequence[Keyed]]:
+    def take(
+        self, count: int, now_ms: int, room: int = NO_BOUND
+    ) -> tuple[Sequence[int], list[Message], Sequence[Keyed], int]:
         """The next messages in order, at most `count`.
 
         Args:
             count: at most as many as are ready.
             now_ms: what has expired before that is not handed out.
+            room: bytes of contents; the message that uses it up is the last.
 
         Returns:
-            Keys, messages, and (key, message) of those that had expired. Fewer messages than asked for
-            only if some had; there may be more then.
+            Keys, messages, (key, message) of those that had expired, and the bytes of the messages'
+            contents. Fewer messages than asked for only if some had, or the room is used up; there may be
+            more then.
         """
         level = self._first_level()
         keys: Sequence[int] = ()
         messages: list[Message] = []
+        size = 0
         if level is not None and not level.returned and not self.may_expire:
-            first, messages, _ = level.backlog.take(count)
+            first, messages, _, size = level.backlog.take(count, room)
             here = len(messages)
             self.count -= here
             keys = self._keys(level, first, here)
-            if here == count:
-                return keys, messages, ()
-        return self._take_rest(count, now_ms, list(keys), messages)
+            if here == count or size >= room:
+                return keys, messages, (), size
+        return self._take_rest(count, now_ms, room, list(keys), messages, size)
 
     def _take_rest(
-        self, count: int, now_ms: int, keys: list[int], messages: list[Message]
-    ) -> tuple[list[int], list[Message], list[Keyed]]:
+        self, count: int, now_ms: int, room: int, keys: list[int], messages: list[Message], size: int
+    ) -> tuple[list[int], list[Message], list[Keyed], int]:
         """Fill up to `count`, from several levels, and of what was returned or may have expired."""
         here = len(keys)
         expired: list[Keyed] = []
-        while here < count and len(expired) < EXPIRED_MAX and (level := self._first_level()) is not None:
-            for key, message in self._take_from(level, count - here):
+        while (
+            here < count
+            and size < room
+            and len(expired) < EXPIRED_MAX
+            and (level := self._first_level()) is not None
+        ):
+            for key, message in self._take_from(level, count - here, room - size):
                 expiry = self.expiries.get(key, 0) if self.may_expire else 0
                 if expiry and expiry < now_ms:
                     expired.append((key, message))
                 else:
                     keys.append(key)
                     messages.append(message)
+                    size += len(message[1])
             here = len(keys)
-        return keys, messages, expired
+        return keys, messages, expired, size
 
     def _first_level(self) -> Level | None:
         for level in self.levels:
@@ -186,17 +198,18 @@ class Ready:
         start = first * width + level.number
         return range(start, start + count * width, width)
 
-    def _take_from(self, level: Level, count: int) -> list[Keyed]:
-        """At most so many messages off the head of a level."""
+    def _take_from(self, level: Level, count: int, room: int = NO_BOUND) -> list[Keyed]:
+        """At most so many messages off the head of a level; the one that uses up the room is the last."""
         width, number = self.width, level.number
         taken: list[Keyed] = []
-        while level.returned and len(taken) < count:
+        while level.returned and len(taken) < count and room > 0:
             position, message = heappop(level.returned)
             taken.append((position * width + number, message))
+            room -= len(message[1])
             if self.counting:
                 self._returned_size -= len(message[1])
-        if len(taken) < count and level.backlog.count:
-            first, messages, expiries = level.backlog.take(count - len(taken))
+        if len(taken) < count and room > 0 and level.backlog.count:
+            first, messages, expiries, _ = level.backlog.take(count - len(taken), room)
             keys = self._keys(level, first, len(messages))
             if expiries is not None:
                 for key, expiry in zip(keys, expiries, strict=True):

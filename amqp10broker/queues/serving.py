@@ -71,23 +71,34 @@ class Serving:
 
     def _hand_out(self, consumer: Consumer, count: int, now_ms: int) -> int:
         """Give a consumer its turn; how many messages had expired instead."""
-        keys, messages, expired = self._waiting.take(count, now_ms)
+        keys, messages, expired, size = self._waiting.take(count, now_ms, consumer.room)
         if expired:
             self._disposal.remove_expired(expired, now_ms)
         if keys:
             if self.keeps:
                 self._mark_delivered(keys)
-            self.give(consumer, keys, messages, now_ms)
+            self.give(consumer, keys, messages, size, now_ms)
         return len(expired)
 
-    def give(self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], now_ms: int) -> None:
-        """Deliver messages to a consumer that has credit for them."""
+    def give(
+        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], size: int, now_ms: int
+    ) -> None:
+        """Deliver messages to a consumer that has credit for them.
+
+        Args:
+            consumer: has room for all but the last of them.
+            keys: of the messages.
+            messages: as many.
+            size: bytes of their contents.
+            now_ms: the time.
+        """
         count = len(keys)
         self._outbox.deliver(consumer, keys, messages)
         self.delivered_ms = now_ms
         if not consumer.unsettled:
             consumer.held_ms = now_ms
-        consumer.credit -= count
+        consumer.room -= size
+        consumer.credit = consumer.credit - count if consumer.room > 0 else 0
         consumer.handed_out += count
         consumer.delivery_count = (consumer.delivery_count + count) & MASK
         consumer.unsettled.update(zip(keys, messages, strict=True))

@@ -113,7 +113,7 @@ class StreamQueue:
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
         # Since when the oldest message waits for the log, and since when the oldest does that is not in it.
         self._waits_ms = self._pending_ms = 0
-        self._recent: deque[tuple[OpenChunk, int]] = deque()
+        self._recent: deque[OpenChunk] = deque()
         self._recent_bytes = 0
         self._consumers: dict[ConsumerRef, StreamConsumer] = {}
         self._publishers: dict[PublisherRef, None] = {}
@@ -244,8 +244,9 @@ class StreamQueue:
             data = encode_batch(chunk)
             # Of those that wait at the end, too: the log's time, which does not go back when the clock does.
             written_ms = self.log.append(len(chunk), now_ms, filter_bytes, data)
-            opened = OpenChunk(first, first + len(chunk), written_ms, filter_bytes, chunk)
-            self._remember(opened, sum(map(len, data)))
+            size_bytes = sum(map(len, data))
+            opened = OpenChunk(first, first + len(chunk), written_ms, filter_bytes, chunk, size_bytes)
+            self._remember(opened)
         self._retain(now_ms)
 
     def commit(self, now_ms: int) -> None:
@@ -311,12 +312,12 @@ class StreamQueue:
         self._unconfirmed.clear()
         self._pending.clear()
 
-    def _remember(self, chunk: OpenChunk, size_bytes: int) -> None:
+    def _remember(self, chunk: OpenChunk) -> None:
         recent = self._recent
-        recent.append((chunk, size_bytes))
-        self._recent_bytes += size_bytes
+        recent.append(chunk)
+        self._recent_bytes += chunk.size_bytes
         while len(recent) > 1 and (self._recent_bytes > _RECENT_BYTES_MAX or len(recent) > _RECENT_MAX):
-            self._recent_bytes -= recent.popleft()[1]
+            self._recent_bytes -= recent.popleft().size_bytes
 
     def _retain(self, now_ms: int) -> None:
         settings = self.settings
@@ -389,6 +390,7 @@ class StreamQueue:
         self._end_drain(consumer)
         consumer.trim(command.seen)
         consumer.credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        consumer.room = command.room
         if consumer.credit and not consumer.queued:
             consumer.queued = True
             self._turns.append(consumer)
@@ -448,20 +450,25 @@ class StreamQueue:
         while work > 0 and consumer.credit and consumer.position < limit:
             chunk = consumer.chunk()
             if chunk is None:
-                if not recent or consumer.position < recent[0][0].first:
+                if not recent or consumer.position < recent[0].first:
                     consumer.read(self.log)
                     self._work -= _READ_WORK
                     work -= _READ_WORK
                     continue
                 # Whoever waits at the end wants the newest, so the search begins there.
-                chunk = next(each for each, _ in reversed(recent) if each.first <= consumer.position)
+                chunk = next(each for each in reversed(recent) if each.first <= consumer.position)
                 consumer.hold(chunk)
+            before = len(keys)
             work_done = consumer.take(chunk, work, keys, messages, now_ms)
+            consumer.spend(chunk, len(keys) - before)
             self._work -= work_done
             work -= work_done
         if keys:
             consumer.note(keys)
-            self._tell(consumer.ref.reply_to, Deliver(consumer.ref, keys, messages, consumer.epoch))
+            self._tell(
+                consumer.ref.reply_to,
+                Deliver(consumer.ref, keys, messages, consumer.epoch, consumer.room <= 0),
+            )
 
     # --- answers ----------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from amqp10broker.message.batch import decode_batch
 from amqp10broker.message.filters.filters import Filters, MessageFilter
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import delivered, delivered_with_time, kept_now
-from amqp10broker.queues.commands import ConsumerRef
+from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Reading
 from amqp10broker.queues.stream_log import Chunk, Place, StreamLog
 
@@ -29,9 +29,10 @@ class OpenChunk:
         end: offset behind its last.
         timestamp_ms: when it was written.
         filter: which filter values its messages have.
+        size_bytes: of its messages as they are kept.
     """
 
-    __slots__ = ("_content", "end", "filter", "first", "timestamp_ms")
+    __slots__ = ("_content", "end", "filter", "first", "size_bytes", "timestamp_ms")
 
     def __init__(
         self,
@@ -40,7 +41,9 @@ class OpenChunk:
         timestamp_ms: int,
         filter_bytes: bytes,
         content: bytes | list[Message],
+        size_bytes: int,
     ) -> None:
+        self.size_bytes = size_bytes
         self.first = first
         self.end = end
         self.timestamp_ms = timestamp_ms
@@ -63,6 +66,8 @@ class StreamConsumer:
         position: offset that it has to look at next; may be behind `end`.
         end: the first offset that it does not want, `NO_END` if it wants all.
         credit: deliveries it may have now.
+        room: bytes it may have now, a chunk's shared out evenly over its messages; used up, there is no
+            credit either.
         delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
         handed_out: deliveries it had, all of them.
         epoch: of its last `GiveBack`.
@@ -91,6 +96,7 @@ class StreamConsumer:
         "position",
         "queued",
         "ref",
+        "room",
         "unsettled",
     )
 
@@ -108,6 +114,7 @@ class StreamConsumer:
         self.position = position
         self.end = NO_END if filters is None or filters.end is None else filters.end
         self.credit = 0
+        self.room = NO_BOUND
         self.delivery_count = 0
         self.handed_out = 0
         self.epoch = 0
@@ -143,7 +150,9 @@ class StreamConsumer:
                 self._chunk = None
                 return None
             coming = self._ahead.popleft()
-            chunk = OpenChunk(coming.first, coming.end, coming.timestamp_ms, coming.filter, coming.data)
+            chunk = OpenChunk(
+                coming.first, coming.end, coming.timestamp_ms, coming.filter, coming.data, len(coming.data)
+            )
         self._chunk = chunk
         return chunk
 
@@ -223,6 +232,12 @@ class StreamConsumer:
         self.position = position + (count if self.credit else places[-1] + 1)
         self.looked_at += self.position - position
         return count * FILTER_WORK
+
+    def spend(self, chunk: OpenChunk, count: int) -> None:
+        """So many messages of a chunk were taken; without room there is no credit."""
+        self.room -= chunk.size_bytes * count // (chunk.end - chunk.first)
+        if self.room <= 0:
+            self.credit = 0
 
     # --- counting ---------------------------------------------------------------------------------
 

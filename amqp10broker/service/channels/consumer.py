@@ -16,6 +16,8 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
+    NO_BOUND,
+    ROOM_BYTES,
     Cancel,
     ConsumerRef,
     Credit,
@@ -160,7 +162,10 @@ class Consumer:
         """
         if self.in_flight or self.cancelled:
             return
-        unsent_max = UNSENT_REPLIES_MAX if self.queue.type == VOLATILE else UNSENT_MAX
+        volatile = self.queue.type == VOLATILE
+        if self.keys and not volatile:
+            return  # each request is bounded in bytes: one behind the other, so is what waits here
+        unsent_max = UNSENT_REPLIES_MAX if volatile else UNSENT_MAX
         room = unsent_max - len(self.keys)
         if self.prefetch:
             room = min(room, self.prefetch - self.holds)
@@ -183,16 +188,20 @@ class Consumer:
         self.in_flight = True
         self.asked_ms = self._moment.ms
         count = (self._seen + self._ahead) & MASK
-        self._post(self.queue.handle, Credit(self.ref, count, credit, drain, self._seen))
+        room = NO_BOUND if self.queue.type == VOLATILE else ROOM_BYTES
+        self._post(self.queue.handle, Credit(self.ref, count, credit, drain, self._seen, room))
 
     # --- from the queue ---------------------------------------------------------------------------
 
-    def on_deliver(self, keys: Sequence[int], messages: Sequence[Message], epoch: int) -> None:
+    def on_deliver(
+        self, keys: Sequence[int], messages: Sequence[Message], epoch: int, *, spent: bool = False
+    ) -> None:
         """The queue delivers, within what it was asked for."""
         if epoch != self._epoch or self.cancelled:
             return  # handed out before our `GiveBack` reached the queue, which has taken it back
         self._seen += len(keys)
-        self._granted -= len(keys)
+        # Of a request that is under way the answer says what is left.
+        self._granted = 0 if spent else self._granted - len(keys)
         self.keys.extend(keys)
         self.messages.extend(messages)
 

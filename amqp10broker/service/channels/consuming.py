@@ -172,7 +172,7 @@ class Consuming:
         """A queue delivers to a consumer or fetcher."""
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
-            consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
+            consumer.on_deliver(effect.keys, effect.messages, effect.epoch, spent=effect.spent)
             self._stirred[consumer] = None
             if consumer.keys and consumer.tag:
                 self._unsent[consumer] = None

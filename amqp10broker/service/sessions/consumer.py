@@ -28,7 +28,16 @@ from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.config import FlowSettings
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, Credit, GiveBack, Settle, Unsubscribe, Verdict
+from amqp10broker.queues.commands import (
+    NO_BOUND,
+    ROOM_BYTES,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Settle,
+    Unsubscribe,
+    Verdict,
+)
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, Settled, TimedOut
 from amqp10broker.service.context import ClientLog, Post
 from amqp10broker.service.counters import ClientCounters
@@ -81,6 +90,7 @@ class Consumer:
         "_renew_at",
         "_returned",
         "_session",
+        "_spent",
         "_stale",
         "_stream",
         "_tells_active",
@@ -143,6 +153,8 @@ class Consumer:
         self._unsent = 0
         self._epoch = 0
         self._stale = False
+        # The queue hands out no more of what was asked for: its room is used up.
+        self._spent = False
         self._owed = 0
         self._asked = 0
         self._renew_at = 0
@@ -250,10 +262,13 @@ class Consumer:
 
     # --- from the queue ---------------------------------------------------------------------------
 
-    def on_deliver(self, keys: Sequence[int], messages: Sequence[Message], epoch: int) -> None:
+    def on_deliver(
+        self, keys: Sequence[int], messages: Sequence[Message], epoch: int, *, spent: bool = False
+    ) -> None:
         """The queue delivers, within the credit that it was given."""
         if epoch != self._epoch:
             return  # handed out before our `GiveBack` reached the queue, which has taken it back
+        self._spent = spent
         if not self._stream:
             messages = all_to_amqp10(messages)
         self.seen += len(keys)
@@ -269,6 +284,7 @@ class Consumer:
 
     def on_reply(self, reply: CreditReply) -> None:
         """The queue answered: act when everything before the answer has been written."""
+        self._spent = reply.credit == 0
         self._in_turn(reply)
 
     def on_effect(self, effect: Settled | ActiveChanged | TimedOut) -> None:
@@ -385,10 +401,19 @@ class Consumer:
         self._owed = 0
         self._post(
             self.queue.handle,
-            Credit(self.ref, self.queue_delivery_count, self.queue_credit, credit.drain, self.seen),
+            Credit(
+                self.ref,
+                self.queue_delivery_count,
+                self.queue_credit,
+                credit.drain,
+                self.seen,
+                NO_BOUND if volatile else ROOM_BYTES,
+            ),
         )
 
     def _request_next(self) -> None:
+        if self._spent and not self._unsent:
+            self.queue_credit = 0
         left = self.queue_credit
         if left <= self._renew_at and self.link.credit.link_credit > left and not self.in_flight:
             self._request()

@@ -162,7 +162,7 @@ class BrokerSession:
                 case Deliver():
                     consumer = self._consumers.get(effect.consumer)
                     if consumer is not None:
-                        consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
+                        consumer.on_deliver(effect.keys, effect.messages, effect.epoch, spent=effect.spent)
                 case CreditReply():
                     consumer = self._consumers.get(effect.consumer)
                     if consumer is not None:

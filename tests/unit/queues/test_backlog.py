@@ -61,7 +61,7 @@ def test_pages_come_back_in_order_and_one_at_a_time() -> None:
     backlog = fill(store)
     taken: list[bytes] = []
     while len(taken) < MANY:
-        _, messages, _ = backlog.take(3000)
+        _, messages, _, _ = backlog.take(3000)
         assert messages
         taken += [content for _, content in messages]
         assert MANY - len(taken) - store.paged <= MOST

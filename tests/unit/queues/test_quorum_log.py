@@ -9,6 +9,7 @@ import pytest
 
 from amqp10broker.message.batch import decode_batch
 from amqp10broker.queues.commands import (
+    NO_BOUND,
     AttachPublisher,
     Cancel,
     Configure,
@@ -61,6 +62,7 @@ COMMANDS: list[QuorumCommand] = [
     Publish(PUBLISHER, [], [], False),
     Credit(CONSUMER, 2**32 - 1, 2**32 - 1, True, BIG),
     Credit(SETTLING, 0, 0, False, 0),
+    Credit(SETTLING, 0, 5, False, 0, 2_000_000),
     *(Settle(CONSUMER, [1, 5, BIG], verdict, b"\xc1\x01\x00", True) for verdict in Verdict),
     Settle(CONSUMER, [], Verdict.ACCEPT),
     GiveBack(CONSUMER, [8, 9], [], 3, 4, 5),
@@ -101,6 +103,19 @@ def test_every_command_comes_back_as_it_was() -> None:
     assert decoded.now_ms == 1234
     assert [plain(each) for each in decoded.commands] == [plain(each) for each in COMMANDS]
     assert {type(each) for each in COMMANDS} == set(QuorumCommand.__args__), "one of each kind"
+
+
+def test_a_credit_of_an_old_journal_has_no_bound_of_bytes() -> None:
+    """What was handed out for it then must be handed out again when the log is carried out."""
+    commands: list[QuorumCommand] = [*FIRST, Credit(CONSUMER, 0, 256, False, 0, 1_000)]
+    data = b"".join(encode_commands(commands, 5, Refs()).pieces)
+    room = (1_000).to_bytes(8, "little")
+    assert data.endswith(room)
+    length_at = len(data) - len(room) - 25 - 4
+    old = data[:length_at] + (25).to_bytes(4, "little") + data[length_at + 4 : -len(room)]
+    credit = decode_commands(old, Refs()).commands[-1]
+    assert isinstance(credit, Credit)
+    assert (credit.credit, credit.room) == (256, NO_BOUND)
 
 
 def test_references_that_are_one_come_back_as_one() -> None:
