@@ -98,7 +98,11 @@ class Outlook:
         own = self.parts.get(ref)
         if own is None or self.single:
             return None
-        return first(each for each in self.parts.values() if each.priority > own.priority and each.credit)
+        return first(
+            each
+            for each in self.parts.values()
+            if each.priority > own.priority and each.credit and not each.silent
+        )
 
 
 def first(parts: Iterable[Part]) -> Part | None:

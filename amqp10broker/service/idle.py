@@ -119,7 +119,7 @@ class _Idle:
         if not outlook.arrived and not counters.rejected and self._queue.type in set(QueueType):
             return self._say(
                 Wait.QUEUE_EMPTY_NOTHING_ROUTED,
-                f"nothing was ever put into {self._name}; {self._bound()}",
+                f"nothing was ever put into {self._name}, as far as this broker remembers; {self._bound()}",
             )
         expired_ms, delivered_ms = outlook.expired_ms, outlook.delivered_ms
         expired = counters.lost[Reason.EXPIRED]

@@ -501,6 +501,7 @@ class Connection10:
             held_by=None if held is None or held is session else f"session {held.service.session.channel}",
             held_ms=clock.ms_at(self._held_at),
             alarms=tuple(sorted(self._broker.alarms)),
+            unread=self._no_alarm is not None,
         )
 
     def status(self) -> dict[str, Any]:

@@ -76,7 +76,6 @@ class BrokerSession:
         mail: letters to queues since the last `take_mail`, in order.
         last_error: what the client was told last that went wrong.
         moment: the time of the present wake; who wakes it sets it.
-        received_ms: frames of the client came last.
         window_ms: since when the client's window is open, or closed.
         alarm_ms: an alarm, or all of them, began or ended last.
     """
@@ -104,20 +103,21 @@ class BrokerSession:
         self._context = context
         self.moment = context.moment
         flow = context.flow_for(None)
+        self._unfinished = unfinished or Unfinished()
         self.session = Session(
             channel,
             incoming_window=flow.max_incoming_window,
             handle_max=context.config.link_max_per_session - 1,
             frame_size_max=frame_size_max,
             window_closed=alarm,
-            unfinished=unfinished,
+            unfinished=self._unfinished,
         )
         self.session.on_fault = self._on_fault
         self.last_error: LastError | None = None
         self._gone = ClientCounters()
         self.session.receive_begin(channel, begin)
         self.session.begin()
-        self.received_ms = self.window_ms = self.alarm_ms = self.moment.ms
+        self.window_ms = self.alarm_ms = self.moment.ms
         self._window_open = True
         self._note_window()
         self.mail: list[tuple[QueueHandle, Command]] = []
@@ -140,10 +140,12 @@ class BrokerSession:
         Raises:
             AmqpConnectionError: the connection must be closed with it.
         """
-        self.received_ms = self.moment.ms
         for event in self.session.receive_each(items):
             self._on_event(event)
         self._note_window()
+        if self._unfinished.held_bytes:
+            for publisher in self._publishers.values():
+                publisher.times.note_part(publisher.link.partial)
 
     def _note_window(self) -> None:
         is_open = self.session.outgoing.remote_incoming_window > 0

@@ -24,6 +24,8 @@ class Surroundings(NamedTuple):
     """The connection is not read, because this session of it does not listen: ``session 3``."""
     held_ms: int = 0
     alarms: tuple[str, ...] = ()
+    unread: bool = False
+    """The connection is not read until the alarms are over, because it published too much."""
 
     @property
     def stuck(self) -> bool:

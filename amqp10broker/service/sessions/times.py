@@ -6,6 +6,7 @@ Noted once a flow frame or a batch, never once a message. All times are of `Mome
 from __future__ import annotations
 
 from amqp10broker.amqp10.credit import Grant, ReceiverCredit, SenderCredit
+from amqp10broker.amqp10.delivery import PartialDelivery
 from amqp10broker.amqp10.disposition import Outcome
 from amqp10broker.service.moment import Moment
 
@@ -99,6 +100,7 @@ class PublisherTimes:
         received_ms: deliveries came last; None: there were none.
         granted_ms: credit was granted last.
         credit_ms: since when the client has credit, or none.
+        part_ms: a part of a delivery that is not whole came last.
         outcome: that was told last; None: none was.
         outcome_ms: when.
     """
@@ -106,18 +108,21 @@ class PublisherTimes:
     __slots__ = (
         "_has_credit",
         "_moment",
+        "_part",
         "attached_ms",
         "credit_ms",
         "granted_ms",
         "outcome",
         "outcome_ms",
+        "part_ms",
         "received_ms",
     )
 
     def __init__(self, moment: Moment) -> None:
         self._moment = moment
         self._has_credit = True
-        self.attached_ms = self.credit_ms = self.granted_ms = moment.ms
+        self._part: tuple[int, int] | None = None
+        self.attached_ms = self.credit_ms = self.granted_ms = self.part_ms = moment.ms
         self.received_ms: int | None = None
         self.outcome: Outcome | None = None
         self.outcome_ms: int | None = None
@@ -126,6 +131,13 @@ class PublisherTimes:
         """Deliveries have come."""
         self.received_ms = self._moment.ms
         self.note(credit)
+
+    def note_part(self, partial: PartialDelivery | None) -> None:
+        """Frames have come on this session; look whether some of this link's delivery were among them."""
+        part = None if partial is None else (partial.delivery_id, partial.size_bytes)
+        if part != self._part:
+            self._part = part
+            self.part_ms = self._moment.ms
 
     def answered(self, credit: ReceiverCredit, outcome: Outcome | None) -> None:
         """Deliveries have their outcome; None: the client does not hear of it."""

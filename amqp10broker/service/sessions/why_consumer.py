@@ -41,6 +41,10 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
     wait = _near_wait(broker_session, consumer, around)
     now_ms, times = around.now_ms, consumer.times
     unsent = f"{count(consumer.unsent, 'delivery')} {'waits' if consumer.unsent == 1 else 'wait'}"
+    if consumer.link.partial is not None:
+        unsent = (
+            f"a delivery was sent in part, and {unsent}" if consumer.unsent else "a delivery was sent in part"
+        )
     match wait:
         case None:
             if consumer.unsent or consumer.link.partial is not None:
@@ -62,8 +66,14 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
         case Wait.READER_HELD:
             since_ms = around.held_ms
             why = (
-                f"the connection is not read, because {around.held_by} of it does not listen: a flow may "
-                "wait there"
+                f"the connection is not read, because {around.held_by} of it does not listen: what the "
+                "client grants or settles waits there"
+            )
+        case Wait.BLOCKED_BY_ALARM:
+            since_ms = broker_session.alarm_ms
+            why = (
+                "the connection published too much during an alarm, and is not read until that is over: what "
+                "the client grants or settles waits there"
             )
         case Wait.DRAINING:
             since_ms = times.flow_ms or times.credit_ms
@@ -93,11 +103,13 @@ def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Surrou
             return Wait.WRITER_BLOCKED
     if around.stuck:
         return Wait.WRITER_BLOCKED
+    if around.unread:
+        return Wait.BLOCKED_BY_ALARM
+    if around.held_by is not None:
+        return Wait.READER_HELD
     if credit.drain and (credit.link_credit or consumer.in_flight):
         return Wait.DRAINING
     if credit.link_credit == 0:
-        if around.held_by is not None:
-            return Wait.READER_HELD
         return _SPENT[credit.spent]
     if consumer.in_flight:
         return Wait.QUEUE_CREDIT_IN_FLIGHT

@@ -30,7 +30,7 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
         if any(each.sync_ms is not None for each in progress):
             return Wait.CREDIT_WITHHELD_BY_SYNC
         return Wait.CREDIT_WITHHELD
-    if publisher.link.partial is not None and around.now_ms - broker_session.received_ms >= STUCK_MS:
+    if publisher.link.partial is not None and around.now_ms - publisher.times.part_ms >= STUCK_MS:
         return Wait.DELIVERY_UNFINISHED
     return None
 
@@ -72,12 +72,12 @@ def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher, aro
                 f"{credit.delivery_count}, more than it has sent; {_withheld(publisher, now_ms)}"
             )
         case Wait.DELIVERY_UNFINISHED:
-            since_ms = broker_session.received_ms
+            since_ms = times.part_ms
             partial = publisher.link.partial
             assert partial is not None
             why = (
                 f"{partial.size_bytes} bytes of delivery {partial.delivery_id} have come and not its end; "
-                f"the client sent nothing on this session for {seconds(now_ms - since_ms)}"
+                f"the last part came {around.ago(since_ms)}"
             )
         case _:
             since_ms = times.credit_ms

@@ -33,9 +33,13 @@ class Timed:
 
     def look(self, ms: int, **around: Any) -> dict[str, Any]:
         """The only link at a time."""
+        (link,) = self.look_at_all(ms, **around)
+        return link
+
+    def look_at_all(self, ms: int, **around: Any) -> list[dict[str, Any]]:
+        """All links at a time."""
         around.setdefault("writer_blocked", self.scene.world.clients["C"].blocked)
-        (link,) = session_status(self._service, Surroundings(ms, **around))["links"]
-        return dict(link)
+        return list(session_status(self._service, Surroundings(ms, **around))["links"])
 
 
 Steps = tuple[tuple[Any, ...], ...]
@@ -186,6 +190,38 @@ def test_the_connection_holds_a_consumer_without_credit() -> None:
     timed.at(1_000, RECEIVE)
     assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
     assert timed.look(10_000, writer_ms=2_000, writer_bytes=9)["waits"] == "writer-blocked"
+
+
+def test_the_connection_is_not_read_during_an_alarm() -> None:
+    """A client that published too much cannot be heard: that it settles nothing would not be true."""
+    timed = Timed()
+    timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9", "publish q 2")
+    assert timed.look(10_000)["waits"] == "unsettled-here"
+    timed.at(4_000, "alarm memory on")
+    link = timed.look(10_000, unread=True)
+    assert (link["waits"], link["waits_for_s"]) == ("blocked-by-alarm", 6.0)
+    assert "is not read until that is over" in link["waits_why"]
+
+
+def test_a_delivery_stays_unfinished_while_another_link_sends() -> None:
+    """What is told is since when this link had nothing more of it."""
+    timed = Timed()
+    timed.at(1_000, SEND, "C> ATTACH h=1 target=/queues/q", "C> TRANSFER h=0 did=0 more=true")
+    timed.at(9_000, "C> TRANSFER h=1 did=1")
+    first, second = timed.look_at_all(10_000)
+    assert (first["waits"], first["waits_for_s"]) == ("delivery-unfinished", 9.0)
+    assert second["waits"] is None
+
+
+def test_a_delivery_that_was_sent_in_part_waits_for_the_window() -> None:
+    """It has begun, so it does not count among those that wait."""
+    timed = Timed()
+    timed.scene.do("connect D max-frame-size=512", "D> BEGIN iw=1", "publish q 1 size=1200")
+    timed.scene.do(RECEIVE.replace("C>", "D>"), "D> FLOW h=1 dc=0 cr=8")
+    service = timed.scene.world.clients["D"].sessions[0].service
+    (link,) = session_status(service, Surroundings(10_000))["links"]
+    assert link["waits"] == "peer-window-closed"
+    assert "a delivery was sent in part; the client's incoming-window has been 0" in link["waits_why"]
 
 
 def test_a_sender_that_jumps_ahead_while_credit_is_withheld() -> None:
