@@ -59,6 +59,7 @@ from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
+from amqp10broker.tasks.preload import preload
 from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
@@ -425,6 +426,7 @@ async def run_broker(
             task_status.started(broker.addresses)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_wait_for_signal, signals, nursery.cancel_scope)
+                nursery.start_soon(preload)
                 await broker.failed.wait()
                 nursery.cancel_scope.cancel()
 

@@ -1,0 +1,82 @@
+"""When no file can be opened any more, nothing has to be imported: it was imported before."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from amqp10broker.tasks.preload import MODULES
+
+PACKAGE = Path(__file__).parents[2] / "amqp10broker"
+ROOMS = (
+    "amqp10", "amqp091", "catalog", "management", "message", "persistence", "queues", "routing", "security",
+    "service", "storage", "tasks",
+)  # fmt: skip
+
+LATER = {
+    "amqp10broker.tasks.recorder": "needs pyarrow, and is imported when an operator begins to record",
+    "importlib.metadata": "is imported at start, where exchange types of other packages are looked for",
+}
+"""What is imported inside of functions and not ahead, and why."""
+
+DECLARE = """
+import errno, sys
+import trio
+from amqp10broker.catalog.users import Permission
+from amqp10broker.config import Config
+from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.preload import preload
+
+class NoFiles:
+    def find_spec(self, name, path=None, target=None):
+        raise OSError(errno.EMFILE, "Too many open files", name)
+
+async def main():
+    async with Broker(Config(port=0, admin_socket="")) as broker:
+        await preload()
+        sys.meta_path.insert(0, NoFiles())
+        vhost = broker.catalog.lookup_vhost("/")
+        for kind in ("classic", "quorum", "stream"):
+            vhost.declare(kind, durable=True, arguments={"x-queue-type": kind})
+        record = broker.passwords.make("secret")
+        broker.catalog.users.add("ann", record)
+        assert broker.passwords.slow("ann", b"secret")()
+        assert not broker.passwords.slow("ann", b"wrong")()
+        from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
+        from amqp10broker.message.filters.filters import from_amqp10
+        sys.meta_path.pop(0)
+
+trio.run(main)
+print("declared")
+"""
+
+
+def functions_imports(path: Path) -> Iterator[str]:
+    """What functions of a file import."""
+    for function in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        for node in ast.walk(function):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom) and node.module:
+                yield node.module
+
+
+def test_whatever_a_serving_broker_imports_in_a_function_is_imported_ahead() -> None:
+    """A new import inside of a function has to be added, or has a reason why not."""
+    helpers = {"recorder_child.py", "syncer_child.py"}  # processes of their own
+    files = [path for room in ROOMS for path in (PACKAGE / room).rglob("*.py") if path.name not in helpers]
+    assert len(files) > 150
+    found = {name for path in files for name in functions_imports(path)}
+    assert found - set(sys.stdlib_module_names) - set(LATER) <= set(MODULES)
+
+
+def test_every_kind_of_queue_and_password_works_when_nothing_can_be_imported() -> None:
+    """As when the files of the process are used up: declaring a quorum queue then was a 541."""
+    done = subprocess.run([sys.executable, "-c", DECLARE], capture_output=True, text=True, check=False)
+    assert done.stdout == "declared\n", done.stderr
