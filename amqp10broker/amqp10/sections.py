@@ -70,7 +70,7 @@ class Sections:
         header: the whole section, descriptor included, as are all others.
         message_annotations: kept by the broker and merged with its own.
         properties: decoded, for there are rules about its fields; None if absent.
-        bare: where the bare message and the footer begin; they run to the end.
+        bare: where the bare message and the footer begin; they run to the end, and may be nothing.
     """
 
     __slots__ = ("bare", "header", "message_annotations", "properties")
@@ -85,8 +85,10 @@ class Sections:
 def locate(payload: bytes) -> Sections:
     """Find the sections of a message and check their order and form.
 
+    The body may be absent, though 3.2 wants one: JMS's plain Message, go-amqp and other clients send none.
+
     Raises:
-        DecodeError: out of order, repeated, unknown, of a wrong type, cut off, or without a body.
+        DecodeError: out of order, repeated, unknown, of a wrong type, or cut off.
     """
     found = Sections()
     end = len(payload)
@@ -127,9 +129,7 @@ def locate(payload: bytes) -> Sections:
         if bare is None and code >= PROPERTIES:
             bare = start
         previous = code
-    if not body or bare is None:
-        raise DecodeError("failed to parse message: it has no body section")
-    found.bare = bare
+    found.bare = end if bare is None else bare
     return found
 
 

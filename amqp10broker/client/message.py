@@ -35,8 +35,9 @@ _LATER: Final = "a message begins with the descriptor of a section"
 
 
 class BodyKind(Enum):
-    """The three forms of a body (3.2.6 to 3.2.8)."""
+    """The three forms of a body (3.2.6 to 3.2.8), and none, which some clients send."""
 
+    NONE = 0
     DATA = DATA
     SEQUENCE = AMQP_SEQUENCE
     VALUE = AMQP_VALUE
@@ -47,7 +48,8 @@ class Message:
     """A message taken apart. A section that is absent is None."""
 
     body: Any = b""
-    """bytes for data (several sections joined), a list for amqp-sequence (likewise), else any value."""
+    """bytes for data (several sections joined), a list for amqp-sequence (likewise), None for none, else any
+    value."""
     properties: Properties | None = None
     application_properties: Mapping[str, Any] | None = None
     header: Header | None = None
@@ -76,14 +78,18 @@ class Message:
         if self.application_properties is not None:
             parts.append(_section(APPLICATION_PROPERTIES, dict(self.application_properties)))
         kind = self.kind or (BodyKind.DATA if isinstance(self.body, _BYTES) else BodyKind.VALUE)
-        if self.kind is not None and self.kind is not BodyKind.VALUE:
+        if kind is BodyKind.NONE:
+            if self.body is not None:
+                raise EncodeError("a message of kind NONE has no body: leave kind out, or set body to None")
+        elif self.kind is not None and kind is not BodyKind.VALUE:
             wanted = _LISTS if kind is BodyKind.SEQUENCE else _BYTES
             if not isinstance(self.body, wanted):
                 raise EncodeError(
                     f"a body of kind {kind.name} is made of {wanted[0].__name__}, not of "
                     f"{type(self.body).__name__}: leave kind out, or take BodyKind.VALUE"
                 )
-        parts.append(_section(kind.value, self.body))
+        if kind is not BodyKind.NONE:
+            parts.append(_section(kind.value, self.body))
         if self.footer is not None:
             parts.append(_section(FOOTER, dict(self.footer)))
         return b"".join(parts)
@@ -103,7 +109,7 @@ def decode_message(payload: bytes) -> Message:
     Raises:
         DecodeError: the bytes are no message.
     """
-    message = Message(kind=None)
+    message = Message(None, kind=BodyKind.NONE)
     data: list[bytes] = []
     pos = 0
     end = len(payload)
@@ -134,8 +140,6 @@ def decode_message(payload: bytes) -> Message:
             message.body = value
         else:
             setattr(message, _MAPS[code], value)
-    if message.kind is None:
-        raise DecodeError("the message has no body section")
     if message.kind is BodyKind.DATA:
         message.body = data[0] if len(data) == 1 else b"".join(data)
     return message

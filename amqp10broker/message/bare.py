@@ -30,15 +30,16 @@ def _section(bare: bytes, pos: int) -> tuple[int, int]:
 
 
 def body_start(bare: bytes) -> int:
-    """Where the body begins: behind properties and application-properties, if they are there."""
+    """Where the body begins, or would: behind properties and application-properties, if they are there."""
     if bare.startswith((_DATA8, _DATA32)):
         return 0
     pos = 0
-    while True:
+    while pos < len(bare):
         code, value = _section(bare, pos)
         if code >= DATA:
-            return pos
+            break
         pos = skip(bare, value)
+    return pos
 
 
 def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | Map]:
@@ -62,7 +63,8 @@ def read_properties(prefix: bytes) -> tuple[Properties | None, dict[Any, Any] | 
 
 
 def data_of(bare: bytes, pos: int) -> bytes | None:
-    """What the data sections of a message hold, joined; None if its body is of another kind.
+    """What the data sections of a message hold, joined; nothing if it has no body; None if its body is of
+    another kind.
 
     Args:
         bare: the bare message and footer.
@@ -98,6 +100,6 @@ def is_encoded_body(content: bytes) -> bool:
     """Whether bytes are body sections of AMQP 1.0, a footer behind them or not, and nothing else."""
     try:
         sections = locate(content)
-        return sections.bare == 0 and _section(content, 0)[0] >= DATA
+        return bool(content) and sections.bare == 0 and DATA <= _section(content, 0)[0] < FOOTER
     except DecodeError:
         return False

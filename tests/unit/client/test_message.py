@@ -61,6 +61,16 @@ def test_the_body_decides_how_it_travels(body: Any, kind: BodyKind) -> None:
     assert (got.body, got.kind) == (body, kind)
 
 
+@pytest.mark.parametrize("properties", [None, Properties(message_id="m")])
+def test_a_message_without_a_body_stays_one(properties: Properties | None) -> None:
+    """Brokers and programs that send none are not given an empty one back."""
+    message = Message(None, properties, kind=BodyKind.NONE)
+    assert message.encode() == (b"" if properties is None else properties.encode())
+    assert decode_message(message.encode()) == message
+    with pytest.raises(EncodeError, match="kind NONE has no body"):
+        Message(b"", kind=BodyKind.NONE).encode()
+
+
 def test_a_kind_can_be_asked_for() -> None:
     assert decode_message(Message([1, 2], kind=BodyKind.SEQUENCE).encode()).kind is BodyKind.SEQUENCE
     assert decode_message(Message(b"b", kind=BodyKind.VALUE).encode()).kind is BodyKind.VALUE
@@ -83,10 +93,8 @@ def test_several_sequence_sections_are_one_body() -> None:
 @pytest.mark.parametrize(
     "payload",
     [
-        b"",
         b"hello",
         data_message(b"cut off")[:-1],
-        Header().encode(),
         b"\x00\x53\x10\x45",  # an open performative
         b"\x00\x53\x75\xa1\x01a",  # data that is a string
         b"\x00\x53\x76\xa0\x00",  # a sequence that is binary

@@ -47,6 +47,7 @@ def application(values: dict[Any, Any] | Map) -> bytes:
 
 
 BODY = data(b"body")
+FOOTER = encode(Described(ULong(0x78), {Symbol("x-f"): 1}))
 
 
 def header_10(**properties: Any) -> Header:
@@ -594,6 +595,16 @@ def test_other_bodies_travel_encoded(body: bytes) -> None:
     assert "x-basic-type" not in decode_head(back[0])[1]
 
 
+@pytest.mark.parametrize("footer", [b"", FOOTER])
+@pytest.mark.parametrize("prefix", [b"", Properties(message_id="m").encode()])
+def test_a_message_without_a_body_is_an_empty_one_to_amqp091(prefix: bytes, footer: bytes) -> None:
+    """As an empty data section, which AMQP 0-9-1 has no other word for."""
+    head, body = to_amqp091(MessageReader("", "q", "u").read(prefix + footer))
+    assert body == b""
+    properties = decode_properties(split_head(head)[1])
+    assert (properties.type, properties.message_id) == (None, "m" if prefix else None)
+
+
 def test_several_data_sections_are_an_encoded_body_too() -> None:
     """A client of 0-9-1 may send what it likes of a body under that type."""
     sections = data(b"a") + data(b"b")
@@ -601,7 +612,7 @@ def test_several_data_sections_are_an_encoded_body_too() -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [b"", b"text", BODY[:-1], BODY + b"x", Properties(message_id="m").encode() + BODY]
+    "body", [b"", FOOTER, b"text", BODY[:-1], BODY + b"x", Properties(message_id="m").encode() + BODY]
 )
 def test_a_body_that_only_claims_to_be_encoded_is_data(body: bytes) -> None:
     """The type amqp-1.0 over anything else than body sections stays an annotation, and comes back."""
