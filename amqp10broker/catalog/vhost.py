@@ -411,6 +411,11 @@ class VirtualHost:
             raise PreconditionFailed(resource, f"Cannot declare a server-named queue for type {kind.module}")
         return kind
 
+    @property
+    def type_of_new(self) -> QueueType:
+        """What a queue becomes that is declared without a kind and is to stay."""
+        return self._default_type(durable=True, exclusive=False, auto_delete=False, server_named=False)
+
     def _default_type(
         self, durable: bool, exclusive: bool, auto_delete: bool, *, server_named: bool
     ) -> QueueType:

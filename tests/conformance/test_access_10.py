@@ -170,6 +170,27 @@ def test_a_message_through_the_anonymous_terminus(
     assert scene.counts("q1") == [1]
 
 
+@pytest.mark.parametrize(
+    ("missing", "what"),
+    [
+        ("configure", "configure access to queue 'fresh'"),
+        ("write", "write access to exchange 'amq.default'"),
+    ],
+)
+def test_a_message_that_would_declare_a_queue_needs_what_an_attach_needs(
+    scene: Scene, missing: str, what: str
+) -> None:
+    """Both permissions, and without one of them no queue is left behind."""
+    enough = ROWS["bare name as target"].enough
+    scene.sender(None)
+    scene.allow(**{kind: pattern for kind, pattern in enough.items() if kind != missing})
+    assert scene.publish(content(to="fresh")) == [refused(what)]
+    assert scene.world.vhost.find("fresh") is None
+    scene.do("C> BEGIN ch=1", "C> ATTACH ch=1 h=0 target=anonymous")
+    scene.allow(**enough)
+    assert "state=accepted" in scene.do("C> TRANSFER ch=1 h=0 to=fresh")[0]
+
+
 def test_an_internal_exchange_through_the_anonymous_terminus(scene: Scene) -> None:
     """amqp_auth_SUITE target_per_message_internal_exchange: it ends the session, too."""
     scene.exchange("inside", "fanout", internal=True)

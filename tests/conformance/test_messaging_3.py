@@ -280,6 +280,8 @@ def test_user_id_must_be_the_users(user: bytes, taken: bool) -> None:
         ("q", "state=accepted"),
         ("/queues/", "state=rejected(amqp:precondition-failed \"bad 'to' address string"),
         ("/exchanges/none/k", "state=rejected(amqp:not-found"),
+        ("new", "state=accepted"),
+        ("amq.new", "state=rejected(amqp:unauthorized-access \"queue name 'amq.new' contains"),
     ],
 )
 def test_an_anonymous_terminus_routes_by_to(to: str, answer: str) -> None:
@@ -289,6 +291,29 @@ def test_an_anonymous_terminus_routes_by_to(to: str, answer: str) -> None:
         script.do(command)
     (line,) = script.do(f"C> TRANSFER h=0 to={to}")
     assert answer in line
+
+
+def test_an_anonymous_terminus_declares_what_an_attach_would() -> None:
+    """A bare name in `to` is treated as in a target: Qpid JMS sends to queues that nobody made yet."""
+    script = ScriptRunner()
+    for command in ("C> BEGIN", "C> ATTACH h=0 target=anonymous"):
+        script.do(command)
+    assert "state=accepted" in script.do("C> TRANSFER h=0 to=new")[0]
+    assert "state=accepted" in script.do("C> TRANSFER h=0 to=/queues/new")[0]
+    declared = script.world.vhost.find("new")
+    assert declared is not None
+    assert (declared.durable, declared.type) == (True, "classic")
+    assert script.do("count new") == ["= ready=2 unsettled=0"]
+
+
+def test_an_anonymous_terminus_declares_nothing_where_an_attach_does_not() -> None:
+    """declare_on_attach = false; then the message finds no queue."""
+    script = ScriptRunner()
+    script.do("config declare_on_attach false")
+    for command in ("connect C", "C> BEGIN", "C> ATTACH h=0 target=anonymous"):
+        script.do(command)
+    assert "state=released" in script.do("C> TRANSFER h=0 to=new")[0]
+    assert script.world.vhost.find("new") is None
 
 
 def test_a_settled_message_that_an_anonymous_terminus_cannot_route_detaches() -> None:
@@ -387,12 +412,66 @@ def test_a_subset_of_outcomes_is_agreed_to() -> None:
     assert source.outcomes == ("amqp:accepted:list", "amqp:released:list")
 
 
-def test_the_target_is_echoed() -> None:
+def test_the_target_says_its_address_and_what_it_takes() -> None:
     """3.5.4."""
     attach = _attached("C> ATTACH h=1 target=/queues/q")
     target: Any = attach.target
     assert target.address == "/queues/q"
     assert attach.max_message_size == 16 * 1024 * 1024
+
+
+@pytest.mark.parametrize("address", ["/queues/q", "bare", "/exchanges/amq.topic/key", "anonymous"])
+@pytest.mark.parametrize("end", ["source", "target"])
+def test_a_terminus_says_that_nothing_of_it_is_kept(end: str, address: str) -> None:
+    """3.5.3: "the actual expiry policy", durability and time-out are those of the sending container; no
+    terminus of ours outlives its link, whatever the client asks for."""
+    if end == "source" and not address.startswith(("/queues", "bare")):
+        return
+    attach = _attached(
+        f"C> ATTACH h=1 {end}={address} durable=2 expiry-policy=never timeout=60 distribution-mode=move"
+        if end == "source"
+        else f"C> ATTACH h=1 {end}={address} durable=2 expiry-policy=never timeout=60"
+    )
+    terminus: Any = getattr(attach, end)
+    assert (terminus.durable, terminus.expiry_policy, terminus.timeout) == (0, "link-detach", 0)
+
+
+@pytest.mark.parametrize(
+    ("terminus", "asked", "answered"),
+    [
+        ("source=/queues/q", "queue", ("queue",)),
+        ("source=/queues/q", "topic", None),
+        ("source=/queues/q", "topic,queue,shared", ("queue",)),
+        ("source=/queues/q", "temporary-queue", None),
+        ("source=bare", "queue,topic", ("queue",)),
+        ("target=/queues/q", "topic", None),
+        ("target=/queues/q", "queue", ("queue",)),
+        ("target=/exchanges/amq.fanout", "topic", ("topic",)),
+        ("target=/exchanges/amq.fanout", "queue", None),
+        ("target=anonymous", "queue", None),
+    ],
+)
+def test_a_terminus_says_which_capabilities_are_true_of_it(
+    terminus: str, asked: str, answered: tuple[str, ...] | None
+) -> None:
+    """3.5.3, 3.5.4: capabilities are "the extension capabilities the sender supports/desires": ours are those
+    that the node has."""
+    attach = _attached(f"C> ATTACH h=1 {terminus} capabilities={asked}")
+    own: Any = getattr(attach, terminus.partition("=")[0])
+    assert own.capabilities == answered
+
+
+def test_a_temporary_queue_says_so_to_every_link() -> None:
+    """A consumer of a temporary destination of JMS attaches to it by its address."""
+    script = ScriptRunner()
+    for command in ("C> BEGIN", "C> ATTACH h=1 name=reply source=dynamic"):
+        script.do(command)
+    (name,) = script.world.queues
+    seen: list[bytes] = []
+    script.world.clients["C"].bodies = seen
+    script.do(f"C> ATTACH h=2 source=/queues/{name} capabilities=temporary-queue")
+    source: Any = decode_composite(seen[0])[0].source
+    assert source.capabilities == ("temporary-queue",)
 
 
 @pytest.mark.parametrize("terminus", ["source", "target"])

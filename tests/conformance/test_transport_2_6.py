@@ -26,6 +26,7 @@ from amqp10broker.amqp10.session import Session
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
 
+SELECTOR = "apache.org:selector-filter:string"
 S = LinkState
 Step = LinkInput
 LAST = 4_294_967_295
@@ -213,7 +214,16 @@ def test_a_refused_link_is_attached_with_a_null_terminus_and_detached(role: str)
 
 
 REFUSED = [
-    ("h=1 source=null role=receiver", "amqp:invalid-field", "source_required"),
+    ("h=1 source=null role=receiver", "amqp:not-found", "source_required"),
+    ("h=1 source=/queues/q distribution-mode=copy", "amqp:not-implemented", "queue 'q' cannot be browsed"),
+    ("h=1 source=new distribution-mode=copy", "amqp:not-implemented", "queue 'new' cannot be browsed"),
+    ("h=1 source=dynamic distribution-mode=copy", "amqp:not-implemented", "cannot be browsed"),
+    (f"h=1 source=/queues/q filter={SELECTOR}", "amqp:not-implemented", "queue 'q' does not have"),
+    ("h=1 source=/queues/q filter=0x468C00000004", "amqp:not-implemented", "is a selector"),
+    (f"h=1 source=new filter={SELECTOR}", "amqp:not-implemented", "queue 'new' does not have"),
+    (f"h=1 source=dynamic filter={SELECTOR}", "amqp:not-implemented", "is a selector"),
+    ("h=1 source=news capabilities=topic", "amqp:not-implemented", "'news' names a queue"),
+    ("h=1 target=news capabilities=topic", "amqp:not-implemented", "'news' names a queue"),
     ("h=1 target=/queue/q", "amqp:invalid-field", "must begin with /queues/ or /exchanges/"),
     ("h=1 target=/queues/", "amqp:invalid-field", "names no queue"),
     ("h=1 target=/queues/a/b", "amqp:invalid-field", "too many segments"),
@@ -242,6 +252,7 @@ def test_every_refusal_has_its_condition_and_its_words(attach: str, condition: s
     assert first.endswith("=null")
     assert second.startswith(f"B> DETACH h=1 closed=true error={condition} ")
     assert words in second
+    assert set(script.world.queues) == {"q"}  # nothing was made for a link that is refused
 
 
 def test_a_pipelined_transfer_on_a_refused_link_is_discarded() -> None:

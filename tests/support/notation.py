@@ -251,7 +251,14 @@ _TERMINUS_FIELDS: dict[str, Callable[[str], Any]] = {
     "dynamic": lambda text: text == "true",
     "durable": int,
     "expiry_policy": Symbol,
+    "timeout": int,
+    "distribution_mode": Symbol,
+    "filter": lambda text: {Symbol("a-filter"): Described(_descriptor(text), "a = 1")},
 }
+
+
+def _descriptor(text: str) -> Symbol | ULong:
+    return ULong(int(text, 16)) if text.startswith("0x") else Symbol(text)
 
 
 def _parse_field(cls: type, field: str, text: str) -> Any:

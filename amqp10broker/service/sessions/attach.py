@@ -23,7 +23,7 @@ from amqp10broker.amqp10.performatives import (
     TerminusDurability,
     TerminusExpiryPolicy,
 )
-from amqp10broker.amqp10.types import Symbol
+from amqp10broker.amqp10.types import Described, Symbol
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import (
@@ -53,10 +53,15 @@ OUTCOMES: Final = (
     Symbol("amqp:released:list"),
     Symbol("amqp:modified:list"),
 )
+QUEUE: Final = Symbol("queue")
+TOPIC: Final = Symbol("topic")
 TEMPORARY_QUEUE: Final = Symbol("temporary-queue")
 VOLATILE_QUEUE: Final = Symbol("rabbitmq:volatile-queue")
 MOVE: Final = Symbol("move")
 COPY: Final = Symbol("copy")
+SELECTOR: Final = "apache.org:selector-filter:string"
+SELECTOR_CODE: Final = 0x0000_468C_0000_0004
+"""The descriptor of a selector, and its number."""
 STREAM_CAPABILITIES: Final = (Symbol("AMQP_FILTEX_PROP_V1_0"), Symbol("AMQP_FILTEX_SQL_V1_0"))
 """What a link from a stream offers: the extensions for filters of AMQP 1.0."""
 ENQUEUED_TIME: Final = Symbol("amqp10broker:enqueued-time")
@@ -75,6 +80,13 @@ _CONDITIONS: Final[tuple[tuple[type[RefusedError], str], ...]] = (
     (LimitExceeded, Condition.RESOURCE_LIMIT_EXCEEDED),
     (NotSupported, Condition.NOT_IMPLEMENTED),
 )
+
+KEPT: Final[dict[str, Any]] = {
+    "durable": TerminusDurability.NONE,
+    "expiry_policy": TerminusExpiryPolicy.LINK_DETACH,
+    "timeout": 0,
+}
+"""What is kept of a terminus beyond its link, for our attach: nothing, whatever the client asks for."""
 
 _GENERATED_NAME_PARTS_BYTES_MAX: Final = 150
 
@@ -132,13 +144,22 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         AmqpSessionError: the user may not; the session ends.
     """
     source = attach.source
-    if not isinstance(source, Source):
-        raise AmqpLinkError(Condition.INVALID_FIELD, "Attach refused: source_required")
+    if source is None:
+        # As it was (2.6.3): an attach that resumes a link. Qpid JMS ends subscriptions so, and looks for
+        # this condition.
+        raise AmqpLinkError(
+            Condition.NOT_FOUND,
+            f"Attach refused: source_required: no link '{attach.name}' is kept here that a null source "
+            "could resume",
+        )
+    assert isinstance(source, Source)
     outcomes = _outcomes(source)
     verdict = default_verdict(source.default_outcome)
     # Looked at before a dynamic queue is made, which a refusal would leave behind.
     priority = _whole_number(attach, PRIORITY) or 0
     dynamic = source.dynamic
+    if dynamic:
+        _check_abilities(source, "a temporary queue")
     if dynamic and VOLATILE_QUEUE in (source.capabilities or ()):
         queue = _volatile_queue(attach, source, context)
     elif dynamic:
@@ -152,6 +173,9 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
                 "from /queues/:queue",
             )
         _allowed(lambda: context.access.read("queue", address.queue))
+        _check_no_topic(address, source.capabilities)
+        if _kind(address, context) is not QueueType.STREAM:
+            _check_abilities(source, f"queue '{address.queue}'")
         queue = _resolve(address, context)
         if queue.type == VOLATILE:
             raise AmqpLinkError(
@@ -162,9 +186,6 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
     filter_set = _filter_set(source, context) if stream else None
     reply = Source(
         address=queue_address(queue.name) if dynamic else source.address,
-        durable=source.durable if not dynamic else TerminusDurability.NONE,
-        expiry_policy=source.expiry_policy if not dynamic else TerminusExpiryPolicy.LINK_DETACH,
-        timeout=source.timeout if not dynamic else 0,
         dynamic=dynamic,
         dynamic_node_properties=_node_properties() if dynamic else None,
         distribution_mode=COPY if stream else MOVE,
@@ -172,7 +193,8 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         filter=filter_set.in_place or None if filter_set is not None else None,
         default_outcome=source.default_outcome if source.default_outcome is not None else Released(),
         outcomes=outcomes,
-        capabilities=_dynamic_capabilities(queue) if dynamic else source.capabilities,
+        capabilities=_dynamic_capabilities(queue) if dynamic else _capabilities(source, queue),
+        **KEPT,
     )
     plan = SourcePlan(queue, reply, verdict, dynamic, priority, _timeout(attach, queue))
     if filter_set is None:
@@ -215,22 +237,34 @@ def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
         queue = _temporary_queue(attach, target.address, target.capabilities, context, "target")
         reply = Target(
             address=queue_address(queue.name),
-            durable=TerminusDurability.NONE,
-            expiry_policy=TerminusExpiryPolicy.LINK_DETACH,
-            timeout=0,
             dynamic=True,
             dynamic_node_properties=_node_properties(),
             capabilities=(TEMPORARY_QUEUE,),
+            **KEPT,
         )
         return TargetPlan(queue, None, reply, dynamic=True)
     if target.address is None:
-        return TargetPlan(None, None, target, dynamic=False)
+        return TargetPlan(None, None, Target(**KEPT), dynamic=False)
     address = _address(target.address)
     if isinstance(address, ExchangeAddress):
         _check_exchange(address.exchange, context)
-        return TargetPlan(None, address, target, dynamic=False)
+        reply = Target(address=target.address, capabilities=_capabilities(target, None), **KEPT)
+        return TargetPlan(None, address, reply, dynamic=False)
+    _check_no_topic(address, target.capabilities)
+    queue = target_queue(address, context)
+    reply = Target(address=target.address, capabilities=_capabilities(target, queue), **KEPT)
+    return TargetPlan(queue, None, reply, dynamic=False)
+
+
+def target_queue(address: QueueAddress, context: SessionContext) -> DeclaredQueue:
+    """The queue that a client publishes to by this address; made if it is `to_declare`.
+
+    Raises:
+        AmqpLinkError: with the words for the client.
+        AmqpSessionError: the user may not; the session ends.
+    """
     _allowed(lambda: context.access.write("exchange", ""))
-    return TargetPlan(_resolve(address, context), None, target, dynamic=False)
+    return _resolve(address, context)
 
 
 def _check_exchange(name: str, context: SessionContext) -> None:
@@ -324,10 +358,60 @@ def _address(address: Any) -> QueueAddress | ExchangeAddress:
 def _resolve(address: QueueAddress, context: SessionContext) -> DeclaredQueue:
     vhost = context.vhost
     name = address.queue
-    if address.declare and context.config.declare_on_attach and vhost.find(name) is None:
+    if to_declare(address, context):
         _allowed(lambda: context.access.configure("queue", name))
         return _allowed(lambda: vhost.declare(name))[0]
     return _allowed(lambda: vhost.lookup(name))
+
+
+def to_declare(address: QueueAddress, context: SessionContext) -> bool:
+    """Whether an attach to this address makes the queue, because it is not there yet."""
+    declare = address.declare and context.config.declare_on_attach
+    return declare and context.vhost.find(address.queue) is None
+
+
+def _kind(address: QueueAddress, context: SessionContext) -> str:
+    """The kind of the queue that an address names, or that an attach would make."""
+    if to_declare(address, context):
+        return context.vhost.type_of_new
+    return _allowed(lambda: context.vhost.lookup(address.queue)).type
+
+
+def _check_abilities(source: Source, queue: str) -> None:
+    """Refuse what no queue can do, before one is made for it.
+
+    The answer would say so, too (distribution-mode move, no filter), but there are clients that do not look
+    at it: Qpid JMS would empty a queue that it browses, and consume messages that it did not select.
+    """
+    if source.distribution_mode == COPY:
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            f"Attach refused: {queue} cannot be browsed (distribution-mode copy): consume with move, or read "
+            "from a stream",
+        )
+    for name, value in (source.filter or {}).items():
+        if isinstance(value, Described) and value.descriptor in (SELECTOR, SELECTOR_CODE):
+            raise AmqpLinkError(
+                Condition.NOT_IMPLEMENTED,
+                f"Attach refused: filter '{name}' is a selector, which {queue} does not have: consume "
+                "without, or select from a stream by amqp:sql-filter",
+            )
+
+
+def _check_no_topic(address: QueueAddress, capabilities: tuple[Symbol, ...] | None) -> None:
+    """Refuse to take a queue for a topic: its subscribers would share what each should get."""
+    if address.declare and TOPIC in (capabilities or ()) and QUEUE not in (capabilities or ()):
+        raise AmqpLinkError(
+            Condition.NOT_IMPLEMENTED,
+            f"Attach refused: '{address.queue}' names a queue, and topics by bare name are not supported: "
+            "publish to /exchanges/amq.topic/:key and consume from a queue that is bound to it",
+        )
+
+
+def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tuple[Symbol, ...] | None:
+    """What is true of the node among what the client asks for; None if nothing is."""
+    true = {TOPIC} if queue is None else {QUEUE, TEMPORARY_QUEUE} if queue.exclusive else {QUEUE}
+    return tuple(each for each in terminus.capabilities or () if each in true) or None
 
 
 def _temporary_queue(

@@ -68,6 +68,7 @@ class Consumer:
         settings: the flow settings in force for it.
         default_verdict: for deliveries unsettled when the link goes (source's default-outcome).
         exclusive_queue: delete the queue with the link (a dynamic source).
+        resuming: the client's attach gave an incomplete unsettled map: no new deliveries (2.7.3).
         available: ready messages in the queue when it last answered.
         queue_credit: what the queue may still have out of the last request.
         queue_delivery_count: as the queue counts, up to what was written to the client.
@@ -106,6 +107,7 @@ class Consumer:
         "queue_credit",
         "queue_delivery_count",
         "ref",
+        "resuming",
         "seen",
         "settings",
         "settled",
@@ -126,6 +128,7 @@ class Consumer:
         default_verdict: Verdict,
         exclusive_queue: bool,
         log: ClientLog,
+        resuming: bool = False,
     ) -> None:
         is_quorum = queue.type == QueueType.QUORUM
         self._session = session
@@ -140,6 +143,7 @@ class Consumer:
         self.settings = settings
         self.default_verdict = default_verdict
         self.exclusive_queue = exclusive_queue
+        self.resuming = resuming
         self.available = 0
         self.queue_credit = 0
         self.queue_delivery_count = 0
@@ -363,7 +367,7 @@ class Consumer:
         if not credit.drain:
             # A later flow has taken the drain back before it was done: tell the state, and go on.
             self._answer()
-        elif used_up_by_messages and credit.link_credit > 0:
+        elif used_up_by_messages and self._wanted > 0:
             self._request()  # the queue may have more: another round of the same drain
         else:
             self._asked = max(0, self._asked - 1)
@@ -387,11 +391,16 @@ class Consumer:
 
     # --- to the queue -----------------------------------------------------------------------------
 
+    @property
+    def _wanted(self) -> int:
+        """New deliveries that may be sent on the link."""
+        return 0 if self.resuming else self.link.credit.link_credit
+
     def _request(self) -> None:
         credit = self.link.credit
         volatile = self.queue.type == VOLATILE
         most = UNSENT_REPLIES_MAX if volatile else self.settings.max_queue_credit
-        self.queue_credit = min(credit.link_credit, most)
+        self.queue_credit = min(self._wanted, most)
         # Its credit must not run out as long as the client's has not.
         self._renew_at = most // 2 if volatile else 0
         self.in_flight = True
@@ -415,7 +424,7 @@ class Consumer:
         if self._spent and not self._unsent:
             self.queue_credit = 0
         left = self.queue_credit
-        if left <= self._renew_at and self.link.credit.link_credit > left and not self.in_flight:
+        if left <= self._renew_at and self._wanted > left and not self.in_flight:
             self._request()
 
     def _give_back(self) -> None:

@@ -40,6 +40,7 @@ from amqp10broker.management.caller import Caller
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.service.context import Post
+from amqp10broker.service.sessions.attach import KEPT
 
 REQUEST_CREDIT: Final = 8
 """Granted to the requesting half, again when half of it is left."""
@@ -192,8 +193,7 @@ class ManagementLinks:
             AmqpLinkError: it must be refused with it.
         """
         _check(attach)
-        here, there = (attach.source, attach.target) if attach.role else (attach.target, attach.source)
-        terminus = getattr(there, "address", None)
+        terminus = getattr(attach.target if attach.role else attach.source, "address", None)
         pair = self._pairs.get(link.name)
         if pair is None:
             pair = Pair(link.name, terminus)
@@ -205,11 +205,10 @@ class ManagementLinks:
                 f"for management link pair '{link.name}': a pair is one sender and one receiver of the same "
                 f"name, whose other terminus is the same, here {pair.terminus!r}",
             )
-        assert isinstance(here, Source | Target)
         self._session.accept_link(
             link,
-            source=attach.source,
-            target=attach.target,
+            source=Source(address=ADDRESS, **KEPT) if attach.role else attach.source,
+            target=attach.target if attach.role else Target(address=ADDRESS, **KEPT),
             snd_settle_mode=SenderSettleMode.SETTLED if attach.role else attach.snd_settle_mode,
             rcv_settle_mode=ReceiverSettleMode.FIRST,
             credit_limit=0 if attach.role else REQUEST_CREDIT,

@@ -32,7 +32,12 @@ from amqp10broker.routing.exchange import Exchange
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
-from amqp10broker.service.sessions.attach import internal_exchange_text, to_amqp_error
+from amqp10broker.service.sessions.attach import (
+    internal_exchange_text,
+    target_queue,
+    to_amqp_error,
+    to_declare,
+)
 from amqp10broker.service.sessions.times import PublisherTimes
 
 READERS_MAX: Final = 1024
@@ -309,7 +314,7 @@ class Publisher:
             raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, text) from error
 
     def _target_of(self, to: object) -> tuple[str, str]:
-        """Exchange and routing key that a message names in its `to`."""
+        """Exchange and routing key that a message names in its `to`: an address as an attach has it."""
         if to is None:
             raise AmqpDeliveryError(
                 Condition.PRECONDITION_FAILED, "anonymous terminus requires 'to' address to be set"
@@ -324,6 +329,11 @@ class Publisher:
             ) from error
         if isinstance(address, ExchangeAddress):
             return address.exchange, address.routing_key
+        if to_declare(address, self._context):
+            try:
+                target_queue(address, self._context)
+            except AmqpLinkError as error:
+                raise AmqpDeliveryError(error.condition, error.description) from error
         return "", address.queue
 
     # --- from the queue ---------------------------------------------------------------------------

@@ -416,6 +416,8 @@ class BrokerSession:
             default_verdict=plan.default_verdict,
             exclusive_queue=plan.dynamic,
             log=self._context.log,
+            # Which of its deliveries we still have we cannot know, and we have none: so none are sent.
+            resuming=attach.incomplete_unsettled,
         )
         link.app = consumer
         self._consumers[ref] = consumer
