@@ -217,7 +217,7 @@ class Settle:
 
     Attributes:
         consumer: which link.
-        keys: of its deliveries.
+        keys: of its deliveries; none: the client has settled what the queue took back, and is alive.
         verdict: what becomes of them.
         annotations: an encoded map of AMQP 1.0 to merge into their message-annotations (`modified`);
             empty: none. Queues that keep messages as published ignore it.

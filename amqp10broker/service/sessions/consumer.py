@@ -218,6 +218,9 @@ class Consumer:
         keys, ids = event.keys, event.delivery_ids
         if self._expired:
             keys, ids = self._without_expired(event)
+            if not keys:
+                # Of nothing that the queue still waits for; but it hands out nothing until it hears of us.
+                self._post(self.queue.handle, Settle(self.ref, (), Verdict.ACCEPT))
         quorum = self.queue.type == QueueType.QUORUM
         answer = quorum and not event.settled and bool(keys)
         self.settled += len(keys)

@@ -117,6 +117,27 @@ def test_what_is_held_too_long_is_released(by: str) -> None:
     assert scene.world.queues["q"].queue.unsettled == 1, "the late decision is not about the new delivery"
 
 
+@pytest.mark.parametrize("settled", [True, False])
+@pytest.mark.parametrize("window", [1, 2])
+def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -> None:
+    """A link that still has credit gets the message again without a new flow, as RabbitMQ's client for Java
+    expects it (timedOutMessageMessageShouldBeRedeliveredOnceAccepted...)."""
+    scene = QuorumScene(consumer_timeout=500)
+    scene.receiver("/queues/q", 1)
+    scene.do("C> FLOW h=1 dc=0 cr=10")
+    scene.put(window)
+    assert scene.wait(600) == [
+        f"B> DISPOSITION role=sender first=0{' last=1' if window > 1 else ''} state=released"
+    ]
+    came = scene.do(f"C> DISPOSITION role=receiver first=0 settled={str(settled).lower()} state=accepted")
+    again = [line for line in came if "TRANSFER" in line]
+    assert len(again) == 1
+    assert f"did={window}" in again[0] or f"did={window}.." in again[0]
+    assert "first-acquirer=false" in again[0]
+    assert scene.world.queues["q"].queue.unsettled == window
+    assert any("DISPOSITION role=sender first=0 settled=true" in line for line in came) is not settled
+
+
 @pytest.mark.parametrize(
     ("state", "attempts"),
     [("released", 0), ("modified", 0), ("modified(failed)", 1)],
