@@ -47,6 +47,7 @@ class Condition:
     MESSAGE_SIZE_EXCEEDED: Final = "amqp:link:message-size-exceeded"
     LINK_REDIRECT: Final = "amqp:link:redirect"
     STOLEN: Final = "amqp:link:stolen"
+    UNKNOWN_TRANSACTION: Final = "amqp:transaction:unknown-id"
 
 
 class AmqpError(Exception):

@@ -24,6 +24,14 @@ def over_limit() -> AmqpLinkError:
     return AmqpLinkError(Condition.TRANSFER_LIMIT_EXCEEDED, "transfer without link credit")
 
 
+def unknown_transaction(txn_id: bytes) -> AmqpLinkError:
+    """The error for a delivery that is said to belong to a transaction: there are none (part 4, 4.3)."""
+    return AmqpLinkError(
+        Condition.UNKNOWN_TRANSACTION,
+        f"no transaction has the id 0x{txn_id.hex()}: transactions are not supported",
+    )
+
+
 def to_error(error: AmqpError | None) -> Error | None:
     """An exception as it travels."""
     if error is None:

@@ -8,9 +8,14 @@ from itertools import repeat
 from amqp10broker.amqp10.delivery import PartialDelivery, check_first
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import DeliveriesReceived, SessionEvent
-from amqp10broker.amqp10.faults import message_too_large, over_limit
+from amqp10broker.amqp10.faults import message_too_large, over_limit, unknown_transaction
 from amqp10broker.amqp10.link import ReceiverLink
-from amqp10broker.amqp10.performatives import ReceiverSettleMode, SenderSettleMode, Transfer
+from amqp10broker.amqp10.performatives import (
+    ReceiverSettleMode,
+    SenderSettleMode,
+    TransactionalState,
+    Transfer,
+)
 from amqp10broker.amqp10.transfer import TransferRun
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.amqp10.windows import IncomingWindow
@@ -110,6 +115,8 @@ class Inbound:
             AmqpLinkError: the link must be detached with it.
             AmqpSessionError: the session must be ended with it.
         """
+        if type(transfer.state) is TransactionalState:
+            raise unknown_transaction(transfer.state.txn_id)
         partial = link.partial
         if partial is None:
             check_first(transfer)

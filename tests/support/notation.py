@@ -27,6 +27,7 @@ from amqp10broker.amqp10.performatives import (
     Released,
     Source,
     Target,
+    TransactionalState,
     decode_composite,
 )
 from amqp10broker.amqp10.types import Described, Symbol, UInt, ULong
@@ -311,8 +312,8 @@ def _parse_plain(text: str) -> Any:
 
 
 def _parse_value(text: str) -> Any:
-    if text in ("true", "false"):
-        return text == "true"
+    if text in ("true", "false", "null"):
+        return None if text == "null" else text == "true"
     if not text.isdigit():
         return text
     return UInt(int(text)) if int(text) <= UInt.MAX else ULong(int(text))
@@ -330,6 +331,11 @@ def parse_state(text: str) -> Any:
             return Released()
         case "rejected":
             return Rejected(error=Error(condition=Symbol(flags)) if flags else None)
+        case "transactional":
+            txn_id, _, outcome = flags.partition(",")
+            return TransactionalState(
+                txn_id=txn_id.encode(), outcome=parse_state(outcome) if outcome else None
+            )
         case "received":
             number, offset = flags.split(",") if flags else ("0", "0")
             return Received(section_number=int(number), section_offset=int(offset))

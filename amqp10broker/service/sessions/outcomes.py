@@ -7,7 +7,8 @@ from typing import Any
 
 from amqp10broker.amqp10.encoder import encode
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
-from amqp10broker.amqp10.performatives import Accepted, Modified, Rejected, Released
+from amqp10broker.amqp10.faults import unknown_transaction
+from amqp10broker.amqp10.performatives import Accepted, Modified, Rejected, Released, TransactionalState
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.queues.commands import Verdict
 
@@ -37,11 +38,13 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
         None when nothing was said.
 
     Raises:
-        AmqpLinkError: annotations that clients may not set.
+        AmqpLinkError: annotations that clients may not set, or a transaction, of which there are none.
         AmqpSessionError: the state is none that a receiver decides.
     """
     if state is None:
         return Decision(default) if settled else None
+    if isinstance(state, TransactionalState):
+        raise unknown_transaction(state.txn_id)
     annotations = b""
     if isinstance(state, Modified) and state.message_annotations:
         if not all(isinstance(key, Symbol) and key.startswith("x-") for key in state.message_annotations):

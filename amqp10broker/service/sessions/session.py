@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, assert_never
+from typing import Any, Final, assert_never
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import (
@@ -27,8 +27,9 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin, SenderSettleMode
+from amqp10broker.amqp10.performatives import Begin, Flow, SenderSettleMode
 from amqp10broker.amqp10.session import Session
+from amqp10broker.amqp10.types import Symbol
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueHandle
@@ -66,6 +67,8 @@ from amqp10broker.service.sessions.management import (
 )
 from amqp10broker.service.sessions.outcomes import decide
 from amqp10broker.service.sessions.publisher import Publisher
+
+_TXN_ID: Final = Symbol("txn-id")
 
 
 class BrokerSession:
@@ -294,13 +297,7 @@ class BrokerSession:
             case DeliveriesUpdated():
                 self._on_updated(event)
             case LinkFlowed():
-                app = event.link.app
-                if isinstance(app, Consumer | ResponseEnd) and (
-                    event.flow.link_credit is not None or event.flow.echo
-                ):
-                    app.on_flow(echo=event.flow.echo)
-                elif isinstance(app, Publisher):
-                    app.times.note(app.link.credit)
+                self._on_flowed(event.link, event.flow)
             case LinkAttaching():
                 self._on_attaching(event)
             case LinkDetached():
@@ -329,6 +326,19 @@ class BrokerSession:
             case _:
                 assert_never(event)
 
+    def _on_flowed(self, link: SenderLink | ReceiverLink, flow: Flow) -> None:
+        app = link.app
+        if isinstance(app, Publisher):
+            app.times.note(app.link.credit)
+        if not isinstance(app, Consumer | ResponseEnd):
+            return
+        if flow.properties and flow.properties.get(_TXN_ID) is not None:
+            # A source that cannot acquire within a transaction "MUST" say so (part 4, section 4.4.3).
+            text = "flow names a transaction (txn-id): transactions are not supported"
+            self._detach(link, AmqpLinkError(Condition.NOT_IMPLEMENTED, text))
+        elif flow.link_credit is not None or flow.echo:
+            app.on_flow(echo=flow.echo)
+
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
         if isinstance(event.link.app, RequestEnd):
             self._on_requests(event.link.app, event)
@@ -339,8 +349,7 @@ class BrokerSession:
         try:
             publisher.on_deliveries(event)
         except AmqpLinkError as error:
-            self._drop_publisher(publisher)
-            self.session.detach(event.link, error)
+            self._detach(event.link, error)
         except AmqpSessionError as error:
             self.close()
             self.session.end(error)
@@ -349,9 +358,7 @@ class BrokerSession:
         try:
             end.on_deliveries(event)
         except AmqpLinkError as error:
-            self._management.on_detached(end)
-            event.link.app = None
-            self.session.detach(event.link, error)
+            self._detach(event.link, error)
         except AmqpSessionError as error:
             # What was asked and answered before the fault is told before the end.
             self.pump(event.link.max_message_size)
@@ -365,7 +372,7 @@ class BrokerSession:
         try:
             decision = decide(event.state, settled=event.settled, default=consumer.default_verdict)
         except AmqpLinkError as fault:
-            self._drop_consumer(consumer, self.session.detach(event.link, fault))
+            self._detach(event.link, fault)
         except AmqpSessionError as fault:
             self.close()
             self.session.end(fault)
@@ -468,13 +475,18 @@ class BrokerSession:
         self._resize_window()
 
     def _on_detached(self, event: LinkDetached) -> None:
-        link = event.link
-        app = link.app
-        unsent: Sequence[tuple[int, Any]] = ()
+        unsent: Sequence[tuple[int, Any]] = event.unsent
         if event.fault is None:
-            unsent = self.session.detach(link, closed=event.closed)
-        else:
-            unsent = event.unsent
+            unsent = self.session.detach(event.link, closed=event.closed)
+        self._give_up(event.link, unsent)
+
+    def _detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
+        """End a link from our side."""
+        self._give_up(link, self.session.detach(link, fault))
+
+    def _give_up(self, link: SenderLink | ReceiverLink, unsent: Sequence[tuple[int, Any]]) -> None:
+        """A link has ended: what it held goes back."""
+        app = link.app
         if isinstance(app, Consumer):
             self._drop_consumer(app, unsent)
         elif isinstance(app, Publisher):
