@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
@@ -14,6 +15,7 @@ from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.moment import Moment
+from amqp10broker.service.sessions.names import LinkNames
 
 MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, of a name, for a connection."""
@@ -31,6 +33,8 @@ class SessionContext:
         reply_to: under which queues answer this session.
         user: authenticated name.
         container_id: the client's.
+        names: of the links of all sessions of the connection.
+        tell_stolen: tells this session, from another one, that it has attached the name of a link here.
         connection: identity of the connection, the owner of exclusive queues.
         new_id: gives a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
@@ -46,6 +50,8 @@ class SessionContext:
     reply_to: ReplyTo
     user: str
     container_id: str
+    names: LinkNames
+    tell_stolen: Callable[[SenderLink | ReceiverLink], object]
     connection: object
     new_id: Callable[[], str]
     volatile: MakeVolatile

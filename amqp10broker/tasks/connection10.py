@@ -33,13 +33,22 @@ from amqp10broker.security.login import Authentication, Challenge, Crowded, Fail
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
+from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
 from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline
-from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, Frames, SessionLetter, Stop
+from amqp10broker.tasks.mail import (
+    AccessChanged,
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    LinkStolen,
+    SessionLetter,
+    Stop,
+)
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.queue import SessionAddress
@@ -87,6 +96,7 @@ class Connection10:
         # The session for which the reader waits, and since when, by Trio's clock.
         self._held_by: RunningSession | None = None
         self._held_at = 0.0
+        self._link_names = LinkNames()
         self._stopped_by: AmqpError | None = None
         # Those whose task is not over; the client may have ended them already.
         self._working: set[RunningSession] = set()
@@ -371,6 +381,8 @@ class Connection10:
             reply_to=SessionAddress(f"{self.number}.{event.channel}", inbox),
             user=self.user,
             container_id=opened.container_id,
+            names=self._link_names,
+            tell_stolen=lambda link: inbox.put(LinkStolen(link)),
             connection=self,
             new_id=broker.new_id,
             volatile=broker.make_volatile,

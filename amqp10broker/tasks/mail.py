@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from amqp10broker.amqp10.errors import AmqpError
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.effects import Effect
@@ -54,6 +55,13 @@ class AccessChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkStolen:
+    """Another session of the connection has attached a link's name."""
+
+    link: SenderLink | ReceiverLink
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Settle what is decided, give everything back, and end. `error` goes into an end frame.
 
@@ -78,5 +86,7 @@ class Write:
 WRITER_READY = WriterReady()
 ACCESS_CHANGED = AccessChanged()
 
-SessionLetter = Frames | list[Effect] | WriterReady | ConfigChanged | AlarmChanged | AccessChanged | Stop
+SessionLetter = (
+    Frames | list[Effect] | WriterReady | ConfigChanged | AlarmChanged | AccessChanged | LinkStolen | Stop
+)
 QueueLetter = list[Command]

@@ -13,6 +13,7 @@ from amqp10broker.tasks.mail import (
     AlarmChanged,
     ConfigChanged,
     Frames,
+    LinkStolen,
     SessionLetter,
     Stop,
     WriterReady,
@@ -106,6 +107,8 @@ class RunningSession:
                 self.service.on_config(letter.config)
             case AccessChanged():
                 self.service.on_access_changed()
+            case LinkStolen():
+                self.service.on_stolen(letter.link)
             case Stop():
                 if letter.tell:
                     self.service.end(letter.error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.catalog import VHOST, Catalog
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHost
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
@@ -12,6 +13,7 @@ from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import SessionContext
+from amqp10broker.service.sessions.names import LinkNames
 from tests.support.client_log import ClientLog
 
 MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
@@ -39,6 +41,8 @@ def make_context(
     container_id: str = "client",
     new_id: Callable[[], str] = lambda: "id",
     volatile: MakeVolatile = no_volatile,
+    names: LinkNames | None = None,
+    tell_stolen: Callable[[SenderLink | ReceiverLink], None] = lambda link: None,
 ) -> SessionContext:
     """A session's surroundings: guest in the default virtual host."""
     return SessionContext(
@@ -49,6 +53,8 @@ def make_context(
         reply_to=reply_to,
         user="guest",
         container_id=container_id,
+        names=names or LinkNames(),
+        tell_stolen=tell_stolen,
         connection=connection,
         new_id=new_id,
         volatile=volatile,

@@ -69,6 +69,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
 from amqp10broker.service.sessions.surroundings import Surroundings
@@ -316,6 +317,7 @@ class Client:
         self.sessions: dict[int, WorldSession] = {}
         self.mine: dict[int, ClientSession] = {}
         self.all_sessions: list[WorldSession] = []
+        self._link_names = LinkNames()
         self.lost = False
         self._rest = b""
         config = world.config
@@ -378,6 +380,9 @@ class Client:
             values.setdefault("iw", str(session.incoming_window))
             values.setdefault("noi", str(session.next_outgoing_id))
             values.setdefault("ow", str(MASK))
+        if name == "ATTACH" and channel:
+            # A link's name is one in all sessions.
+            values.setdefault("name", f"link-{channel}-{values['h']}")
         frame = build(name, values)
         if isinstance(frame, Begin):
             self.mine[channel] = ClientSession(
@@ -460,6 +465,8 @@ class Client:
             self,
             container_id=self.container_id,
             new_id=self.world.new_id,
+            names=self._link_names,
+            tell_stolen=lambda link: session.letters.append(lambda service: service.on_stolen(link)),
         )
         service = BrokerSession(
             event.channel,

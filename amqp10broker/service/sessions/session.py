@@ -220,7 +220,13 @@ class BrokerSession:
                 access.read("queue", consumer.queue.name)
             except PermissionDenied as refusal:
                 fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
-                self._drop_consumer(consumer, self.session.detach(consumer.link, fault))
+                self._detach(consumer.link, fault)
+
+    def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
+        """A link's name was attached anew: that attach has the link now."""
+        if link.attached and not self.session.ended:
+            text = f"link '{link.name}' was attached anew, by the same connection"
+            self._detach(link, AmqpLinkError(Condition.STOLEN, text))
 
     def on_alarm(self, *, on: bool) -> None:
         """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
@@ -397,6 +403,7 @@ class BrokerSession:
     def _attach_consumer(self, link: SenderLink, event: LinkAttaching) -> None:
         attach = event.attach
         plan = plan_source(attach, self._context)
+        self._take_name(link)
         ref = ConsumerRef(self._context.reply_to, f"link '{link.name}'")
         address = plan.source.address
         self.session.accept_link(
@@ -442,9 +449,15 @@ class BrokerSession:
             ),
         )
 
+    def _take_name(self, link: SenderLink | ReceiverLink) -> None:
+        stolen = self._context.names.take(link, self._context)
+        if stolen is not None:
+            self.on_stolen(stolen)
+
     def _attach_publisher(self, link: ReceiverLink, event: LinkAttaching) -> None:
         attach = event.attach
         plan = plan_target(attach, self._context)
+        self._take_name(link)
         ref = PublisherRef(self._context.reply_to)
         address = plan.target.address
         settings = self._context.flow_for(address)
@@ -505,8 +518,7 @@ class BrokerSession:
         )
         if app is None:
             return
-        app.link.app = None
-        self._gone.add(app.counted())
+        self._let_go(app)
         if isinstance(app, Publisher):
             app.release_unsettled()
         if app.link.state is LinkState.ATTACHED:
@@ -523,7 +535,7 @@ class BrokerSession:
         consumer = self._consumers.pop(effect.consumer, None)
         if consumer is None:
             return
-        consumer.link.app = None
+        self._let_go(consumer)
         if consumer.link.state is LinkState.ATTACHED:
             vhost = self._context.vhost.name
             text = f"queue '{effect.queue}' in vhost '{vhost}' in exclusive use"
@@ -561,8 +573,7 @@ class BrokerSession:
     ) -> None:
         if self._consumers.pop(consumer.ref, None) is None:
             return
-        consumer.link.app = None
-        self._gone.add(consumer.counted())
+        self._let_go(consumer)
         consumer.leave(unsent, lost=lost)
         if consumer.exclusive_queue:
             self._delete_queue(consumer.queue.name, consumer.queue.handle)
@@ -570,12 +581,16 @@ class BrokerSession:
     def _drop_publisher(self, publisher: Publisher) -> None:
         if self._publishers.pop(publisher.ref, None) is None:
             return
-        publisher.link.app = None
-        self._gone.add(publisher.counted())
+        self._let_go(publisher)
         publisher.leave()
         self._resize_window()
         if publisher.exclusive_queue and publisher.queue is not None:
             self._delete_queue(publisher.queue.name, publisher.queue.handle)
+
+    def _let_go(self, end: Consumer | Publisher) -> None:
+        end.link.app = None
+        self._gone.add(end.counted())
+        self._context.names.leave(end.link)
 
     def _delete_queue(self, name: str, handle: QueueHandle) -> None:
         if self._context.vhost.remove(name) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -26,11 +27,10 @@ from amqp10broker.amqp10.types import Symbol
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
-from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.session import BrokerSession
-from tests.support.client_log import ClientLog
 from tests.support.managing import Broker, read_response, request_message
 from tests.support.notation import show
+from tests.support.surroundings import make_context
 
 UINT_MAX = 2**32 - 1
 REQUESTS, RESPONSES = 0, 1
@@ -50,19 +50,12 @@ class Peer:
         self.broker = broker or Broker()
         self.reply_to = ReplyTo("session")
         self.connection = object()
-        context = SessionContext(
-            catalog=self.broker.catalog,
+        context = replace(
+            make_context(self.broker.catalog, Config(), self.reply_to, self.connection),
             vhost=self.broker.vhost,
             access=Access(self.broker.catalog.users, user, "/"),
-            config=Config(),
-            reply_to=self.reply_to,
             user=user,
-            container_id="client",
-            connection=self.connection,
-            new_id=lambda: "id",
             volatile=lambda vhost, name, owner: vhost.lookup(name),
-            node="amqp10broker",
-            log=ClientLog(),
         )
         begin = Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=UINT_MAX)
         self.service = BrokerSession(0, begin, context, frame_size_max=frame_size_max, alarm=False)

@@ -1,0 +1,57 @@
+"""Names of links: part 2, section 2.6.1. A name that is attached again is taken over.
+
+A link is known by its name, its direction and the two containers, and one link has one pair of
+ends. So an attach of a name that is attached already moves the link: the end that was attached before
+is detached with `amqp:link:stolen`. How far that reaches: docs/adr/0027.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+
+if TYPE_CHECKING:
+    from amqp10broker.service.context import SessionContext
+
+Key = tuple[str, bool]
+
+
+class LinkNames:
+    """Which links of one connection have which names, over all its sessions."""
+
+    __slots__ = ("_holders",)
+
+    def __init__(self) -> None:
+        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, SessionContext]] = {}
+
+    def take(
+        self, link: SenderLink | ReceiverLink, session: SessionContext
+    ) -> SenderLink | ReceiverLink | None:
+        """A link has its name from now on; if another session has a link of that name, it is told.
+
+        Args:
+            link: about to be attached.
+            session: the surroundings of its session.
+
+        Returns:
+            The link of this session that had the name by now: detach it.
+        """
+        key = _key(link)
+        stolen, holder = self._holders.get(key, (None, session))
+        self._holders[key] = link, session
+        if stolen is not None and holder is not session:
+            holder.tell_stolen(stolen)
+            return None
+        return stolen
+
+    def leave(self, link: SenderLink | ReceiverLink) -> None:
+        """A link is gone: its name is free, unless another has taken it over."""
+        key = _key(link)
+        holder = self._holders.get(key)
+        if holder is not None and holder[0] is link:
+            del self._holders[key]
+
+
+def _key(link: SenderLink | ReceiverLink) -> Key:
+    return link.name, isinstance(link, SenderLink)
