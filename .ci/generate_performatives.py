@@ -153,7 +153,7 @@ from amqp10broker.amqp10.fields import (
     write_message_id,
     write_symbols,
 )
-from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.amqp10.types import Described, Symbol
 '''
 
 TAIL = '''
@@ -331,7 +331,7 @@ def python_type(field: Field) -> str:
     elif field.primitive.startswith("composite:"):
         base = camel(field.primitive.partition(":")[2])
     elif field.requires == "message-id":
-        base = "ULong | UUID | bytes | str"
+        base = "int | UUID | bytes | str"
     elif field.primitive == "*" and field.requires in ALIASES:
         base = ALIASES[field.requires]
     else:

@@ -31,7 +31,7 @@ from amqp10broker.amqp10.encoder import (
 )
 from amqp10broker.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.amqp10.skipper import skip
-from amqp10broker.amqp10.types import Array, Map, Symbol, ULong
+from amqp10broker.amqp10.types import Array, Byte, Int, Long, Map, Short, Symbol, ULong
 
 Decoder = Callable[[bytes, int, int, int], tuple[Any, int]]
 """Reads the list of a composite: buffer, position of the list's constructor, end, number of values
@@ -128,7 +128,11 @@ BINARY: Final = table({code: READERS[code] for code in (0xA0, 0xB0)})
 STRING: Final = table({code: READERS[code] for code in (0xA1, 0xB1)})
 SYMBOL: Final = table({code: READERS[code] for code in (0xA3, 0xB3)})
 MAP: Final = table({code: _read_map(READERS[code]) for code in (0xC1, 0xD1)})
-MESSAGE_ID: Final = table({code: READERS[code] for code in (0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1)})
+_MESSAGE_ID_CODES: Final = (0x44, 0x53, 0x80, 0x98, 0xA0, 0xB0, 0xA1, 0xB1)
+_SIGNED_CODES: Final = (0x51, 0x54, 0x55, 0x61, 0x71, 0x81)
+# Part 3, section 3.2.4 has no signed integers, but programs in Go write an int, which is a long, and RabbitMQ
+# takes them.
+MESSAGE_ID: Final = table({code: READERS[code] for code in (*_MESSAGE_ID_CODES, *_SIGNED_CODES)})
 SYMBOLS: Final = table(
     {code: _read_one_symbol(READERS[code]) for code in (0xA3, 0xB3)}
     | {code: _read_symbols(READERS[code]) for code in (0xE0, 0xF0)}
@@ -258,13 +262,15 @@ def write_composite(value: Any) -> bytes:
 
 def write_message_id(value: Any) -> bytes:
     """A message-id or correlation-id (part 3, section 3.2.11-14): int as ulong, UUID, bytes as binary,
-    str as string."""
+    str as string; and signed integers as what they are, to give back what was taken."""
     if isinstance(value, str):
         return write_string(value)
     if isinstance(value, (bytes, bytearray, memoryview)):
         return write_binary(value)
     if isinstance(value, UUID):
         return write_uuid(value)
+    if isinstance(value, (Byte, Short, Int, Long)):
+        return write_any(value)
     if isinstance(value, int) and not isinstance(value, bool):
         return write_ulong(value)
     raise EncodeError(f"{value!r} is no message id: ulong, uuid, binary or string")

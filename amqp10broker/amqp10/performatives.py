@@ -62,7 +62,7 @@ from amqp10broker.amqp10.fields import (
     write_message_id,
     write_symbols,
 )
-from amqp10broker.amqp10.types import Described, Symbol, ULong
+from amqp10broker.amqp10.types import Described, Symbol
 
 PORT: Final = 5672
 SECURE_PORT: Final = 5671
@@ -506,12 +506,12 @@ class Properties:
     DESCRIPTOR: ClassVar[int] = 0x73
     NAME: ClassVar[str] = "amqp:properties:list"
 
-    message_id: ULong | UUID | bytes | str | None = None  # message-id
+    message_id: int | UUID | bytes | str | None = None  # message-id
     user_id: bytes | None = None  # binary
     to: Any = None  # address
     subject: str | None = None  # string
     reply_to: Any = None  # address
-    correlation_id: ULong | UUID | bytes | str | None = None  # message-id
+    correlation_id: int | UUID | bytes | str | None = None  # message-id
     content_type: Symbol | None = None  # symbol
     content_encoding: Symbol | None = None  # symbol
     absolute_expiry_time: int | None = None  # timestamp

@@ -23,7 +23,7 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.amqp10.sections import SECTION_CODES
 from amqp10broker.amqp10.types import Described, Symbol, ULong
 
-MessageId = ULong | UUID | bytes | str | None
+MessageId = int | UUID | bytes | str | None
 
 _SECTIONS: Final[Mapping[str | int, int]] = {
     key: code for name, code in SECTION_CODES.items() for key in (name, code)

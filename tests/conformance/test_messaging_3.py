@@ -194,6 +194,17 @@ def test_the_bare_message_is_not_changed(bare: bytes, before: bytes) -> None:
     assert pipe.fetch().endswith(bare)
 
 
+@pytest.mark.parametrize("code", ["510a", "61fffe", "54f6", "7180000000", "55f6", "817fffffffffffffff"])
+@pytest.mark.parametrize("field", [0, 5], ids=["message-id", "correlation-id"])
+def test_an_id_may_be_a_signed_integer(field: int, code: str) -> None:
+    """3.2.4 has ulong, uuid, binary and string; programs in Go write an int, and RabbitMQ takes it."""
+    items = b"\x40" * field + bytes.fromhex(code)
+    properties = b"\x00\x53\x73\xc0" + bytes((1 + len(items), field + 1)) + items
+    pipe = Pipe()
+    assert "state=accepted" in pipe.publish(properties + DATA)[0]
+    assert pipe.fetch().endswith(properties + DATA)
+
+
 @pytest.mark.parametrize("before", [b"", HEADER, MESSAGE_ANNOTATIONS], ids=range(3))
 def test_a_message_of_nothing_is_given_back_as_nothing(before: bytes) -> None:
     """Behind the broker's header and annotations there is no section that nobody sent."""

@@ -23,8 +23,12 @@ from uuid import UUID
 
 from amqp10broker.amqp10.types import (
     Array,
+    Byte,
     Described,
+    Int,
+    Long,
     Map,
+    Short,
     Symbol,
     Timestamp,
     UInt,
@@ -48,7 +52,7 @@ class FieldTest:
     """Bytes that the encoding of every value that passes has; empty if there are none to be named."""
 
 
-_MESSAGE_ID: Final = (ULong, UUID, bytes, str)
+_MESSAGE_ID: Final = (ULong, Byte, Short, Int, Long, UUID, bytes, str)
 _TYPES: Final[dict[str, tuple[type, ...]]] = {
     "message-id": _MESSAGE_ID,
     "user-id": (bytes,),

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from amqp10broker.amqp10.codec import array_of, encode
 from amqp10broker.amqp10.errors import AmqpError, DecodeError
 from amqp10broker.amqp10.performatives import Header, Properties
-from amqp10broker.amqp10.types import Described, Int, Map, Symbol, Timestamp, UByte, UInt, ULong
+from amqp10broker.amqp10.types import (
+    Byte,
+    Described,
+    Int,
+    Long,
+    Map,
+    Short,
+    Symbol,
+    Timestamp,
+    UByte,
+    UInt,
+    ULong,
+)
 from amqp10broker.management.amqp_message import read_request
 from amqp10broker.management.amqp_node import Responded, TokenOffered, handle_request
 from amqp10broker.management.amqp_routes import STATUSES, status_of
@@ -31,7 +43,20 @@ def broker() -> Broker:
 
 
 @pytest.mark.parametrize(
-    "message_id", [ULong(0), ULong(2**64 - 1), UUID(int=7), b"\x00\xff", "text", ""], ids=repr
+    "message_id",
+    [
+        ULong(0),
+        ULong(2**64 - 1),
+        UUID(int=7),
+        b"\x00\xff",
+        "text",
+        "",
+        Byte(-1),
+        Short(-300),
+        Int(7),
+        Long(-(2**63)),
+    ],
+    ids=repr,
 )
 def test_the_response_is_correlated_by_the_requests_id(broker: Broker, message_id: Any) -> None:
     """Of any type, unchanged."""

@@ -595,6 +595,18 @@ def test_other_bodies_travel_encoded(body: bytes) -> None:
     assert "x-basic-type" not in decode_head(back[0])[1]
 
 
+@pytest.mark.parametrize(
+    "value", [t10.Byte(-1), t10.Short(300), t10.Int(-70_000), t10.Long(123), t10.Long(-(2**63))]
+)
+@pytest.mark.parametrize("field", ["message_id", "correlation_id"])
+def test_an_id_that_is_a_signed_integer_is_its_digits_to_amqp091(field: str, value: int) -> None:
+    """Against the letter of AMQP 1.0, which has ulong only; what is not converted stays as it came."""
+    message = message10(Properties(**{field: value}).encode(), BODY)
+    assert getattr(properties_091(message), field) == str(int(value))
+    properties, _ = read_properties(message[1][: body_start(message[1])])
+    assert type(getattr(properties, field)) is type(value)
+
+
 @pytest.mark.parametrize("footer", [b"", FOOTER])
 @pytest.mark.parametrize("prefix", [b"", Properties(message_id="m").encode()])
 def test_a_message_without_a_body_is_an_empty_one_to_amqp091(prefix: bytes, footer: bytes) -> None:
