@@ -6,7 +6,9 @@ from dataclasses import dataclass
 
 import pytest
 
+from amqp10broker.amqp10.performatives import decode_composite
 from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe, Unsubscribe, Verdict
+from tests.support.managing import request_message
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
 
 UNAUTHORIZED = "amqp:unauthorized-access"
@@ -357,6 +359,29 @@ def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scene) 
     assert lines[0] == "B> DETACH h=0 closed=true"
     assert lines[1] == detached(1, "amqp:resource-deleted", f"queue '{name}' in vhost '/' was deleted")
     assert scene.world.vhost.find(name) is None
+
+
+@pytest.mark.parametrize("window", ["open", "closed"])
+def test_links_end_behind_the_answer_to_who_deleted_their_queue(scene: Scene, window: str) -> None:
+    """RabbitMQ's order, as far as there is one session: its client for Python takes a detach in front of the
+    response for the request's failure. A client that takes no response hears of the links all the same."""
+    scene.do(
+        "C> BEGIN ch=1" if window == "open" else "C> BEGIN ch=1 iw=0",
+        "C> ATTACH ch=1 h=1 source=/queues/q1",
+        "C> ATTACH ch=1 h=2 target=/queues/q1",
+        "C> ATTACH ch=1 h=3 name=pair target=/management snd-settle-mode=settled properties={paired:true}",
+        "C> ATTACH ch=1 h=4 name=pair source=/management snd-settle-mode=settled properties={paired:true}",
+        "C> FLOW ch=1 h=4 dc=0 cr=5",
+    )
+    client = scene.world.clients["C"]
+    client.bodies = bodies = []
+    request = request_message("DELETE", "/queues/q1").hex()
+    # Not as a line: the scene's client takes each message that comes for one of its own.
+    client.feed(client.encode(f"TRANSFER ch=1 h=3 settled=true payload={request}"))
+    scene.world.settle()
+    kinds = [type(decode_composite(body)[0]).__name__ for body in bodies]
+    wanted = ["Transfer", "Detach", "Detach"] if window == "open" else ["Detach", "Detach"]
+    assert [kind for kind in kinds if kind in ("Transfer", "Detach")] == wanted
 
 
 @pytest.mark.parametrize("way", ["END", "CLOSE"])

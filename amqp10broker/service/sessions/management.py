@@ -184,6 +184,11 @@ class ManagementLinks:
         self._pairs: dict[str, Pair] = {}
         self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Answer], Responded]]] = {}
 
+    @property
+    def busy(self) -> bool:
+        """Whether some response is still to be written."""
+        return bool(self._asked) or any(pair.handed for pair in self._pairs.values())
+
     # --- links ------------------------------------------------------------------------------------
 
     def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:

@@ -127,6 +127,9 @@ class BrokerSession:
         self._routes = Routes(context.vhost, context.access)
         self._consumers: dict[ConsumerRef, Consumer] = {}
         self._publishers: dict[PublisherRef, Publisher] = {}
+        # Links of a queue that this session deletes end behind the answer, if it can be written: RabbitMQ's
+        # client for Python takes a detach in front of it for the request's failure.
+        self._deleted: list[QueueDeleted] = []
         self._management = ManagementLinks(
             self.session,
             self._caller,
@@ -185,7 +188,10 @@ class BrokerSession:
                     if consumer is not None:
                         consumer.on_effect(effect)
                 case QueueDeleted():
-                    self._on_queue_deleted(effect)
+                    if self._management.busy:
+                        self._deleted.append(effect)
+                    else:
+                        self._on_queue_deleted(effect)
                 case Answer():
                     self._management.on_answer(effect)
                 case SubscribeRefused():
@@ -251,6 +257,10 @@ class BrokerSession:
                 break
             for event in events:
                 self._on_pump_event(event)
+        if self._deleted:
+            deleted, self._deleted = self._deleted, []
+            for effect in deleted:
+                self._on_queue_deleted(effect)
         self._note_window()
         return written
 
