@@ -46,6 +46,9 @@ from amqp10broker.amqp10.types import Symbol
 
 HEADER_AMQP: Final = b"AMQP\x00\x01\x00\x00"
 HEADER_SASL: Final = b"AMQP\x03\x01\x00\x00"
+ESTABLISHMENT_FAILED: Final = Symbol("amqp:connection-establishment-failed")
+"""Property of an open that a close with the reason will follow, as Apache's brokers say it and its clients
+look for it."""
 
 IDLE_TIMEOUT_MS_MIN: Final = 1000
 """A server refuses shorter ones of a client: they cost more frames than they find dead peers. A client
@@ -262,8 +265,11 @@ class Connection:
         """ "the server MUST write a supported protocol header and close the socket" (2.2)."""
         if self.server:
             self._out += HEADER_SASL if self.state is ConnectionState.START else HEADER_AMQP
+        text = f"unsupported protocol header {header!r}"
+        if self.state is ConnectionState.START and header == HEADER_AMQP:
+            text = "the client began without SASL, which is needed: let it log in, by ANONYMOUS if that is on"
         self.state = ConnectionState.END
-        raise AmqpConnectionError(Condition.FRAMING_ERROR, f"unsupported protocol header {header!r}")
+        raise AmqpConnectionError(Condition.FRAMING_ERROR, text)
 
     def _on_early(self, channel: int, item: object, events: list[ConnectionEvent]) -> None:
         """Handle a frame of the phases before the connection is open, or after close was sent."""

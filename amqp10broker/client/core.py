@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.amqp10.connection import Connection, ConnectionState
+from amqp10broker.amqp10.connection import ESTABLISHMENT_FAILED, Connection, ConnectionState
 from amqp10broker.amqp10.errors import AmqpConnectionError, AmqpError, Condition
 from amqp10broker.amqp10.events import (
     BeginReceived,
@@ -59,6 +59,7 @@ class ClientCore:
         """Make a connection that has said nothing yet."""
         self.options = options
         self.remote_open: Open | None = None
+        self._refused = False
         self.failure: ClientError | None = None
         self.closed_in_order = False
         self.bytes_received = 0
@@ -81,7 +82,7 @@ class ClientCore:
     @property
     def opened(self) -> bool:
         """Whether both open frames have been exchanged, and no close."""
-        return self._connection.state is ConnectionState.OPENED
+        return self._connection.state is ConnectionState.OPENED and not self._refused
 
     @property
     def closed(self) -> bool:
@@ -237,6 +238,8 @@ class ClientCore:
                 self._on_sasl(event)
             case OpenReceived():
                 self.remote_open = event.performative
+                # Its reason comes with the close.
+                self._refused = bool((event.performative.properties or {}).get(ESTABLISHMENT_FAILED))
             case CloseReceived():
                 if self._connection.state is ConnectionState.CLOSE_RECEIVED:
                     self._connection.close()

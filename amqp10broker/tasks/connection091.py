@@ -441,7 +441,7 @@ class Connection091:
 
     def close(self, reason: str) -> None:
         """End in an orderly way because the broker stops, or somebody asked for it."""
-        text = f"broker forced connection closure with reason '{reason}'"
+        text = f"Connection forced: {reason}"
         if self.engine.state is ConnectionState.RUNNING:
             self.engine.close(ReplyCode.CONNECTION_FORCED, text)
         self.line.end = f"by the broker: {text}"

@@ -34,7 +34,12 @@ from amqp10broker.service.context import SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.sessions.names import LinkNames
-from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
+from amqp10broker.service.sessions.open import (
+    check_open,
+    open_properties,
+    refused_properties,
+    vhost_of,
+)
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_status
 from amqp10broker.service.sessions.surroundings import Surroundings
@@ -101,6 +106,7 @@ class Connection10:
         # Those whose task is not over; the client may have ended them already.
         self._working: set[RunningSession] = set()
         self._gone = ClientCounters()
+        self._refused: AmqpConnectionError | None = None
         self._authentication: Authentication | None = None
         self._member: Membership | None = None
         self._turn = Turn()
@@ -159,6 +165,9 @@ class Connection10:
         """The reader: bytes to the engine, frames to sessions, until the connection is over."""
         try:
             await self._handshake()
+            if self._refused is not None:
+                await self._refuse(self._refused)
+                return
             await self._take(b"")  # what came behind the open
             while self.engine.state is ConnectionState.OPENED:
                 await self._wait_out_alarm()
@@ -201,7 +210,7 @@ class Connection10:
                 events = engine.receive(data)
                 while events:
                     await self._dispatch(events)
-                    if self._member is not None:
+                    if self._member is not None or self._refused is not None:
                         return  # it is open, and what is behind that does not hurry
                     # Bytes behind a frame that waited for our answer.
                     events = engine.receive(b"")
@@ -210,6 +219,21 @@ class Connection10:
             timeout_ms = self._broker.config.handshake_timeout_ms
             self.log.warning("handshake timed out", state=engine.state.name, timeout_ms=timeout_ms)
             engine.state = ConnectionState.END
+
+    async def _refuse(self, fault: AmqpConnectionError) -> None:
+        """Close what was opened only to say why it is refused: when the client goes on, or after a while.
+
+        A client that gets open and close at one time hears of the close alone (`refused_properties`). And
+        trying names of virtual hosts has to be as slow as guessing passwords.
+        """
+        if not self.engine.receive(b""):
+            with trio.move_on_after(self._broker.config.auth_failure_delay_ms / 1000):
+                data = await self.line.receive()
+                if not data:
+                    return
+                self.engine.receive(data)
+        self.engine.fail(fault)
+        self._flush()
 
     @property
     def awaits_close(self) -> bool:
@@ -323,17 +347,18 @@ class Connection10:
                 self._member = Membership.enter(broker.catalog, name, self.user, self)
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
+        properties = open_properties(broker.container_id, __version__, f"Python {platform.python_version()}")
         if fault is not None:
-            self.engine.fail(fault)
             self._log_fault(fault)
+            self._refused = fault
+            self.engine.open(broker.container_id, properties=refused_properties(properties, fault))
+            self._flush()
             return
         self.engine.open(
             broker.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
             offered_capabilities=broker.offered_capabilities,
-            properties=open_properties(
-                broker.container_id, __version__, f"Python {platform.python_version()}"
-            ),
+            properties=properties,
         )
         self._flush()
         self.log.info("connection open", container_id=event.performative.container_id)
@@ -457,7 +482,7 @@ class Connection10:
 
     def close(self, reason: str) -> None:
         """End in an orderly way because the broker stops, or somebody asked for it."""
-        self._stopped_by = AmqpConnectionError(Condition.CONNECTION_FORCED, reason)
+        self._stopped_by = AmqpConnectionError(Condition.CONNECTION_FORCED, f"Connection forced: {reason}")
         self.line.end = f"by the broker: {self._stopped_by}"
         self.line.stop()
 

@@ -60,6 +60,16 @@ def test_outcome_ok_leads_to_the_amqp_header() -> None:
     assert connection.take_output() == HEADER_AMQP
 
 
+def test_a_client_that_begins_without_sasl_is_shown_its_header() -> None:
+    """2.2: "the server MUST write a supported protocol header"; and the log says what is missing."""
+    connection = server()
+    (failed,) = connection.receive(HEADER_AMQP)
+    assert isinstance(failed, ConnectionFailed)
+    assert failed.fault.description.startswith("the client began without SASL, which is needed")
+    assert connection.take_output() == HEADER_SASL
+    assert connection.state is ConnectionState.END
+
+
 @pytest.mark.parametrize("code", [1, 2, 3, 4])
 def test_any_other_outcome_is_the_end(code: int) -> None:
     """ "code 1: Connection authentication failed due to an unspecified problem with the supplied

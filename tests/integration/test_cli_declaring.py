@@ -200,7 +200,7 @@ def test_a_closed_connection_hears_why(run: CommandLine, client: ProtonClient, q
     assert run("close-connection", number, "tidy up") == f"connection {number} closed\n"
     client.wait(lambda: client.connection.remote_condition, "close")
     assert client.connection.remote_condition.name == "amqp:connection:forced"
-    assert client.connection.remote_condition.description == "tidy up"
+    assert client.connection.remote_condition.description == "Connection forced: tidy up"
     client.close()
     run.broker.wait_until(
         lambda: int(number) not in [each["id"] for each in run.json("list-connections", "id")], "it is gone"

@@ -313,14 +313,12 @@ def test_a_publisher_is_blocked_by_an_alarm_and_goes_on_after_it(
 
 
 def test_a_stopping_broker_closes_connections_with_320(start_broker: StartBroker) -> None:
-    """CONNECTION_FORCED, with the reason in quotes."""
+    """CONNECTION_FORCED, with the reason."""
     process = start_broker()
     connection = BlockingConnection(parameters(process))
     process.terminate()
     with pytest.raises(ConnectionClosedByBroker) as caught:
         turn_until(lambda: connection.process_data_events(1), lambda: False, "the close")
     assert caught.value.reply_code == 320
-    assert caught.value.reply_text.startswith(
-        "CONNECTION_FORCED - broker forced connection closure with reason '"
-    )
+    assert caught.value.reply_text.startswith("CONNECTION_FORCED - Connection forced: ")
     assert process.wait_ended() == 0

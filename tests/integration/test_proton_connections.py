@@ -189,7 +189,7 @@ def test_clients_hear_of_a_shutdown(start_broker: StartBroker, clients: Any, que
     for client in (sending, receiving, idle):
         condition, description = client.wait_closed()
         assert condition == "amqp:connection:forced"
-        assert description == "the broker is shutting down"
+        assert description == "Connection forced: the broker is shutting down"
         client.close()
     assert broker.wait_ended() == 0  # long before the time that clients have to leave
     broker.stop()

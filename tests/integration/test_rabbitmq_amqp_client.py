@@ -142,6 +142,27 @@ def within(limit_s: float) -> Iterator[None]:
 # --- managing -------------------------------------------------------------------------------------
 
 
+def test_an_unknown_virtual_host_is_told(broker: BrokerProcess) -> None:
+    """The client raises, with the reason; after a close with the reason it would connect again for ever."""
+    environment = Environment(uri=f"amqp://guest:guest@{broker.host}:{broker.port}/none")
+    with within(20.0), pytest.raises(ValidationCodeException) as caught:
+        environment.connection().dial()
+    assert "virtual host 'none' does not exist" in caught.value.msg
+
+
+@pytest.mark.parametrize("kind", [ClassicQueueSpecification, QuorumQueueSpecification, StreamSpecification])
+def test_a_queue_is_deleted_under_links_of_its_session(
+    connection: Connection, management: Management, queue: str, kind: Any
+) -> None:
+    """The answer comes before their detach, which this client would take for its failure."""
+    management.declare_queue(kind(name=queue))
+    address = AddressHelper.queue_address(queue)
+    connection.consumer(address)
+    connection.publisher(address).publish(text("one"))
+    management.delete_queue(queue)
+    connection.close()
+
+
 def test_a_classic_queue_is_declared_again_and_deleted(management: Management, queue: str) -> None:
     """What was asked for comes back as queue_info."""
     wanted = ClassicQueueSpecification(name=queue, max_len=100, dead_letter_exchange="amq.fanout")

@@ -280,8 +280,8 @@ async def test_connections_to_a_deleted_virtual_host_are_closed(autojump_clock: 
         ten, old = await both_protocols(broker, "guest", "v")
         assert await ask(broker, "delete-vhost", name="v") == {"name": "v", "queues": 1}
         assert await closed_with(ten, old) == [
-            ("amqp:connection:forced", "vhost 'v' is deleted"),
-            (320, "CONNECTION_FORCED - broker forced connection closure with reason 'vhost 'v' is deleted'"),
+            ("amqp:connection:forced", "Connection forced: vhost 'v' is deleted"),
+            (320, "CONNECTION_FORCED - Connection forced: vhost 'v' is deleted"),
         ]
         await settle_down()
         assert handle.queue.deleted  # type: ignore[attr-defined]
@@ -299,8 +299,8 @@ async def test_connections_of_a_deleted_user_are_closed(autojump_clock: object) 
         ten, old = await both_protocols(broker, "u", "/")
         await ask(broker, "delete-user", user="u")
         assert [text for _, text in await closed_with(ten, old)] == [
-            "user 'u' is deleted",
-            "CONNECTION_FORCED - broker forced connection closure with reason 'user 'u' is deleted'",
+            "Connection forced: user 'u' is deleted",
+            "CONNECTION_FORCED - Connection forced: user 'u' is deleted",
         ]
         assert await stays.idle() == []
 
@@ -323,7 +323,7 @@ async def test_a_connection_is_closed_by_its_number(autojump_clock: object, reas
         request = {"op": "close-connection", "id": number, "reason": reason}
         response = await admin.answer(broker, json.dumps(request).encode())
         assert response == {"ok": True, "result": {"id": number}}
-        assert (await client.until(Close)).error.description == told
+        assert (await client.until(Close)).error.description == f"Connection forced: {told}"
         response = await admin.answer(broker, b'{"op": "close-connection", "id": 77}')
         assert (response["kind"], response["error"]) == ("NotFound", "no connection 77")
         for bad in ("true", '"1"', "null"):

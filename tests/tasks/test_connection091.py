@@ -709,7 +709,7 @@ async def test_shutdown_closes_with_320(autojump_clock: object) -> None:
 
         nursery.start_soon(watch)
         await settle_down()
-    text = "broker forced connection closure with reason 'the broker is shutting down'"
+    text = "Connection forced: the broker is shutting down"
     assert seen == [(320, f"CONNECTION_FORCED - {text}")]
 
 
@@ -881,7 +881,7 @@ async def test_held_connection_can_be_closed_by_the_broker(
         await settle_down()
         client.task.close("enough")
         got = await client.until(ConnectionClose)
-        assert got.reply_text == "CONNECTION_FORCED - broker forced connection closure with reason 'enough'"
+        assert got.reply_text == "CONNECTION_FORCED - Connection forced: enough"
 
 
 @pytest.mark.parametrize("behind", [[], ["publish"], ["open", "publish"]], ids=str)

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 from pamqp.commands import Connection
 
 from amqp10broker.amqp10.performatives import (
     Attach,
+    Begin,
     Close,
     Detach,
     Disposition,
@@ -118,6 +120,40 @@ async def test_a_virtual_host_that_does_not_exist(autojump_clock: object, name: 
             f"AMQP 1.0 connection failed: virtual host '{name}' does not exist",
         )
         assert await refused091(broker, vhost=name) == (530, f"NOT_ALLOWED - vhost {name} not found")
+        await settle_down()
+        assert not broker.connections
+
+
+@pytest.mark.parametrize("then", ["waits", "begins", "begins at once", "closes", "leaves"])
+async def test_why_an_open_is_refused_is_told_behind_it(autojump_clock: object, then: str) -> None:
+    """Not in one piece with the open, because RabbitMQ's client for Python would connect again for ever: when
+    the client goes on, or after a while. The open says that a close follows."""
+    async with running_broker(auth_failure_delay_ms=700) as broker:
+        started = trio.current_time()
+        client = await knock(broker, hostname="vhost:none")
+        begin = frame(0, Begin(next_outgoing_id=0, incoming_window=1, outgoing_window=1))
+        if then == "begins at once":
+            await client.send(begin)
+        properties = (await client.expect(Open)).properties
+        assert properties is not None
+        assert properties["amqp:connection-establishment-failed"] is True
+        assert properties["product"].endswith("virtual host 'none' does not exist")
+        assert properties["version"]
+        if then == "begins":
+            await client.send(begin)
+        elif then == "closes":
+            await client.send(frame(0, Close()))
+        elif then == "leaves":
+            await client.stream.aclose()
+        if then != "leaves":
+            close = await client.expect(Close)
+            assert close.error is not None
+            assert close.error.condition == "amqp:unauthorized-access"
+            waited = trio.current_time() - started
+            assert (waited >= 0.7) is (then == "waits")
+            if then != "closes":
+                await client.send(frame(0, Close()))
+            assert await client.rest() == []
         await settle_down()
         assert not broker.connections
 

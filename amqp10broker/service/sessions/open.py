@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from amqp10broker.amqp10.connection import ESTABLISHMENT_FAILED
 from amqp10broker.amqp10.errors import AmqpConnectionError, Condition
 from amqp10broker.amqp10.performatives import Open
 from amqp10broker.amqp10.types import Symbol
@@ -56,3 +57,17 @@ def open_properties(container_id: str, version: str, platform: str) -> dict[Any,
         Symbol("cluster_name"): container_id,
         Symbol("node"): container_id,
     }
+
+
+def refused_properties(properties: dict[Any, Any], fault: AmqpConnectionError) -> dict[Any, Any]:
+    """Properties of an open that a close with this reason will follow.
+
+    No product is named: RabbitMQ's client for Python, which looks for RabbitMQ, gives up with the reason in
+    its words, and would connect again for ever after a close. The one for Java looks at the others.
+
+    Args:
+        properties: from `open_properties`.
+        fault: the reason.
+    """
+    product = f"none, the connection is refused: {fault.description}"
+    return {**properties, Symbol("product"): product, ESTABLISHMENT_FAILED: True}
