@@ -97,8 +97,8 @@ ROOMS: Final[Mapping[str, Room]] = {
         "flowevents", "recording", "spark", "errors", why="reads recordings; knows no broker", pure=False
     ),
     "cli": _room(
-        "tasks", "client", "storage", "flowevents", "recording", "analysis", "adminpath", "config",
-        "errors", "__init__",
+        "tasks", "client", "storage", "flowevents", "recording", "analysis", "adminpath",
+        "config", "errors", "__init__",
         why="commands; the version is in the package itself",
         pure=False,
     ),

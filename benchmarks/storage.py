@@ -20,6 +20,7 @@ from typing import Final
 import trio
 
 from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.folder import DataFolder, open_data_folder
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.tasks.committer import Committer
@@ -79,17 +80,23 @@ class _Window:
         }
 
 
-def _open(folder: str) -> Journal:
-    journal = Journal(OsDisk(), folder)
+def _open(path: str) -> tuple[Journal, DataFolder]:
+    folder = open_data_folder(OsDisk(), os.path.join(path, "data"), "a benchmark")
+    return Journal(OsDisk(), folder.journal, folder.inventory.part("journal")), folder
+
+
+def _opened(path: str) -> tuple[Journal, DataFolder]:
+    journal, folder = _open(path)
     for _ in journal.recover():
-        raise MeasureError(f"{folder} is not empty")
-    return journal
+        raise MeasureError(f"{path} is not empty")
+    return journal, folder
 
 
 async def _commits(folder: str, batch: int, window: _Window) -> None:
-    journal = _open(folder)
+    journal, data = _opened(folder)
     async with open_syncer() as syncer, trio.open_nursery() as nursery:
-        committer = Committer(journal, syncer.sync)
+        committer = Committer(journal, syncer.sync, also=(data.inventory,))
+        data.inventory.when_written = committer.wake
         nursery.start_soon(committer.run)
         going = True
         ticket = 0
@@ -104,6 +111,7 @@ async def _commits(folder: str, batch: int, window: _Window) -> None:
                 journal.drop(file)
         committer.stop()
     journal.close()
+    data.close()
 
 
 def _floor(folder: str, batch: int, window: _Window) -> None:
@@ -122,7 +130,7 @@ def _floor(folder: str, batch: int, window: _Window) -> None:
 
 def _append_only(folder: str, records: int) -> tuple[float, float]:
     """CPU for appending and writing, and for reading all of it again, in microseconds a record."""
-    journal = _open(folder)
+    journal, data = _opened(folder)
     payload = (_HEAD, _BODY)
     began = time.process_time()
     for start in range(0, records, 256):
@@ -135,11 +143,13 @@ def _append_only(folder: str, records: int) -> tuple[float, float]:
         journal.synced(ticket)
     appended_us = (time.process_time() - began) / records * 1e6
     journal.close()
-    journal = Journal(OsDisk(), folder)
+    data.close()
+    journal, data = _open(folder)
     began = time.process_time()
     found = sum(len(batch) for batch in journal.recover())
     read_us = (time.process_time() - began) / records * 1e6
     journal.close()
+    data.close()
     if found < records:
         raise MeasureError(f"{found} of {records} records came back")
     return appended_us, read_us

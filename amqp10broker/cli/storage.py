@@ -1,4 +1,4 @@
-"""``amqp10broker storage check``: reads the files of a data folder without a broker."""
+"""``amqp10broker storage``: reads the files of a data folder without a broker, or takes them as they are."""
 
 from __future__ import annotations
 
@@ -9,24 +9,51 @@ from typing import Any, Final
 
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
+from amqp10broker.storage.accept import accept_folder
 from amqp10broker.storage.check import Checked, check_folder
 from amqp10broker.storage.disk import OsDisk
-from amqp10broker.storage.folder import inspect_data_folder
+from amqp10broker.storage.folder import inspect_data_folder, open_data_folder
 
 
 def _arguments(parser: Parser) -> None:
-    parser.add_argument("action", choices=("check",), help="read every file from front to back")
+    parser.add_argument(
+        "action",
+        choices=("check", "accept"),
+        help="check: read every file from front to back; accept: give up for good what is missing",
+    )
     parser.add_argument("folder", metavar="DIR", help="the data folder, as given to serve --data-dir")
     parser.add_argument("--format", choices=("text", "json"), default="text", help="default: text")
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    return _check(arguments) if arguments.action == "check" else _accept(arguments)
+
+
+def _accept(arguments: argparse.Namespace) -> int:
+    disk = OsDisk()
+    path = os.path.abspath(arguments.folder)
+    inspect_data_folder(disk, path, without_inventory=True).close()  # nothing is made where there is none
+    folder = open_data_folder(disk, path, f"process {os.getpid()}", without_inventory=True)
+    try:
+        given_up = list(accept_folder(disk, folder))
+    finally:
+        folder.close()
+    if arguments.format == "json":
+        print(json.dumps({"given_up": given_up}, indent=2))
+    else:
+        print("\n".join(f"given up: {each}" for each in given_up) or "nothing is missing")
+    return EXIT_OK
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    from amqp10broker.tasks.contents import Contents  # needs the broker, which the command line does without
+
     disk = OsDisk()
     folder = inspect_data_folder(disk, os.path.abspath(arguments.folder))
     as_json = arguments.format == "json"
     files: list[Checked] = []
     try:
-        for checked in check_folder(disk, folder):
+        for checked in check_folder(disk, folder, Contents()):
             files.append(checked)
             if not as_json:
                 print(_line(checked), flush=True)
@@ -74,8 +101,9 @@ COMMANDS: Final = (
         "storage",
         _arguments,
         _run,
-        "Read all files of a data folder and say of each how many records it has and whether it is whole. "
-        "Nothing is changed. It refuses while a broker uses the folder: the files would change meanwhile. "
-        "Exit code 1 if a file is damaged.",
+        "check: read all files of a data folder and say of each how many records it has and whether it "
+        "is whole. Nothing is changed. Exit code 1 if one is damaged or missing, so that no broker starts. "
+        "accept: give up for good what is missing, so that a broker starts with what is there. "
+        "Both refuse while a broker uses the folder.",
     ),
 )

@@ -1,123 +1,39 @@
-"""What is declared, on disk: one file of changes by key, written anew when most of it is out of date.
-
-An entry is a value under a key: JSON that means nothing here (`catalog.changes` makes the entries). A record
-is one change, taken over as a whole or not at all: entries that are put, or keys that are forgotten. The
-present entries are kept in memory as well, as the bytes they have in the file, so that the file can be
-written anew without asking anybody.
-
-A change is handed to the system when it is made, so it survives the process; it survives a loss of power
-when what `fds_to_sync` names has been synced. Nothing that depends on it may be confirmed before.
-"""
+"""What is declared, on disk: the entries of the catalog (`catalog.changes` makes them) in one `EntryLog`."""
 
 from __future__ import annotations
 
-import json
 import os.path
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from amqp10broker.errors import DamagedFile, DiskFull, LimitExceeded, StorageError, StorageFailed
+from amqp10broker.errors import DamagedFile, LimitExceeded, StorageError
 from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.folder import DataFolder, sync_folder
-from amqp10broker.storage.logfile import LogFile
-from amqp10broker.storage.reader import FileReader
-from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
+from amqp10broker.storage.entry_log import EntryLog, Key, Value
+from amqp10broker.storage.folder import DataFolder
+from amqp10broker.storage.inventory import Part
+from amqp10broker.storage.reader import Known
+from amqp10broker.storage.record import Purpose
+from amqp10broker.storage.sequence import JOURNAL, survey
 
 NAME: Final = "catalog.log"
-ASIDE: Final = "catalog.log.new"
-"""A file that is being written anew; it counts when it has the other's name."""
-
-PUT: Final = 1
-"""Kind of a record of entries: a line ``[key,value]`` for each."""
-FORGET: Final = 2
-"""Kind of a record of keys: a line for each."""
-
-SPARE_BYTES: Final = 1024 * 1024
-"""The file may be so much longer than twice what it is good for, before it is written anew."""
-_RECORD_BYTES_MAX: Final = 256 * 1024
-_NEWER: Final = "nothing was changed; start the newer version of the broker that wrote it"
-_json: Final = json.JSONEncoder(separators=(",", ":")).encode
-_read_json: Final = json.JSONDecoder().raw_decode
-
-Key = tuple[str, ...]
-Value = Any
 
 
-@dataclass(frozen=True, slots=True)
-class FoundCatalog:
-    """What opening found.
+class CatalogLog(EntryLog):
+    """The catalog's entries; also a `catalog.changes.Recorder`."""
 
-    Attributes:
-        entries: that there are now.
-        records: changes that were read.
-        bytes: of the file.
-        torn_bytes: that were cut off its end: changes that were never durable.
-    """
+    def __init__(
+        self, disk: Disk, folder: str, part: Part, when_written: Callable[[], None] = lambda: None
+    ) -> None:
+        """Name the file; see `open_catalog_log`.
 
-    entries: int
-    records: int
-    bytes: int
-    torn_bytes: int
-
-
-class CatalogLog:
-    """The entries of one data folder; also a `catalog.changes.Recorder`.
-
-    Attributes:
-        path: the file.
-        found: what was there when it was opened.
-        trouble: why the last write failed; None if it did not.
-        failed: why nothing can be written any more: the broker must stop.
-    """
-
-    def __init__(self, disk: Disk, folder: str, when_written: Callable[[], None]) -> None:
-        """Begin with no entries and no file; use `open_catalog_log`."""
-        self.path = os.path.join(folder, NAME)
-        self.found = FoundCatalog(0, 0, 0, 0)
-        self.trouble: StorageError | None = None
-        self.failed: StorageFailed | None = None
-        self._disk = disk
-        self._folder = folder
-        self._when_written = when_written
-        self._live: dict[Key, bytes] = {}
-        self._live_bytes = 0
-        self._changes = 0
-        self._file: LogFile | None = None
-        self._syncing = 0
-        self._rewrite_at = 0
-
-    # --- entries ----------------------------------------------------------------------------------
-
-    def __contains__(self, key: object) -> bool:
-        return key in self._live
-
-    def __len__(self) -> int:
-        return len(self._live)
-
-    def get(self, key: Key) -> Value:
-        """The entry of a key; None if there is none.
-
-        Raises:
-            StorageError: it was written by a newer version.
+        Args:
+            disk: where it is.
+            folder: the catalog's.
+            part: the folder's part of the inventory.
+            when_written: see `EntryLog`.
         """
-        encoded = self._live.get(key)
-        if encoded is None:
-            return None
-        try:
-            _, value = json.loads(encoded)
-        except ValueError as error:
-            raise StorageError(self.path, f"the entry {key} cannot be understood: {error}", _NEWER) from error
-        return value
-
-    def entries(self) -> Iterator[tuple[Key, Value]]:
-        """All entries, in the order in which they came.
-
-        Raises:
-            StorageError: one was written by a newer version.
-        """
-        for key in self._live:
-            yield key, self.get(key)
+        super().__init__(disk, os.path.join(folder, NAME), Purpose.CATALOG, when_written)
+        self._part = part
 
     def put(self, entries: Sequence[tuple[Key, Value]]) -> None:
         """Keep entries, all of them or none, in place of those of the same keys.
@@ -125,23 +41,10 @@ class CatalogLog:
         Raises:
             LimitExceeded: they cannot be written; none of them is kept.
         """
-        changed: list[tuple[Key, bytes]] = []
-        for key, value in dict(entries).items():
-            encoded = _encoded([key, value])
-            if self._live.get(key) != encoded:
-                changed.append((key, encoded))
-        if not changed:
-            return
         try:
-            # What waits is written first. As long as that fails, nothing more is collected.
-            self.flush()
-            self._append(PUT, [encoded for _, encoded in changed])
-            self._undoing(changed)
+            self.store(entries)
         except StorageError as error:
             raise LimitExceeded("data folder", f"it cannot be kept on disk: {error}") from error
-        for key, encoded in changed:
-            self._replace(key, encoded)
-        self._when_written()
 
     def put_durably(self, entries: Sequence[tuple[Key, Value]]) -> None:
         """The same, and they survive a loss of power when this returns. Blocks for one sync.
@@ -155,280 +58,27 @@ class CatalogLog:
         except StorageError as error:
             raise LimitExceeded("data folder", f"it cannot be made durable: {error}") from error
 
-    def forget(self, keys: Sequence[Key]) -> None:
-        """Keep entries no more, all at once; those that are not there are no fault.
+    def mark(self) -> None:
+        """Have the inventory know how much is synced, so that an end that is cut off is told.
 
-        If that cannot be written now, it is written with the next change, or by `flush`.
+        For quiet moments; when it cannot be written, it is as well kept as before.
         """
-        gone = [key for key in dict.fromkeys(keys) if key in self._live]
-        if not gone:
-            return
-        self._append(FORGET, [_encoded(key) for key in gone])
-        for key in gone:
-            self._live_bytes -= len(self._live.pop(key))
+        file_id, synced = self.place
         try:
-            self.flush()
+            self._part.put({NAME: Known(file_id, synced)})
         except StorageError:
-            # It stands in `trouble`, where the broker looks for it. Deleting must go on: it is how room
-            # is made on a full disk.
             return
-        self._when_written()
-
-    def flush(self) -> None:
-        """Write what could not be written before.
-
-        Raises:
-            DiskFull: there is still no room; it can be tried again.
-            StorageError: it cannot be written for another reason.
-        """
-        if self.failed is not None:
-            raise self.failed
-        try:
-            self._opened.write()
-        except StorageError as error:
-            self.trouble = error
-            raise
-        self.trouble = None
-
-    def _undoing(self, changed: Sequence[tuple[Key, bytes]]) -> None:
-        """Write the record of `put` that was collected; if it cannot be, collect one that undoes it."""
-        try:
-            self.flush()
-        except StorageError:
-            old = [self._live[key] for key, _ in changed if key in self._live]
-            if old:
-                self._append(PUT, old)
-            new = [_encoded(key) for key, _ in changed if key not in self._live]
-            if new:
-                self._append(FORGET, new)
-            raise
-
-    # --- durability -------------------------------------------------------------------------------
-
-    def fds_to_sync(self) -> list[int]:
-        """Descriptors to sync, so that all that has been written is durable; tell `synced` then."""
-        file = self._opened
-        if self.trouble is not None:
-            try:
-                self.flush()
-            except StorageError:
-                # It waits for the next time. What was confirmed does not depend on it.
-                pass
-        if file.written == file.synced:
-            return []
-        self._syncing = file.written
-        return [file.fileno()]
-
-    def synced(self) -> None:
-        """What `fds_to_sync` named last has been synced. Now is the time to write the file anew, if it pays.
-
-        Raises:
-            StorageFailed: as `tidy`.
-        """
-        self._opened.synced_to(self._syncing)
-        self.tidy()
-
-    def sync(self) -> None:
-        """Write and sync everything here and now, which blocks.
-
-        Raises:
-            StorageFailed: it may not be on the disk.
-            StorageError: it could not be written.
-        """
-        self.flush()
-        file = self._opened
-        if file.written > file.synced:
-            self._sync(file.fileno())
-            file.synced_to(file.written)
-
-    # --- the file ---------------------------------------------------------------------------------
-
-    @property
-    def size_bytes(self) -> int:
-        """Of the file."""
-        return self._opened.written
-
-    @property
-    def live_bytes(self) -> int:
-        """What it would have if it were written anew, nearly."""
-        return HEADER_BYTES + self._live_bytes
-
-    def tidy(self) -> None:
-        """Write the file anew if it is much longer than it need be; not between `fds_to_sync` and `synced`.
-
-        Blocks: 100 000 bindings, which have 22 MB, took 0.14 to 0.3 s.
-
-        Raises:
-            StorageFailed: nobody knows which of the two is on the disk.
-        """
-        if self._opened.written <= self._rewrite_at:
-            return
-        try:
-            self._rewrite()
-        except DiskFull:
-            # The old file is good. When it has grown further there may be room.
-            self._rewrite_at = self._opened.written + SPARE_BYTES
-
-    def close(self) -> None:
-        """Sync what has been written, and close the file. Nothing can be changed any more.
-
-        Raises:
-            StorageError: not everything could be written, or synced.
-        """
-        try:
-            self.sync()
-        finally:
-            self._opened.close()
-
-    @property
-    def _opened(self) -> LogFile:
-        assert self._file is not None, "the log is opened by open_catalog_log"
-        return self._file
-
-    def _rewrite(self) -> None:
-        """Write all entries aside, sync, and give the new file the old one's name."""
-        aside = os.path.join(self._folder, ASIDE)
-        file = LogFile(self._disk, aside, Header(Purpose.CATALOG, 0, self._disk.fresh_id()))
-        old = self._file
-        try:
-            file.make()
-            # Headers are synced before records are written, so that a torn file is told from a damaged
-            # one. This one does not count before all of it is synced and renamed.
-            file.synced_to(HEADER_BYTES)
-            for chunk in _chunks(self._live.values()):
-                file.append(0, PUT, self._changes, (b"\n".join(chunk),))
-            # A marker behind all of it: whatever is wrong before it is damage, and no torn end.
-            file.synced_to(file.end)
-            file.mark()
-            file.write()
-            self._sync(file.fileno())
-            file.synced_to(file.written)
-            self._rename(aside)
-        except BaseException:
-            file.close()
-            self._remove_aside()
-            raise
-        file.path = self.path
-        self._file = file
-        self._rewrite_at = 2 * file.written + SPARE_BYTES
-        if old is not None:
-            old.close()
-
-    def _rename(self, aside: str) -> None:
-        try:
-            self._disk.rename(aside, self.path)
-        except OSError as error:
-            raise self._failed("replaced", error) from error
-        self._sync_folder()
-
-    def _sync_folder(self) -> None:
-        try:
-            sync_folder(self._disk, self._folder)
-        except OSError as error:
-            raise self._failed("synced with its folder", error) from error
-
-    def _remove_aside(self) -> None:
-        try:
-            if ASIDE in self._disk.list_folder(self._folder):
-                self._disk.unlink(os.path.join(self._folder, ASIDE))
-        except OSError:
-            # The next start removes it.
-            return
-
-    def _sync(self, fd: int) -> None:
-        try:
-            self._disk.sync(fd)
-        except OSError as error:
-            raise self._failed("synced", error) from error
-
-    def _failed(self, what: str, error: OSError) -> StorageFailed:
-        """Nobody can tell any more what is on the disk: nothing is written from now on."""
-        self.failed = StorageFailed(
-            self.path,
-            f"cannot be {what}: {error.strerror}",
-            "look at the disk (dmesg names its errors); then start again",
-        )
-        return self.failed
-
-    def _append(self, kind: int, items: Sequence[bytes]) -> None:
-        self._changes += 1
-        self._opened.append(0, kind, self._changes, (b"\n".join(items),))
-
-    def _replace(self, key: Key, encoded: bytes) -> None:
-        self._live_bytes += len(encoded) - len(self._live.get(key, b""))
-        self._live[key] = encoded
-
-    # --- opening ----------------------------------------------------------------------------------
-
-    def _read(self) -> None:
-        """Take over the file that is there.
-
-        Raises:
-            DamagedFile: it is not as it was written.
-            StorageError: it cannot be read or written.
-        """
-        reader = FileReader(self._disk, self.path, purpose=Purpose.CATALOG, number=0, last=True)
-        if reader.header is None:
-            raise DamagedFile(
-                self.path,
-                "the file is empty, and it never was",
-                "nothing was changed; restore the data folder from a copy",
-                offset=0,
-            )
-        for batch in reader.batches():
-            for record in batch:
-                self._take(record)
-        file = LogFile(self._disk, self.path, reader.header, size=reader.end)
-        try:
-            if reader.torn is not None:
-                self._disk.truncate(file.fileno(), reader.end)
-        except OSError as error:
-            raise StorageError(
-                self.path, f"cannot be cut: {error.strerror}", "check that it is yours to write"
-            ) from error
-        # What a broker that was killed had written is as good as confirmed from now on.
-        self._sync(file.fileno())
-        self._sync_folder()
-        file.synced_to(reader.end)
-        self._file = file
-        self._rewrite_at = 2 * self.live_bytes + SPARE_BYTES
-        torn_bytes = 0 if reader.torn is None else reader.torn.bytes
-        self.found = FoundCatalog(len(self._live), reader.records, reader.end, torn_bytes)
-
-    def _take(self, record: Record) -> None:
-        self._changes = record.index
-        lines = record.payload.split(b"\n")
-        try:
-            if record.kind == PUT:
-                for line in lines:
-                    # The value is read when it is asked for.
-                    self._replace(_key(line.decode("ascii"), 1), line)
-                return
-            if record.kind == FORGET:
-                for line in lines:
-                    self._live_bytes -= len(self._live.pop(_key(line.decode("ascii"), 0), b""))
-                return
-        except (ValueError, TypeError) as error:
-            raise self._not_ours(record, f"cannot be understood: {error}") from error
-        raise self._not_ours(record, f"is of kind {record.kind}, which nobody here knows")
-
-    def _not_ours(self, record: Record, problem: str) -> DamagedFile:
-        return DamagedFile(
-            self.path,
-            f"the record is whole, but {problem}",
-            _NEWER,
-            offset=record.offset,
-        )
 
 
 def open_catalog_log(
-    disk: Disk, folder: DataFolder, when_written: Callable[[], None] = lambda: None
+    disk: Disk, folder: DataFolder, part: Part, when_written: Callable[[], None] = lambda: None
 ) -> CatalogLog:
     """Read the catalog's log of a data folder; make an empty one if the folder is new.
 
     Args:
         disk: where it is.
         folder: held by this process.
+        part: the catalog's part of the inventory.
         when_written: called after each change that has been written, so that somebody syncs it.
 
     Raises:
@@ -436,57 +86,36 @@ def open_catalog_log(
         StorageFailed: it may not be on the disk.
         StorageError: it cannot be read or written.
     """
-    log = CatalogLog(disk, folder.catalog, when_written)
+    log = CatalogLog(disk, folder.catalog, part, when_written)
+    if is_there(disk, folder, part):
+        log.open(part.known.get(NAME))
+    else:
+        log.make()
+    log.mark()
+    return log
+
+
+def is_there(disk: Disk, folder: DataFolder, part: Part) -> bool:
+    """Whether there is a catalog's log; if not, the folder is new.
+
+    Raises:
+        DamagedFile: it is missing from a folder that had one.
+        StorageError: the folder cannot be read.
+    """
     try:
-        names = disk.list_folder(folder.catalog)
-        journal = disk.list_folder(folder.journal)
-        if ASIDE in names:
-            disk.unlink(os.path.join(folder.catalog, ASIDE))
+        names = disk.list_folder(folder.catalog) if disk.is_folder(folder.catalog) else []
     except OSError as error:
         raise StorageError(
             folder.catalog, f"cannot be used: {error.strerror}", "check whose the folder is (mode and owner)"
         ) from error
     if NAME in names:
-        log._read()
-        log.tidy()
-    elif journal:
+        return True
+    journal = survey(disk, folder.journal, JOURNAL, {})
+    if part.known or journal.files or journal.unused:
         # It is made before anything else, and never removed.
         raise DamagedFile(
-            log.path,
-            "the file is missing, and there are messages of queues that it should name",
-            "nothing was changed; restore the data folder from a copy",
+            os.path.join(folder.catalog, NAME),
+            "the file is missing, which says which queues there are",
+            "nothing was changed; bring it back, or restore the data folder from a copy",
         )
-    else:
-        log._rewrite()
-    return log
-
-
-def _encoded(value: Any) -> bytes:
-    """One line: line ends in texts are escaped, as all that is not ASCII."""
-    return _json(value).encode()
-
-
-def _key(line: str, at: int) -> Key:
-    """The key that stands at a place of a line.
-
-    Raises:
-        ValueError: there is none.
-    """
-    key, _ = _read_json(line, at)
-    if type(key) is not list or not key or not all(type(part) is str for part in key):
-        raise ValueError(f"{line[:60]!r} has no key")
-    return tuple(key)
-
-
-def _chunks(items: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Lists of items of some size, none of them empty."""
-    chunk: list[bytes] = []
-    size = 0
-    for item in items:
-        chunk.append(item)
-        size += len(item)
-        if size >= _RECORD_BYTES_MAX:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
+    return False

@@ -1,25 +1,53 @@
 """Reading all files of a data folder without a broker: what is in them, and whether they are whole.
 
-Every file called ``*.log`` is read with the one reader (`reader`), each folder's as one sequence. Nothing
-is changed. What a record means is not looked at: that is the business of those who wrote it.
+What a start asks is asked here in the same way: which files there must be (`inventory`, `sequence`),
+whether each is as it was written (`reader`), and, of the catalog and of streams, whether its records can be
+what they say. Nothing is changed.
 """
 
 from __future__ import annotations
 
 import os.path
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Protocol
 
-from amqp10broker.errors import DamagedFile, StorageError
+from amqp10broker.errors import StorageError
+from amqp10broker.storage import catalog_log
+from amqp10broker.storage.catalog_log import CatalogLog
 from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.entry_log import Key, Value
 from amqp10broker.storage.folder import DataFolder
+from amqp10broker.storage.inventory import Part
 from amqp10broker.storage.reader import FileReader, Torn
-from amqp10broker.storage.record import HEADER_BYTES, Purpose
+from amqp10broker.storage.record import Record
+from amqp10broker.storage.sequence import JOURNAL, STREAM, Survey, survey
+from amqp10broker.storage.stream_files import FOLDER, Segments, folder_of, part_of
 
-_SUFFIX: Final = ".log"
-# What the next start removes: files written aside, folders of deleted streams.
-_LEFTOVERS: Final = (".new", ".deleted")
+
+class Contents(Protocol):
+    """What the records mean: the business of those who wrote them."""
+
+    @property
+    def streams(self) -> Collection[int]:
+        """Numbers of the streams that are declared."""
+
+    def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
+        """Take the catalog's entries.
+
+        Raises:
+            StorageError: a start would be refused because of one.
+        """
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Take records of the journal, in order.
+
+        Raises:
+            DamagedFile: one cannot be understood.
+        """
+
+    def faults(self) -> Iterator[StorageError]:
+        """What is lacking, now that all records have been taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,96 +65,150 @@ class Checked:
     """Why a start would be refused."""
 
 
-def check_folder(disk: Disk, folder: DataFolder) -> Iterator[Checked]:
+def missing_files(disk: Disk, folder: DataFolder) -> Iterator[StorageError]:
+    """What the folder must have and has not: the first thing that a start asks.
+
+    Yields:
+        A fault for each file.
+
+    Raises:
+        StorageError: something cannot be read, or does not belong there.
+    """
+    try:
+        catalog_log.is_there(disk, folder, folder.inventory.part("catalog"))
+    except StorageError as error:
+        yield error
+    yield from survey(disk, folder.journal, JOURNAL, folder.inventory.part("journal").known).missing
+    for number in streams_in(disk, folder):
+        part = part_of(folder.inventory, number)
+        yield from survey(disk, folder_of(folder.streams, number), STREAM, part.known).missing
+
+
+def check_folder(disk: Disk, folder: DataFolder, contents: Contents) -> Iterator[Checked]:
     """Read everything.
 
     Args:
         disk: where it is.
         folder: one that no broker is using.
+        contents: knows what the records mean. What is left of streams that are not declared is removed by the
+            next start, unread.
 
     Yields:
-        A result a file, in the order of their names; one without bytes for a file that is missing.
+        A result a file; one without bytes for a file that is missing, or for what no file is about.
     """
-    yield from _sequence(disk, folder, folder.journal, Purpose.JOURNAL, gapless=True)
-    yield from _sequence(disk, folder, folder.catalog, Purpose.CATALOG)
-    yield from _tree(disk, folder, folder.streams)
+    return _Check(disk, folder, contents).run()
 
 
-def _tree(disk: Disk, folder: DataFolder, path: str) -> Iterator[Checked]:
-    """The files of a folder of streams, and of the folders in it."""
-    yield from _sequence(disk, folder, path, Purpose.STREAM)
-    for name in disk.list_folder(path):
-        inner = os.path.join(path, name)
-        if not name.endswith(_LEFTOVERS) and disk.is_folder(inner):
-            yield from _tree(disk, folder, inner)
+class _Check:
+    """One run."""
+
+    def __init__(self, disk: Disk, folder: DataFolder, contents: Contents) -> None:
+        self._disk = disk
+        self._folder = folder
+        self._contents = contents
+
+    def run(self) -> Iterator[Checked]:
+        folder = self._folder
+        yield from self._inventory()
+        log = CatalogLog(self._disk, folder.catalog, folder.inventory.part("catalog"))
+        catalog = self._catalog(log)
+        yield from catalog
+        declared: Collection[int] | None = None
+        if all(checked.fault is None for checked in catalog):
+            try:
+                self._contents.declare(log.path, log.entries())
+                declared = self._contents.streams
+            except StorageError as error:
+                yield self._fault(log.path, error)
+        journal = list(self._sequence(folder.journal, folder.inventory.part("journal"), None))
+        yield from journal
+        if declared is not None and all(checked.fault is None for checked in journal):
+            for fault in self._contents.faults():
+                yield Checked("journal", 0, 0, fault=fault)
+        for number in streams_in(self._disk, folder):
+            part = part_of(folder.inventory, number)
+            path = folder_of(folder.streams, number)
+            if declared is None or number in declared:
+                yield from self._sequence(path, part, number)
+            else:
+                yield from self._missing(survey(self._disk, path, STREAM, part.known))
+
+    def _inventory(self) -> Iterator[Checked]:
+        found = self._folder.inventory
+        if found.reader is not None:
+            yield self._checked(found.reader)
+
+    def _catalog(self, log: CatalogLog) -> list[Checked]:
+        folder = self._folder
+        part = folder.inventory.part("catalog")
+        try:
+            if not catalog_log.is_there(self._disk, folder, part):
+                return []
+            return [self._checked(log.read(part.known.get(catalog_log.NAME)))]
+        except StorageError as error:
+            return [self._fault(log.path, error, log.reader)]
+
+    def _sequence(self, path: str, part: Part, stream: int | None) -> Iterator[Checked]:
+        naming = JOURNAL if stream is None else STREAM
+        try:
+            found = survey(self._disk, path, naming, part.known)
+        except StorageError as error:
+            yield self._fault(error.path, error)
+            return
+        yield from self._missing(found)
+        segments = None if stream is None else Segments(stream)
+        for member in found.files:
+            reader: FileReader | None = None
+            try:
+                reader = member.reader(self._disk, naming)
+                if segments is None:
+                    for records in reader.batches():
+                        self._contents.take(records)
+                else:
+                    for _ in segments.read(reader, gap=member.gap):
+                        pass
+            except StorageError as error:
+                yield self._fault(member.path, error, reader)
+                if segments is not None:
+                    # Where the next one should go on is not known.
+                    segments.following = None
+            else:
+                yield self._checked(reader)
+
+    def _missing(self, found: Survey) -> Iterator[Checked]:
+        for fault in found.missing:
+            yield self._fault(fault.path, fault)
+
+    def _checked(self, reader: FileReader) -> Checked:
+        path = os.path.relpath(reader.path, self._folder.path)
+        return Checked(path, reader.size, reader.records, torn=reader.torn)
+
+    def _fault(self, path: str, error: StorageError, reader: FileReader | None = None) -> Checked:
+        shown = os.path.relpath(path, self._folder.path)
+        if reader is None:
+            return Checked(shown, self._size(path), 0, fault=error)
+        return Checked(shown, reader.size, reader.records, fault=error)
+
+    def _size(self, path: str) -> int:
+        """Bytes of a file; 0 if it is not there."""
+        try:
+            fd = self._disk.open(path)
+        except OSError:
+            return 0
+        try:
+            return self._disk.size(fd)
+        finally:
+            self._disk.close(fd)
 
 
-def _sequence(
-    disk: Disk, folder: DataFolder, path: str, purpose: Purpose, *, gapless: bool = False
-) -> Iterator[Checked]:
-    """The files of one folder, of which the last may have a torn tail.
-
-    Args:
-        disk: where they are.
-        folder: the data folder.
-        path: the folder to read.
-        purpose: what its files are for.
-        gapless: they are the journal's: their numbers follow each other, and the next file is made in
-            the commit that fills the one before, so that both may be unfinished.
-    """
+def streams_in(disk: Disk, folder: DataFolder) -> list[int]:
+    """The streams that have a folder, or should have one."""
+    names = {os.path.basename(name) for name in folder.inventory.parts(FOLDER)}
     try:
-        names = disk.list_folder(path)
+        if disk.is_folder(folder.streams):
+            names.update(disk.list_folder(folder.streams))
     except OSError as error:
-        fault = StorageError(
-            path, f"cannot be read: {error.strerror}", "check that it is there, and whose it is"
-        )
-        yield Checked(os.path.relpath(path, folder.path), 0, 0, fault=fault)
-        return
-    logs = [name for name in names if name.endswith(_SUFFIX)]
-    last = logs[-1:]
-    before: int | None = None
-    if gapless and len(logs) > 1 and _size(disk, os.path.join(path, logs[-1])) <= HEADER_BYTES:
-        last = logs[-2:]
-    for name in logs:
-        stem = name.removesuffix(_SUFFIX)
-        number = int(stem) if stem.isdecimal() else None
-        if gapless and before is not None and number is not None:
-            yield from _missing(folder, path, before, number, len(stem))
-        yield _file(disk, folder, os.path.join(path, name), purpose, number, last=name in last)
-        before = number
-
-
-def _missing(folder: DataFolder, path: str, before: int, after: int, digits: int) -> Iterator[Checked]:
-    if after != before + 1:
-        missing = os.path.join(path, f"{before + 1:0{digits}}{_SUFFIX}")
-        fault = DamagedFile(
-            missing, "the file is missing", "bring it back, or restore the data folder from a copy"
-        )
-        yield Checked(os.path.relpath(missing, folder.path), 0, 0, fault=fault)
-
-
-def _file(
-    disk: Disk, folder: DataFolder, path: str, purpose: Purpose, number: int | None, *, last: bool
-) -> Checked:
-    shown = os.path.relpath(path, folder.path)
-    records = size = 0
-    try:
-        reader = FileReader(disk, path, purpose=purpose, number=number, last=last)
-        size = reader.size
-        for batch in reader.batches():
-            records += len(batch)
-    except StorageError as error:
-        return Checked(shown, size or _size(disk, path), records, fault=error)
-    return Checked(shown, size, records, torn=reader.torn)
-
-
-def _size(disk: Disk, path: str) -> int:
-    """Bytes of a file; 0 if the system does not tell, which reading it will."""
-    try:
-        fd = disk.open(path)
-    except OSError:
-        return 0
-    try:
-        return disk.size(fd)
-    finally:
-        disk.close(fd)
+        raise StorageError(
+            folder.streams, f"cannot be read: {error.strerror}", "check whose the folder is"
+        ) from error
+    return sorted(int(name) for name in names if name.isdecimal())

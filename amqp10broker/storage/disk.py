@@ -207,6 +207,19 @@ class OsDisk:
         return int.from_bytes(os.urandom(8), "big")
 
 
+def sync_folder(disk: Disk, path: str) -> None:
+    """Make the names in a folder durable.
+
+    Raises:
+        OSError: they may not be.
+    """
+    fd = disk.open_folder(path)
+    try:
+        disk.sync(fd)
+    finally:
+        disk.close(fd)
+
+
 def _write_rest(fd: int, offset: int, data: bytes, written: int) -> None:
     view = memoryview(data)
     while written < len(data):

@@ -3,14 +3,19 @@
 ::
 
     DIR/                mode 0700
-      format            "amqp10broker data folder, format 1"
+      format            "amqp10broker data folder, format 2"
       lock              held with flock by the one broker that runs; says which process that is
+      inventory.log     which files there must be (`inventory`); since format 2
       journal/          the journal's numbered files
       catalog/          what is declared
       streams/          a folder of segments for each stream
 
-A folder that was made half when the power went is finished by the next start. Nothing is ever written
-into a folder with other things in it.
+A folder that was made half when the power went is finished by the next start; the three folders come last,
+so one that has any of them and no format was changed by somebody. Nothing is ever written into a folder
+with other things in it.
+
+A folder of format 1 is taken over as it is: what it lacks cannot be told, and an inventory of what is there
+begins.
 """
 
 from __future__ import annotations
@@ -21,10 +26,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from amqp10broker.errors import FolderInUse, StorageError
-from amqp10broker.storage.disk import Disk
+from amqp10broker.errors import DamagedFile, FolderInUse, StorageError
+from amqp10broker.storage import inventory
+from amqp10broker.storage.disk import Disk, sync_folder
+from amqp10broker.storage.entry_log import ASIDE
+from amqp10broker.storage.inventory import Inventory, open_inventory
+from amqp10broker.storage.reader import BRING_BACK
 
-FORMAT: Final = 1
+FORMAT: Final = 2
 _FORMAT_LINE: Final = f"amqp10broker data folder, format {FORMAT}\n".encode()
 _FORMAT: Final = re.compile(rb"amqp10broker data folder, format ([1-9]\d{0,8})\n")
 
@@ -32,7 +41,8 @@ _FORMAT_NAME: Final = "format"
 _FORMAT_NEW: Final = "format.new"
 _LOCK_NAME: Final = "lock"
 _FOLDERS: Final = ("journal", "catalog", "streams")
-_OURS: Final = frozenset({_FORMAT_NAME, _FORMAT_NEW, _LOCK_NAME, *_FOLDERS})
+_INVENTORIES: Final = (inventory.NAME, inventory.NAME + ASIDE)
+_OURS: Final = frozenset({_FORMAT_NAME, _FORMAT_NEW, _LOCK_NAME, *_INVENTORIES, *_FOLDERS})
 
 _LOCK_BYTES_MAX: Final = 200
 
@@ -45,16 +55,22 @@ class DataFolder:
         journal: folder of the journal's files.
         catalog: folder of the catalog's log.
         streams: folder of the streams' folders.
+        format: which it has.
+        inventory: which files there must be.
     """
 
-    def __init__(self, disk: Disk, path: str, lock: int | None) -> None:
+    def __init__(self, disk: Disk, path: str, lock: int | None, found: int, inventory: Inventory) -> None:
         """Name the parts; use `open_data_folder`.
 
         Args:
             disk: where it is.
             path: the folder.
             lock: the descriptor of the lock file, None if there is nothing to hold.
+            found: its format.
+            inventory: of its files; has no file and no entries if the folder is only read and has format 1.
         """
+        self.format = found
+        self.inventory = inventory
         self.path = path
         self.journal = os.path.join(path, "journal")
         self.catalog = os.path.join(path, "catalog")
@@ -72,22 +88,25 @@ class DataFolder:
             return self._disk.free_bytes(self.path)
 
     def close(self) -> None:
-        """Let another process have the folder; twice is fine."""
+        """Let another process have the folder; twice is fine. What was not synced may get lost."""
+        self.inventory.let_go()
         if self._lock is not None:
             self._disk.close(self._lock)
             self._lock = None
 
 
-def open_data_folder(disk: Disk, path: str, holder: str) -> DataFolder:
+def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: bool = False) -> DataFolder:
     """Take a data folder for this process; make it, if there is none.
 
     Args:
         disk: where it is.
         path: the folder; those above it must be there.
         holder: who we are, for others who want it too: "process 123".
+        without_inventory: begin an empty inventory if the folder has lost its own.
 
     Raises:
         FolderInUse: another process has it.
+        DamagedFile: its format or inventory is missing, or damaged.
         StorageError: it cannot be made or opened, is something else, or has a newer format.
     """
     with _told(path, "the data folder cannot be used"):
@@ -95,18 +114,33 @@ def open_data_folder(disk: Disk, path: str, holder: str) -> DataFolder:
         _check_contents(disk, path)
         lock = _take_lock(disk, path, holder)
         assert lock is not None
+        files: Inventory | None = None
         try:
-            _check_format(disk, path, make=True)
+            found = _found_format(disk, path)
+            lost = found == FORMAT and without_inventory and not inventory.is_there(disk, path)
+            if found == FORMAT and not lost:
+                _check_inventory(disk, path)
+            # Durable before the format that says that it is there.
+            files = open_inventory(disk, path, make=lost or found != FORMAT)
+            if found != FORMAT:
+                _write_format(disk, path)
             for name in _FOLDERS:
                 _make_folder(disk, os.path.join(path, name))
+            return DataFolder(disk, path, lock, found or FORMAT, files)
         except BaseException:
+            if files is not None:
+                files.let_go()
             disk.close(lock)
             raise
-    return DataFolder(disk, path, lock)
 
 
-def inspect_data_folder(disk: Disk, path: str) -> DataFolder:
+def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = False) -> DataFolder:
     """Take a data folder to read it; nothing in it is changed, and it need not be writable.
+
+    Args:
+        disk: where it is.
+        path: the folder.
+        without_inventory: it may have lost its inventory.
 
     Raises:
         FolderInUse: a broker has it, so that its files change while they are read.
@@ -118,25 +152,18 @@ def inspect_data_folder(disk: Disk, path: str) -> DataFolder:
         _check_contents(disk, path)
         lock = _take_lock(disk, path, None)
         try:
-            _check_format(disk, path, make=False)
+            found = _found_format(disk, path)
+            if found is None:
+                raise StorageError(path, "is no data folder", "give the one that serve --data-dir has")
+            files = Inventory(disk, path)
+            if found == FORMAT and (not without_inventory or inventory.is_there(disk, path)):
+                _check_inventory(disk, path)
+                files.read()
         except BaseException:
             if lock is not None:
                 disk.close(lock)
             raise
-    return DataFolder(disk, path, lock)
-
-
-def sync_folder(disk: Disk, path: str) -> None:
-    """Make the names in a folder durable.
-
-    Raises:
-        OSError: they may not be.
-    """
-    fd = disk.open_folder(path)
-    try:
-        disk.sync(fd)
-    finally:
-        disk.close(fd)
+    return DataFolder(disk, path, lock, found, files)
 
 
 def _make_folder(disk: Disk, path: str) -> None:
@@ -162,6 +189,14 @@ def _check_contents(disk: Disk, path: str) -> None:
             path,
             f"is no data folder, and there is something in it ({foreign[0]!r})",
             "give an empty folder, or one that is not there yet",
+        )
+    parts = [name for name in names if name in _FOLDERS]
+    if parts:
+        raise DamagedFile(
+            os.path.join(path, _FORMAT_NAME),
+            f"the file is missing, and there is {parts[0]!r}, which is made after it",
+            "nothing was changed; bring it back, or restore the data folder from a copy; if all "
+            f"else is known to be there, write it: {_FORMAT_LINE.decode().strip()}",
         )
 
 
@@ -202,13 +237,20 @@ def _sign(disk: Disk, fd: int, holder: str) -> None:
         pass
 
 
-def _check_format(disk: Disk, path: str, *, make: bool) -> None:
+def _check_inventory(disk: Disk, path: str) -> None:
+    if not inventory.is_there(disk, path):
+        raise DamagedFile(
+            os.path.join(path, inventory.NAME),
+            "the file is missing, which says what files there must be",
+            f"nothing was changed; {BRING_BACK}",
+        )
+
+
+def _found_format(disk: Disk, path: str) -> int | None:
+    """The format that a folder says it has; None if it says nothing, and has no part of ours."""
     name = os.path.join(path, _FORMAT_NAME)
     if _FORMAT_NAME not in disk.list_folder(path):
-        if not make:
-            raise StorageError(path, "is no data folder", "give the one that serve --data-dir has")
-        _write_format(disk, path)
-        return
+        return None
     fd = disk.open(name)
     try:
         text = disk.read(fd, 0, 2 * len(_FORMAT_LINE))
@@ -227,6 +269,7 @@ def _check_format(disk: Disk, path: str, *, make: bool) -> None:
             f"has format {int(found[1])}, and this broker knows formats up to {FORMAT}",
             "start the newer version of the broker that made it, or give another folder",
         )
+    return int(found[1])
 
 
 def _write_format(disk: Disk, path: str) -> None:

@@ -5,12 +5,12 @@ everything collected to the system; when what `fds_to_sync` names has been synce
 tickets durable. Nothing is confirmed before. Nobody here waits or knows the time: `tasks/committer.py`
 does it in the right order.
 
-Three rules keep the files readable after a loss of power (`reader` relies on them):
+Three rules keep the files readable after a loss of power (`reader` and `sequence` rely on them):
 
 - One commit writes records to one file. The next file is made, header only, in the commit that fills the
   one before; records go there when both are durable.
-- A file is removed when everything appended before it was dropped is durable, and never before the
-  removal of the one before it is.
+- A file is removed when everything appended before it was dropped is durable, and then its entry in the
+  inventory, in this order. A new one has its entry, in the same commit, before anything in it counts.
 - Recovery syncs the last file and the folder before anything is appended: what a crashed broker wrote
   without syncing is then as good as confirmed.
 
@@ -27,13 +27,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqp10broker.errors import StorageError
-from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.folder import sync_folder
+from amqp10broker.errors import DiskFull, StorageError
+from amqp10broker.storage.disk import Disk, sync_folder
+from amqp10broker.storage.inventory import Part
 from amqp10broker.storage.logfile import LogFile, go_on
-from amqp10broker.storage.reader import FileReader, Torn
+from amqp10broker.storage.reader import FileReader, Known, Torn
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
-from amqp10broker.storage.sequence import file_name, list_files
+from amqp10broker.storage.sequence import JOURNAL, Survey, survey
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), or
@@ -64,12 +64,14 @@ class Journal:
         live_bytes: what the queues need of all files.
     """
 
-    def __init__(self, disk: Disk, folder: str, *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
+    def __init__(self, disk: Disk, folder: str, part: Part, *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
         """Name the journal; nothing is opened.
 
         Args:
             disk: where it is.
             folder: a folder of its own, which is there.
+            part: the folder's part of the inventory. Whoever syncs for the journal syncs the inventory
+                before `synced`, and then calls `remove_dropped`.
             file_bytes_max: see `FILE_BYTES_MAX`.
         """
         self.durable = 0
@@ -77,6 +79,7 @@ class Journal:
         self.live_bytes = 0
         self._disk = disk
         self._folder = folder
+        self._part = part
         self._folder_fd: int | None = None
         self._file_bytes_max = file_bytes_max
         self._ticket = 0
@@ -97,8 +100,9 @@ class Journal:
         self._points: deque[tuple[int, LogFile, int, LogFile | None, bool]] = deque()
         self._syncing = False
         self._folder_dirty = False
-        # Files to remove, and the ticket that must be durable first.
+        # Files to remove, and the ticket that must be durable first; then the change of the inventory.
         self._dropped: deque[tuple[int, LogFile]] = deque()
+        self._leaving: deque[tuple[int, LogFile]] = deque()
 
     # --- appending --------------------------------------------------------------------------------
 
@@ -139,13 +143,16 @@ class Journal:
         return self._current.collected_bytes + sum(file.collected_bytes for file in self._pending)
 
     def mark(self) -> None:
-        """Collect a marker, so that damage in what was synced last can be told from a torn tail.
+        """Have the inventory know how much is synced, so that damage in it, or its loss, can be told.
 
-        For quiet moments: otherwise the next record brings one.
+        For quiet moments; when it cannot be written, all is as well kept as before.
         """
-        assert self._filling is not None, "recover first"
-        if not self._pending:
-            self._filling.mark()
+        current = self._current
+        assert current is not None, "recover first"
+        try:
+            self._claim(current)
+        except StorageError:
+            return
 
     def write(self) -> int | None:
         """Write what is collected, as far as it belongs into one file.
@@ -174,7 +181,7 @@ class Journal:
             else:
                 self._folder_dirty = True
         made = following if following is not None and not following.synced else None
-        folder = self._folder_dirty and (made is not None or bool(self._dropped))
+        folder = self._folder_dirty and made is not None
         if current.written == current.synced and made is None and not folder:
             return None
         ticket = self._last_tickets[current.number] if self._pending else self._ticket
@@ -209,7 +216,7 @@ class Journal:
             if folder:
                 self._folder_dirty = False
         self.durable = max(self.durable, ticket)
-        self._remove_dropped()
+        self.remove_dropped()
 
     # --- reading ----------------------------------------------------------------------------------
 
@@ -296,7 +303,20 @@ class Journal:
         self._reading.pop(file, None)
         dropped.close()
         self._dropped.append((self._ticket if after is None else after, dropped))
-        self._remove_dropped()
+        self.remove_dropped()
+
+    def remove_dropped(self) -> None:
+        """Remove what was dropped, as far as what must be durable first is: after each sync."""
+        while self._dropped and self._dropped[0][0] <= self.durable:
+            _, file = self._dropped.popleft()
+            self._leaving.append((self._part.forget([_name(file)]), file))
+        while self._leaving and self._part.is_durable(self._leaving[0][0]):
+            try:
+                self._disk.unlink(self._leaving[0][1].path)
+            except OSError:
+                # Nothing is lost but room: it is tried again with the next sync, or by the next start.
+                return
+            self._leaving.popleft()
 
     # --- what there is ----------------------------------------------------------------------------
 
@@ -309,7 +329,7 @@ class Journal:
     @property
     def files(self) -> int:
         """How many files there are, those still to be removed included."""
-        return len(self._files) + len(self._dropped)
+        return len(self._files) + len(self._dropped) + len(self._leaving)
 
     # --- beginning and end ------------------------------------------------------------------------
 
@@ -324,25 +344,24 @@ class Journal:
             StorageError: a file cannot be read or cut.
         """
         assert self._current is None, "recover once"
-        numbers = list_files(self._disk, self._folder)
-        unused = self._unused_last(numbers)
+        found = survey(self._disk, self._folder, JOURNAL, self._part.known)
+        if found.missing:
+            raise found.missing[0]
         reader: FileReader | None = None
         records = 0
-        for number in numbers:
-            path = self._path(number)
-            last = number == numbers[-1]
-            reader = FileReader(self._disk, path, purpose=Purpose.JOURNAL, number=number, last=last)
-            self._live[number] = 0
+        for member in found.files:
+            reader = member.reader(self._disk, JOURNAL)
+            self._live[member.number] = 0
             yield from reader.batches()
             records += reader.records
-            if reader.header is not None and not last:
-                self._files[number] = LogFile(
-                    self._disk, path, reader.header, size=reader.end, synced=reader.end
+            if reader.header is not None and member is not found.files[-1]:
+                self._files[member.number] = LogFile(
+                    self._disk, member.path, reader.header, size=reader.end, synced=reader.end
                 )
-        self._begin(numbers[-1] if numbers else 1, unused, reader)
+        self._begin(found, reader)
         torn = None if reader is None else reader.torn
         torn_path = None if reader is None or torn is None else reader.path
-        self.found = Found(len(numbers), records, self.size_bytes, torn, torn_path)
+        self.found = Found(len(found.files), records, self.size_bytes, torn, torn_path)
 
     def close(self) -> None:
         """Close all descriptors; what is only collected is lost."""
@@ -355,7 +374,7 @@ class Journal:
     # --- parts ------------------------------------------------------------------------------------
 
     def _path(self, number: int) -> str:
-        return os.path.join(self._folder, file_name(number))
+        return os.path.join(self._folder, JOURNAL.name(number))
 
     def _roll(self, full: LogFile) -> LogFile:
         """Go on in a further file, which `write` will make."""
@@ -380,10 +399,15 @@ class Journal:
             and not current.collected_bytes
             and current.synced == current.written
         ):
+            following = self._pending[0]
+            self._claim(current, following)
             del self._last_tickets[current.number]
             self._keep_open(current)
             self._current = current = self._pending.popleft()
         return current
+
+    def _claim(self, *files: LogFile) -> None:
+        self._part.put({_name(file): Known(file.header.file_id, file.synced) for file in files})
 
     def _to_read(self, number: int) -> LogFile:
         file = self._files[number]
@@ -400,18 +424,6 @@ class Journal:
             _, oldest = self._reading.popitem(last=False)
             oldest.close()
 
-    def _remove_dropped(self) -> None:
-        while self._dropped and self._dropped[0][0] <= self.durable and not self._folder_dirty:
-            try:
-                self._disk.unlink(self._dropped[0][1].path)
-            except OSError:
-                # Nothing is lost but room: it is tried again with the next sync, and a start that finds
-                # the file finds nothing in it that lives.
-                return
-            self._dropped.popleft()
-            # The next one only when this is durable, or a loss of power might bring back this one alone.
-            self._folder_dirty = True
-
     def _folder_descriptor(self) -> int:
         if self._folder_fd is None:
             try:
@@ -422,24 +434,15 @@ class Journal:
                 ) from error
         return self._folder_fd
 
-    def _unused_last(self, numbers: list[int]) -> str | None:
-        """Take off a last file that no record was ever written to, so that the one before is the last."""
-        if len(numbers) < 2:
-            return None
-        path = self._path(numbers[-1])
-        reader = FileReader(self._disk, path, purpose=Purpose.JOURNAL, number=numbers[-1], last=True)
-        reader.close()
-        if reader.size > HEADER_BYTES:
-            return None
-        numbers.pop()
-        return path
-
-    def _begin(self, number: int, unused: str | None, last: FileReader | None) -> None:
+    def _begin(self, found: Survey, last: FileReader | None) -> None:
         """Make the files on the disk be what was read, durably, and go on in the last one."""
+        number = found.files[-1].number if found.files else 1
         path = self._path(number)
         try:
-            if unused is not None:
-                self._disk.unlink(unused)
+            for leftover in found.leftovers:
+                self._disk.unlink(leftover)
+            if found.unused is not None:
+                self._disk.unlink(found.unused)
             if last is not None and last.header is None:
                 self._disk.unlink(path)
             if last is not None and last.header is not None:
@@ -455,3 +458,13 @@ class Journal:
         self._files[number] = self._current = self._filling = current
         self._live.setdefault(number, 0)
         self._full_bytes = sum(file.end for file in self._files.values()) - current.end
+        try:
+            self._claim(*self._files.values())
+            self._part.sync()
+        except DiskFull:
+            # What is claimed is as true as before, and a broker must start on a full disk: that may free it.
+            return
+
+
+def _name(file: LogFile) -> str:
+    return os.path.basename(file.path)

@@ -18,8 +18,7 @@ from typing import Final
 from zlib import crc32
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFailed
-from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.folder import sync_folder
+from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.reader import FileReader, parse
 from amqp10broker.storage.record import (
     HEADER_BYTES,

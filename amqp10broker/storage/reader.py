@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 from zlib import crc32
 
 from amqp10broker.errors import DamagedFile, StorageError
@@ -32,8 +32,25 @@ from amqp10broker.storage.record import (
 )
 from amqp10broker.storage.tail import why_damaged
 
+BRING_BACK: Final = (
+    "bring the file back, or restore the data folder from a copy; or give up for good what is missing, with: "
+    "amqp10broker storage accept DIR"
+)
+"""What to do about a file, or an end of one, that is not there."""
+
 CHUNK_BYTES: Final = 1 << 20
 """Read at one time: a batch has so many bytes, or one record if that is longer."""
+
+
+class Known(NamedTuple):
+    """What is known of a file from elsewhere (`inventory`)."""
+
+    file_id: int
+    """Its header's."""
+    synced: int
+    """So many bytes of it, at least, are durable."""
+    gap: bool = False
+    """What stood before it in its sequence was given up (`accept`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +71,7 @@ class FileReader:
         end: where the last good record read so far ends, 0 without a header.
         torn: what stands behind `end`, known when all batches have been read.
         records: how many have been read, markers left out.
+        synced: so many bytes are known to have been durable: what is wrong before is damage, and no torn end.
     """
 
     def __init__(
@@ -64,6 +82,7 @@ class FileReader:
         purpose: int,
         number: int | None,
         last: bool,
+        known: Known | None = None,
         start: int = HEADER_BYTES,
     ) -> None:
         """Open a file and read its header.
@@ -74,10 +93,11 @@ class FileReader:
             purpose: what its header must say it is for.
             number: the number that its header must have; None for any.
             last: whether it is the last of its sequence, so that its tail may be torn.
+            known: which file it must be, if anybody knows.
             start: the offset of the record to begin with.
 
         Raises:
-            DamagedFile: its header is not right.
+            DamagedFile: its header is not right, or it is another file.
             StorageError: it cannot be read, or a newer version has written it.
         """
         self.path = path
@@ -85,6 +105,7 @@ class FileReader:
         self.end = 0
         self.torn: Torn | None = None
         self.records = 0
+        self.synced = 0 if known is None else known.synced
         self._disk = disk
         self._last = last
         self._fd: int | None = None
@@ -94,7 +115,7 @@ class FileReader:
             raise _unreadable(path, error) from error
         try:
             self.size = disk.size(self._fd)
-            self.header: Header | None = self._read_header(purpose, number)
+            self.header: Header | None = self._read_header(purpose, number, known)
         except OSError as error:
             self.close()
             raise _unreadable(path, error) from error
@@ -125,6 +146,14 @@ class FileReader:
                     yield found
                 if self.torn is not None:
                     break
+            if self.end < self.synced:
+                raise DamagedFile(
+                    self.path,
+                    f"the file ends here, and it was synced up to offset {self.synced}: "
+                    f"{self.synced - self.end} bytes are missing",
+                    f"nothing was changed; {BRING_BACK}",
+                    offset=self.end,
+                )
         except OSError as error:
             raise _unreadable(self.path, error) from error
         finally:
@@ -149,8 +178,11 @@ class FileReader:
     def _judge(self, header: Header) -> None:
         assert self._fd is not None
         rest = self._disk.read(self._fd, self.end, self.size - self.end)
-        if not self._last:
-            reason: str | None = "only the last file may end in a record that was not written whole"
+        reason: str | None
+        if self.end < self.synced:
+            reason = f"the file was synced up to offset {self.synced}"
+        elif not self._last:
+            reason = "only the last file may end in a record that was not written whole"
         else:
             reason = why_damaged(rest, self.end, header)
         if reason is not None:
@@ -158,17 +190,18 @@ class FileReader:
                 self.path,
                 f"the record is damaged ({reason})",
                 "nothing was changed; restore the data folder from a copy, or give up the rest of this "
-                f"file, {self.size - self.end} bytes, with: truncate -s {self.end} {self.path}",
+                f"file, {self.size - self.end} bytes, with: truncate -s {self.end} {self.path}, and then: "
+                "amqp10broker storage accept DIR",
                 offset=self.end,
             )
         self.torn = Torn(self.end, self.size - self.end)
 
-    def _read_header(self, purpose: int, number: int | None) -> Header | None:
+    def _read_header(self, purpose: int, number: int | None, known: Known | None) -> Header | None:
         assert self._fd is not None
         data = self._disk.read(self._fd, 0, HEADER_BYTES)
         header = decode_header(data) if len(data) == HEADER_BYTES else None
         if header is None:
-            if self._last and self.size <= HEADER_BYTES:
+            if known is None and self._last and self.size <= HEADER_BYTES:
                 # Made, and the power went before its first sync: no record was ever behind it.
                 self.torn = Torn(0, self.size)
                 return None
@@ -183,6 +216,8 @@ class FileReader:
             problem = f"the file is for purpose {header.purpose}, and one for {purpose} should be here"
         elif number is not None and header.number != number:
             problem = f"the file is number {header.number} by its header, and {number} by its name"
+        elif known is not None and header.file_id != known.file_id:
+            problem = "the file is another one than was here: its id in the header is not the one it had"
         else:
             return header
         raise DamagedFile(

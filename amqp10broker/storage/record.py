@@ -51,6 +51,7 @@ class Purpose(enum.IntEnum):
     CATALOG = 2
     STREAM = 3
     SNAPSHOT = 4
+    INVENTORY = 5
 
 
 class Record(NamedTuple):

@@ -1,48 +1,187 @@
-"""The names of numbered files in one folder, and that none is missing among them."""
+"""The numbered files of one folder: which there are, which are missing, and how each is to be read.
+
+Whoever starts and whoever only looks (`check`) asks the same questions here:
+
+- A file that the inventory names must be there.
+- One before all those is what was dropped and came back with a loss of power: it is not read, and goes.
+- One behind them was made and not written to, or not for long: it may be empty, and then it goes too.
+- In a *gapless* sequence, the journal, each number follows the one before, and the next file is made in the
+  commit that fills the one before, so that both may be unfinished. Of a stream the records tell.
+"""
 
 from __future__ import annotations
 
 import itertools
 import os.path
 import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.reader import BRING_BACK, FileReader, Known
+from amqp10broker.storage.record import HEADER_BYTES, Purpose
 
-_NAME: Final = re.compile(r"(\d{16})\.log")
-
-
-def file_name(number: int) -> str:
-    """The name of a file of a sequence."""
-    return f"{number:016}.log"
+_SUFFIX: Final = ".log"
 
 
-def list_files(disk: Disk, folder: str) -> list[int]:
-    """The numbers of a folder's files, in order.
+@dataclass(frozen=True, slots=True)
+class Naming:
+    """How the files of a sequence are named, and what for.
+
+    Attributes:
+        digits: of the number in the name.
+        purpose: in the header.
+        gapless: numbers follow each other.
+    """
+
+    digits: int
+    purpose: Purpose
+    gapless: bool
+
+    def name(self, number: int) -> str:
+        """The name of a file."""
+        return f"{number:0{self.digits}}{_SUFFIX}"
+
+    def number(self, name: str) -> int | None:
+        """The number in a name; None if it is none of ours."""
+        found = re.fullmatch(rf"(\d{{{self.digits}}})\{_SUFFIX}", name)
+        return None if found is None else int(found[1])
+
+
+JOURNAL: Final = Naming(16, Purpose.JOURNAL, gapless=True)
+STREAM: Final = Naming(20, Purpose.STREAM, gapless=False)
+"""Numbered by the offset of the first message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One file of a sequence.
+
+    Attributes:
+        number: its.
+        path: its.
+        last: its end may be torn.
+        known: what the inventory says of it.
+    """
+
+    number: int
+    path: str
+    last: bool
+    known: Known | None
+
+    @property
+    def gap(self) -> bool:
+        """What stood before it was given up."""
+        return self.known is not None and self.known.gap
+
+    def reader(self, disk: Disk, naming: Naming) -> FileReader:
+        """Open it to be read.
+
+        Raises:
+            DamagedFile: its header is not right, or it is another file than it was.
+            StorageError: it cannot be read, or a newer version has written it.
+        """
+        return FileReader(
+            disk, self.path, purpose=naming.purpose, number=self.number, last=self.last, known=self.known
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What is in a folder.
+
+    Attributes:
+        files: to be read, the oldest first.
+        missing: what must be there and is not, as a fault each.
+        leftovers: files that were dropped, and that go.
+        unused: a last file that nothing was written to, and that goes.
+    """
+
+    files: Sequence[Member]
+    missing: Sequence[DamagedFile]
+    leftovers: Sequence[str]
+    unused: str | None
+
+
+def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) -> Survey:
+    """Look at the names in a folder, and at the last file.
+
+    Args:
+        disk: where it is.
+        folder: none at all counts as an empty one.
+        naming: of its files.
+        known: files that must be there, by name.
 
     Raises:
-        DamagedFile: one in the middle is missing.
         StorageError: there is something else in the folder, or it cannot be read.
     """
+    there = _numbers(disk, folder, naming)
+    must = {number: each for name, each in known.items() if (number := naming.number(name)) is not None}
+    first = min(must, default=0)
+    numbers = [number for number in there if number >= first]
+    missing = set(must).difference(there)
+    if naming.gapless:
+        missing.update(
+            before + 1
+            for before, after in itertools.pairwise(numbers)
+            if after != before + 1 and not (after in must and must[after].gap)
+        )
+    unused = None
+    may_be_torn = set(numbers[-1:])
+    if numbers and numbers[-1] not in must:
+        path = os.path.join(folder, naming.name(numbers[-1]))
+        if _is_unused(disk, path, naming, numbers):
+            unused = path
+            numbers.pop()
+            # Of a stream, all before is durable when a file is made.
+            may_be_torn = set(numbers[-1:]) if naming.gapless else set()
+    return Survey(
+        [
+            Member(number, os.path.join(folder, naming.name(number)), number in may_be_torn, must.get(number))
+            for number in numbers
+        ],
+        [
+            DamagedFile(
+                os.path.join(folder, naming.name(number)),
+                "the file is missing",
+                f"nothing was changed; {BRING_BACK}",
+            )
+            for number in sorted(missing)
+        ],
+        [os.path.join(folder, naming.name(number)) for number in there if number < first],
+        unused,
+    )
+
+
+def _numbers(disk: Disk, folder: str, naming: Naming) -> list[int]:
     try:
-        names = disk.list_folder(folder)
+        names = disk.list_folder(folder) if disk.is_folder(folder) else []
     except OSError as error:
-        raise StorageError(folder, f"cannot be read: {error.strerror}", "check that it is there") from error
-    numbers: list[int] = []
+        raise StorageError(
+            folder, f"cannot be read: {error.strerror}", "check whose the folder is"
+        ) from error
+    numbers = []
     for name in names:
-        found = _NAME.fullmatch(name)
-        if found is not None:
-            numbers.append(int(found[1]))
+        number = naming.number(name)
+        if number is not None:
+            numbers.append(number)
         elif not name.startswith("."):
             raise StorageError(
                 os.path.join(folder, name), "does not belong here", "move it out of the data folder"
             )
-    for before, after in itertools.pairwise(numbers):
-        if after != before + 1:
-            raise DamagedFile(
-                os.path.join(folder, file_name(before + 1)),
-                f"the file is missing, and {file_name(after)} is there",
-                "bring it back, or restore the data folder from a copy",
-            )
     return numbers
+
+
+def _is_unused(disk: Disk, path: str, naming: Naming, numbers: Sequence[int]) -> bool:
+    """Whether the last file was made, and then the power went before anything was in it."""
+    try:
+        reader = FileReader(disk, path, purpose=naming.purpose, number=numbers[-1], last=True)
+    except StorageError:
+        return False  # whoever reads it hears so
+    reader.close()
+    if not naming.gapless:
+        return reader.header is None
+    # The only file of the journal is gone on with, or made anew.
+    return len(numbers) > 1 and reader.size <= HEADER_BYTES

@@ -1,30 +1,34 @@
 """Segments of a stream as files in a folder of its own.
 
 A segment's file is named after its first offset, which is also its number. Files come and go in order, and
-each change of names is durable before the next: so after a loss of power there is a sequence without a gap,
-and a gap is damage. A stream that is deleted has its folder renamed first, which is one step; what is
-left of such a folder is removed by the next start (`remove_leftovers`).
+have entries in the inventory from when they are durable to when they are removed: so whichever is missing
+is told, and what comes back after a loss of power goes again. The records tell of each offset which comes
+next.
+
+A stream that is deleted loses its entries, and then its folder is renamed, which is one step; what is left
+of such a folder is removed by the next start (`remove_leftovers`).
 """
 
 from __future__ import annotations
 
 import os.path
-import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
-from amqp10broker.storage.disk import Disk
-from amqp10broker.storage.folder import sync_folder
+from amqp10broker.storage.disk import Disk, sync_folder
+from amqp10broker.storage.inventory import Inventory, Part
 from amqp10broker.storage.logfile import FULL, LogFile, go_on
-from amqp10broker.storage.reader import FileReader
+from amqp10broker.storage.reader import BRING_BACK, FileReader, Known
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
+from amqp10broker.storage.sequence import STREAM, survey
 from amqp10broker.storage.stream_log import CHUNK, Entry
 
 OPEN_MAX: Final = 8
 """Files of a stream that stay open beside the one that is written to."""
 
-_NAME: Final = re.compile(r"(\d{20})\.log")
+FOLDER: Final = "streams"
+"""Of all streams, in the data folder."""
 _DELETED: Final = ".deleted"
 
 
@@ -38,13 +42,19 @@ def folder_of(streams: str, number: int) -> str:
     return os.path.join(streams, str(number))
 
 
-def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int]) -> list[str]:
+def part_of(inventory: Inventory, number: int) -> Part:
+    """What the inventory says of a stream's folder."""
+    return inventory.part(f"{FOLDER}/{number}")
+
+
+def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int], inventory: Inventory) -> list[str]:
     """Remove the folders of streams that are not there any more.
 
     Args:
         disk: where they are.
         streams: folder of all streams.
         numbers: of the streams that are.
+        inventory: has no entries of others when this returns.
 
     Returns:
         The names of what was removed.
@@ -54,6 +64,12 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int]) -> list[s
     """
     there = {str(number) for number in numbers}
     gone = []
+    entries = [name for name in inventory.parts(FOLDER) if os.path.basename(name) not in there]
+    for name in entries:
+        part = inventory.part(name)
+        part.forget(list(part.known))
+    if entries:
+        inventory.sync()
     try:
         for name in disk.list_folder(streams):
             if name not in there and name.removesuffix(_DELETED).isdecimal():
@@ -67,21 +83,25 @@ def remove_leftovers(disk: Disk, streams: str, numbers: Iterable[int]) -> list[s
 class FileShelf:
     """A `stream_log.Shelf` on disk."""
 
-    def __init__(self, disk: Disk, streams: str, number: int) -> None:
+    def __init__(self, disk: Disk, streams: str, number: int, part: Part) -> None:
         """Name the folder; nothing is read or made before it is asked for.
 
         Args:
             disk: where it is.
             streams: folder of all streams, which is there.
             number: the stream's, 1 to 2**32 - 1.
+            part: of the inventory (`part_of`). Whoever syncs for the stream syncs the inventory as well.
         """
         self._disk = disk
         self._streams = streams
+        self._part = part
         self._number = number
         self._folder = folder_of(streams, number)
         self._files: dict[int, LogFile] = {}
         self._open: dict[int, None] = {}
         self._newest: LogFile | None = None
+        # Segments that were dropped, and whose removal is still to be written down.
+        self._leaving: list[int] = []
 
     # --- the start --------------------------------------------------------------------------------
 
@@ -92,84 +112,40 @@ class FileShelf:
             DamagedFile: a file is missing, or is not what was written.
             StorageError: a file cannot be read, or is not ours.
         """
-        firsts = self._firsts()
-        # When a segment is made, all before it is durable: nothing but the last one's end can be torn,
-        # also when the last one is not there after all.
-        torn = firsts[-1] if firsts else None
-        if firsts and self._is_empty(firsts[-1]):
-            self._unlink(firsts.pop())
-        following = firsts[0] if firsts else 0
-        for first in firsts:
-            if first != following:
-                raise DamagedFile(
-                    self._path(first),
-                    f"messages {following} to {first - 1} of the stream should be before this file, "
-                    "and are not there",
-                    "restore the data folder from a copy, or move the older files of this stream away to "
-                    "lose what is in them",
-                )
-            following = yield from self._recover_file(first, newest=first == firsts[-1], last=first == torn)
+        found = survey(self._disk, self._folder, STREAM, self._part.known)
+        if found.missing:
+            raise found.missing[0]
+        for path in (*found.leftovers, *([found.unused] if found.unused else [])):
+            self._remove(path)
+        segments = Segments(self._number)
+        reader: FileReader | None = None
+        for member in found.files:
+            reader = member.reader(self._disk, STREAM)
+            yield member.number, HEADER_BYTES, ()
+            for entries in segments.read(reader, gap=member.gap):
+                yield member.number, reader.end, entries
+            assert reader.header is not None
+            file = LogFile(self._disk, reader.path, reader.header, size=reader.end, synced=reader.end)
+            self._files[member.number] = file
+        if reader is not None:
+            self._newest = self._files[found.files[-1].number] = go_on(self._disk, reader)
+            self._claim_all()
 
-    def _firsts(self) -> list[int]:
+    def _claim_all(self) -> None:
+        """Whatever was found is there from now on."""
+        files = {_name(file): _known(file) for file in self._files.values()}
+        if files == self._part.known:
+            return
         try:
-            if not self._disk.is_folder(self._folder):
-                return []
-            names = self._disk.list_folder(self._folder)
+            # A broker that was killed may not have come to that.
+            sync_folder(self._disk, self._streams)
+            sync_folder(self._disk, self._folder)
         except OSError as error:
-            raise _failed(self._folder, "cannot be read", error) from error
-        firsts = []
-        for name in names:
-            found = _NAME.fullmatch(name)
-            if found is None:
-                raise StorageError(
-                    os.path.join(self._folder, name), "is no file of a stream", "move it away from here"
-                )
-            firsts.append(int(found[1]))
-        return firsts
-
-    def _is_empty(self, first: int) -> bool:
-        """Whether the last file was made, and the power went before anything was in it."""
-        reader = FileReader(self._disk, self._path(first), purpose=Purpose.STREAM, number=first, last=True)
-        reader.close()
-        return reader.header is None
-
-    def _recover_file(
-        self, first: int, *, newest: bool, last: bool
-    ) -> Generator[tuple[int, int, Sequence[Entry]], None, int]:
-        """One file's records; the offset behind its last message is what comes out in the end."""
-        reader = FileReader(self._disk, self._path(first), purpose=Purpose.STREAM, number=first, last=last)
-        following = first
-        assert reader.header is not None
-        yield first, HEADER_BYTES, ()
-        for records in reader.batches():
-            entries = [self._entry(record) for record in records]
-            for entry in entries:
-                if entry.first != following:
-                    raise DamagedFile(
-                        reader.path,
-                        f"message {following} should come next, and it is {entry.first}",
-                        "restore the data folder from a copy",
-                        offset=entry.position,
-                    )
-                following = entry.first + int.from_bytes(entry.payload[8:12], "big")
-            yield first, reader.end, entries
-        if newest:
-            self._newest = self._files[first] = go_on(self._disk, reader)
-        else:
-            self._files[first] = LogFile(
-                self._disk, reader.path, reader.header, size=reader.end, synced=reader.end
-            )
-        return following
-
-    def _entry(self, record: Record) -> Entry:
-        if record.kind != CHUNK or record.group != self._number:
-            raise DamagedFile(
-                self._path(record.file),
-                f"a record of kind {record.kind} of stream {record.group} does not belong here",
-                "restore the data folder from a copy",
-                offset=record.offset,
-            )
-        return Entry(record.offset, record.length, record.index, record.payload)
+            raise _failed(self._folder, "cannot be synced", error) from error
+        try:
+            self._part.put(files)
+        except DiskFull:
+            return  # what is claimed is as true as before
 
     # --- writing ----------------------------------------------------------------------------------
 
@@ -185,6 +161,8 @@ class FileShelf:
                 # An attempt for which there was no room.
                 self._disk.unlink(path)
             file.make_durable()
+            full = {} if self._newest is None else {_name(self._newest): _known(self._newest)}
+            self._part.put({**full, _name(file): _known(file)})
         except OSError as error:
             raise _failed(self._folder, "cannot be made", error) from error
         except StorageError:
@@ -204,7 +182,10 @@ class FileShelf:
     def mark(self) -> None:
         """See `Shelf.mark`."""
         if self._newest is not None:
-            self._newest.mark()
+            try:
+                self._part.put({_name(self._newest): _known(self._newest)})
+            except StorageError:
+                return  # all is as well kept as before
 
     def write(self) -> None:
         """See `Shelf.write`."""
@@ -248,40 +229,41 @@ class FileShelf:
 
     def drop(self, segment: int) -> None:
         """See `Shelf.drop`."""
-        self._unlink(segment)
         self._files.pop(segment).close()
         self._open.pop(segment, None)
-
-    def _unlink(self, segment: int) -> None:
+        self._leaving.append(segment)
+        self._part.forget([STREAM.name(segment)])
         try:
-            self._disk.unlink(self._path(segment))
-            # Before the next one goes: names may come back after a loss of power, but none in the middle.
-            sync_folder(self._disk, self._folder)
+            self._part.sync()
+        except DiskFull:
+            return  # nothing waits for it: it goes with the next one, or at the next start
+        for each in self._leaving:
+            self._remove(self._path(each))
+        self._leaving.clear()
+
+    def _remove(self, path: str) -> None:
+        try:
+            self._disk.unlink(path)
         except OSError as error:
             # Not `DiskFull`, whatever the system says: nothing waits here to be tried again.
-            raise _fault(self._path(segment), "cannot be removed", error) from error
+            raise _fault(path, "cannot be removed", error) from error
 
     def close(self) -> None:
         """See `Shelf.close`."""
-        if self._newest is not None and self._newest.is_open:
-            self._mark_the_end(self._newest)
+        self.mark()
         for file in self._files.values():
             file.close()
-
-    def _mark_the_end(self, file: LogFile) -> None:
-        """At an orderly end a marker guards the last commit; without it, it is as well kept as before."""
-        try:
-            if not file.collected_bytes:
-                file.mark()
-                file.write()
-        except StorageError:
-            return
 
     def delete(self) -> None:
         """See `Shelf.delete`."""
         for file in self._files.values():
             file.close()
         self._files.clear()
+        self._part.forget(list(self._part.known))
+        try:
+            self._part.sync()
+        except DiskFull:
+            return  # the next start removes what is there
         try:
             if self._disk.is_folder(self._folder):
                 gone = self._folder + _DELETED
@@ -292,7 +274,73 @@ class FileShelf:
             raise _failed(self._folder, "cannot be removed", error) from error
 
     def _path(self, first: int) -> str:
-        return os.path.join(self._folder, f"{first:020}.log")
+        return os.path.join(self._folder, STREAM.name(first))
+
+
+class Segments:
+    """Reads the segments of one stream one after the other, and whether each goes on where the last ended.
+
+    Attributes:
+        following: offset of the next message; None before the first.
+    """
+
+    def __init__(self, number: int) -> None:
+        """Begin; `number` is the stream's."""
+        self.following: int | None = None
+        self._number = number
+
+    def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[Entry]]:
+        """The records of the next file.
+
+        Args:
+            reader: of the file.
+            gap: messages before it were given up.
+
+        Raises:
+            DamagedFile: one is not what was written, or messages are missing.
+            StorageError: the file cannot be read.
+        """
+        assert reader.header is not None
+        first = reader.header.number
+        if self.following is not None and first != self.following and not (gap and first > self.following):
+            reader.close()
+            raise DamagedFile(
+                reader.path,
+                f"messages {self.following} to {first - 1} of the stream should be before this file, "
+                "and are not there",
+                f"nothing was changed; {BRING_BACK}",
+            )
+        self.following = first
+        for records in reader.batches():
+            entries = [self._entry(reader.path, record) for record in records]
+            for entry in entries:
+                if entry.first != self.following:
+                    raise DamagedFile(
+                        reader.path,
+                        f"message {self.following} should come next, and it is {entry.first}",
+                        "restore the data folder from a copy",
+                        offset=entry.position,
+                    )
+                self.following = entry.first + int.from_bytes(entry.payload[8:12], "big")
+            yield entries
+
+    def _entry(self, path: str, record: Record) -> Entry:
+        if record.kind != CHUNK or record.group != self._number:
+            raise DamagedFile(
+                path,
+                f"a record of kind {record.kind} of stream {record.group} does not belong here",
+                "restore the data folder from a copy",
+                offset=record.offset,
+            )
+        return Entry(record.offset, record.length, record.index, record.payload)
+
+
+def _name(file: LogFile) -> str:
+    return os.path.basename(file.path)
+
+
+def _known(file: LogFile) -> Known:
+    return Known(file.header.file_id, file.synced)
 
 
 def _remove_folder(disk: Disk, path: str) -> None:

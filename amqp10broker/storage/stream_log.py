@@ -89,7 +89,7 @@ class Shelf(Protocol):
         """Put a record at the end of the newest segment, not yet written; gives position and length."""
 
     def mark(self) -> None:
-        """Append what tells a later reader that all before is durable, as it is now."""
+        """Have it known, durably before long, how much is durable."""
 
     def write(self) -> None:
         """Write what was appended.
@@ -214,7 +214,7 @@ class StreamLog:
         self._firsts.append(first)
 
     def mark(self) -> None:
-        """Append a marker, which guards the last commit (`storage.tail`); everything must be committed."""
+        """Have it known how much is durable, so that damage in the last commit, or its loss, can be told."""
         self._shelf.mark()
 
     def write(self) -> int:

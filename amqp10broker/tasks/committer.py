@@ -20,7 +20,7 @@ _log = Log("amqp10broker.storage")
 
 FULL_RETRY_S: Final = 1.0
 MARK_AFTER_S: Final = 1.0
-"""After so long without a commit a marker is written, which guards the last one (`storage.tail`)."""
+"""After so long without a commit the inventory is told how much is synced, which guards the last one."""
 
 
 class AlsoSynced(Protocol):
@@ -52,6 +52,7 @@ class Committer:
         *,
         also: Sequence[AlsoSynced] = (),
         on_full: Callable[[bool], None] = lambda full: None,
+        on_quiet: Callable[[], None] = lambda: None,
         on_failed: Callable[[StorageFailed], None] = lambda error: None,
     ) -> None:
         """Commit a journal, once `run` runs.
@@ -61,6 +62,7 @@ class Committer:
             sync: makes files durable, or raises `StorageFailed`: `Syncer.sync`.
             also: other files; they are written by their owners, who then call `wake`.
             on_full: called with True when the disk is full, and with False when it takes writes again.
+            on_quiet: called when there is time to have the inventory know how much of other files is synced.
             on_failed: called once before `run` raises, so that publishers can be told.
         """
         self.journal = journal
@@ -73,11 +75,12 @@ class Committer:
         self._sync = sync
         self._also = also
         self._on_full = on_full
+        self._on_quiet = on_quiet
         self._on_failed = on_failed
         self._lot = trio.lowlevel.ParkingLot()
         self._wanted = False
         self._stopping = False
-        # A commit since the last marker.
+        # A commit since the inventory was told last.
         self._unmarked = False
         self._waiting: list[tuple[int, Callable[[], None]]] = []
         self._events: set[trio.Event] = set()
@@ -208,7 +211,8 @@ class Committer:
             each.synced()
         if ticket is not None:
             self.journal.synced(ticket)
-            self._unmarked = True
+        self.journal.remove_dropped()
+        self._unmarked = True
 
     def _tell(self) -> None:
         durable = self.journal.durable
@@ -220,10 +224,11 @@ class Committer:
                 callback()
 
     async def _rest(self) -> None:
-        """Until `wake`, or until it is time for a marker."""
+        """Until `wake`, or until it is time to tell the inventory."""
         if self._stopping or (self._unmarked and not await self._parked_for(MARK_AFTER_S)):
             self.journal.mark()
-            # Syncing the marker itself needs no marker after it.
+            self._on_quiet()
+            # Of the inventory itself nobody keeps an inventory.
             await self._commit()
             self._unmarked = False
         elif not self._wanted:

@@ -17,6 +17,7 @@ from amqp10broker.catalog.changes import Changes, Conceal, Key
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import RefusedError
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
+from amqp10broker.storage.check import missing_files
 from amqp10broker.storage.disk import Disk, OsDisk
 from amqp10broker.storage.folder import DataFolder, open_data_folder
 from amqp10broker.tasks.log import Log
@@ -54,7 +55,13 @@ class Data:
         self.folder: DataFolder = open_data_folder(disk, path, f"process {os.getpid()}")
         try:
             started = perf_counter()
-            self.catalog_log: CatalogLog = open_catalog_log(disk, self.folder, lambda: self.when_written())
+            for fault in missing_files(disk, self.folder):
+                raise fault
+            part = self.folder.inventory.part("catalog")
+            self.folder.inventory.when_written = lambda: self.when_written()
+            self.catalog_log: CatalogLog = open_catalog_log(
+                disk, self.folder, part, lambda: self.when_written()
+            )
         except BaseException:
             self.folder.close()
             raise
@@ -130,7 +137,11 @@ class Data:
             except RefusedError as error:
                 # Some numbers are never used then.
                 _log.warning("queue numbers not given back", reason=error.description)
-            self.catalog_log.close()
+            try:
+                self.catalog_log.close()
+                self.catalog_log.mark()
+            finally:
+                self.folder.inventory.close()
         finally:
             self.folder.close()
 

@@ -27,7 +27,7 @@ from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.journal import FILE_BYTES_MAX, Journal
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.scratch import Scratch
-from amqp10broker.storage.stream_files import FileShelf, remove_leftovers
+from amqp10broker.storage.stream_files import FileShelf, part_of, remove_leftovers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.committer import Committer
 from amqp10broker.tasks.data import Data
@@ -126,7 +126,7 @@ class Keeping:
 
     def stream(self, number: int) -> FileShelf:
         """The files of a stream, new or of before."""
-        return FileShelf(self._disk, self._folder.streams, number)
+        return FileShelf(self._disk, self._folder.streams, number, part_of(self._folder.inventory, number))
 
     @property
     def sync_stream(self) -> Sync:
@@ -142,7 +142,7 @@ class Keeping:
         Raises:
             StorageError: something could not be removed.
         """
-        for name in remove_leftovers(self._disk, self._folder.streams, numbers):
+        for name in remove_leftovers(self._disk, self._folder.streams, numbers, self._folder.inventory):
             _log.info("files of a deleted stream removed", folder=name)
 
     def failed(self, error: BrokerError) -> None:
@@ -323,10 +323,14 @@ async def opened_keeping(
         yield None
         return
     async with open_syncer(delay_ms=sync_delay_ms) as helper:
-        journal = Journal(data.disk, data.folder.journal, file_bytes_max=FILE_BYTES_MAX)
+        inventory = data.folder.inventory
+        part = inventory.part("journal")
+        journal = Journal(data.disk, data.folder.journal, part, file_bytes_max=FILE_BYTES_MAX)
         streams = StreamSyncs()
-        also = (data.catalog_log, streams)
-        committer = Committer(journal, helper.sync, also=also, on_full=on_full)
+        also = (data.catalog_log, streams, inventory)
+        committer = Committer(
+            journal, helper.sync, also=also, on_full=on_full, on_quiet=data.catalog_log.mark
+        )
         streams.wake = committer.wake
         keeping = Keeping(data.disk, data.folder, journal, committer, streams, on_failed)
         data.when_written = committer.wake

@@ -112,7 +112,7 @@ class RunningStream(LetterBox):
         self._unwritten = False
         self._retry_at = 0.0
         self._marked = 0
-        # When a marker is due; infinite if the last commit has one, or there was none.
+        # When the inventory is to be told of the last commit; infinite if it was, or there was none.
         self._mark_at = math.inf
 
     @property
@@ -289,12 +289,11 @@ class RunningStream(LetterBox):
             self.queue.commit(now_ms)
 
     def _mark_if_quiet(self) -> None:
-        """After a while without a commit a marker is written, which guards the last one."""
+        """After a while without a commit the inventory is told how much is synced; it guards the last one."""
         if trio.current_time() >= self._mark_at:
             self._mark_at = math.inf
             if self._writing is None and not self._unwritten and not self.queue.waiting:
                 self._store.mark()
-                self._unwritten = True
 
     async def _sync_forever(self) -> None:
         while True:

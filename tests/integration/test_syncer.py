@@ -150,11 +150,11 @@ async def test_a_delay_is_added_for_benchmarks(tmp_path: Path) -> None:
 async def test_a_journal_on_a_real_disk_is_committed_and_comes_back(tmp_path: Path) -> None:
     disk = OsDisk()
     folder = open_data_folder(disk, str(tmp_path / "data"), "a test")
-    journal = Journal(disk, folder.journal, file_bytes_max=20_000)
+    journal = Journal(disk, folder.journal, folder.inventory.part("journal"), file_bytes_max=20_000)
     assert list(journal.recover()) == []
     with trio.fail_after(60):
         async with open_syncer() as syncer, trio.open_nursery() as nursery:
-            committer = Committer(journal, syncer.sync)
+            committer = Committer(journal, syncer.sync, also=[folder.inventory])
             nursery.start_soon(committer.run)
             for batch in range(20):
                 for number in range(50):
@@ -164,7 +164,7 @@ async def test_a_journal_on_a_real_disk_is_committed_and_comes_back(tmp_path: Pa
     journal.close()
     folder.close()
     folder = open_data_folder(disk, str(tmp_path / "data"), "a test")
-    journal = Journal(disk, folder.journal, file_bytes_max=20_000)
+    journal = Journal(disk, folder.journal, folder.inventory.part("journal"), file_bytes_max=20_000)
     found = [record.index for batch in journal.recover() for record in batch]
     assert found == list(range(1000))
     assert journal.files > 5

@@ -13,9 +13,10 @@ from itertools import pairwise
 import pytest
 
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
-from amqp10broker.storage.stream_files import FileShelf, folder_of
+from amqp10broker.storage.stream_files import folder_of
 from amqp10broker.storage.stream_log import StreamLog
 from tests.support.disks import PowerLoss, SimDisk
+from tests.support.inventories import ShelfAlone
 
 STREAMS = "/streams"
 SEEDS = 1500
@@ -47,7 +48,7 @@ class Scenario:
         self.now_ms = 1000
 
     def opened(self) -> StreamLog:
-        log = StreamLog(FileShelf(self.disk, STREAMS, 1))
+        log = StreamLog(ShelfAlone(self.disk, STREAMS, 1))
         for _ in log.recover():
             pass
         log.segment_bytes = 400
@@ -110,7 +111,7 @@ def check(log: StreamLog, one: Scenario) -> None:
 
 
 def opened_after(disk: SimDisk) -> StreamLog:
-    log = StreamLog(FileShelf(disk, STREAMS, 1))
+    log = StreamLog(ShelfAlone(disk, STREAMS, 1))
     for _ in log.recover():
         pass
     log.segment_bytes = 400

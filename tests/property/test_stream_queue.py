@@ -40,10 +40,10 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import StreamQueue
-from amqp10broker.storage.stream_files import FileShelf
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.disks import SimDisk
+from tests.support.inventories import ShelfAlone
 from tests.support.streams import Bench
 
 VALUES = ("eu", "us", None)
@@ -421,7 +421,7 @@ class StreamOnDiskMachine(StreamMachine):
     def shelf(self) -> Shelf:
         disk = SimDisk()
         disk.make_folder("/streams")
-        return FileShelf(disk, "/streams", 1)
+        return ShelfAlone(disk, "/streams", 1)
 
 
 @pytest.fixture(autouse=True)

@@ -13,13 +13,17 @@ from dataclasses import dataclass, field
 from amqp10broker.errors import StorageError
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.storage.sequence import JOURNAL
 from tests.support.disks import SimDisk
+from tests.support.inventories import inventory_on, sync_inventory
 
 LONG = bool(os.environ.get("AMQP10BROKER_LONG"))
 """Set to run the proofs of storage for minutes instead of seconds."""
 
 FOLDER = "/journal"
 GROUP, KIND, TERM = 7, 3, 11
+
+file_name = JOURNAL.name
 
 
 def new_disk(seed: int = 0) -> SimDisk:
@@ -29,6 +33,7 @@ def new_disk(seed: int = 0) -> SimDisk:
     fd = disk.open_folder("/")
     disk.sync(fd)
     disk.close(fd)
+    inventory_on(disk).close()
     disk.calls.clear()
     return disk
 
@@ -65,11 +70,14 @@ class World:
         self.journal = self.fresh()
 
     def fresh(self) -> Journal:
-        return Journal(self.disk, FOLDER, file_bytes_max=self.file_bytes_max)
+        self.inventory = inventory_on(self.disk)
+        return Journal(self.disk, FOLDER, self.inventory.part("journal"), file_bytes_max=self.file_bytes_max)
 
     def check(self, disk: SimDisk) -> None:
         """What a disk holds is what was promised; nothing here is changed by looking."""
-        journal = Journal(disk, FOLDER, file_bytes_max=self.file_bytes_max)
+        journal = Journal(
+            disk, FOLDER, inventory_on(disk).part("journal"), file_bytes_max=self.file_bytes_max
+        )
         self._compare([record for batch in journal.recover() for record in batch])
 
     # --- what can be done ---------------------------------------------------------------------------
@@ -94,9 +102,16 @@ class World:
         return self.journal.write()
 
     def sync(self, ticket: int) -> None:
+        self.sync_inventory()
         for fd in self.journal.fds_to_sync():
             self.disk.sync(fd)
         self.synced(ticket)
+
+    def sync_inventory(self) -> bool:
+        """Whether there was anything to sync; then what was dropped goes."""
+        synced = sync_inventory(self.disk, self.inventory)
+        self.journal.remove_dropped()
+        return synced
 
     def synced(self, ticket: int) -> None:
         self.journal.synced(ticket)
@@ -106,6 +121,8 @@ class World:
         """Until everything is durable."""
         for _ in range(100):
             ticket = self.write()
+            if ticket is None and self.sync_inventory():
+                continue
             if ticket is None:
                 assert self.journal.collected_bytes == 0
                 assert self.journal.durable == self.journal.ticket
@@ -220,6 +237,7 @@ def walk(world: World, rng: random.Random, steps: int) -> None:
                 ticket = world.write()
             if ticket is not None:
                 failed: StorageError | None = None
+                world.sync_inventory()
                 for fd in world.journal.fds_to_sync():
                     if rng.random() < 0.5:
                         world.append(rng.choice((30, 700)))

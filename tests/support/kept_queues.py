@@ -39,6 +39,7 @@ from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES
 from tests.support.disks import SimDisk
 from tests.support.fake_log import MemoryScratch
+from tests.support.inventories import inventory_on, sync_inventory
 from tests.support.journals import FOLDER
 
 GROUP: Final = 7
@@ -77,7 +78,9 @@ class KeptQueue:
         Raises:
             AssertionError: a promise is broken.
         """
-        self.journal = Journal(self.disk, FOLDER, file_bytes_max=FILE_BYTES)
+        self.inventory = inventory_on(self.disk)
+        part = self.inventory.part("journal")
+        self.journal = Journal(self.disk, FOLDER, part, file_bytes_max=FILE_BYTES)
         self.store = ClassicStore(GROUP, self.journal, Spool(MemoryScratch), RECORD_BYTES)
         for batch in self.journal.recover():
             self.store.restore(batch)
@@ -182,6 +185,7 @@ class KeptQueue:
         ticket = self.journal.write()
         if ticket is None:
             return
+        sync_inventory(self.disk, self.inventory)
         for fd in self.journal.fds_to_sync():
             meanwhile()
             self.disk.sync(fd)

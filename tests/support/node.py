@@ -33,9 +33,12 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Settled
+from amqp10broker.storage.check import check_folder
+from amqp10broker.storage.folder import inspect_data_folder
 from amqp10broker.tasks import data as data_module
 from amqp10broker.tasks import keeping as keeping_module
 from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.contents import Contents
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
@@ -74,7 +77,12 @@ QUORUM: Final = Kind(
     # Looking at everything in each life must not be what ends a message.
     arguments=(("x-delivery-limit", 1_000_000),),
 )
-STREAM: Final = Kind("stream", keeps_transient=True, keeps_all=True)
+STREAM: Final = Kind(
+    "stream",
+    keeps_transient=True,
+    keeps_all=True,
+    arguments=(("x-stream-max-segment-size-bytes", 1500),),
+)
 KINDS: Final = (CLASSIC, QUORUM, STREAM)
 
 
@@ -379,6 +387,21 @@ class Node:
                 raise StorageFailed("the data folder", f"cannot be synced: {error}", "look") from error
             finally:
                 self.disk.close(fd)
+
+
+def faults_of(disk: SimDisk) -> list[StorageError]:
+    """What `storage check` says of the folder on a disk."""
+    try:
+        folder = inspect_data_folder(disk, FOLDER)
+    except StorageError as error:
+        return [error]
+    try:
+        found = list(check_folder(disk, folder, Contents()))
+    except StorageError as error:
+        return [error]
+    finally:
+        folder.close()
+    return [checked.fault for checked in found if checked.fault is not None]
 
 
 class _NoMeter:

@@ -11,11 +11,9 @@ import trio.testing
 
 from amqp10broker.errors import StorageFailed
 from amqp10broker.storage.journal import Journal
-from amqp10broker.storage.record import MARKER, RECORD_BYTES
-from amqp10broker.storage.sequence import file_name
 from amqp10broker.tasks.committer import Committer
-from tests.support.disks import SimDisk
-from tests.support.journals import FOLDER, new_disk
+from tests.support.inventories import inventory_on
+from tests.support.journals import FOLDER, file_name, new_disk
 
 
 class Scene:
@@ -23,16 +21,27 @@ class Scene:
 
     def __init__(self, sync_s: float = 0.01) -> None:
         self.disk = new_disk()
-        self.journal = Journal(self.disk, FOLDER)
+        self.inventory = inventory_on(self.disk)
+        self.journal = Journal(self.disk, FOLDER, self.inventory.part("journal"))
         assert list(self.journal.recover()) == []
         self.sync_s = sync_s
         self.sync_fails = False
         self.syncs = 0
         self.told: list[str] = []
+        self.quiet = 0
         self.committer = Committer(
-            self.journal, self.sync, on_full=lambda full: self.told.append(f"full {full}"),
+            self.journal, self.sync, also=[self.inventory], on_quiet=self.be_quiet,
+            on_full=lambda full: self.told.append(f"full {full}"),
             on_failed=lambda error: self.told.append(f"failed: {error.problem}"),
         )  # fmt: skip
+
+    def be_quiet(self) -> None:
+        self.quiet += 1
+
+    def synced(self) -> int:
+        """What a loss of power leaves the inventory to say of the first file."""
+        disk = self.disk.after_power_loss(0)
+        return inventory_on(disk).part("journal").known[file_name(1)].synced
 
     async def sync(self, fds: Sequence[int]) -> None:
         await trio.sleep(self.sync_s)
@@ -48,7 +57,8 @@ class Scene:
         return ticket
 
     def recovered(self) -> list[int]:
-        journal = Journal(self.disk.after_power_loss(0), FOLDER)
+        disk = self.disk.after_power_loss(0)
+        journal = Journal(disk, FOLDER, inventory_on(disk).part("journal"))
         return [record.index for batch in journal.recover() for record in batch]
 
 
@@ -129,21 +139,19 @@ async def test_a_callback_may_wait_for_the_next_ticket_and_a_late_one_is_called_
     nursery.cancel_scope.cancel()
 
 
-async def test_after_a_quiet_second_one_marker_is_written(
+async def test_after_a_quiet_second_the_inventory_is_told_once(
     autojump_clock: trio.testing.MockClock, nursery: trio.Nursery
 ) -> None:
     scene = Scene()
     nursery.start_soon(scene.committer.run)
     await scene.committer.wait_durable(scene.append())
-    path = f"{FOLDER}/{file_name(1)}"
-    size = len(scene.disk.contents(path))
+    size = len(scene.disk.contents(f"{FOLDER}/{file_name(1)}"))
     await trio.sleep(0.9)
-    assert len(scene.disk.contents(path)) == size
+    assert scene.synced() < size
     await trio.sleep(100)
-    marker = scene.disk.contents(path)[size:]
-    assert len(marker) == RECORD_BYTES + 8
-    assert marker[12] == MARKER
+    assert scene.synced() == size == len(scene.disk.contents(f"{FOLDER}/{file_name(1)}"))
     assert scene.syncs == 2
+    assert scene.quiet == 1
     await scene.committer.wait_durable(scene.append())
     assert scene.recovered() == [1, 2]
     nursery.cancel_scope.cancel()
@@ -205,7 +213,7 @@ async def test_a_failed_sync_or_write_is_final(autojump_clock: trio.testing.Mock
     assert scene.committer.durable == 1
 
 
-async def test_stopping_commits_what_there_is_and_leaves_a_marker(
+async def test_stopping_commits_what_there_is_and_tells_the_inventory(
     autojump_clock: trio.testing.MockClock,
 ) -> None:
     scene = Scene()
@@ -218,12 +226,7 @@ async def test_stopping_commits_what_there_is_and_leaves_a_marker(
         scene.committer.stop()
     assert scene.committer.durable == 2
     assert scene.recovered() == [1, 2]
-    path = f"{FOLDER}/{file_name(1)}"
-    assert scene.disk.contents(path)[-8:] == int.to_bytes(_file_id(scene.disk), 8, "big")
-
-
-def _file_id(disk: SimDisk) -> int:
-    return int.from_bytes(disk.contents(f"{FOLDER}/{file_name(1)}")[20:28], "big")
+    assert scene.synced() == len(scene.disk.contents(f"{FOLDER}/{file_name(1)}"))
 
 
 async def test_stopping_with_nothing_to_do_writes_nothing(
@@ -286,7 +289,8 @@ async def test_another_file_is_durable_before_anything_is_told(
         await trio.sleep(0.01)
         asked.append(fds)
 
-    journal = Journal(new_disk(), FOLDER)
+    disk = new_disk()
+    journal = Journal(disk, FOLDER, inventory_on(disk).part("journal"))
     assert list(journal.recover()) == []
     other = Other(log)
     committer = Committer(journal, sync, also=[other])

@@ -14,7 +14,7 @@ import pytest
 
 from amqp10broker.errors import BrokerError
 from tests.support.journals import LONG
-from tests.support.node import FOLDER, Node
+from tests.support.node import FOLDER, Node, faults_of
 
 STEPS: Final = 40
 SEEDS: Final = range(40 if LONG else 2)
@@ -43,6 +43,8 @@ def test_promises_hold_over_many_losses_of_power(node: Node, seed: int) -> None:
         killed = rng.random() < 0.2
         disk = node.disk
         node.disk = disk.after_kill() if killed else disk.after_power_loss(rng.randrange(1 << 30))
+        # No state that a crash or a loss of power leaves is called damage.
+        assert not faults_of(node.disk.after_kill())
     assert ended_early > LIVES // 3
     node.live(rng, 0)
     assert node.refused is None
@@ -54,6 +56,8 @@ def test_the_power_goes_during_the_first_start(monkeypatch: pytest.MonkeyPatch) 
         node.disk.lose_power_at = at
         node.live(random.Random(at), 10)
         node.disk = node.disk.after_power_loss(at)
+        # Before there is a format, it is no data folder yet.
+        assert all("no data folder" in str(fault) for fault in faults_of(node.disk.after_kill())) or at < 3
         node.live(random.Random(at), 10)
         assert node.refused is None
         assert node.starts >= 1

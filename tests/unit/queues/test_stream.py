@@ -46,8 +46,8 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream_consumer import FILTER_WORK
-from amqp10broker.storage.stream_files import FileShelf
 from tests.support.disks import SimDisk
+from tests.support.inventories import ShelfAlone
 from tests.support.streams import HEAD, NOW_MS, Bench, confirmed_of, number_of, offset_of, text
 
 
@@ -690,7 +690,7 @@ def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() ->
     """Readers that wait get chunks that are at hand, others read them from the log: the same bytes."""
     disk = SimDisk()
     disk.make_folder("/streams")
-    bench = Bench(shelf=FileShelf(disk, "/streams", 1))
+    bench = Bench(shelf=ShelfAlone(disk, "/streams", 1))
     waiting = bench.reader(enqueued_time=True)
     waiting.read(100)
     for time_ms in (5000, 7000, 6000):  # the clock goes back, and the log's time does not
@@ -702,7 +702,7 @@ def test_the_time_is_the_same_at_the_end_and_given_back_and_after_a_restart() ->
     waiting.read(100)
     assert waiting.taken == wanted
     bench.log.close()
-    restarted = Bench(shelf=FileShelf(disk, "/streams", 1))
+    restarted = Bench(shelf=ShelfAlone(disk, "/streams", 1))
     restarted.now_ms = 60_000
     for position in (0, 3):
         late = restarted.reader(Offset(position), enqueued_time=True)

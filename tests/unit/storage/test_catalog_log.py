@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import DamagedFile, LimitExceeded, StorageError, StorageFailed
-from amqp10broker.storage import catalog_log
+from amqp10broker.storage import entry_log
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
 from amqp10broker.storage.disk import Disk, OsDisk
 from amqp10broker.storage.folder import DataFolder, open_data_folder
@@ -22,7 +22,8 @@ Entries = dict[tuple[str, ...], Any]
 
 def opened(disk: Disk) -> CatalogLog:
     """The log of the folder on a disk."""
-    return open_catalog_log(disk, open_data_folder(disk, "/data", "test"))
+    folder = open_data_folder(disk, "/data", "test")
+    return open_catalog_log(disk, folder, folder.inventory.part("catalog"))
 
 
 def entries(log: CatalogLog) -> Entries:
@@ -51,7 +52,7 @@ def log(disk: SimDisk) -> CatalogLog:
 @pytest.fixture
 def small_spare(monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is written anew every few changes."""
-    monkeypatch.setattr(catalog_log, "SPARE_BYTES", 100)
+    monkeypatch.setattr(entry_log, "SPARE_BYTES", 100)
 
 
 # --- entries --------------------------------------------------------------------------------------
@@ -118,7 +119,8 @@ def test_whoever_syncs_is_told_of_each_change(disk: SimDisk) -> None:
     """Once it is written."""
     told: list[int] = []
     folder = open_data_folder(disk, "/data", "test")
-    log = open_catalog_log(disk, folder, lambda: told.append(log.size_bytes))
+    part = folder.inventory.part("catalog")
+    log = open_catalog_log(disk, folder, part, lambda: told.append(log.size_bytes))
     log.put([(("a",), 1)])
     log.put([(("a",), 1)])
     log.forget([("a",)])
@@ -193,7 +195,7 @@ def test_the_file_does_not_grow_with_changes_that_are_undone(disk: SimDisk) -> N
         assert log.size_bytes < 1000
     assert entries(opened(disk.after_kill())) == {("kept",): "x" * 50}
     assert disk.names("/data/catalog") == ["catalog.log"]
-    assert disk.open_count == 2  # the lock and the log
+    assert disk.open_count == 3  # the lock, the inventory and the log
 
 
 @pytest.mark.usefixtures("small_spare")
@@ -214,7 +216,7 @@ def test_many_entries_are_written_anew_in_several_records(
     disk: SimDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """None of which is very long."""
-    monkeypatch.setattr(catalog_log, "_RECORD_BYTES_MAX", 64)
+    monkeypatch.setattr(entry_log, "_RECORD_BYTES_MAX", 64)
     log = opened(disk)
     expected: Entries = {}
     for _ in range(20):
@@ -348,7 +350,7 @@ def test_a_failed_sync_is_final(disk: SimDisk) -> None:
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 def test_whichever_call_fails_nothing_is_lost(code: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """The n-th call fails, for every n: a clean error, and what counts in memory is what is on disk then."""
-    monkeypatch.setattr(catalog_log, "SPARE_BYTES", 100)
+    monkeypatch.setattr(entry_log, "SPARE_BYTES", 100)
 
     def scenario(disk: SimDisk) -> Entries | None:
         """What is to be found later; None if the broker could not go on."""
@@ -524,8 +526,35 @@ def test_a_missing_file_beside_a_journal_is_damage(log: CatalogLog, disk: SimDis
     missing = disk.after_kill()
     missing.overwrite("/data/journal/0000000000000001.log", b"")
     missing.unlink(FILE)
-    with pytest.raises(DamagedFile, match="catalog.log: the file is missing, and there are messages"):
+    with pytest.raises(DamagedFile, match=r"catalog\.log: the file is missing, which says which queues"):
         opened(missing)
+
+
+def test_a_missing_file_is_damage(log: CatalogLog, disk: SimDisk) -> None:
+    """Also if there is no message: the inventory knows that it was there."""
+    log.close()
+    missing = disk.after_kill()
+    missing.unlink(FILE)
+    with pytest.raises(
+        DamagedFile, match=r"catalog\.log: the file is missing, .*; bring it back, or restore"
+    ):
+        opened(missing)
+
+
+@pytest.mark.parametrize("cut", [1, 7, 40])
+def test_an_end_that_was_synced_and_is_cut_off_is_damage(log: CatalogLog, disk: SimDisk, cut: int) -> None:
+    """When there was a quiet moment to write down how much was synced."""
+    log.put([(("a",), "the last change")])
+    sync(disk, log)
+    data = disk.contents(FILE)
+    before = disk.after_kill()
+    before.overwrite(FILE, data[:-cut])
+    assert entries(opened(before)) == {}  # could as well be torn
+    log.mark()
+    after = disk.after_kill()
+    after.overwrite(FILE, data[:-cut])
+    with pytest.raises(DamagedFile, match=r"synced up to offset \d+"):
+        opened(after)
 
 
 @pytest.mark.parametrize(
@@ -569,7 +598,7 @@ def test_a_folder_that_cannot_be_read_is_told(disk: SimDisk) -> None:
     folder = open_data_folder(disk, "/data", "test")
     disk.fail[len(disk.calls)] = errno.EACCES
     with pytest.raises(StorageError, match="/data/catalog: cannot be used: Permission denied; check whose"):
-        open_catalog_log(disk, folder)
+        open_catalog_log(disk, folder, folder.inventory.part("catalog"))
 
 
 def test_a_file_that_cannot_be_cut_is_told(log: CatalogLog, disk: SimDisk) -> None:
@@ -595,7 +624,7 @@ def test_on_a_real_disk(tmp_path: Any) -> None:
     path = str(tmp_path / "data")
     for number in range(3):
         folder: DataFolder = open_data_folder(OsDisk(), path, "test")
-        log = open_catalog_log(OsDisk(), folder)
+        log = open_catalog_log(OsDisk(), folder, folder.inventory.part("catalog"))
         assert len(log) == number
         log.put([((str(number),), number)])
         log.close()

@@ -3,30 +3,46 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from amqp10broker.cli import main
-from amqp10broker.errors import FolderInUse
+from amqp10broker.errors import FolderInUse, StorageError
+from amqp10broker.storage.catalog_log import open_catalog_log
 from amqp10broker.storage.check import Checked, check_folder
 from amqp10broker.storage.disk import OsDisk
+from amqp10broker.storage.entry_log import Key, Value
 from amqp10broker.storage.folder import DataFolder, inspect_data_folder, open_data_folder
 from amqp10broker.storage.journal import Journal
-from amqp10broker.storage.logfile import LogFile
-from amqp10broker.storage.record import Header, Purpose
-from amqp10broker.storage.sequence import file_name
+from amqp10broker.storage.record import Header, Purpose, Record
+from amqp10broker.storage.sequence import JOURNAL
+from amqp10broker.storage.stream_files import FileShelf, part_of
+from amqp10broker.storage.stream_log import StreamLog
+from amqp10broker.tasks.data import FURNISHED
+from tests.support.kept_entries import kept_catalog
 
 DISK = OsDisk()
+file_name = JOURNAL.name
 
 
-def _log(path: Path, purpose: Purpose, number: int, records: int) -> None:
-    file = LogFile(DISK, str(path), Header(purpose, number, 99 + number))
-    file.make_durable()
-    for index in range(records):
-        file.append(1, 1, index, (b"payload of record",))
-    file.write()
-    file.close()
+class Declared:
+    """Contents of which nothing is known but that there is a stream."""
+
+    streams = (7,)
+
+    def __init__(self) -> None:
+        self.records = 0
+
+    def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
+        """Of no consequence."""
+
+    def take(self, records: Sequence[Record]) -> None:
+        self.records += len(records)
+
+    def faults(self) -> Iterator[StorageError]:
+        yield from ()
 
 
 @pytest.fixture
@@ -34,7 +50,17 @@ def data(tmp_path: Path) -> Path:
     """A data folder with a journal of four files, a catalog, and a stream of two segments."""
     path = tmp_path / "data"
     folder = open_data_folder(DISK, str(path), "a test")
-    journal = Journal(DISK, folder.journal, file_bytes_max=300)
+    catalog, kept = kept_catalog()
+    catalog.changes.at_least(6)
+    catalog.lookup_vhost("/").declare("s", arguments={"x-queue-type": "stream"})
+    log = open_catalog_log(DISK, folder, folder.inventory.part("catalog"))
+    log.put([*kept.entries(), (FURNISHED, {"default_records": {}})])
+    for name in ("a", "b"):
+        catalog.lookup_vhost("/").topology.declare_exchange(name)
+        log.put([entry for entry in kept.entries() if name in entry[0]])
+    log.sync()
+    log.let_go()
+    journal = Journal(DISK, folder.journal, folder.inventory.part("journal"), file_bytes_max=300)
     list(journal.recover())
     for index in range(20):
         journal.append(1, 1, index, [b"x" * 30])
@@ -43,13 +69,17 @@ def data(tmp_path: Path) -> Path:
             DISK.sync(fd)
         journal.synced(ticket)
     journal.close()
-    _log(path / "catalog" / "catalog.log", Purpose.CATALOG, 0, 3)
     (path / "catalog" / "catalog.log.new").write_bytes(b"half")
-    (path / "streams" / "7").mkdir()
     (path / "streams" / "8.deleted").mkdir()
     (path / "streams" / "8.deleted" / "0.log").write_bytes(b"anything")
-    _log(path / "streams" / "7" / "00000000000000000000.log", Purpose.STREAM, 0, 4)
-    _log(path / "streams" / "7" / "00000000000000000004.log", Purpose.STREAM, 4, 2)
+    stream = StreamLog(FileShelf(DISK, folder.streams, 7, part_of(folder.inventory, 7)))
+    assert list(stream.recover()) == []
+    stream.segment_bytes = 200
+    for count in (1, 2, 3, 2):
+        stream.make_room()
+        stream.append(count, 0, b"", [b"messages" * 10])
+        stream.commit(stream.write())
+    stream.close()
     folder.close()
     return path
 
@@ -57,7 +87,7 @@ def data(tmp_path: Path) -> Path:
 def _check(path: Path) -> dict[str, Checked]:
     folder: DataFolder = inspect_data_folder(DISK, str(path))
     try:
-        return {each.path: each for each in check_folder(DISK, folder)}
+        return {each.path: each for each in check_folder(DISK, folder, Declared())}
     finally:
         folder.close()
 
@@ -70,10 +100,11 @@ def test_every_file_is_read_and_left_as_it_is(data: Path) -> None:
     assert len(journal) >= 4
     assert sum(checked[name].records for name in journal) == 20
     rest = {name: each.records for name, each in checked.items() if name not in journal}
+    assert rest.pop("inventory.log") > 4
     assert rest == {
         "catalog/catalog.log": 3,
-        "streams/7/00000000000000000000.log": 4,
-        "streams/7/00000000000000000004.log": 2,
+        "streams/7/00000000000000000000.log": 2,
+        "streams/7/00000000000000000003.log": 2,
     }
     assert all(each.torn is None and each.fault is None for each in checked.values())
     assert all(each.bytes == (data / name).stat().st_size for name, each in checked.items())
@@ -90,7 +121,7 @@ def test_a_torn_end_is_no_fault_in_the_last_file_and_one_elsewhere(data: Path) -
     assert checked["catalog/catalog.log"].records == 2
     fault = checked["streams/7/00000000000000000000.log"].fault
     assert fault is not None
-    assert "only the last file" in str(fault)
+    assert "the file was synced up to" in str(fault)
 
 
 def test_the_file_before_an_unused_last_one_may_be_torn(data: Path) -> None:
@@ -144,11 +175,12 @@ def test_the_command_says_of_each_file_whether_it_is_whole(
     path.write_bytes(path.read_bytes()[:-5])
     assert main.main(["storage", "check", str(data)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert "streams/7/00000000000000000004.log: 2 records, 124 bytes; whole" in lines
+    last = "streams/7/00000000000000000003.log"
+    assert f"{last}: 2 records, {(data / last).stat().st_size} bytes; whole" in lines
     (torn,) = [line for line in lines if line.startswith("catalog/")]
-    assert torn.startswith("catalog/catalog.log: 2 records, 165 bytes; torn end of 41 bytes at offset 124")
+    size = path.stat().st_size
+    assert torn.startswith(f"catalog/catalog.log: 2 records, {size} bytes; torn end of ")
     assert lines[-1].endswith(" bytes: no damage")
-    assert " 28 records, " in lines[-1]
 
 
 def test_the_command_ends_with_1_when_something_is_damaged(
@@ -161,18 +193,45 @@ def test_the_command_ends_with_1_when_something_is_damaged(
     assert main.main(["storage", "check", str(data)]) == 1
     out = capsys.readouterr().out
     assert f"journal/{file_name(1)}: 0 records" in out
-    assert "BAD at offset 32: the record is damaged (only the last" in out
+    assert "BAD at offset 32: the record is damaged (the file was synced up to" in out
     assert "truncate -s 32" in out
     assert out.splitlines()[-1].endswith("1 bad; a broker would refuse to start with this folder")
     assert main.main(["storage", "check", str(data), "--format", "json"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["damaged"] == 1
-    assert document["files"][0]["fault"]["offset"] == 32
-    assert document["files"][1] == {
+    journal = [each for each in document["files"] if each["path"].startswith("journal/")]
+    assert journal[0]["fault"]["offset"] == 32
+    assert journal[1] == {
         "path": f"journal/{file_name(2)}",
-        "records": document["files"][1]["records"],
-        "bytes": document["files"][1]["bytes"],
+        "records": journal[1]["records"],
+        "bytes": journal[1]["bytes"],
     }
+
+
+def test_what_is_missing_is_told_and_can_be_given_up(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    first = data / "journal" / file_name(1)
+    segment = data / "streams" / "7" / "00000000000000000003.log"
+    first.unlink()
+    segment.write_bytes(segment.read_bytes()[:-7])
+    assert main.main(["storage", "check", str(data)]) == 1
+    out = capsys.readouterr().out
+    assert (
+        f"journal/{file_name(1)}: 0 records, 0 bytes; BAD: the file is missing; nothing was changed; bring"
+        in out
+    )
+    assert "the file was synced up to" in out
+    assert "2 bad" in out.splitlines()[-1]
+    assert main.main(["storage", "accept", str(data)]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        f"given up: {first}: missing",
+        f"given up: {segment}: 7 bytes at its end",
+    ]
+    assert main.main(["storage", "check", str(data)]) == 0
+    assert "torn end" in capsys.readouterr().out
+    assert main.main(["storage", "accept", str(data), "--format", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"given_up": []}
+    assert main.main(["storage", "accept", str(data / "none")]) == 1
+    assert not (data / "none").exists()
 
 
 def test_the_command_refuses_what_is_no_data_folder_or_in_use(

@@ -10,9 +10,9 @@ import pytest
 from amqp10broker.errors import StorageError
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import HEADER_BYTES, Record
-from amqp10broker.storage.sequence import file_name
 from tests.support.disks import SimDisk
-from tests.support.journals import FOLDER, LONG, new_disk
+from tests.support.inventories import inventory_on
+from tests.support.journals import FOLDER, LONG, file_name, new_disk
 
 FLIPS = 40_000 if LONG else 3_000
 
@@ -28,7 +28,8 @@ def _with_zeros(index: int) -> bytes:
 def _written(payload: Callable[[int], bytes], *, mark: bool, file_bytes_max: int) -> SimDisk:
     """A journal of a few files and commits, as a broker leaves it that stops (mark) or is killed."""
     disk = new_disk()
-    journal = Journal(disk, FOLDER, file_bytes_max=file_bytes_max)
+    part = inventory_on(disk).part("journal")
+    journal = Journal(disk, FOLDER, part, file_bytes_max=file_bytes_max)
     assert list(journal.recover()) == []
     for index in range(24):
         journal.append(index % 3, 1 + index % 2, index, [payload(index)], term=index)
@@ -49,7 +50,7 @@ def _commit(disk: SimDisk, journal: Journal) -> None:
 
 
 def _read(disk: SimDisk) -> list[Record]:
-    journal = Journal(disk, FOLDER)
+    journal = Journal(disk, FOLDER, inventory_on(disk).part("journal"))
     return [record for batch in journal.recover() for record in batch]
 
 
@@ -92,7 +93,7 @@ def test_a_flipped_bit_is_detected_or_harmless(
 
 
 def test_the_limit_of_what_can_be_told_is_as_documented() -> None:
-    # Killed right after a commit: a flip in the very last record is taken for a torn end if the record
+    # Killed within a second after a commit: a flip in the last record is taken for a torn end if the record
     # has a sector of zeros of its own. It is not served, and all before it is.
     disk = _written(_with_zeros, mark=False, file_bytes_max=1 << 20)
     right = _read(disk.after_kill())

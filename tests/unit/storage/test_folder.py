@@ -20,14 +20,14 @@ def test_a_folder_is_made_for_its_owner_only_and_opens_again(tmp_path: Path) -> 
     for _ in range(2):
         folder = open_data_folder(DISK, str(path), "process 1")
         assert sorted(each.name for each in path.iterdir()) == [
-            "catalog", "format", "journal", "lock", "streams",
+            "catalog", "format", "inventory.log", "journal", "lock", "streams",
         ]  # fmt: skip
         assert folder.free_bytes() > 0
         folder.close()
         folder.close()
     for each in (path, path / "journal", path / "catalog", path / "streams"):
         assert stat.S_IMODE(each.stat().st_mode) == 0o700
-    assert (path / "format").read_text() == "amqp10broker data folder, format 1\n"
+    assert (path / "format").read_text() == "amqp10broker data folder, format 2\n"
 
 
 def test_a_second_broker_is_told_who_has_the_folder(tmp_path: Path) -> None:
@@ -53,26 +53,34 @@ def test_the_top_of_a_new_file_system_may_be_a_data_folder(tmp_path: Path) -> No
     open_data_folder(DISK, str(tmp_path), "us").close()
 
 
-@pytest.mark.parametrize("half", [["lock"], ["lock", "format.new"]])
+@pytest.mark.parametrize(
+    "half",
+    [
+        ["lock"],
+        ["lock", "inventory.log.new"],
+        ["lock", "inventory.log"],
+        ["lock", "inventory.log", "format.new"],
+    ],
+)
 def test_a_folder_made_half_is_finished(tmp_path: Path, half: list[str]) -> None:
     for name in half:
         (tmp_path / name).write_text("amqp10br")
     open_data_folder(DISK, str(tmp_path), "us").close()
-    assert (tmp_path / "format").read_text().endswith("format 1\n")
+    assert (tmp_path / "format").read_text().endswith("format 2\n")
     assert not (tmp_path / "format.new").exists()
 
 
 def test_a_newer_format_is_refused_and_a_garbled_one_too(tmp_path: Path) -> None:
     path = str(tmp_path / "data")
     open_data_folder(DISK, path, "us").close()
-    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 2\n")
-    with pytest.raises(StorageError, match="has format 2, and this broker knows formats up to 1"):
+    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 3\n")
+    with pytest.raises(StorageError, match="has format 3, and this broker knows formats up to 2"):
         open_data_folder(DISK, path, "us")
     (tmp_path / "data" / "format").write_text("nonsense\n")
     with pytest.raises(StorageError, match="does not say which format"):
         open_data_folder(DISK, path, "us")
     # The refusals have let go of the lock.
-    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 1\n")
+    (tmp_path / "data" / "format").write_text("amqp10broker data folder, format 2\n")
     open_data_folder(DISK, path, "us").close()
 
 

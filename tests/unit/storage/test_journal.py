@@ -12,13 +12,14 @@ from amqp10broker.errors import DamagedFile, DiskFull, StorageError, StorageFail
 from amqp10broker.storage import journal as journal_module
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES, Record
-from amqp10broker.storage.sequence import file_name
 from tests.support.disks import PowerLoss, SimDisk
-from tests.support.journals import FOLDER, LONG, World, new_disk, walk
+from tests.support.inventories import inventory_on
+from tests.support.journals import FOLDER, LONG, World, file_name, new_disk, walk
 
 
 def _open(disk: SimDisk, file_bytes_max: int = 10_000) -> tuple[Journal, list[Record]]:
-    journal = Journal(disk, FOLDER, file_bytes_max=file_bytes_max)
+    part = inventory_on(disk).part("journal")
+    journal = Journal(disk, FOLDER, part, file_bytes_max=file_bytes_max)
     return journal, [record for batch in journal.recover() for record in batch]
 
 
@@ -191,10 +192,11 @@ def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.Mo
         world.append(60)
     world.commit()
     world.read_all()
-    # Four full files, the one that is written to, the folder.
-    assert world.disk.open_count <= 6
+    # Four full files, the one that is written to, the folder; the inventory, as made and as read.
+    assert world.disk.open_count <= 8
     world.journal.close()
-    assert world.disk.open_count == 0
+    world.inventory.close()
+    assert world.disk.open_count == 1
     world.read_all()
 
 
@@ -253,6 +255,9 @@ def test_a_dropped_file_goes_when_what_was_appended_before_is_durable() -> None:
     assert ticket is not None
     assert 1 in _names(world.disk)
     world.sync(ticket)
+    assert 1 in _names(world.disk)
+    # Not before the inventory has forgotten it durably.
+    assert world.sync_inventory()
     assert 1 not in _names(world.disk)
 
 
@@ -262,39 +267,40 @@ def test_a_dropped_file_may_go_at_once_if_the_caller_says_so() -> None:
         world.consume(message)
     world.append(50)
     world.journal.drop(1, after=0)
+    world.sync_inventory()
     assert 1 not in _names(world.disk)
 
 
-def test_one_removal_is_durable_before_the_next() -> None:
-    world = _filled(4)
-    for message in list(world.live):
-        world.consume(message)
-    for file in (1, 2, 3):
-        world.journal.drop(file)
-    assert _names(world.disk)[0] == 2
-    ticket = world.write()
-    assert ticket is not None
-    assert len(world.journal.fds_to_sync()) == 1
-    world.sync(ticket)
-    assert _names(world.disk)[0] == 3
-    world.commit()
-    assert _names(world.disk)[0] == 4
-
-
-def test_a_folder_sync_under_way_does_not_cover_a_removal_after_it() -> None:
+def test_a_change_of_the_inventory_under_way_does_not_cover_a_removal_after_it() -> None:
     world = _filled(4)
     for message in list(world.live):
         world.consume(message)
     world.journal.drop(1)
     world.journal.drop(2)
-    ticket = world.write()
-    assert ticket is not None
-    for fd in world.journal.fds_to_sync():
-        world.disk.sync(fd)
+    fds = world.inventory.fds_to_sync()
     world.journal.drop(3)
-    assert _names(world.disk)[0] == 2
-    world.synced(ticket)
+    for fd in fds:
+        world.disk.sync(fd)
+    world.inventory.synced()
+    world.journal.remove_dropped()
     assert _names(world.disk)[0] == 3
+    world.sync_inventory()
+    assert _names(world.disk)[0] == 4
+
+
+def test_a_file_that_was_dropped_and_comes_back_goes_again_unread() -> None:
+    world = _filled(3)
+    for message in list(world.live):
+        world.consume(message)
+    assert _names(world.disk) == [1, 2, 3, 4]
+    world.journal.drop(1)
+    before = world.disk.contents(f"{FOLDER}/{file_name(1)}")
+    world.sync_inventory()
+    disk = world.disk.after_kill()
+    disk.overwrite(f"{FOLDER}/{file_name(1)}", before[:-5])
+    _, records = _open(disk)
+    assert {record.file for record in records} == {2, 3, 4}
+    assert 1 not in _names(disk)
 
 
 def test_a_removal_before_a_crash_is_durable_before_the_next_one_after_it() -> None:
@@ -320,8 +326,9 @@ def test_a_file_that_cannot_be_removed_is_tried_again() -> None:
     world = _filled(2)
     for message in list(world.live):
         world.consume(message)
-    world.disk.fail = {len(world.disk.calls): errno.EIO}
     world.journal.drop(1)
+    world.disk.fail = {len(world.disk.calls) + 1: errno.EIO}
+    world.sync_inventory()
     assert _names(world.disk)[0] == 1
     assert world.journal.files == len(_names(world.disk))
     world.append(10)
@@ -332,10 +339,41 @@ def test_a_file_that_cannot_be_removed_is_tried_again() -> None:
 # --- what does not fit --------------------------------------------------------------------------
 
 
-def test_a_missing_file_in_the_middle_is_damage() -> None:
+@pytest.mark.parametrize("number", [1, 2, 3, 4])
+def test_a_missing_file_is_damage(number: int) -> None:
     world = _filled(3)
+    assert _names(world.disk) == [1, 2, 3, 4]
+    world.disk.unlink(f"{FOLDER}/{file_name(number)}")
+    with pytest.raises(
+        DamagedFile, match=rf"000{number}\.log: the file is missing; nothing was changed; bring"
+    ):
+        _open(world.disk.after_kill())
+
+
+def test_the_only_file_that_is_missing_is_damage() -> None:
+    world = _filled(0)
+    world.disk.unlink(f"{FOLDER}/{file_name(1)}")
+    with pytest.raises(DamagedFile, match=r"0001\.log: the file is missing"):
+        _open(world.disk.after_kill())
+
+
+def test_a_file_that_lost_records_at_its_end_is_damage() -> None:
+    """Whichever file: the end of one in the middle is at a record, and nothing else could tell."""
+    world = _filled(3)
+    for number in (1, 2, 3):
+        path = f"{FOLDER}/{file_name(number)}"
+        shorter = world.disk.after_kill()
+        shorter.overwrite(path, shorter.contents(path)[: HEADER_BYTES + RECORD_BYTES + 100])
+        with pytest.raises(DamagedFile, match=rf"{file_name(number)} at offset \d+: the file ends here"):
+            _open(shorter)
+
+
+def test_a_missing_file_in_the_middle_is_damage_without_an_inventory() -> None:
+    """As an earlier version left it."""
+    world = _filled(3)
+    world.disk.unlink("/inventory.log")
     world.disk.unlink(f"{FOLDER}/{file_name(2)}")
-    with pytest.raises(DamagedFile, match=r"0002\.log: the file is missing, and .*0003\.log is there"):
+    with pytest.raises(DamagedFile, match=r"0002\.log: the file is missing; nothing was changed; bring"):
         _open(world.disk.after_kill())
 
 
@@ -375,19 +413,18 @@ def test_a_torn_tail_is_cut_off_and_reported() -> None:
     assert disk.contents(path) == whole
 
 
-def test_a_marker_before_a_quiet_time_tells_damage_in_the_last_commit() -> None:
+def test_in_a_quiet_time_the_inventory_tells_damage_in_the_last_commit() -> None:
     disk = new_disk()
     journal, _ = _open(disk)
     _append(journal, 1, 3000)
     _commit(disk, journal)
     path = f"{FOLDER}/{file_name(1)}"
     lost = bytearray(disk.contents(path))
-    # All zeros, like sectors that were never written: without a marker this is a torn tail.
+    # All zeros, like sectors that were never written: nobody could tell.
     lost[100] ^= 1
     disk.overwrite(path, bytes(lost))
     assert _open(disk.after_kill())[1] == []
     journal.mark()
-    _commit(disk, journal)
     with pytest.raises(DamagedFile, match="synced up to"):
         _open(disk.after_kill())
     journal.mark()

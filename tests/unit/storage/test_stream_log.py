@@ -9,11 +9,12 @@ import pytest
 from amqp10broker.errors import DamagedFile, DiskFull, StorageError
 from amqp10broker.storage import stream_log
 from amqp10broker.storage.record import HEADER_BYTES, RECORD_BYTES
-from amqp10broker.storage.stream_files import OPEN_MAX, FileShelf, folder_of, remove_leftovers
+from amqp10broker.storage.stream_files import OPEN_MAX, folder_of, remove_leftovers
 from amqp10broker.storage.stream_index import INDEX_BYTES
 from amqp10broker.storage.stream_log import Chunk, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.disks import SimDisk
+from tests.support.inventories import ShelfAlone, inventory_on
 
 STREAMS = "/streams"
 NUMBER = 7
@@ -28,7 +29,7 @@ def disk_with_folder() -> SimDisk:
 
 
 def opened(disk: SimDisk, number: int = NUMBER) -> StreamLog:
-    log = StreamLog(FileShelf(disk, STREAMS, number))
+    log = StreamLog(ShelfAlone(disk, STREAMS, number))
     for _ in log.recover():
         pass
     return log
@@ -274,7 +275,7 @@ def test_only_few_files_are_open() -> None:
     for _ in range(40):
         write(log)
     everything(log)
-    assert disk.open_count <= OPEN_MAX + 1
+    assert disk.open_count <= OPEN_MAX + 2  # the one that is written to, and the inventory
 
 
 def test_a_torn_end_is_cut_off() -> None:
@@ -310,7 +311,7 @@ def test_a_flipped_bit_in_an_older_segment_stops_the_start() -> None:
         opened(disk)
     assert caught.value.path == path
     assert caught.value.offset == HEADER_BYTES
-    assert disk.open_count == 0
+    assert disk.open_count == 1  # the inventory
 
 
 def test_a_flipped_bit_is_found_when_it_is_read() -> None:
@@ -327,7 +328,20 @@ def test_a_flipped_bit_is_found_when_it_is_read() -> None:
 def test_a_missing_segment_stops_the_start() -> None:
     disk = disk_with_folder()
     paths = segments_of(disk, 4)
+    for path in paths:
+        missing = disk.after_kill()
+        missing.unlink(path)
+        with pytest.raises(DamagedFile, match="the file is missing") as caught:
+            opened(missing)
+        assert caught.value.path == path
+
+
+def test_a_segment_that_is_missing_from_a_folder_without_an_inventory_stops_the_start() -> None:
+    """As an earlier version left it: then one in the middle can be told."""
+    disk = disk_with_folder()
+    paths = segments_of(disk, 4)
     disk.unlink(paths[2])
+    disk.unlink("/inventory.log")
     with pytest.raises(
         DamagedFile, match="messages 2 to 2 of the stream should be before this file"
     ) as caught:
@@ -349,7 +363,7 @@ def test_a_strange_file_stops_the_start() -> None:
     disk = disk_with_folder()
     segments_of(disk, 1)
     disk.overwrite(f"{folder_of(STREAMS, NUMBER)}/notes.txt", b"mine")
-    with pytest.raises(StorageError, match="is no file of a stream; move it away"):
+    with pytest.raises(StorageError, match="does not belong here; move it out"):
         opened(disk)
 
 
@@ -361,7 +375,8 @@ def test_a_deleted_stream_leaves_nothing() -> None:
         write(log)
     log.delete()
     assert disk.names(STREAMS) == []
-    assert disk.open_count == 0
+    assert disk.open_count == 1  # the inventory, which says nothing of it any more
+    assert not inventory_on(disk).part(f"streams/{NUMBER}").known
     opened(disk).delete()
 
 
@@ -370,7 +385,7 @@ def test_what_is_left_of_deleted_streams_is_removed_at_the_start() -> None:
     for number in (1, 2, 3):
         write(opened(disk, number))
     disk.rename(folder_of(STREAMS, 3), folder_of(STREAMS, 3) + ".deleted")
-    assert remove_leftovers(disk, STREAMS, [2]) == ["1", "3.deleted"]
+    assert remove_leftovers(disk, STREAMS, [2], inventory_on(disk)) == ["1", "3.deleted"]
     assert disk.names(STREAMS) == ["2"]
 
 

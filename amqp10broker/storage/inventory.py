@@ -1,0 +1,159 @@
+"""Which files the data folder must have, and how much of each was synced: so that what is missing is told.
+
+A file cannot say that it is missing, and hardly that its end is. So each file of the journal and of the
+streams, and that of the catalog, has an entry here: its id and how many of its bytes are durable, at least.
+What an entry claims is true whatever a crash or a loss of power leaves:
+
+- It is made when header and name of the file are durable, and in a commit before, or with, which anything
+  in that file is confirmed.
+- Before a file is removed its entry is, durably. A file that comes back is older than all that have entries.
+- The length only grows, when a sequence goes on in another file, after a quiet second, and at an orderly
+  end. So it costs no commit anything.
+"""
+
+from __future__ import annotations
+
+import os.path
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from amqp10broker.errors import DamagedFile, StorageError
+from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.entry_log import EntryLog
+from amqp10broker.storage.reader import FileReader, Known
+from amqp10broker.storage.record import Purpose
+
+NAME: Final = "inventory.log"
+
+
+class Inventory(EntryLog):
+    """The inventory of one data folder; a `committer.AlsoSynced`."""
+
+    def __init__(self, disk: Disk, folder: str, when_written: Callable[[], None] = lambda: None) -> None:
+        """Name the file; see `open_inventory`.
+
+        Args:
+            disk: where it is.
+            folder: the data folder.
+            when_written: see `EntryLog`.
+        """
+        super().__init__(disk, os.path.join(folder, NAME), Purpose.INVENTORY, when_written)
+        self._parts: dict[str, dict[str, Known]] = {}
+
+    def read(self, known: Known | None = None) -> FileReader:
+        """See `EntryLog.read`."""
+        reader = super().read(known)
+        for key, value in self.entries():
+            try:
+                part, name = key
+                file_id, synced, gap = value
+                self._parts.setdefault(part, {})[name] = Known(int(file_id), int(synced), bool(gap))
+            except (TypeError, ValueError) as error:
+                raise DamagedFile(
+                    self.path,
+                    f"the entry {key} cannot be understood",
+                    "start the newer version that wrote it",
+                ) from error
+        return reader
+
+    def part(self, name: str) -> Part:
+        """The entries of one folder.
+
+        Args:
+            name: path of the folder, relative to the data folder: ``journal``, ``streams/7``.
+        """
+        return Part(self, name, self._parts.setdefault(name, {}))
+
+    def parts(self, above: str) -> list[str]:
+        """The folders in a folder that have entries."""
+        return [name for name, files in self._parts.items() if files and os.path.dirname(name) == above]
+
+
+class Part:
+    """What the inventory says of one folder.
+
+    Attributes:
+        known: the files that must be there, by name.
+    """
+
+    def __init__(self, inventory: Inventory, folder: str, known: dict[str, Known]) -> None:
+        """See `Inventory.part`."""
+        self.known: Mapping[str, Known] = known
+        self._inventory = inventory
+        self._folder = folder
+        self._own = known
+
+    def put(self, files: Mapping[str, Known]) -> None:
+        """Claim that files are there, and what of them is durable; all that is claimed must be.
+
+        Raises:
+            StorageError: it cannot be written; nothing has changed.
+        """
+        new: dict[str, Known] = {}
+        for name, each in files.items():
+            before = self._own.get(name)
+            if before is not None and before.gap:
+                each = each._replace(gap=True)
+            if each != before:
+                new[name] = each
+        if new:
+            self._inventory.store([((self._folder, name), list(each)) for name, each in new.items()])
+            self._own.update(new)
+
+    def forget(self, names: Iterable[str]) -> int:
+        """Claim nothing any more of files, which may be removed when this is durable.
+
+        Returns:
+            What to ask `is_durable` with.
+        """
+        gone = [name for name in names if self._own.pop(name, None) is not None]
+        self._inventory.forget([(self._folder, name) for name in gone])
+        return self._inventory.changes
+
+    def is_durable(self, change: int) -> bool:
+        """Whether a change survives a loss of power."""
+        return self._inventory.durable_changes >= change
+
+    def sync(self) -> None:
+        """Make all changes durable here and now, which blocks.
+
+        Raises:
+            DiskFull: there is no room for them.
+            StorageError: they may not be durable.
+        """
+        self._inventory.sync()
+
+
+def open_inventory(
+    disk: Disk, folder: str, *, make: bool, when_written: Callable[[], None] = lambda: None
+) -> Inventory:
+    """Read the inventory of a data folder.
+
+    Args:
+        disk: where it is.
+        folder: held by this process.
+        make: begin an empty one: the folder is new, or of a format without.
+        when_written: called after each change, so that somebody syncs it.
+
+    Raises:
+        DamagedFile: it is not as it was written.
+        StorageError: it cannot be read or written.
+    """
+    inventory = Inventory(disk, folder, when_written)
+    if make:
+        inventory.make()
+    else:
+        inventory.open()
+    return inventory
+
+
+def is_there(disk: Disk, folder: str) -> bool:
+    """Whether a data folder has an inventory.
+
+    Raises:
+        StorageError: the folder cannot be read.
+    """
+    try:
+        return NAME in disk.list_folder(folder)
+    except OSError as error:
+        raise StorageError(folder, f"cannot be read: {error.strerror}", "check whose it is") from error

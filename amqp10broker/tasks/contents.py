@@ -1,0 +1,117 @@
+"""What a start makes of the records of a data folder, tried without starting: for `storage check`.
+
+The catalog is declared with nobody to run its queues, and each classic and quorum queue takes in its records
+of the journal, as a start does it. Nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.changes import Key, Value
+from amqp10broker.catalog.queue import QueueSpec, QueueType
+from amqp10broker.catalog.restore import restore
+from amqp10broker.errors import ConfigError, StorageError
+from amqp10broker.persistence.classic_store import ClassicStore
+from amqp10broker.persistence.quorum_store import QuorumStore
+from amqp10broker.persistence.spool import Scratch, Spool
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.tasks.data import FURNISHED
+from amqp10broker.tasks.queue import InlineQueue
+
+_NOW_MS: Final = 0
+
+
+class Contents:
+    """A `storage.check.Contents`.
+
+    Attributes:
+        streams: numbers of those that are declared.
+    """
+
+    def __init__(self) -> None:
+        """Nothing is declared so far."""
+        self.streams: Collection[int] = ()
+        self._stores: dict[int, ClassicStore | QuorumStore] = {}
+        self._specs: dict[int, QueueSpec] = {}
+
+    def declare(self, path: str, entries: Iterable[tuple[Key, Value]]) -> None:
+        """Declare what the catalog says.
+
+        Args:
+            path: of the catalog, for the error.
+            entries: all.
+
+        Raises:
+            StorageError: something needs what is not installed, or cannot be understood.
+        """
+        found = list(entries)
+        if FURNISHED not in dict(found):
+            return  # a first start that did not come to its end: the next one begins anew
+        host = _Host()
+        try:
+            catalog = Catalog(host)
+            restore(catalog, (entry for entry in found if entry[0] != FURNISHED))
+        except ConfigError as error:
+            raise StorageError(path, str(error), "nothing was changed") from error
+        self._specs = {spec.number: spec for spec in host.specs}
+        self.streams = {spec.number for spec in host.specs if spec.type == QueueType.STREAM}
+        spool = Spool(_no_scratch)
+        for number, spec in self._specs.items():
+            if spec.type == QueueType.QUORUM:
+                self._stores[number] = QuorumStore(number, spec.name, _Nowhere())
+            elif spec.type == QueueType.CLASSIC:
+                self._stores[number] = ClassicStore(number, _Nowhere(), spool, RECORD_BYTES)
+
+    def take(self, records: Sequence[Record]) -> None:
+        """Give records of the journal to their queues, in order.
+
+        Raises:
+            DamagedFile: one cannot be understood.
+        """
+        for record in records:
+            store = self._stores.get(record.group)
+            if store is not None:
+                store.restore([record])
+
+    def faults(self) -> Iterator[StorageError]:
+        """What queues lack, when all records have been taken."""
+        for number, store in self._stores.items():
+            if isinstance(store, QuorumStore):
+                try:
+                    store.recovered(self._specs[number].settings, _NOW_MS)
+                except StorageError as error:
+                    yield error
+
+
+class _Host:
+    def __init__(self) -> None:
+        self.specs: list[QueueSpec] = []
+
+    def start_queue(self, queue: QueueSpec) -> InlineQueue:
+        """Note it; what runs in its place holds nothing."""
+        self.specs.append(queue)
+        return InlineQueue(VolatileQueue(queue.name))
+
+
+class _Nowhere:
+    """A journal that takes everything and has nothing: what is in it was read already."""
+
+    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+        return 0, 0, 0
+
+    def read_run(self, file: int, offset: int, length: int) -> Sequence[Record]:
+        raise AssertionError("nothing is read again")
+
+    def add_live(self, file: int, length: int) -> None:
+        """Not counted."""
+
+    def add_dead(self, file: int, length: int) -> None:
+        """Not counted."""
+
+
+def _no_scratch() -> Scratch:
+    raise OSError("nothing is written")

@@ -1,0 +1,43 @@
+"""Inventories (`storage.inventory`) on disks of tests, without a whole data folder."""
+
+from __future__ import annotations
+
+from amqp10broker.storage.disk import Disk
+from amqp10broker.storage.inventory import Inventory, is_there, open_inventory
+from amqp10broker.storage.stream_files import FileShelf, part_of
+
+TOP = "/"
+
+
+def inventory_on(disk: Disk, folder: str = TOP) -> Inventory:
+    """The inventory of a folder, read; made if there is none."""
+    return open_inventory(disk, folder, make=not is_there(disk, folder))
+
+
+def sync_inventory(disk: Disk, inventory: Inventory) -> bool:
+    """As the group commit does it; whether there was anything to sync."""
+    fds = inventory.fds_to_sync()
+    for fd in fds:
+        disk.sync(fd)
+    if fds:
+        inventory.synced()
+    return bool(fds)
+
+
+class ShelfAlone(FileShelf):
+    """A stream's files with an inventory of their own, which is synced with them, as in the group commit."""
+
+    def __init__(self, disk: Disk, streams: str, number: int) -> None:
+        self.inventory = inventory_on(disk)
+        super().__init__(disk, streams, number, part_of(self.inventory, number))
+
+    def fds_to_sync(self) -> list[int]:
+        return [*self.inventory.fds_to_sync(), *super().fds_to_sync()]
+
+    def synced(self) -> None:
+        super().synced()
+        self.inventory.synced()
+
+    def close(self) -> None:
+        super().close()
+        self.inventory.close()
