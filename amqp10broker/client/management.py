@@ -35,7 +35,7 @@ class Management:
         self._timeout_s = timeout_s
         name = f"management-{client.core.next_number()}"
         paired = {"paired": True}
-        session = client.begin_session(timeout_s=timeout_s)
+        self._session = session = client.begin_session(timeout_s=timeout_s)
         self._responses = session.receiver(ADDRESS, settled=True, properties=paired, name=name)
         self._requests = session.sender(ADDRESS, settled=True, properties=paired, name=name)
         client.attach(self._responses, timeout_s)
@@ -78,6 +78,15 @@ class Management:
         if properties.correlation_id != self._number or properties.subject is None:
             raise ClientError(f"the response to {method} {path} answers another request: connect again")
         return int(properties.subject), message.body
+
+    def close(self) -> None:
+        """End the session with both links; the connection stays.
+
+        Raises:
+            ClientError: the connection has ended.
+            TimedOutError: the broker did not answer.
+        """
+        self._client.end_session(self._session, timeout_s=self._timeout_s)
 
 
 __all__ = ["Management"]

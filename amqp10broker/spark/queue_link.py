@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from amqp10broker.amqp10.disposition import RELEASED
 from amqp10broker.amqp10.events import DeliveriesReceived
@@ -119,14 +119,19 @@ class QueueLink:
     # --- parts --------------------------------------------------------------------------------------
 
     def _count(self) -> int | None:
-        """Asked on a connection of its own, for the links stay until it ends."""
         with dial(self._options.connection, purpose="queue") as client:
-            try:
-                status, body = Management(client).ask("GET", queue_address(self._options.queue))
-            except (LinkError, SessionEndedError):
-                return None  # there is no management, or not for this user
-        found = body.get("message_count") if status == 200 and isinstance(body, dict) else None
+            found = self._entry(client).get("message_count")
         return found if isinstance(found, int) else None
+
+    def _entry(self, client: Client) -> dict[Any, Any]:
+        """What the management says of the queue; nothing if there is none, or not for this user."""
+        try:
+            management = Management(client)
+            status, body = management.ask("GET", queue_address(self._options.queue))
+            management.close()
+        except (LinkError, SessionEndedError):
+            return {}
+        return body if status == 200 and isinstance(body, dict) else {}
 
     def _receive(self, count: int, wait_s: float) -> list[Delivery]:
         try:
@@ -183,13 +188,15 @@ class QueueLink:
             return self._receiver
         self.close()
         self._client = client = dial(self._options.connection, purpose="queue")
-        # A stream says that it applies this filter, any other queue does not know it.
-        filters = {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), "next")}
+        kind = self._entry(client).get("type")
+        # Where nobody says what kind of queue it is, a stream says that it applies this filter, which no
+        # other queue of this broker knows. RabbitMQ says so of every queue, but it tells all who may read.
+        filters = None if kind else {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), "next")}
         end = client.session.receiver(queue_address(self._options.queue), filters=filters, end_type=_QueueEnd)
         client.attach(end)
         assert isinstance(end, _QueueEnd)
         end.grants = self._grants
-        if end.is_stream:
+        if kind == "stream" if kind else end.is_stream:
             raise QueueUnusable(
                 f"'{self._options.queue}' is a stream: read it with the option stream, which needs no spool, "
                 "or name a classic or quorum queue"

@@ -18,9 +18,11 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from amqp10broker.amqp10.disposition import ACCEPTED, Outcome
 from amqp10broker.amqp10.events import DeliveriesReceived
+from amqp10broker.amqp10.performatives import Attach
 from amqp10broker.amqp10.types import Symbol, ULong
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.ends import Delivery
+from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, data_message
 from amqp10broker.spark import queue_link
 from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
@@ -571,6 +573,43 @@ def test_a_stream_is_refused(
     query = Query(options())
     with pytest.raises(QueueUnusable, match="is a stream: read it with the option stream"):
         query.batch()
+
+
+class EchoingEnd(queue_link._QueueEnd):
+    """At a broker that says of every queue that it applies the filter of streams, as RabbitMQ does."""
+
+    def on_attached(self, attach: Attach) -> None:
+        super().on_attached(attach)
+        self.is_stream = True
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum"])
+def test_the_management_says_what_kind_of_queue_it_is(
+    broker: BrokerProcess,
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+) -> None:
+    """The filters that a broker says it applies may be an echo."""
+    monkeypatch.setattr(queue_link, "_QueueEnd", EchoingEnd)
+    declared(channel, queue, kind)
+    fill(broker, queue, numbers(0, 5))
+    assert Query(options()).all() == numbers(0, 5)
+
+
+def test_where_nobody_says_the_kind_the_filter_tells(
+    channel: BlockingChannel,
+    queue: str,
+    options: Callable[..., QueueOptions],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A broker without management, or with one that refuses this user."""
+    monkeypatch.setattr(Management, "ask", lambda *given: (403, "refused"))
+    declared(channel, queue, "stream")
+    with pytest.raises(QueueUnusable, match="is a stream: read it with the option stream"):
+        Query(options()).batch()
 
 
 def test_two_queries_do_not_share_a_spool(
