@@ -33,7 +33,8 @@ from amqp10broker.analysis.histogram import quantiles
 from amqp10broker.analysis.inputs import check_layout
 from amqp10broker.analysis.job import make_folder
 from amqp10broker.analysis.progress import Progress
-from amqp10broker.flowevents.schema import EVENTS, RUNS, Kind, Reason
+from amqp10broker.analysis.waits import NOT_HELD_UP
+from amqp10broker.flowevents.schema import EVENTS, RUNS, Kind
 from amqp10broker.recording.errors import NotARecording
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ CHECKPOINT: Final = "_checkpoint"
 _REST: Final = "rest-"
 """Files of windows that were told before the stream closed them."""
 _WINDOW_S: Final = 1
-_NOT_HELD_UP: Final = frozenset({Reason.NONE, Reason.QUEUE_EMPTY, Reason.NOT_ACTIVE})
 _TRIGGER: Final = "2 seconds"
 _LOOK_S: Final = 0.5
 _STOP_S: Final = 60.0
@@ -126,7 +126,7 @@ def _main_stall(cells: Sequence[Cell]) -> tuple[str, str, float | None]:
             found = ("", "", 0.0)
         for reason, elapsed in by_reason.items():
             share = elapsed / total if total else 0.0
-            if reason not in _NOT_HELD_UP and share > (found[2] or 0.0):
+            if reason not in NOT_HELD_UP and share > (found[2] or 0.0):
                 found = (side, reason_name(reason), share)
     return found
 

@@ -6,7 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.analysis.cells import Cell, aggregate, collect, cut, read_events
 from amqp10broker.analysis.configurations import configurations, groups
@@ -18,6 +18,8 @@ from amqp10broker.analysis.progress import Progress
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
+from amqp10broker.analysis.waits import find_waits, name_waits
+from amqp10broker.recording.link_names import read_names
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,15 +61,17 @@ def analyse(folder: Path, output: Path, aim: Aim, spark: SparkSession, progress:
         f"{len(recording.runs)} runs, {recording.files} files, {recording.bytes / 1e6:,.1f} MB in {folder}"
     )
     measured = measure_all(recording, sum_up(recording, spark, progress))
+    names = {run["run_id"]: read_names(recording.folder, run["run_id"]) for run in recording.runs}
     events = sum(each.figures.events for each in measured)
     if not events:
         raise NothingToAnalyse(str(folder), "no event lies in the time that counts (behind the warm-up)")
     progress.say(f"{events:,} events counted")
+    waits = name_waits(look_for_waits(recording, spark, progress), names)
     found = configurations(measured)
     together = groups(found)
     recommended = recommend_all(together, aim)
-    tables = tables_of(measured, found, comparisons(together), recommended)
-    analysed = Analysed(recording, measured, together, recommended, aim.describe())
+    tables = tables_of(measured, found, comparisons(together), recommended, waits)
+    analysed = Analysed(recording, measured, together, recommended, aim.describe(), waits)
     html = report(analysed, progress.say)
     try:
         files = write_tables(output, tables)
@@ -92,6 +96,17 @@ def sum_up(recording: Recording, spark: SparkSession, progress: Progress) -> lis
     events = cut(read_events(spark, recording.folder), recording.spans)
     with explained(recording.folder), progress.watching(spark):
         return collect(aggregate(events))
+
+
+def look_for_waits(recording: Recording, spark: SparkSession, progress: Progress) -> list[tuple[Any, ...]]:
+    """The longest waits of single links, see `waits.find_waits`.
+
+    Raises:
+        SparkFailed: as `sum_up`.
+    """
+    events = cut(read_events(spark, recording.folder), recording.spans)
+    with explained(recording.folder), progress.watching(spark):
+        return find_waits(events)
 
 
 def measure_all(recording: Recording, cells: Sequence[Cell]) -> list[Measured]:

@@ -27,6 +27,7 @@ from amqp10broker.analysis.page import bullets, details, element, figure, page, 
 from amqp10broker.analysis.pictures import Settings, Swept
 from amqp10broker.analysis.recommend import Recommendation, Undecided, written
 from amqp10broker.analysis.statistics import Estimate, estimate
+from amqp10broker.analysis.waits import Wait
 from amqp10broker.analysis.words import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION
 
@@ -42,6 +43,8 @@ _COLUMNS: Final = (
     ("memory_max_bytes", "memory MB", 1e-6), ("cpu_us_per_message", "CPU µs / message", 1.0),
 )  # fmt: skip
 
+_WAITS_SHOWN: Final = 20
+
 
 @dataclass(frozen=True, slots=True)
 class Analysed:
@@ -53,6 +56,8 @@ class Analysed:
     recommended: Sequence[Recommendation | Undecided]
     """One for each group, in the same order."""
     aim: str
+    waits: Sequence[Wait]
+    """Of single links, the longest first."""
 
 
 def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -> str:
@@ -67,6 +72,7 @@ def report(analysed: Analysed, say: Callable[[str], None] = lambda text: None) -
     body.append(element("h2", f"What to set for the {analysed.aim}"))
     body += [_card(one) for one in analysed.recommended if isinstance(one, Recommendation)]
     body += _undecided([one for one in analysed.recommended if isinstance(one, Undecided)])
+    body += _waits(analysed)
     counter = iter(range(1, 1_000_000))
     pairs = list(zip(analysed.groups, analysed.recommended, strict=True))
     with style():
@@ -135,6 +141,48 @@ def _undecided(found: Sequence[Undecided]) -> Iterator[str]:
     for reason in dict.fromkeys(one.reason for one in found):
         names = bullets([one.group for one in found if one.reason == reason])
         yield f'<div class="card none">{element("h3", f"No recommendation: {reason}")}{names}</div>'
+
+
+def _waits(analysed: Analysed) -> Iterator[str]:
+    """Which link stalled, when and why."""
+    yield element("h2", "The longest waits of single links")
+    waits = analysed.waits[:_WAITS_SHOWN]
+    if not waits:
+        yield element("p", "No link waited for anything but messages: nothing held one up.", "soft")
+        return
+    began = {run["run_id"]: run["began_ns"] for run in analysed.recording.runs}
+    rows = [
+        [
+            wait.who,
+            wait.side,
+            wait.address or "-",
+            " / ".join(part for part in (wait.user, wait.client) if part) or "-",
+            wait.reason,
+            wait.run_id,
+            _clock(wait.began_ns),
+            f"{(wait.began_ns - began[wait.run_id]) / 1e9:,.1f}",
+            f"{wait.seconds:,.3f}",
+        ]
+        for wait in waits
+    ]
+    headings = (
+        *("link", "side", "address", "user / client", "waited for", "run", "from (UTC)"),
+        *("second of the run", "for seconds"),
+    )
+    yield table(headings, rows, texts=7)
+    more = f" These are {len(waits)} of {len(analysed.waits)}." if len(analysed.waits) > len(waits) else ""
+    yield element(
+        "p",
+        "A link waits when it could move nothing and moved nothing for all of the time. Consumers that only "
+        f"waited for a message are not listed.{more} All of them stand in waits.csv.",
+        "soft",
+    )
+
+
+def _clock(ns: int) -> str:
+    """A time of the day, to the millisecond."""
+    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ns // 1_000_000_000))
+    return f"{at}.{ns % 1_000_000_000 // 1_000_000:03}"
 
 
 def _card(one: Recommendation) -> str:

@@ -30,6 +30,7 @@ from amqp10broker.analysis.figures import (
 )
 from amqp10broker.analysis.histogram import quantiles
 from amqp10broker.analysis.recommend import Recommendation, Undecided
+from amqp10broker.analysis.waits import Wait
 from amqp10broker.flowevents.schema import CONFIGURATION, RUN_FIELDS
 
 Row = dict[str, Any]
@@ -43,7 +44,7 @@ CURVE: Final = (
 
 _TYPES: Final = {
     "str": "string", "int": "int64", "int | None": "int64", "float": "double", "float | None": "double",
-    "bool": "bool", "bool | None": "bool",
+    "bool": "bool", "bool | None": "bool", "str | None": "string",
 }  # fmt: skip
 _SPREAD: Final = ("run_id", "configuration", "best")
 """Fields of records that other columns stand for."""
@@ -68,6 +69,7 @@ TABLES: Final[Mapping[str, Columns]] = {
     "stalls": _RUN | _columns_of(Stall),
     "configuration_stalls": _NAMED | {"repetitions": "int64"} | _columns_of(Stall),
     "streams": _RUN | _columns_of(StreamFigures),
+    "waits": {"run_id": "string"} | _columns_of(Wait),
     "latencies": _NAMED | {"latency": "string", "share": "double", "ms": "double", "messages": "int64"},
     "comparison": _NAMED | _BEST | _columns_of(Compared) | {"relative": "double"},
     "recommendations": {"group": "string", "aim": "string"}
@@ -85,6 +87,7 @@ def tables_of(
     found: Sequence[ConfigurationFigures],
     compared: Sequence[Compared],
     recommended: Sequence[Recommendation | Undecided],
+    waits: Sequence[Wait],
 ) -> dict[str, list[Row]]:
     """The rows of all `TABLES`, by name.
 
@@ -93,6 +96,7 @@ def tables_of(
         found: their configurations.
         compared: configurations beside the best.
         recommended: one for each group of the configurations, in their order.
+        waits: of single links, the longest first.
     """
     return {
         "runs": [_spread(asdict(each.figures)) for each in measured],
@@ -100,6 +104,7 @@ def tables_of(
         "stalls": [_spread(asdict(stall)) for each in measured for stall in each.stalls],
         "configuration_stalls": [row for each in found for row in _stalls(each, measured)],
         "streams": [_spread(asdict(stream)) for each in measured for stream in each.streams],
+        "waits": [asdict(each) for each in waits],
         "latencies": [row for each in found for row in _latencies(each)],
         "comparison": [_comparison(each) for each in compared],
         "recommendations": [

@@ -7,6 +7,7 @@ A recording is a folder::
 
     DIR/runs.parquet/RUN_ID.parquet               one row, see `RUN_FIELDS`
     DIR/events/run_id=RUN_ID/part-WHO-NUMBER.parquet   zstd; WHO wrote it: broker, clients
+    DIR/names/RUN_ID.jsonl                        whose the links were, see `recording.link_names`
 
 ``runs.parquet`` is a data set of one file a run, so that several processes can add to one recording and
 none of them rewrites what another wrote. A file appears under its name when it is complete; until then
@@ -32,6 +33,8 @@ EVENTS: Final = "events"
 """Folder of the event files, partitioned by run."""
 RUNS: Final = "runs.parquet"
 """Folder of the rows of runs."""
+NAMES: Final = "names"
+"""Folder of the names of links, a file a run."""
 RUN_PARTITION: Final = "run_id="
 
 CHANNEL_HANDLE: Final = 1 << 31

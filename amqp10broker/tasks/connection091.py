@@ -131,6 +131,12 @@ class Connection091:
         return self._member
 
     @property
+    def client_name(self) -> str:
+        """The connection name that the client gives itself, or its product; empty if it gives neither."""
+        properties = self.engine.client_properties
+        return str(properties.get("connection_name") or properties.get("product") or "")
+
+    @property
     def parts(self) -> Mapping[int, RunningChannel]:
         """Its channels, by number."""
         return self._channels.by_number

@@ -144,6 +144,12 @@ class Connection10:
         return self._member
 
     @property
+    def client_name(self) -> str:
+        """The container-id of the client, empty before it has opened."""
+        opened = self.engine.remote_open
+        return opened.container_id if opened else ""
+
+    @property
     def parts(self) -> Mapping[int, RunningSession]:
         """Its sessions, by channel."""
         return self._sessions

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.recording.link_names import LinkName
 from amqp10broker.service.observing.others import ConnectionObserver, ProcessObserver, QueueObserver
 from amqp10broker.service.observing.trail import Emit
 from amqp10broker.tasks.channel import RunningChannel
@@ -52,6 +54,7 @@ class Looks:
         emit: Emit,
         on_crash: Callable[[Exception], None],
         on_queue: Callable[[int, DeclaredQueue], None],
+        on_link: Callable[[LinkName], None],
         *,
         each_wake: bool,
     ) -> None:
@@ -62,12 +65,14 @@ class Looks:
             emit: takes events.
             on_crash: told of a fault of ours.
             on_queue: told of each queue and its number, when it is seen first.
+            on_link: told of each link, channel that may publish, and consumer, when it is seen first.
             each_wake: observe sessions and channels after each wake.
         """
         self._broker = broker
         self._emit = emit
         self._on_crash = on_crash
         self._on_queue = on_queue
+        self._on_link = on_link
         self._each_wake = each_wake
         self.count = 0
         self.cost_ns = 0
@@ -213,17 +218,36 @@ class Looks:
         new: bool,
     ) -> Watch:
         emit, each_wake = self._emit, self._each_wake
+        on_link = partial(self._name_link, connection)
         self.protocols.add(_protocol_of(connection))  # it may be gone before the next look
         if isinstance(connection, Connection10):
             assert isinstance(running, RunningSession)
-            watch = watch_session(self, connection, running, emit, now_ns, new=new, latencies=each_wake)
+            watch = watch_session(
+                *(self, connection, running, emit, now_ns), new=new, latencies=each_wake, on_link=on_link
+            )
         else:
             assert isinstance(running, RunningChannel)
-            watch = watch_channel(self, connection, running, emit, now_ns, new=new, latencies=each_wake)
+            watch = watch_channel(
+                *(self, connection, running, emit, now_ns), new=new, latencies=each_wake, on_link=on_link
+            )
         self._watches[running] = watch
         if each_wake:
             watch.attach()
         return watch
+
+    def _name_link(
+        self,
+        connection: Connection10 | Connection091,
+        now_ns: int,
+        kind: int,
+        channel: int,
+        handle: int,
+        link: str,
+        address: str,
+    ) -> None:
+        names = link, address, connection.client_name, connection.user, connection.vhost, connection.peer
+        ts_ns = now_ns + self._offset_ns
+        self._on_link(LinkName(ts_ns, kind, connection.number, channel, handle, *names))
 
     def _probe(self, now_ns: int) -> None:
         """Probe some of the sessions and channels; all in turn if they are many."""

@@ -23,6 +23,7 @@ from amqp10broker import __version__
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK
 from amqp10broker.recording.errors import RecordingError
+from amqp10broker.recording.link_names import LinkName
 from amqp10broker.recording.names import check_run_name, numbered
 from amqp10broker.recording.runs import Run, new_run_id
 from amqp10broker.tasks.log import Log
@@ -48,6 +49,8 @@ FEED_S: Final = 0.1
 """How often events are handed to the helper. The ring holds six times as many as a busy broker makes."""
 BACKLOG_BYTES_MAX: Final = 8 * 1024 * 1024
 """What may wait for the helper beside the ring, when runs follow each other faster than it writes."""
+LINKS_NAMED_MAX: Final = 100_000
+"""Links of a recording whose names are kept, some 250 bytes each; further ones have their numbers only."""
 QUEUES_NAMED_MAX: Final = 10_000
 """Queues whose names are in the row of a run; further ones have their numbers only."""
 
@@ -115,8 +118,11 @@ class Recorder:
         self._process: RecorderProcess | None = None
         self._backlog: deque[tuple[int, bytes, int]] = deque()
         self._stopping = trio.Event()
+        self._links: list[LinkName] = []
+        self._links_named = 0
         self._looks = Looks(
-            broker, self._ring.add, self.crash, self._name_queue, each_wake=not recording.every_ms
+            *(broker, self._ring.add, self.crash, self._name_queue, self._name_link),
+            each_wake=not recording.every_ms,
         )
 
     # --- life -------------------------------------------------------------------------------------
@@ -182,7 +188,7 @@ class Recorder:
         if self.failed is None:
             try:
                 with trio.move_on_after(_end_s(self._broker)) as limit:
-                    self._put(EVENTS, self._ring.take_all())
+                    self._put_events()
                     self._put(END, json.dumps({"ended_ns": ts_ns}).encode())
                     while self._backlog:
                         await process.send(*self._backlog.popleft())
@@ -204,7 +210,7 @@ class Recorder:
         try:
             while True:
                 await trio.sleep(FEED_S)
-                self._put(EVENTS, self._ring.take_all())
+                self._put_events()
                 while self._backlog:
                     await self._process.send(*self._backlog.popleft())
         except RecordingError as error:
@@ -273,7 +279,7 @@ class Recorder:
         name = self._name if self.recording.run_id else new_run_id("broker")
         row = self._new_row(name, config)  # before anything changes: what is wrong with it is said now
         row = replace(row, began_ns=self._look_at_all())
-        self._put(EVENTS, self._ring.take_all())
+        self._put_events()
         dropped = self._dropped
         self._runs += 1
         self._number = self._number + 1 if name == self._name else 1
@@ -348,6 +354,19 @@ class Recorder:
         if number <= QUEUES_NAMED_MAX:
             named = {str(number): {"name": queue.name, "vhost": queue.vhost, "type": queue.type}}
             self._put(NOTE, json.dumps({"queues": named}).encode())
+
+    def _name_link(self, name: LinkName) -> None:
+        """A link has these numbers from now on. It is told with the next events."""
+        if self._links_named < LINKS_NAMED_MAX:
+            self._links_named += 1
+            self._links.append(name)
+
+    def _put_events(self) -> None:
+        """Let events wait for `_feed`, and before them the names of the links that they may be about."""
+        if self._links:
+            self._put(NOTE, json.dumps({"links": list(map(asdict, self._links))}).encode())
+            self._links.clear()
+        self._put(EVENTS, self._ring.take_all())
 
     # --- status -----------------------------------------------------------------------------------
 

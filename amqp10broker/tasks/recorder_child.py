@@ -24,6 +24,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from amqp10broker.recording.link_names import NamesFile
     from amqp10broker.recording.parquet import EventWriter
     from amqp10broker.recording.runs import Run
     from amqp10broker.recording.sinks import Sink
@@ -56,6 +57,8 @@ class Scribe:
         self._room: Sink | None = None
         self._last_ts_ns = 0
         self._queues: dict[str, Any] = {}
+        self._links: dict[tuple[int, ...], dict[str, Any]] = {}  # who has these numbers now
+        self._names: NamesFile | None = None
         self._protocols: list[str] = []
         self._name = ""
         self._number = 0
@@ -74,6 +77,7 @@ class Scribe:
         Returns:
             Its run id, and the number: an answer.
         """
+        from amqp10broker.recording.link_names import NamesFile
         from amqp10broker.recording.parquet import EventWriter
         from amqp10broker.recording.runs import Run, claim_run, keep_room
 
@@ -87,6 +91,9 @@ class Scribe:
         self._room = keep_room(self._recording)  # first: a run that cannot be recorded leaves nothing
         self._run, self._number = claim_run(self._recording, run, number)
         self._writer = EventWriter(self._recording, self._run.run_id, "broker")
+        self._names = NamesFile(self._recording, self._run.run_id)
+        if self._links:  # of the run before: most of them go on
+            self._names.write(self._links.values())
         return {"ready": True, "run_id": self._run.run_id, "number": self._number}
 
     def take(self, events: bytes) -> None:
@@ -100,12 +107,17 @@ class Scribe:
             self._count()
 
     def note(self, given: dict[str, Any]) -> None:
-        """Take note of something about the run: ``queues`` by number, ``protocols`` of its connections, all
-        that were seen so far, or when it ``began_ns``."""
+        """Take note of something about the run: ``queues`` by number, ``links`` that were seen first
+        (`LinkName`), ``protocols`` of its connections, all that were seen so far, or when it ``began_ns``."""
         from amqp10broker.recording.runs import write_run
 
         self._queues |= given.get("queues", {})
         self._protocols = given.get("protocols", self._protocols)
+        if "links" in given:
+            assert self._names is not None, "a link before a run"
+            self._names.write(given["links"])
+            for link in given["links"]:
+                self._links[link["kind"], link["connection"], link["channel"], link["handle"]] = link
         if "began_ns" in given:
             assert self._run is not None, "a note before a run"
             self._run = replace(self._run, began_ns=given["began_ns"])
@@ -135,6 +147,8 @@ class Scribe:
             self._writer.close()
             self._count()
             self._writer = None
+        if self._names is not None:
+            self._names.close()
         self._leave_room()
         row = read_run(self._recording, run.run_id)
         settings = json.loads(row.settings)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
-from amqp10broker.service.observing.trail import Emit
+from amqp10broker.service.observing.trail import Emit, OnLink
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.channel import RunningChannel
@@ -150,6 +150,7 @@ def watch_session(
     *,
     new: bool,
     latencies: bool,
+    on_link: OnLink,
 ) -> Watch:
     """Watch a session of AMQP 1.0.
 
@@ -161,8 +162,9 @@ def watch_session(
         now_ns: the present.
         new: it has just begun, what it does counts from its beginning.
         latencies: it will be observed after each wake.
+        on_link: told of each of its links.
     """
-    observer = SessionObserver(running.service, connection.number, emit, now_ns, new=new)
+    observer = SessionObserver(running.service, connection.number, emit, now_ns, new=new, on_link=on_link)
 
     def look(now_ns: int, ts_ns: int, whole: bool) -> None:
         observer.observe(now_ns, ts_ns, connection.around(running), latencies=latencies, whole=whole)
@@ -179,9 +181,10 @@ def watch_channel(
     *,
     new: bool,
     latencies: bool,
+    on_link: OnLink,
 ) -> Watch:
     """Watch a channel of AMQP 0-9-1; the arguments are those of `watch_session`."""
-    observer = ChannelObserver(running.service, connection.number, emit, now_ns, new=new)
+    observer = ChannelObserver(running.service, connection.number, emit, now_ns, new=new, on_link=on_link)
 
     def look(now_ns: int, ts_ns: int, whole: bool) -> None:
         observer.observe(now_ns, ts_ns, around=connection.around(running), latencies=latencies, whole=whole)

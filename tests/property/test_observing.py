@@ -57,7 +57,9 @@ class Session:
         self.began_ns = self.seen.now_ns
         self.latencies = latencies
         self.attached = {1, 2}
-        self.observer = SessionObserver(self.service, 1, self.seen.add, self.began_ns, new=True)
+        self.observer = SessionObserver(
+            self.service, 1, self.seen.add, self.began_ns, new=True, on_link=self.seen.link
+        )
         self.look(after_ns=0)
 
     def look(self, *, after_ns: int = 10, whole: bool = False) -> None:
@@ -157,7 +159,7 @@ def test_a_channel_is_told_whole(steps: list[str], latencies: bool) -> None:
     world.vhost.declare("q")
     channel = world.channel()
     seen = Seen()
-    observer = ChannelObserver(channel.service, 1, seen.add, seen.now_ns, new=True)
+    observer = ChannelObserver(channel.service, 1, seen.add, seen.now_ns, new=True, on_link=seen.link)
     published = delivered = acked = confirmable = 0
     outstanding: list[int] = []
 

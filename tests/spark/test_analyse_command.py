@@ -36,7 +36,7 @@ def test_the_command_recommends_and_writes_the_report(tmp_path: Path) -> None:
     assert [told[0], *told[3:]] == [
         "starting Spark",
         "drawing sweep 1 of 1",
-        "8 tables and the report written",
+        "9 tables and the report written",
     ]
     assert told[1].startswith("16 runs, 16 files, ")
     assert told[2].endswith(" events counted")

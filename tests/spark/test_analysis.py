@@ -197,7 +197,7 @@ def test_the_job_writes_report_and_tables_and_tells_its_steps(
     assert again == [(39,)]
     assert [line.partition("] ")[2] for line in said.getvalue().splitlines()][-2:] == [
         "drawing the cases of two_senders",
-        "8 tables and the report written",
+        "9 tables and the report written",
     ]
 
 

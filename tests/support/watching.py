@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from amqp10broker.flowevents.schema import PACK, Kind, Reason
 
@@ -32,16 +32,22 @@ class Seen:
     Attributes:
         events: since the last `take`.
         now_ns: what tests say it is.
+        links: who was seen first: time, kind, channel, handle, name, address.
     """
 
     def __init__(self) -> None:
         self.events: list[Event] = []
         self.now_ns = 1_000
+        self.links: list[tuple[int, int, int, int, str, str]] = []
 
     def add(self, *columns: int) -> None:
         """See `Ring.add`."""
         assert PACK.unpack(PACK.pack(*columns)) == columns
         self.events.append(Event(*columns))
+
+    def link(self, *given: Any) -> None:
+        """See `OnLink`."""
+        self.links.append(given)
 
     def take(self, *kinds: Kind) -> list[Event]:
         """Events since the last time, of these kinds; the others are dropped."""

@@ -13,12 +13,19 @@ from typing import Any, Self
 import pytest
 import trio
 
-from amqp10broker.amqp091.methods import BasicConsume, ConfirmSelect, QueueDeclare, QueueDeclareOk
+from amqp10broker.amqp091.methods import (
+    BasicConsume,
+    BasicConsumeOk,
+    ConfirmSelect,
+    QueueDeclare,
+    QueueDeclareOk,
+)
 from amqp10broker.amqp10.performatives import Attach
 from amqp10broker.errors import BrokerError
 from amqp10broker.flowevents.ring import Ring
-from amqp10broker.flowevents.schema import PACK, Kind, Reason
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, PACK, Kind, Reason
 from amqp10broker.recording.errors import RecordingError
+from amqp10broker.recording.link_names import LinkName, LinkNames
 from amqp10broker.recording.names import numbered
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
@@ -116,6 +123,11 @@ class Helper:
                 found["queues"] |= note.pop("queues", {})
                 found |= note
         return found
+
+    def names(self) -> list[LinkName]:
+        """All links that were named, in order."""
+        notes = [json.loads(payload) for kind, payload, _ in self.frames if kind == NOTE]
+        return [LinkName(**link) for note in notes for link in note.get("links", [])]
 
     def protocols(self) -> list[list[str] | None]:
         """Of each run, what was noted of its connections last."""
@@ -216,16 +228,19 @@ async def test_a_session_is_told_from_the_beginning_of_the_recording(
 
 async def test_who_joins_before_the_first_look_counts_whole(autojump_clock: object) -> None:
     """A session may begin when the recording has been started and nobody has looked yet."""
-    seen = Seen()
+    seen, names = Seen(), list[LinkName]()
     async with running_broker() as broker:
         declare(broker)
         client = await publisher(broker)
-        looks = Looks(broker, seen.add, pytest.fail, lambda number, queue: None, each_wake=False)
+        looks = Looks(
+            *(broker, seen.add, pytest.fail, lambda number, queue: None, names.append), each_wake=False
+        )
         for session in client.task.parts.values():
             looks.join(client.task, session)
         await publish(client, 0, 3)
         looks.begin()
         assert total(seen.take(), Kind.LINK_IN) == 3
+        assert [name.user for name in names] == ["guest"]
         looks.detach()
 
 
@@ -259,6 +274,53 @@ async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Hel
     named = {number: entry["name"] for number, entry in helper.notes()["queues"].items()}
     assert named == {"1": "a", "2": "b"}
     assert {event.handle for event in helper.events() if event.kind == Kind.QUEUE} == {1, 2}
+
+
+async def test_links_are_named_before_their_events(autojump_clock: object, helper: Helper) -> None:
+    """With queue, client and user, in both protocols, also those that come later; each once."""
+    async with running_broker() as broker:
+        declare(broker)
+        client = await publisher(broker)
+        await record(broker, 50)
+        old = await connect091(broker)
+        await old.call(1, BasicConsume("q", "tag"), BasicConsumeOk)
+        await old.send(1, message(1, "q", b"x"))
+        await publish(client, 0, 3)
+        await trio.sleep(0.3)
+        await broker.recordings.stop()
+    named = sorted(helper.names(), key=lambda name: name.place[1:])
+    assert [(name.kind, name.channel, name.handle, name.link, name.address) for name in named] == [
+        (Kind.LINK_IN, 0, 0, "out-0-0-/queues/q", "/queues/q"),
+        (Kind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
+        (Kind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
+    ]
+    assert {(name.user, name.vhost) for name in named} == {("guest", "/")}
+    assert named[0].client == "test"
+    assert named[0].connection != named[1].connection == named[2].connection
+    events = [place for place, (kind, *_) in enumerate(helper.frames) if kind == EVENTS]
+    first = next(place for place, frame in enumerate(helper.frames) if b'"links"' in frame[1])
+    assert first < events[0]
+    found = LinkNames(named)
+    for event in helper.events():
+        if event.kind in (Kind.LINK_IN, Kind.LINK_OUT):
+            place = event.kind, event.connection, event.channel, event.handle
+            assert found.find(place, event.ts_ns - event.value_ns) is not None
+
+
+async def test_no_more_links_are_named_than_there_is_room_for(
+    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client that attaches and detaches for ever fills no disk with names."""
+    monkeypatch.setattr(recorder, "LINKS_NAMED_MAX", 2)
+    async with running_broker() as broker:
+        declare(broker)
+        await record(broker)
+        client = await publisher(broker)
+        for handle in range(1, 5):
+            await client.send(attach_sender(handle, "/queues/q"))
+        await settle_down()
+        await broker.recordings.stop()
+    assert [name.handle for name in helper.names()] == [0, 1]
 
 
 async def test_the_run_begins_when_the_helper_is_there(autojump_clock: object, helper: Helper) -> None:

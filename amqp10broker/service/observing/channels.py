@@ -16,7 +16,7 @@ from amqp10broker.service.channels.why import channel_wait, consumer_wait
 from amqp10broker.service.observing.latency import Latency
 from amqp10broker.service.observing.reasons import NUMBERS
 from amqp10broker.service.observing.sessions import PROBE_LINKS_MAX, PROBE_WAKES_MAX
-from amqp10broker.service.observing.trail import Emit, Trail
+from amqp10broker.service.observing.trail import Emit, OnLink, Trail
 
 
 class ChannelObserver:
@@ -29,15 +29,24 @@ class ChannelObserver:
         "_consumers",
         "_emit",
         "_handles",
+        "_on_link",
         "_probe_left",
         "_probed",
         "_publisher",
         "_publishing",
         "_turn",
+        "_unnamed_ns",
     )
 
     def __init__(
-        self, channel: BrokerChannel, connection: int, emit: Emit, now_ns: int, *, new: bool
+        self,
+        channel: BrokerChannel,
+        connection: int,
+        emit: Emit,
+        now_ns: int,
+        *,
+        new: bool,
+        on_link: OnLink,
     ) -> None:
         """See it for the first time.
 
@@ -47,7 +56,9 @@ class ChannelObserver:
             emit: takes events.
             now_ns: the present, by a clock that never goes back.
             new: it began since anybody looked last: what it has done already counts.
+            on_link: told of what is published here and of each consumer, when it is seen first.
         """
+        self._on_link = on_link
         self._channel = channel
         self._connection = connection
         self._emit = emit
@@ -92,6 +103,7 @@ class ChannelObserver:
         publisher = self._publisher
         reason = NUMBERS[channel_wait(channel, around)]
         if published or around.holds_reader or around.blocked_ms is not None:
+            self._name_publisher()
             unconfirmed = _unconfirmed(publishing)
             publisher.trail.see(
                 emit, now_ns, ts_ns, published, reason, credit, 0, unconfirmed, 0, whole=whole
@@ -170,11 +182,14 @@ class ChannelObserver:
     def _new_publisher(self, now_ns: int, *, from_now: bool) -> _Part:
         counts = _published(self._publishing) if from_now else (0, 0)
         self._confirming = from_now and self._publishing.confirming
+        self._unnamed_ns = now_ns
         return self._new_part((Kind.LINK_IN, Kind.CONFIRM), CHANNEL_HANDLE, counts, now_ns)
 
     def _new_consumer(self, consumer: Consumer, now_ns: int, *, from_now: bool) -> _Part:
         self._handles += 1
         counts = _delivered(consumer) if from_now else (0, 0)
+        tag, queue = consumer.tag, consumer.queue.name
+        self._on_link(now_ns, Kind.LINK_OUT, self._channel.number, self._handles, tag, queue)
         return self._new_part((Kind.LINK_OUT, Kind.SETTLE), self._handles, counts, now_ns)
 
     def _new_part(self, kinds: tuple[int, int], handle: int, counts: tuple[int, int], now_ns: int) -> _Part:
@@ -183,9 +198,16 @@ class ChannelObserver:
         latency.begin(*counts)
         return _Part(Trail(kinds[0], *where, now_ns=now_ns, count=counts[0]), latency)
 
+    def _name_publisher(self) -> None:
+        """Say whose the events are that follow; on a channel that only consumes there are none."""
+        if self._unnamed_ns:
+            self._on_link(self._unnamed_ns, Kind.LINK_IN, self._channel.number, CHANNEL_HANDLE, "", "")
+            self._unnamed_ns = 0
+
     def _finish_publisher(self, now_ns: int, ts_ns: int) -> None:
         published = self._publishing.published
         if published:
+            self._name_publisher()
             self._publisher.trail.see(self._emit, now_ns, ts_ns, published, 0, 0, 0, 0, 0, whole=True)
 
     def _forget_gone(self, now_ns: int, ts_ns: int, *, latencies: bool) -> None:

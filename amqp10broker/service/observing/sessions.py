@@ -8,7 +8,7 @@ from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind
 from amqp10broker.service.observing.latency import Latency
 from amqp10broker.service.observing.reasons import NUMBERS
-from amqp10broker.service.observing.trail import UINT_MAX, Emit, Trail
+from amqp10broker.service.observing.trail import UINT_MAX, Emit, OnLink, Trail
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
@@ -25,10 +25,26 @@ PROBE_LINKS_MAX: Final = 4
 class SessionObserver:
     """Sees one session. Links that were there when it was made count from then on, later ones whole."""
 
-    __slots__ = ("_connection", "_emit", "_links", "_probe_left", "_probed", "_session", "_turn")
+    __slots__ = (
+        "_connection",
+        "_emit",
+        "_links",
+        "_on_link",
+        "_probe_left",
+        "_probed",
+        "_session",
+        "_turn",
+    )
 
     def __init__(
-        self, session: BrokerSession, connection: int, emit: Emit, now_ns: int, *, new: bool
+        self,
+        session: BrokerSession,
+        connection: int,
+        emit: Emit,
+        now_ns: int,
+        *,
+        new: bool,
+        on_link: OnLink,
     ) -> None:
         """See it for the first time.
 
@@ -38,7 +54,9 @@ class SessionObserver:
             emit: takes events.
             now_ns: the present, by a clock that never goes back.
             new: it began since anybody looked last: what it has done already counts.
+            on_link: told of each link when it is seen first.
         """
+        self._on_link = on_link
         self._session = session
         self._connection = connection
         self._emit = emit
@@ -149,6 +167,7 @@ class SessionObserver:
         # Nobody allows a session 2**31 links; if somebody does, their handles must not look like AMQP 0-9-1.
         handle = (app.link.remote_handle or 0) % CHANNEL_HANDLE
         where = (self._connection, self._session.session.channel, handle)
+        self._on_link(now_ns, kind, *where[1:], app.link.name, app.address or "")
         latency = Latency(later, *where)
         if from_now:
             latency.begin(came, done)

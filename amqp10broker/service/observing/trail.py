@@ -32,6 +32,14 @@ class Emit(Protocol):
         """The columns of an event, see `flowevents.schema.FIELDS`."""
 
 
+class OnLink(Protocol):
+    """Is told who a link is when it is seen first; once a link, and never for an event."""
+
+    def __call__(self, now_ns: int, kind: int, channel: int, handle: int, link: str, address: str, /) -> None:
+        """When, by a clock that never goes back; `LINK_IN` or `LINK_OUT`; the numbers that its events have;
+        its name; where it publishes to or consumes from."""
+
+
 class Trail:
     """One link (AMQP 0-9-1: channel or consumer) as it was seen last.
 

@@ -19,6 +19,7 @@ from amqp10broker.analysis.figures import reason_name
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
+from amqp10broker.analysis.waits import Wait
 from amqp10broker.analysis.words import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION, Reason
 from amqp10broker.recording.runs import write_run
@@ -48,7 +49,19 @@ def analysed(folder: Path, aim: Aim | None = None) -> Analysed:
     found, runs = measured(folder)
     together = groups(configurations(runs))
     chosen = aim or Aim()
-    return Analysed(found, runs, together, recommend_all(together, chosen), chosen.describe())
+    where = {
+        "connection": 3,
+        "channel": 0,
+        "handle": 1,
+        "began_ns": found.runs[0]["began_ns"] + 1_500_000_000,
+    }
+    named = {"link": "a <b> & c", "address": "/queues/q", "client": "shop", "user": "ann", "vhost": "/"}
+    nobody = dict.fromkeys(named)
+    waits = [
+        Wait(run_id=found.runs[0]["run_id"], side="publisher", reason="no credit", seconds=s, **who, **where)
+        for s, who in ((7.25, named), (1.5, nobody))
+    ]
+    return Analysed(found, runs, together, recommend_all(together, chosen), chosen.describe(), waits)
 
 
 @pytest.fixture(scope="module")
@@ -195,6 +208,21 @@ def test_every_reason_to_wait_is_explained() -> None:
     assert {reason_name(reason.general) for reason in Reason if reason} <= words
 
 
+def test_the_longest_waits_are_listed(html: str) -> None:
+    """Which link, when, for how long and why; by numbers if nobody wrote its name down."""
+    rows = [[text_of(cell) for cell in row.iter("td")] for row in tree(html).iter("tr")]
+    first, second = (row for row in rows if row[4:5] == ["no credit"])
+    assert first[:4] == ["a <b> & c (connection 3, channel 0)", "publisher", "/queues/q", "ann / shop"]
+    assert second[:4] == ["connection 3, channel 0, handle 1", "publisher", "-", "-"]
+    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", first[6])
+    assert (first[7:], second[7:]) == (["1.5", "7.250"], ["1.5", "1.500"])
+
+
+def test_that_nothing_waited_is_said(known: Analysed) -> None:
+    """Instead of a table without a row."""
+    assert "No link waited for anything but messages" in report(replace(known, waits=()))
+
+
 def test_one_run_is_one_run(tmp_path: Path) -> None:
     """And not 1 runs."""
     synthetic.write(tmp_path, synthetic.two_senders(repetitions=1, events=400))
@@ -224,7 +252,7 @@ def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed,
     tables = tables_of_all(known)
     assert set(tables) == {
         "runs", "configurations", "stalls", "configuration_stalls", "streams", "latencies", "comparison",
-        "recommendations",
+        "recommendations", "waits",
     }  # fmt: skip
     written = write_tables(tmp_path, tables)
     assert {path.name for path in written} == {
@@ -248,7 +276,7 @@ def test_tables_are_there_as_csv_and_parquet_with_the_same_rows(known: Analysed,
 def tables_of_all(known: Analysed) -> dict[str, list[dict[str, Any]]]:
     """As the job makes them."""
     found = [each for members in known.groups for each in members]
-    return tables_of(known.measured, found, comparisons(known.groups), known.recommended)
+    return tables_of(known.measured, found, comparisons(known.groups), known.recommended, known.waits)
 
 
 def test_recommendations_and_stalls_are_there_as_numbers(known: Analysed) -> None:

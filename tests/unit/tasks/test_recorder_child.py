@@ -19,6 +19,7 @@ import pytest
 
 from amqp10broker.flowevents.schema import PACK, Kind
 from amqp10broker.recording import sinks
+from amqp10broker.recording.link_names import read_names
 from amqp10broker.recording.parquet import EventWriter, read_events
 from amqp10broker.recording.runs import ROW_BYTES_MAX, Run, read_run, read_runs, write_run
 from amqp10broker.tasks.recorder_child import END, EVENTS, FRAME, NOTE, RUN, Scribe, serve
@@ -80,6 +81,36 @@ def test_a_run_from_beginning_to_end(tmp_path: Path) -> None:
     row = read_run(tmp_path, "r")
     assert (row.began_ns, row.ended_ns, row.events_dropped) == (150, 500, 7)
     assert json.loads(row.settings) == {"a": 1, "queues": {"1": {"name": "q"}}}
+
+
+def link(ts_ns: int, handle: int, name: str) -> dict[str, Any]:
+    names = {"address": "q", "client": "c", "user": "u", "vhost": "/", "peer": "p"}
+    return {"ts_ns": ts_ns, "kind": 1, "connection": 1, "channel": 0, "handle": handle, "link": name, **names}
+
+
+def test_names_of_links_are_there_though_nobody_ends_the_run(tmp_path: Path) -> None:
+    """The broker is killed, or only half of a frame arrives."""
+    told(tmp_path, run(FIRST), frame(NOTE, {"links": [link(150, 0, "a")]}), events(200)[:-1])
+    found = read_names(tmp_path, "r").find((1, 1, 0, 0), 200)
+    assert found is not None
+    assert (found.link, found.user) == ("a", "u")
+
+
+def test_links_keep_their_names_in_the_next_run(tmp_path: Path) -> None:
+    """Of numbers that were used again, the last one that had them."""
+    told(
+        tmp_path,
+        run(FIRST),
+        frame(NOTE, {"links": [link(150, 0, "a"), link(151, 1, "b")]}),
+        frame(NOTE, {"links": [link(160, 1, "c")]}),
+        run(replace(FIRST, run_id="s", began_ns=250)),
+        frame(NOTE, {"links": [link(260, 2, "d")]}),
+        frame(END, {"ended_ns": 500}),
+    )
+    first, second = read_names(tmp_path, "r"), read_names(tmp_path, "s")
+    assert (len(first), len(second)) == (3, 3)
+    found = [second.find((1, 1, 0, handle), 300) for handle in range(3)]
+    assert [name and name.link for name in found] == ["a", "c", "d"]
 
 
 def test_a_broker_that_is_gone_ends_the_run_with_its_last_event(tmp_path: Path) -> None:

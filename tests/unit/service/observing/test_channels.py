@@ -44,7 +44,9 @@ class Watched:
 
     def observe_anew(self, *, new: bool = True) -> ChannelObserver:
         """Another observer."""
-        return ChannelObserver(self.channel.service, 7, self.seen.add, self.seen.now_ns, new=new)
+        return ChannelObserver(
+            self.channel.service, 7, self.seen.add, self.seen.now_ns, new=new, on_link=self.seen.link
+        )
 
     def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
         """Time passes, and the observer looks."""
@@ -75,6 +77,23 @@ def test_what_is_published_is_counted_once() -> None:
     watched.channel.say(ChannelClose(200, "", 0, 0), ChannelOpen())
     watched.observer.finish(watched.seen.now_ns + 1, S)
     assert total(watched.seen.take(), Kind.LINK_IN) == 1
+
+
+def test_who_moves_is_named_once_with_its_beginning() -> None:
+    """What is published when there is something of it, each consumer when it is seen first."""
+    watched = Watched()
+    began = watched.seen.now_ns
+    watched.look()
+    assert watched.seen.links == []
+    watched.publish(3)
+    watched.publish(3)
+    watched.channel.say(BasicConsume("q", "tag"))
+    watched.look()
+    watched.look()
+    assert watched.seen.links == [
+        (began, Kind.LINK_IN, 1, CHANNEL_HANDLE, "", ""),
+        (watched.seen.now_ns - 1_000_000, Kind.LINK_OUT, 1, CHANNEL_HANDLE + 1, "tag", "q"),
+    ]
 
 
 def test_a_channel_opened_anew_counts_from_the_beginning() -> None:

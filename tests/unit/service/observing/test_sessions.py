@@ -29,7 +29,9 @@ class Watched:
         self.client = self.scene.world.clients["C"]
         self.seen = Seen()
         self.service = self.client.sessions[0].service
-        self.observer = SessionObserver(self.service, 7, self.seen.add, self.seen.now_ns, new=True)
+        self.observer = SessionObserver(
+            self.service, 7, self.seen.add, self.seen.now_ns, new=True, on_link=self.seen.link
+        )
         self.latencies = True
 
     def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
@@ -49,6 +51,24 @@ class Watched:
         for line in lines:
             self.scene.do(line)
             self.look()
+
+
+def test_a_link_is_named_once_when_it_is_seen_first() -> None:
+    """With its name and its address; another link of the same handle is another."""
+    watched = Watched("q")
+    watched.scene.do(
+        "C> ATTACH h=0 name=a target=/queues/q", "C> ATTACH h=1 name=b source=/queues/q role=receiver"
+    )
+    watched.look()
+    first = watched.seen.now_ns
+    watched.look()
+    watched.scene.do("C> DETACH h=0 closed=true", "C> ATTACH h=0 name=c target=/queues/q")
+    watched.look()
+    assert watched.seen.links == [
+        (first, Kind.LINK_IN, 0, 0, "a", "/queues/q"),
+        (first, Kind.LINK_OUT, 0, 1, "b", "/queues/q"),
+        (watched.seen.now_ns, Kind.LINK_IN, 0, 0, "c", "/queues/q"),
+    ]
 
 
 def test_deliveries_in_are_counted_once() -> None:
@@ -78,7 +98,9 @@ def test_a_link_that_has_begun_since_is_told_whole() -> None:
 def test_a_link_that_was_there_counts_from_now() -> None:
     watched = Watched("q")
     watched.scene.do("C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..19")
-    watched.observer = SessionObserver(watched.service, 7, watched.seen.add, watched.seen.now_ns, new=False)
+    watched.observer = SessionObserver(
+        watched.service, 7, watched.seen.add, watched.seen.now_ns, new=False, on_link=watched.seen.link
+    )
     watched.look(after_ns=0)
     assert watched.seen.take() == []
     watched.do("C> TRANSFER h=0 did=20..21")
@@ -164,7 +186,9 @@ def test_why_a_consumer_waits_is_told(reason: Reason) -> None:
     for line in REASONS[reason]:
         watched.scene.do(line)
     watched.service = watched.client.sessions[0].service
-    watched.observer = SessionObserver(watched.service, 7, watched.seen.add, 0, new=True)
+    watched.observer = SessionObserver(
+        watched.service, 7, watched.seen.add, 0, new=True, on_link=watched.seen.link
+    )
     watched.look(after_ns=0)
     watched.look(after_ns=5, whole=True)
     watched.look(after_ns=7, whole=True)

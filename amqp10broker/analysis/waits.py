@@ -1,0 +1,160 @@
+"""The longest waits of single links: which link, when, for how long, why.
+
+Figures are sums over all links of a run. Who looks for the one that stalled wants it by itself. An event of
+a link tells a reason and the time for which it held, and a wait is a chain of such events without a gap and
+without a delivery. They may be many: a link that waits has one each second, and one whenever its queue or
+its window moves.
+
+So as not to sort all events, they are added up by link, reason and second first. Where the times of a second
+have no gap, it is a piece of a chain; where they have one, the longest of its events is. So a wait is exact
+if it is all there was in its seconds, and else too short by a part of its first and of its last second.
+Reasons that are cases of a more general one count as that, so that a wait is not cut where its case changes;
+its last case is the one that is told.
+
+Left out are waits of consumers that nothing holds up: the queue was empty, or another consumer is active.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import TYPE_CHECKING, Any, Final
+
+from amqp10broker.analysis.figures import reason_name
+from amqp10broker.flowevents.schema import Kind, Reason
+from amqp10broker.recording.link_names import LinkNames
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+WAITS_MAX: Final = 200
+"""Of a recording: the longest ones."""
+NOT_HELD_UP: Final = frozenset({Reason.NONE, Reason.QUEUE_EMPTY, Reason.NOT_ACTIVE})
+"""General reasons of links that nothing holds up."""
+_NS: Final = 1_000_000_000
+_PLACE: Final = ("run_id", "kind", "connection", "channel", "handle")
+_WAIT: Final = (*_PLACE, "general", "began_ns", "ended_ns", "reason")
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """One link that waited for one reason, without a pause."""
+
+    run_id: str
+    side: str
+    """``publisher`` or ``consumer``."""
+    link: str | None
+    """Its name (AMQP 0-9-1: consumer tag); None with the next four if nobody wrote them down."""
+    address: str | None
+    client: str | None
+    user: str | None
+    vhost: str | None
+    connection: int
+    channel: int
+    handle: int
+    reason: str
+    """In words: ``credit withheld by sync``."""
+    began_ns: int
+    """Since 1970."""
+    seconds: float
+
+    @property
+    def who(self) -> str:
+        """The link in words, by names if there are any."""
+        numbers = f"connection {self.connection}, channel {self.channel}"
+        if self.link is None:
+            return f"{numbers}, handle {self.handle}"
+        return f"{self.link} ({numbers})" if self.link else numbers
+
+
+def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
+    """The longest waits of all runs: one row of `_WAIT` each, the longest first.
+
+    Args:
+        events: as `cells.cut` returns them: what counts of an event is its elapsed time inside its run.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql import functions as F
+
+    general = _general("reason")
+    began = F.col("ts_ns") - F.col("value_ns")
+    span = F.struct(F.col("value_ns").alias("length"), began.alias("began"), F.col("ts_ns").alias("ended"))
+    links = F.col("kind").isin(int(Kind.LINK_IN), int(Kind.LINK_OUT))
+    held = ~general.isin([int(reason) for reason in NOT_HELD_UP])
+    seconds = (
+        events.where(links & held & (F.col("n") == 0) & (F.col("elapsed_ns") > 0))
+        .groupBy(*_PLACE, general.alias("general"), F.floor(F.col("ts_ns") / _NS).alias("second"))
+        .agg(
+            F.sum("value_ns").alias("total"),
+            F.min(began).alias("began"),
+            F.max("ts_ns").alias("ended"),
+            F.max(span).alias("longest"),
+            F.max_by("reason", "ts_ns").alias("reason"),
+        )
+    )
+    whole = F.col("total") == F.col("ended") - F.col("began")
+    pieces = seconds.select(
+        *_PLACE,
+        "general",
+        "reason",
+        F.when(whole, F.col("began")).otherwise(F.col("longest.began")).alias("began_ns"),
+        F.when(whole, F.col("ended")).otherwise(F.col("longest.ended")).alias("ended_ns"),
+    )
+    along = Window.partitionBy(*_PLACE, "general").orderBy("began_ns")
+    apart = F.coalesce(F.lag("ended_ns").over(along) != F.col("began_ns"), F.lit(True))
+    chains = pieces.withColumn("chain", F.sum(apart.cast("int")).over(along))
+    waits = chains.groupBy(*_PLACE, "general", "chain").agg(
+        F.min("began_ns").alias("began_ns"),
+        F.max("ended_ns").alias("ended_ns"),
+        F.max_by("reason", "ended_ns").alias("reason"),
+    )
+    order = [(F.col("ended_ns") - F.col("began_ns")).desc(), *_PLACE, "began_ns"]
+    longest = waits.select(*_WAIT).orderBy(*order).limit(WAITS_MAX).toArrow().to_pydict()
+    return list(zip(*(longest[name] for name in _WAIT), strict=True))
+
+
+def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNames]) -> list[Wait]:
+    """Put names to numbers.
+
+    Args:
+        rows: as `find_waits`.
+        names: of each run.
+    """
+    return [_named(row, names.get(row[0])) for row in rows]
+
+
+def _named(row: Sequence[Any], names: LinkNames | None) -> Wait:
+    run_id, kind, connection, channel, handle, _, began_ns, ended_ns, reason = row
+    name = None if names is None else names.find((kind, connection, channel, handle), began_ns)
+    return Wait(
+        run_id=run_id,
+        side="publisher" if kind == Kind.LINK_IN else "consumer",
+        link=None if name is None else name.link,
+        address=None if name is None else name.address,
+        client=None if name is None else name.client,
+        user=None if name is None else name.user,
+        vhost=None if name is None else name.vhost,
+        connection=connection,
+        channel=channel,
+        handle=handle,
+        reason=reason_name(reason),
+        began_ns=began_ns,
+        seconds=(ended_ns - began_ns) / _NS,
+    )
+
+
+def _general(column: str) -> Column:
+    """The general reason of a column of reasons."""
+    from pyspark.sql import functions as F
+
+    cases = [reason for reason in Reason if reason.general is not reason]
+    value = F.col(column).cast("int")
+    return reduce(
+        lambda otherwise, case: F.when(value == int(case), F.lit(int(case.general))).otherwise(otherwise),
+        cases,
+        value,
+    )
+
+
+__all__ = ["NOT_HELD_UP", "WAITS_MAX", "Wait", "find_waits", "name_waits"]

@@ -1,0 +1,158 @@
+"""Who the links of a run were: a file of names beside its events.
+
+An event has numbers only, so that recording costs no more than it must: connection, channel and handle. Whose
+they were stands in ``names/RUN_ID.jsonl``, a line of JSON (`LinkName`) for each link when it is first seen. A
+line is written at once and never again, so that a broker that is killed leaves the names of all that it
+recorded. Handles are used again: a name holds from its time until the next one of the same numbers.
+
+Recordings before 2026-11-22 have no such file, and nothing else is different in them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from bisect import bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Self, TextIO
+
+from amqp10broker.flowevents.schema import NAMES
+from amqp10broker.recording.errors import NotARecording, NotWritable
+from amqp10broker.recording.names import check_run_id
+
+LATE_NS: Final = 1_000_000
+"""How much later than the first event's beginning a name may be: both clocks are read one after the other."""
+
+Place = tuple[int, int, int, int]
+"""Kind (`LINK_IN` or `LINK_OUT`), connection, channel and handle: the numbers of an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkName:
+    """One link; AMQP 0-9-1: what is published on a channel, or a consumer.
+
+    Attributes:
+        ts_ns: wall clock since 1970; before, the numbers were somebody else's.
+        kind: `LINK_IN` or `LINK_OUT`.
+        connection, channel, handle: as in the events.
+        link: its name; the tag of a consumer of AMQP 0-9-1, "" for what is published on a channel.
+        address: where it publishes to or consumes from: the address of AMQP 1.0, or a queue's name; "" for an
+            anonymous terminus, and for what is published on a channel.
+        client: container-id, or the connection name that a client of AMQP 0-9-1 gives; "" if it gives none.
+        user, vhost, peer: of its connection; peer is the client's address.
+    """
+
+    ts_ns: int
+    kind: int
+    connection: int
+    channel: int
+    handle: int
+    link: str
+    address: str
+    client: str
+    user: str
+    vhost: str
+    peer: str
+
+    @property
+    def place(self) -> Place:
+        """The numbers that its events have."""
+        return self.kind, self.connection, self.channel, self.handle
+
+    @classmethod
+    def read(cls, line: str) -> Self:
+        """A line of the file.
+
+        Raises:
+            ValueError, TypeError: it is none.
+        """
+        return cls(**json.loads(line))
+
+
+class NamesFile:
+    """The names of one run, as they are written."""
+
+    def __init__(self, recording: str | os.PathLike[str], run_id: str) -> None:
+        """Make nothing yet: a run without links has no file.
+
+        Args:
+            recording: its folder.
+            run_id: the run.
+        """
+        self._path = path_of(recording, run_id)
+        self._file: TextIO | None = None
+
+    def write(self, names: Iterable[dict[str, Any]]) -> None:
+        """Add names, and hand them to the system.
+
+        Raises:
+            NotWritable: the disk is full, for instance.
+        """
+        try:
+            if self._file is None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+                self._file = self._path.open("a", encoding="utf-8")
+            self._file.writelines(f"{json.dumps(name)}\n" for name in names)
+            self._file.flush()
+        except OSError as error:
+            raise NotWritable(str(self._path), error.strerror or str(error)) from error
+
+    def close(self) -> None:
+        """Close the file, if there is one. What could not be written has been told by `write`."""
+        file, self._file = self._file, None
+        if file is not None:
+            try:
+                file.close()
+            except OSError:
+                pass  # a line that a full disk did not take, which `write` has said
+
+
+class LinkNames:
+    """Finds the name of a link by the numbers and the time of an event."""
+
+    def __init__(self, names: Iterable[LinkName]) -> None:
+        """Take the names of one run, in any order."""
+        self._by_place: dict[Place, list[LinkName]] = {}
+        for name in sorted(names, key=lambda name: name.ts_ns):
+            self._by_place.setdefault(name.place, []).append(name)
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_place.values()))
+
+    def find(self, place: Place, began_ns: int) -> LinkName | None:
+        """Who had these numbers when something began; None if nobody wrote it down."""
+        found = self._by_place.get(place, [])
+        at = bisect_right(found, began_ns + LATE_NS, key=lambda name: name.ts_ns)
+        return found[at - 1] if at else None
+
+
+def path_of(recording: str | os.PathLike[str], run_id: str) -> Path:
+    """Where the names of a run lie.
+
+    Raises:
+        ValueError: the run id is no safe name of a file.
+    """
+    return Path(recording) / NAMES / f"{check_run_id(run_id)}.jsonl"
+
+
+def read_names(recording: str | os.PathLike[str], run_id: str) -> LinkNames:
+    """The names of a run; none if it was recorded before there were any.
+
+    A last line that is not whole is left out: somebody writes it, or could not.
+
+    Raises:
+        NotARecording: the file cannot be read, or is damaged.
+    """
+    path = path_of(recording, run_id)
+    try:
+        lines = path.read_text("utf-8").split("\n")
+    except FileNotFoundError:
+        return LinkNames(())
+    except (OSError, UnicodeDecodeError) as error:
+        raise NotARecording(str(path), f"cannot be read: {error}: if it is damaged, move it away") from error
+    try:
+        return LinkNames(LinkName.read(line) for line in lines[:-1])
+    except (ValueError, TypeError) as error:
+        raise NotARecording(str(path), f"has a line that is no name: {error}: move it away") from error
