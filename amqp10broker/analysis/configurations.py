@@ -13,10 +13,12 @@ from typing import Any, Final
 
 from amqp10broker.analysis.figures import Configuration, Measured, RunFigures, Stall
 from amqp10broker.analysis.histogram import merge
-from amqp10broker.analysis.statistics import Estimate, estimate, welch
+from amqp10broker.analysis.statistics import Estimate, estimate, scatter
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 SETTINGS: Final = ("max_link_credit", "max_incoming_window", "max_queue_credit")
+DEFAULTS: Final = (170, 400, 256)
+"""Of the broker, for the three of `SETTINGS`."""
 GROUP: Final = tuple(name for name in CONFIGURATION if name not in (*SETTINGS, "rate_limit_per_s"))
 METRICS: Final = (
     "throughput_per_s", "sent_per_s", "confirmed_per_s", "received_per_s", "broker_in_per_s",
@@ -110,6 +112,8 @@ def compare(members: Sequence[ConfigurationFigures], metric: str, *, highest: bo
         members: of one group; those with different rate limits are compared apart.
         metric: one of `METRICS`.
         highest: the best is the highest mean, else the lowest.
+
+    Intervals are of the scatter of all that are compared, as everything that is said of noise.
     """
     by_rate: dict[float | None, list[ConfigurationFigures]] = {}
     for each in members:
@@ -121,21 +125,27 @@ def compare(members: Sequence[ConfigurationFigures], metric: str, *, highest: bo
 def _beside_best(rivals: list[ConfigurationFigures], metric: str, highest: bool) -> list[Compared]:
     ordered = sorted(rivals, key=lambda each: each.estimates[metric].mean, reverse=highest)
     best = ordered[0]
+    best_mean = best.estimates[metric].mean
+    known = scatter([each.values(metric) for each in rivals])
     found = []
     for each in ordered:
-        difference = welch(each.values(metric), best.values(metric))
+        difference = each.estimates[metric].mean - best_mean
         own = each is best
+        counts = len(each.values(metric)), len(best.values(metric))
+        half = None
+        if known is not None and not own and min(counts) > 1:
+            half = known.visible(*counts) * abs(best_mean)
         found.append(
             Compared(
                 each.configuration,
                 best.configuration,
                 metric,
                 each.estimates[metric].mean,
-                best.estimates[metric].mean,
-                difference.difference,
-                None if own else difference.low,
-                None if own else difference.high,
-                None if own else difference.distinguishable,
+                best_mean,
+                difference,
+                None if half is None else difference - half,
+                None if half is None else difference + half,
+                None if half is None else abs(difference) > half,
                 len(each.values(metric)),
             )
         )

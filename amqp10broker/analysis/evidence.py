@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Final
 
 from amqp10broker.analysis.configurations import SETTINGS, describe_settings
-from amqp10broker.analysis.statistics import CONFIDENCE, relative_noise, student_quantile
+from amqp10broker.analysis.statistics import Scatter, scatter
 
 Settings = tuple[int | None, ...]
 Measured = tuple[Settings, tuple[float, ...]]
@@ -45,12 +45,43 @@ def weaknesses(
         tolerance: share of the best that the choice may give up.
     """
     values = dict(pool)
-    visible = smallest_visible([each for _, each in pool])
+    known = scatter([each for _, each in pool])
     found = _repetitions(pool)
-    found += _noise(pool, values[best], visible, tolerance)
-    found += _hidden(pool, chosen, values[best], visible, tolerance, highest=highest)
-    gap = _distance(values[chosen], values[best])
-    return found + _edges(tried, chosen, best, told_apart=visible is not None and gap > visible)
+    found += _noise(pool, known, tolerance)
+    found += _hidden(pool, chosen, values[best], known, tolerance, highest=highest)
+    return found + _edges(tried, chosen, best, told_apart=_apart(values[chosen], values[best], known))
+
+
+def unproven(pool: Sequence[Measured], best: Settings) -> str | None:
+    """Why a choice among these is none: a sentence, or None if some setting was shown to be worse.
+
+    Args:
+        pool: all that was compared.
+        best: what has the best mean.
+    """
+    known = scatter([values for _, values in pool])
+    if known is None:
+        return "each setting was measured once, which shows of none that it is better than another"
+    own = dict(pool)[best]
+    if any(_apart(values, own, known) for _, values in pool):
+        return None
+    visible = _typical([values for _, values in pool], known)
+    return (
+        f"repetitions scatter by {known.noise:.0%} of their mean, which hides differences below "
+        f"{visible:.0%}, and no setting is further than that from the best"
+    )
+
+
+def _apart(one: Sequence[float], other: Sequence[float], known: Scatter | None) -> bool:
+    """Whether the repetitions tell two settings apart; the second is the best."""
+    return known is not None and _distance(one, other) > known.visible(len(one), len(other))
+
+
+def _typical(groups: Sequence[Sequence[float]], known: Scatter) -> float:
+    """What noise hides of two settings with as many repetitions as there are in the mean."""
+    repeated = [len(values) for values in groups if len(values) > 1]
+    typical = sum(repeated) / len(repeated)
+    return known.visible(typical, typical)
 
 
 def _repetitions(pool: Sequence[Measured]) -> list[str]:
@@ -62,26 +93,19 @@ def _repetitions(pool: Sequence[Measured]) -> list[str]:
     return []
 
 
-def _noise(
-    pool: Sequence[Measured], best: tuple[float, ...], visible: float | None, tolerance: float
-) -> list[str]:
-    if visible is None or visible <= tolerance:
+def _noise(pool: Sequence[Measured], known: Scatter | None, tolerance: float) -> list[str]:
+    visible = 0.0 if known is None else _typical([values for _, values in pool], known)
+    if known is None or visible <= tolerance:
         return []
-    noise = relative_noise([values for _, values in pool])
     text = (
-        f"repetitions scatter by {noise:.1%} of their mean, which hides differences below {visible:.1%} "
-        f"(the choice allows {tolerance:.0%}): measure more repetitions, or on a quieter machine"
+        f"repetitions scatter by {known.noise:.1%} of their mean, which hides differences below {visible:.1%}"
+        f" (the choice allows {tolerance:.0%}): measure more repetitions, or on a quieter machine"
     )
-    if len(pool) > 1 and max(_distance(values, best) for _, values in pool) < visible:
-        text += "; all settings lie within the noise, so that this choice cannot be told from chance"
     return [text]
 
 
 def smallest_visible(groups: Sequence[Sequence[float]]) -> float | None:
     """The smallest difference of two settings, as a share, that their repetitions would show.
-
-    The scatter is pooled over all settings, taken as the same share of the mean for each: two or three
-    repetitions alone know their own scatter so badly that nearly nothing could be told apart.
 
     Args:
         groups: the repetitions of each setting.
@@ -89,20 +113,15 @@ def smallest_visible(groups: Sequence[Sequence[float]]) -> float | None:
     Returns:
         None if there is no spread to go by.
     """
-    noise = relative_noise(groups)
-    if noise is None:
-        return None
-    repeated = [len(values) for values in groups if len(values) > 1]
-    freedom = sum(count - 1 for count in repeated)
-    typical = sum(repeated) / len(repeated)
-    return student_quantile(0.5 + CONFIDENCE / 2, freedom) * noise * math.sqrt(2 / typical)
+    known = scatter(groups)
+    return None if known is None else _typical(groups, known)
 
 
 def _hidden(
     pool: Sequence[Measured],
     chosen: Settings,
     best: tuple[float, ...],
-    visible: float | None,
+    known: Scatter | None,
     tolerance: float,
     *,
     highest: bool,
@@ -113,11 +132,16 @@ def _hidden(
     alike = [
         (settings, _distance(values, best))
         for settings, values in pool
-        if settings != chosen and sign * _mean(values) < bound and _distance(values, best) < (visible or 0.0)
+        if settings != chosen
+        and sign * _mean(values) < bound
+        # One repetition by itself is not told from anything: that is said by itself.
+        and known is not None
+        and len(values) > 1
+        and not _apart(values, best, known)
     ]
     if not alike:
         return []
-    names = named([(describe_settings(one), f"{apart:.0%}") for one, apart in alike])
+    names = named([(describe_settings(one), f"{apart:.0%} behind in the mean") for one, apart in alike])
     return [f"noise hides whether these are as good as the best, too: {names}"]
 
 

@@ -124,10 +124,11 @@ def _over_setting(
     figure, grid = panels(columns, rows=rows, height_in=3.4 if rows == 1 else 2.9)
     for axes, (metric, facet) in zip(grid, cells, strict=False):
         shown = [each for each in members if not swept.panel or each[swept.panel] == facet]
-        _lines(axes, shown, swept, metric, chosen)
+        whiskers = _lines(axes, shown, swept, metric, chosen)
         setting_axis(axes, tried(members, swept.x), swept.x, labels=(14, 9, 6)[columns - 1])
         # Panels of one figure have one scale, so that they can be compared.
         _scale(axes, metric, [mean * metric.factor for each in members if (mean := each.mean(metric.name))])
+        _mark_cut(axes, whiskers)
         axes.set_title(metric.title if facet is None else f"{metric.title}\n{swept.panel} {facet}")
         axes.set_ylabel(metric.unit)
     for axes in grid[len(cells) :]:
@@ -151,18 +152,41 @@ def _scale(axes: Any, metric: _Metric, means: Sequence[float]) -> None:
             log_axis(axes, min(means, default=1.0), top)
         case "number":
             number_axis(axes)
-            axes.set_ylim(0, top * 1.25)
+            axes.set_ylim(0, top * 1.4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Whisker:
+    """Where it stands, and its ends."""
+
+    x: float
+    low: float
+    high: float
+    colour: str
+
+
+def _mark_cut(axes: Any, whiskers: Sequence[_Whisker]) -> None:
+    """Arrows on whiskers that leave the picture; none downwards where the axis, and the figure, end at 0."""
+    bottom, top = axes.get_ylim()
+    for each in whiskers:
+        for out, at, marker in ((each.high > top, top, "^"), (each.low < bottom > 0, bottom, "v")):
+            if out:
+                axes.plot(
+                    [each.x], [at], marker=marker, markersize=6, color=each.colour, clip_on=False, zorder=5
+                )
+    axes.set_ylim(bottom, top)
 
 
 def _lines(
     axes: Any, members: Sequence[ConfigurationFigures], swept: Swept, metric: _Metric, chosen: Settings | None
-) -> None:
+) -> list[_Whisker]:
+    whiskers: list[_Whisker] = []
     name, factor = metric.name, metric.factor
     xs = tried(members, swept.x)
     values: list[int | None] = [*tried(members, swept.line)] if swept.line else [None]
     for place, value in enumerate(values):
         # Lines that lie on one another are moved apart a little, and the lower ones are thicker.
-        moved = 1.012 ** (place - (len(values) - 1) / 2)
+        moved = 1.03 ** (place - (len(values) - 1) / 2)
         points = [
             (x, each)
             for x in xs
@@ -187,6 +211,10 @@ def _lines(
             markersize=max(3.5, 6 - 0.6 * place),
             label=None if value is None else str(value),
         )
+        for (x, _), mean, half in zip(points, means, halves, strict=True):
+            if half:
+                colour = COLOURS[place % len(COLOURS)]
+                whiskers.append(_Whisker(x * moved, mean - half, mean + half, colour))
         marked = [(x, mean) for (x, each), mean in zip(points, means, strict=True) if each.settings == chosen]
         for x, mean in marked:
             axes.plot(
@@ -200,6 +228,7 @@ def _lines(
                 markeredgewidth=1.4,
                 label="recommended",
             )
+    return whiskers
 
 
 def heat(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings | None) -> Any:
@@ -223,7 +252,7 @@ def heat(members: Sequence[ConfigurationFigures], swept: Swept, chosen: Settings
         }
         _heat_cells(axes, xs, ys, table, max(means), chosen)
         axes.set_xlabel(swept.x)
-        axes.set_ylabel(swept.line)
+        axes.set_ylabel(swept.line.replace("_", "_\n", 1))  # in one line it is higher than a low picture
         title = "throughput, messages / s"
         axes.set_title(title if facet is None else f"{title}; {swept.panel} {facet}")
     for axes in grid[len(facets) :]:
@@ -403,7 +432,7 @@ def _reason_colour(reason: str) -> str:
 
 
 def comparison(compared: Sequence[Compared], unit: str, chosen: Settings | None) -> Any:
-    """Difference of each configuration to the best, with Welch's interval."""
+    """Difference of each configuration to the best, with its interval."""
     bars = list(reversed(compared[:BARS_MAX]))
     figure, grid = panels(1, height_in=max(1.8, 0.21 * len(bars) + 1.0))
     axes = grid[0]
@@ -422,7 +451,9 @@ def comparison(compared: Sequence[Compared], unit: str, chosen: Settings | None)
     # By the points: with two repetitions an interval may be many times as long as what it is about.
     reach = 1.3 * max(abs(each.relative) for each in bars) + 0.1
     ends = [end * scale for each in bars for end in (each.low, each.high) if end is not None]
-    axes.set_xlim(max(min([*ends, -0.1]) * 1.1, -reach), min(max([*ends, 0.1]) * 1.1, reach))
+    low, high = max(min([*ends, -0.1]) * 1.1, -reach), min(max([*ends, 0.1]) * 1.1, reach)
+    # Nothing is more than 100 % below another.
+    axes.set_xlim(max(low, -1.08), high)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(-0.7, len(names) - 0.3)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value * 100:+.0f} %" if abs(value) > 1e-9 else "0 %")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TextIO
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _LOOK_S: Final = 0.5
 _SAY_S: Final = 3.0
+_SILENT_S: Final = 8.0
+"""After so long something is said although nothing is new: a reader must not think that it has stopped."""
 
 
 class Progress:
@@ -56,17 +58,45 @@ class Progress:
 
     def _watch(self, spark: SparkSession, ended: threading.Event) -> None:
         tracker = spark.sparkContext.statusTracker()
+        parts = Parts()
         told, last = "", time.monotonic()
         while not ended.wait(_LOOK_S):
-            stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
-            known = [stage for stage in stages if stage is not None and stage.numTasks]
-            if not known or time.monotonic() - last < _SAY_S:
-                continue
-            done, tasks = (
-                sum(stage.numCompletedTasks for stage in known),
-                sum(stage.numTasks for stage in known),
+            stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            parts.see(
+                (stage.stageId, stage.numCompletedTasks, stage.numTasks)
+                for stage in stages
+                if stage is not None
             )
-            text = f"reading: {done} of {tasks} parts done"
-            if text != told:
+            text, silent_s = parts.text(), time.monotonic() - last
+            if silent_s >= _SILENT_S or (text != told and silent_s >= _SAY_S):
                 self.say(text)
                 told, last = text, time.monotonic()
+
+
+class Parts:
+    """How many of Spark's tasks are done: never less than before.
+
+    Spark knows what is active, and forgets what is done. So each stage that was seen stays, and has done all
+    its tasks when it is active no more. Further stages make the whole larger.
+    """
+
+    def __init__(self) -> None:
+        self._stages: dict[int, tuple[int, int]] = {}
+
+    def see(self, active: Iterable[tuple[int, int, int]]) -> None:
+        """Look again.
+
+        Args:
+            active: the stages that are at work: number, tasks that are done, all its tasks.
+        """
+        seen = {number: (done, tasks) for number, done, tasks in active}
+        for number, (done, tasks) in self._stages.items():
+            now, _ = seen.get(number, (tasks, tasks))
+            seen[number] = max(done, now), tasks
+        self._stages = seen
+
+    def text(self) -> str:
+        """For a line of progress."""
+        done = sum(done for done, _ in self._stages.values())
+        tasks = sum(tasks for _, tasks in self._stages.values())
+        return f"reading: {done} of {tasks} parts done" if tasks else "reading: Spark prepares"

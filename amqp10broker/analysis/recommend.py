@@ -17,12 +17,20 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from amqp10broker.analysis.configurations import (
+    DEFAULTS,
     SETTINGS,
     ConfigurationFigures,
     describe_group,
     describe_settings,
 )
-from amqp10broker.analysis.evidence import beside_bound, held_back, named, smallest_visible, weaknesses
+from amqp10broker.analysis.evidence import (
+    beside_bound,
+    held_back,
+    named,
+    smallest_visible,
+    unproven,
+    weaknesses,
+)
 from amqp10broker.analysis.statistics import Estimate, estimate
 
 TOLERANCE: Final = 0.05
@@ -107,8 +115,15 @@ class Recommendation:
     reasons: tuple[str, ...]
     weak: tuple[str, ...]
     """What makes the evidence weak; empty if nothing was found."""
+    unproven: str | None = None
+    """Why the runs do not show that these settings are better than any other; None if they do."""
     notes: tuple[str, ...] = ()
     """What to mind before using these settings elsewhere than in the runs."""
+
+    @property
+    def is_default(self) -> bool:
+        """Whether the broker has these settings anyway."""
+        return self.chosen.settings == DEFAULTS
 
     @property
     def command_line(self) -> str:
@@ -305,6 +320,8 @@ def _choose(
             f"its {own} {figure.unit} are {apart:.1%} from the best ({top} with {best.name()}), and it has "
             f"the smallest credits and windows of the {len(as_good)} settings within {give_up:.0%}"
         )
+    if chosen.settings == DEFAULTS:
+        reasons.append("these are the defaults: nothing has to be set")
     weak += weaknesses(
         [(one.settings, figure.values(one)) for one in pool],
         chosen.settings,
@@ -328,6 +345,7 @@ def _choose(
         tuple(as_good),
         tuple(reasons),
         tuple(weak),
+        unproven([(one.settings, figure.values(one)) for one in pool], best.settings),
         tuple(_rules_of_thumb(chosen.settings)),
     )
 

@@ -154,22 +154,27 @@ def _waits(analysed: Analysed) -> Iterator[str]:
     rows = [
         [
             wait.who,
-            wait.side,
             wait.address or "-",
             " / ".join(part for part in (wait.user, wait.client) if part) or "-",
             wait.reason,
-            wait.run_id,
+            f"{wait.seconds:,.3f}",
             _clock(wait.began_ns),
             f"{(wait.began_ns - began[wait.run_id]) / 1e9:,.1f}",
-            f"{wait.seconds:,.3f}",
+            wait.run_id,
         ]
         for wait in waits
     ]
     headings = (
-        *("link", "side", "address", "user / client", "waited for", "run", "from (UTC)"),
-        *("second of the run", "for seconds"),
+        "link",
+        "address",
+        "user / client",
+        "waited for",
+        "seconds",
+        "from (UTC)",
+        "run's second",
+        "run",
     )
-    yield table(headings, rows, texts=7)
+    yield table(headings, rows, texts=4)
     more = f" These are {len(waits)} of {len(analysed.waits)}." if len(analysed.waits) > len(waits) else ""
     yield element(
         "p",
@@ -180,8 +185,8 @@ def _waits(analysed: Analysed) -> Iterator[str]:
 
 
 def _clock(ns: int) -> str:
-    """A time of the day, to the millisecond."""
-    at = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(ns // 1_000_000_000))
+    """A time of the day, to the millisecond. The date stands at the top of the report."""
+    at = time.strftime("%H:%M:%S", time.gmtime(ns // 1_000_000_000))
     return f"{at}.{ns % 1_000_000_000 // 1_000_000:03}"
 
 
@@ -190,6 +195,13 @@ def _card(one: Recommendation) -> str:
     notes = element("p", "To mind:", "warn") + bullets(one.notes) if one.notes else ""
     code = f'<div class="side">{element("pre", one.command_line)}{element("pre", one.toml)}</div>'
     text = f"{one.figure} {interval(one.chosen_figure)} {one.unit}"
+    if one.unproven is not None:
+        said = f"Not proven: {one.unproven}. Leave the settings as they are, or measure again."
+        doubt = element("p", said, "figure") + element("p", "If they are all you have, these would be it:")
+        return (
+            f'<div class="card none">{element("h3", one.group)}{doubt}{element("p", text)}{code}'
+            f"{bullets(one.reasons)}{weak}{notes}</div>"
+        )
     return (
         f'<div class="card">{element("h3", one.group)}{element("p", text, "figure")}{code}'
         f"{bullets(one.reasons)}{weak}{notes}</div>"
@@ -242,7 +254,10 @@ def _pictures(
             yield figure(as_svg(made, next(counter), title), f"{title}. {caption}")
 
     swept = Swept.of(members)
-    whiskers = "Whiskers: 95 % interval of the mean over repetitions; none where there is one repetition."
+    whiskers = (
+        "A point is the mean over repetitions, its whisker the 95 % interval of that mean: none where there "
+        "is one repetition, and one with an arrow goes on beyond the picture."
+    )
     if swept is not None:
         yield from put(
             pictures.throughput(members, swept, chosen) if _any(members, "throughput_per_s") else None,
@@ -288,8 +303,9 @@ def _pictures(
         yield from put(
             pictures.comparison(compared, unit, chosen),
             "Differences to the best",
-            "The best first. A line is Welch's 95 % interval of the difference; where it crosses 0 the "
-            f"repetitions do not tell the two apart.{more}",
+            "The best first. A point is the mean, a line the 95 % interval of its difference to the best, by "
+            "the scatter of all repetitions together; where it crosses 0 the repetitions do not tell the two "
+            f"apart. A line that reaches the edge goes on.{more}",
         )
 
 

@@ -1,8 +1,9 @@
 """Means, confidence intervals and differences of few repetitions. Pure.
 
-Repetitions are few (three to ten) and their spread is not known beforehand, so intervals are Student's;
-two settings may scatter differently, so their difference is Welch's. Student's quantile is computed from
-the regularised incomplete beta function (continued fraction, DLMF 8.17.22), which spares a dependency.
+Repetitions are few (three to ten) and their spread is not known beforehand, so intervals are Student's.
+Whether two settings differ is judged by the scatter of all that are compared (`Scatter`). Student's quantile
+is computed from the regularised incomplete beta function (continued fraction, DLMF 8.17.22), which spares a
+dependency.
 One repetition has no spread: its interval is None, never zero.
 """
 
@@ -34,22 +35,6 @@ class Estimate:
     def half_width(self) -> float | None:
         """Half the interval: ``mean ± half_width``."""
         return None if self.high is None else self.high - self.mean
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Mean of one setting minus mean of another; the interval is None if one of them has no spread."""
-
-    difference: float
-    low: float | None
-    high: float | None
-
-    @property
-    def distinguishable(self) -> bool | None:
-        """Whether the interval leaves out zero; None if there is no interval."""
-        if self.low is None or self.high is None:
-            return None
-        return self.low > 0 or self.high < 0
 
 
 def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimate | None:
@@ -90,24 +75,47 @@ def estimate_ratio(ratios: Sequence[float], confidence: float = CONFIDENCE) -> E
     return Estimate(math.exp(known.mean), low, high, known.repetitions)
 
 
-def welch(one: Sequence[float], other: Sequence[float], confidence: float = CONFIDENCE) -> Difference:
-    """The difference of two means with Welch's interval.
+@dataclass(frozen=True, slots=True)
+class Scatter:
+    """How repetitions scatter, pooled over the settings that are compared; see `scatter`.
+
+    Attributes:
+        noise: how far one repetition lies from its mean, as a share of it.
+        freedom: degrees of freedom of that.
+    """
+
+    noise: float
+    freedom: int
+
+    def visible(self, one: float, other: float) -> float:
+        """The smallest difference of two settings that their repetitions show, as a share of the better mean.
+
+        Args:
+            one: repetitions of one setting.
+            other: of the other.
+        """
+        quantile = student_quantile(0.5 + CONFIDENCE / 2, self.freedom)
+        return quantile * self.noise * math.sqrt(1 / one + 1 / other)
+
+
+def scatter(groups: Sequence[Sequence[float]]) -> Scatter | None:
+    """The scatter of repetitions, taken as the same share of the mean for each setting.
+
+    Two or three repetitions alone know their own scatter so badly that nearly nothing could be told apart,
+    or, where they lie close together by chance, anything. Everything that says whether two settings differ
+    goes by this one figure.
 
     Args:
-        one: repetitions of one setting, at least one.
-        other: of the other.
-        confidence: as in `estimate`.
+        groups: the repetitions of each setting; those with one repetition or a mean of 0 say nothing.
+
+    Returns:
+        None if no setting has two.
     """
-    difference = statistics.fmean(one) - statistics.fmean(other)
-    if len(one) < 2 or len(other) < 2:
-        return Difference(difference, None, None)
-    first, second = (statistics.variance(values) / len(values) for values in (one, other))
-    if first + second == 0:
-        return Difference(difference, difference, difference)
-    # Welch and Satterthwaite: the degrees of freedom, no whole number, that fit the sum of the variances.
-    freedom = (first + second) ** 2 / (first**2 / (len(one) - 1) + second**2 / (len(other) - 1))
-    half = student_quantile(0.5 + confidence / 2, freedom) * math.sqrt(first + second)
-    return Difference(difference, difference - half, difference + half)
+    noise = relative_noise(groups)
+    if noise is None:
+        return None
+    freedom = sum(len(values) - 1 for values in groups if len(values) > 1 and statistics.fmean(values))
+    return Scatter(noise, freedom)
 
 
 def relative_noise(groups: Sequence[Sequence[float]]) -> float | None:

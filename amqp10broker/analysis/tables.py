@@ -76,7 +76,7 @@ TABLES: Final[Mapping[str, Columns]] = {
     | {name: _RUN_TYPES[name] for name in (*GROUP, *SETTINGS, "rate_limit_per_s")}
     | dict.fromkeys(("settings", "figure"), "string")
     | dict.fromkeys(("mean", "low", "high"), "double")
-    | {"best": "string", "best_mean": "double"}
+    | {"best": "string", "best_mean": "double", "proven": "bool", "default": "bool"}
     | dict.fromkeys(("as_good", "command_line", "reasons", "weak", "notes"), "string"),
 }
 """Columns of each table, in order."""
@@ -166,6 +166,8 @@ def recommendation_row(one: Recommendation | Undecided, member: ConfigurationFig
         "high": one.chosen_figure.high,
         "best": one.best.name(),
         "best_mean": one.best_figure.mean,
+        "proven": one.unproven is None,
+        "default": one.is_default,
         "as_good": "; ".join(each.name() for each in one.as_good),
         "command_line": one.command_line,
         "reasons": "; ".join(one.reasons),

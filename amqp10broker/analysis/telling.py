@@ -26,6 +26,8 @@ def told(one: Recommendation | Undecided) -> str:
     half = known.half_width
     spread = "one repetition" if half is None else f"± {written(half)}, {known.repetitions} repetitions"
     lines = [f"{head} {one.figure} {written(known.mean)} {one.unit} ({spread})", f"    {one.command_line}"]
+    if one.unproven:
+        lines.append(f"    not proven: {one.unproven}; leave the settings as they are, or measure again")
     lines += [f"    because {reason}" for reason in one.reasons]
     lines += [f"    but {weak}" for weak in one.weak]
     lines += [f"    mind: {note}" for note in one.notes]

@@ -64,8 +64,8 @@ class Wait:
         """The link in words, by names if there are any."""
         numbers = f"connection {self.connection}, channel {self.channel}"
         if self.link is None:
-            return f"{numbers}, handle {self.handle}"
-        return f"{self.link} ({numbers})" if self.link else numbers
+            return f"{self.side}, {numbers}, handle {self.handle}"
+        return f"{self.side} {self.link} ({numbers})" if self.link else f"{self.side}, {numbers}"
 
 
 def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:

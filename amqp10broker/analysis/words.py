@@ -125,7 +125,7 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
         "95 % interval",
         (
             "Of 100 such intervals 95 contain the true mean. Student's t over the repetitions; "
-            "differences by Welch."
+            "differences by the scatter of all settings together."
         ),
     ),
     (

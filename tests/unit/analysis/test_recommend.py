@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from amqp10broker.analysis.cells import Cell
-from amqp10broker.analysis.configurations import configurations, groups
+from amqp10broker.analysis.configurations import DEFAULTS, SETTINGS, configurations, groups
 from amqp10broker.analysis.figures import Measured, measure
 from amqp10broker.analysis.recommend import (
     Aim,
@@ -19,6 +19,7 @@ from amqp10broker.analysis.recommend import (
     recommend_all,
 )
 from amqp10broker.analysis.telling import all_told, told
+from amqp10broker.config import FlowSettings
 from amqp10broker.flowevents.schema import RUN_FIELDS, Kind
 
 
@@ -110,11 +111,45 @@ def test_noise_larger_than_what_is_allowed_is_said() -> None:
     assert not any("lie within the noise" in weak for weak in found.weak)
 
 
-def test_noise_that_hides_everything_is_said() -> None:
-    """All means lie closer together than repetitions of one setting."""
+def test_noise_that_hides_everything_proves_nothing() -> None:
+    """Then nothing is recommended with confidence, on the page or in the terminal."""
     flat = candidates(lambda c, w: 60_000 + c, scatter=(-0.2, 0.0, 0.2))
     found = chosen(recommend("g", flat, Aim()))
-    assert any("cannot be told from chance" in weak for weak in found.weak)
+    assert found.unproven is not None
+    assert "no setting is further than that from the best" in found.unproven
+    assert "not proven: repetitions scatter by 20%" in told(found)
+    assert "leave the settings as they are" in told(found)
+
+
+def test_settings_measured_once_prove_nothing() -> None:
+    """However far apart they are."""
+    found = chosen(recommend("g", candidates(knee, scatter=(0.0,)), Aim()))
+    assert found.unproven == (
+        "each setting was measured once, which shows of none that it is better than another"
+    )
+
+
+def test_a_difference_that_was_shown_is_a_proof() -> None:
+    """One setting that is worse is enough: the choice is better than that."""
+    found = chosen(recommend("g", candidates(knee), Aim()))
+    assert found.unproven is None
+    assert "not proven" not in told(found)
+
+
+def test_that_the_defaults_are_recommended_is_said() -> None:
+    """Nobody has to set what is set."""
+    found = chosen(recommend("g", candidates(knee), Aim()))
+    assert found.is_default
+    assert "because these are the defaults: nothing has to be set" in told(found)
+    other = chosen(recommend("g", candidates(lambda c, w: c), Aim()))
+    assert not other.is_default
+    assert "defaults" not in told(other)
+
+
+def test_the_defaults_are_the_brokers() -> None:
+    """The analysis knows no broker, and its settings all the same."""
+    flow = FlowSettings()
+    assert tuple(getattr(flow, name) for name in SETTINGS) == DEFAULTS
 
 
 def test_settings_that_noise_hides_are_named() -> None:
@@ -123,7 +158,7 @@ def test_settings_that_noise_hides_are_named() -> None:
     found = chosen(recommend("g", noisy, Aim()))
     assert found.chosen.settings == (500, 400, 256)
     assert any(
-        "noise hides whether these are as good" in weak and "170 / 400 / 256 (8%)" in weak
+        "noise hides whether these are as good" in weak and "170 / 400 / 256 (8% behind in the mean)" in weak
         for weak in found.weak
     )
 

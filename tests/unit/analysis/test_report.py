@@ -14,7 +14,7 @@ from xml.etree import ElementTree
 import pyarrow.parquet as pq
 import pytest
 
-from amqp10broker.analysis.configurations import configurations, groups
+from amqp10broker.analysis.configurations import compare, configurations, describe_settings, groups
 from amqp10broker.analysis.figures import reason_name
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
 from amqp10broker.analysis.report import Analysed, comparisons, report
@@ -97,6 +97,47 @@ def test_what_cannot_be_chosen_is_not_recommended(known: Analysed) -> None:
     """two_senders was run with one setting."""
     (found,) = [one for one in known.recommended if isinstance(one, Undecided)]
     assert found.group.startswith("two_senders")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_picture_and_the_box_tell_the_same_settings_apart(tmp_path: Path, seed: int) -> None:
+    """What the picture of differences paints as told apart, the box does not call hidden by noise."""
+    plants = synthetic.sweep(
+        credits=(10, 50, 170, 1000), windows=(50, 400), noise=0.33, events=4_000, seed=seed
+    )
+    synthetic.write(tmp_path, plants)
+    known = analysed(tmp_path)
+    (members,), (one,) = known.groups, known.recommended
+    assert isinstance(one, Recommendation)
+    compared = compare(members, "throughput_per_s", highest=True)
+    hidden = {
+        describe_settings(each.configuration[CONFIGURATION.index("max_link_credit") :][:3])
+        for each in compared
+        if each.distinguishable is False
+    }
+    apart = sum(each.distinguishable is True for each in compared)
+    said = " ".join(one.weak)
+    for each in compared:
+        name = describe_settings(each.configuration[CONFIGURATION.index("max_link_credit") :][:3])
+        if f"{name} (" in said.partition("as good as the best, too: ")[2]:
+            assert name in hidden
+    assert (one.unproven is None) is (apart > 0)
+
+
+def test_what_was_not_proven_is_no_recommendation_at_first_sight(tmp_path: Path) -> None:
+    """The card begins with the doubt, and is not the green one."""
+    synthetic.write(
+        tmp_path, synthetic.sweep(credits=(150, 170, 200), windows=(400,), noise=0.2, events=4_000, seed=1)
+    )
+    known = analysed(tmp_path)
+    (one,) = known.recommended
+    assert isinstance(one, Recommendation)
+    assert one.unproven is not None
+    html = report(known)
+    assert '<div class="card none">' in html
+    assert '<div class="card">' not in html
+    text = text_of(tree(html))
+    assert text.index("Not proven: ") < text.index("amqp10broker serve --max-link-credit")
 
 
 def test_noise_that_hides_the_optimum_is_said(tmp_path: Path) -> None:
@@ -211,11 +252,12 @@ def test_every_reason_to_wait_is_explained() -> None:
 def test_the_longest_waits_are_listed(html: str) -> None:
     """Which link, when, for how long and why; by numbers if nobody wrote its name down."""
     rows = [[text_of(cell) for cell in row.iter("td")] for row in tree(html).iter("tr")]
-    first, second = (row for row in rows if row[4:5] == ["no credit"])
-    assert first[:4] == ["a <b> & c (connection 3, channel 0)", "publisher", "/queues/q", "ann / shop"]
-    assert second[:4] == ["connection 3, channel 0, handle 1", "publisher", "-", "-"]
-    assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}", first[6])
-    assert (first[7:], second[7:]) == (["1.5", "7.250"], ["1.5", "1.500"])
+    first, second = (row for row in rows if row[3:4] == ["no credit"])
+    assert first[:3] == ["publisher a <b> & c (connection 3, channel 0)", "/queues/q", "ann / shop"]
+    assert second[:3] == ["publisher, connection 3, channel 0, handle 1", "-", "-"]
+    assert (first[4], second[4]) == ("7.250", "1.500")
+    assert re.fullmatch(r"\d\d:\d\d:\d\d\.\d{3}", first[5])
+    assert (first[6], second[6]) == ("1.5", "1.5")
 
 
 def test_that_nothing_waited_is_said(known: Analysed) -> None:

@@ -10,9 +10,9 @@ from amqp10broker.analysis.statistics import (
     estimate,
     estimate_ratio,
     relative_noise,
+    scatter,
     student_probability,
     student_quantile,
-    welch,
 )
 
 # Any table of Student's t.
@@ -87,23 +87,22 @@ def test_ratios_have_a_mean_that_knows_no_direction() -> None:
     assert estimate_ratio([]) is None
 
 
-def test_welchs_interval_is_that_of_a_worked_example() -> None:
-    """Variances 4/3 and 25/3, means 12 and 20, by hand: 3.29 degrees of freedom."""
-    found = welch([10, 12, 14], [15, 20, 25])
-    assert found.difference == -8
-    freedom = (4 / 3 + 25 / 3) ** 2 / ((4 / 3) ** 2 / 2 + (25 / 3) ** 2 / 2)
-    half = student_quantile(0.975, freedom) * math.sqrt(29 / 3)
-    assert found.low == pytest.approx(-8 - half)
-    assert found.high == pytest.approx(-8 + half)
-    assert found.distinguishable is False
+def test_what_the_scatter_hides_is_that_of_a_worked_example() -> None:
+    """Two settings that scatter by 14.1 % with two degrees of freedom: t is 4.303, sqrt(1/2 + 1/2) is 1."""
+    known = scatter([[90, 110], [900, 1100], [7]])
+    assert known is not None
+    assert (known.noise, known.freedom) == (pytest.approx(math.sqrt(0.02)), 2)
+    assert known.visible(2, 2) == pytest.approx(4.3026527297 * math.sqrt(0.02))
+    assert known.visible(4, 4) == pytest.approx(known.visible(2, 2) / math.sqrt(2))
 
 
-def test_a_difference_is_told_apart_when_its_interval_leaves_out_zero() -> None:
-    """Far apart with little scatter; with one repetition nothing is said."""
-    assert welch([100, 101, 99], [50, 51, 49]).distinguishable is True
-    assert welch([100], [50, 51, 49]).distinguishable is None
-    assert welch([5, 5], [5, 5]).distinguishable is False
-    assert welch([5, 5], [6, 6]).distinguishable is True
+def test_without_repetitions_there_is_no_scatter() -> None:
+    """And with those that agree there is one of 0, which hides nothing."""
+    assert scatter([[5], [6]]) is None
+    assert scatter([]) is None
+    agreed = scatter([[5, 5], [6, 6]])
+    assert agreed is not None
+    assert agreed.visible(2, 2) == 0.0
 
 
 def test_noise_is_pooled_over_settings_as_a_share_of_each_mean() -> None:
