@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -318,7 +319,13 @@ def _list(listing: Listing, arguments: argparse.Namespace) -> int:
     columns = chosen_columns(listing, arguments.columns)
     found = _rows(listing, arguments)
     text = tables.render(
-        columns, found, arguments.format, header=not arguments.no_header, encoding=sys.stdout.encoding
+        columns,
+        found,
+        arguments.format,
+        header=not arguments.no_header,
+        encoding=sys.stdout.encoding,
+        # Whoever reads it by a program gets each row on one line.
+        width=shutil.get_terminal_size().columns if sys.stdout.isatty() else None,
     )
     sys.stdout.write(text)
     return EXIT_OK

@@ -13,6 +13,7 @@ from amqp10broker.config.records import FLOW_SETTINGS
 WATCH_SECONDS: Final = 1.0
 WATCH_SECONDS_MIN: Final = 0.1
 WATCH_SECONDS_MAX: Final = 3_600.0
+LONGER_SECONDS_MAX: Final = 31_536_000.0
 
 PING_SECONDS: Final = 5.0
 PING_SECONDS_MIN: Final = 0.01
@@ -32,13 +33,39 @@ def _status_arguments(parser: Parser) -> None:
         help=f"show again every so many seconds (default {WATCH_SECONDS:g}) until ctrl-C",
     )
     parser.add_argument("--format", choices=("table", "json"), default="table", help="default: table")
+    chosen = parser.add_argument_group("what of it")
+    chosen.add_argument("--connection", type=int, metavar="ID", help="one connection, by its number")
+    chosen.add_argument("--user", metavar="NAME", help="connections of a user")
+    chosen.add_argument("--queue", metavar="NAME", help="links and consumers of a queue; * and ? mean any")
+    chosen.add_argument("--link", metavar="NAME", help="links and consumer tags of that name; likewise")
+    chosen.add_argument("--reason", metavar="CODE", help="what waits so: a code, or no-credit for all such")
+    chosen.add_argument(
+        "--longer", type=seconds(0, LONGER_SECONDS_MAX), metavar="SECONDS", help="what has waited so long"
+    )
+    chosen.add_argument(
+        "--all", action="store_true", help="all connections; else the worst 20, and of JSON always all"
+    )
     add_where(parser)
 
 
 def _status(arguments: argparse.Namespace) -> int:
     from amqp10broker.cli import status
 
-    return status.run(place_of(arguments), watch_s=arguments.watch, as_json=arguments.format == "json")
+    chosen = {
+        "connection": arguments.connection,
+        "user": arguments.user,
+        "queue": arguments.queue,
+        "link": arguments.link,
+        "reason": arguments.reason,
+        "longer_s": arguments.longer,
+    }
+    return status.run(
+        place_of(arguments),
+        watch_s=arguments.watch,
+        as_json=arguments.format == "json",
+        choose={name: each for name, each in chosen.items() if each is not None},
+        all_of_them=arguments.all,
+    )
 
 
 # --- set ------------------------------------------------------------------------------------------
@@ -117,7 +144,8 @@ COMMANDS: Final = (
         "status",
         _status_arguments,
         _status,
-        "Show a running broker's connections, sessions, links and queues.",
+        "Show what waits in a running broker, the longest first, and its connections, sessions, links and "
+        "queues. Codes of reasons are explained in docs/waiting.md.",
     ),
     Command(
         "set",

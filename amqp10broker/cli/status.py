@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TextIO
 
 from amqp10broker.cli import admin, status_view
+from amqp10broker.cli.text import fit
 
 EXIT_OK: Final = 0
+SHOWN_MAX: Final = 20
+"""Connections and waits that are told unless all are asked for: what comes first must not scroll away."""
 
 # The alternate screen keeps the user's scrollback; the cursor would flicker.
+WIDTH_MIN: Final = 40
 _ENTER: Final = "\x1b[?1049h\x1b[?25l\x1b[2J"
 _LEAVE: Final = "\x1b[?25h\x1b[?1049l"
 _HOME: Final = "\x1b[H"
@@ -26,6 +31,8 @@ def run(
     *,
     watch_s: float | None,
     as_json: bool,
+    choose: Mapping[str, Any] | None = None,
+    all_of_them: bool = False,
     stream: TextIO | None = None,
     fetch: Callable[[], Any] | None = None,
     sleep: Callable[[float], None] = time.sleep,
@@ -36,6 +43,8 @@ def run(
         place: where the broker is.
         watch_s: show it again every so many seconds until ctrl-C; None: once.
         as_json: the document instead of tables; one line each time if watched.
+        choose: what of it, see `service.survey.Selection`; None or empty: everything.
+        all_of_them: leave no connection out, however many there are; for a screen no choice is left.
         stream: where to; None is standard output.
         fetch, sleep: replaced by tests.
 
@@ -43,27 +52,48 @@ def run(
         AdminSocketError: no broker is there, or none any more.
     """
     stream = stream if stream is not None else sys.stdout
-    fetch = fetch if fetch is not None else lambda: admin.ask(place, {"op": "status"})
+    on_screen = watch_s is not None and not as_json and stream.isatty()
+    if fetch is None:
+
+        def fetch() -> Any:
+            limit = shutil.get_terminal_size().lines if on_screen else SHOWN_MAX
+            bound = {} if as_json or (all_of_them and not on_screen) else {"limit": limit}
+            return admin.ask(place, {"op": "status", "choose": {**(choose or {}), **bound}})
+
+    width = _width(stream)
     if watch_s is None:
         document = fetch()
-        text = json.dumps(document, indent=2) if as_json else "\n".join(status_view.render(document))
+        shown = status_view.render(document, width=width)
+        text = json.dumps(document, indent=2) if as_json else "\n".join(shown)
         stream.write(f"{text}\n")
         return EXIT_OK
     try:
         if as_json:
             _repeat(fetch, sleep, watch_s, lambda document: _write(stream, f"{json.dumps(document)}\n"))
-        elif stream.isatty():
+        elif on_screen:
             _watch_screen(stream, fetch, sleep, watch_s)
         else:
             _repeat(
                 fetch,
                 sleep,
                 watch_s,
-                lambda document: _write(stream, "\n".join([*status_view.render(document), "", ""])),
+                lambda document: _write(
+                    stream, "\n".join([*status_view.render(document, width=width), "", ""])
+                ),
             )
     except KeyboardInterrupt:
         pass
     return EXIT_OK
+
+
+def _width(stream: TextIO) -> int:
+    """Columns of the terminal, also if a pager stands between, or what COLUMNS says; else a usual number."""
+    if stream.isatty() or os.environ.get("COLUMNS", "").isdecimal():
+        return max(shutil.get_terminal_size().columns, WIDTH_MIN)
+    try:
+        return max(os.get_terminal_size(sys.stderr.fileno()).columns, WIDTH_MIN)
+    except (OSError, ValueError, AttributeError):  # no terminal, or none that is a file
+        return status_view.WIDTH
 
 
 def _watch_screen(
@@ -81,14 +111,22 @@ def _watch_screen(
 
 def _frame(document: Any) -> str:
     columns, rows = shutil.get_terminal_size()
-    return frame(status_view.render(document, width=max(columns, 40)), rows)
+    return frame(status_view.render(document, width=max(columns, WIDTH_MIN)), rows, columns)
 
 
-def frame(lines: list[str], rows: int) -> str:
-    """One picture: written over the last one line by line, so nothing is ever blank in between."""
+def frame(lines: list[str], rows: int, columns: int | None = None) -> str:
+    """One picture: written over the last one line by line, so nothing is ever blank in between.
+
+    Args:
+        lines: what there is to show.
+        rows: of the screen.
+        columns: likewise; a longer line would take two rows. None: no line is longer.
+    """
     if len(lines) > rows:
         hidden = len(lines) - rows + 1
-        lines = [*lines[: rows - 1], f"... {hidden} more lines; a higher window shows them"]
+        lines = [*lines[: rows - 1], f"... {hidden} more lines; a higher window, or --reason, --queue, ..."]
+    if columns is not None:
+        lines = [fit(line, columns) for line in lines]
     return _HOME + "\n".join(line + _CLEAR_LINE for line in lines) + _CLEAR_BELOW
 
 

@@ -1,4 +1,4 @@
-"""The status document as text: tables that fit 100 columns.
+"""The status document as text: lines and tables that fit the terminal.
 
 Takes the document of the administration socket's `status` operation and returns lines; prints
 nothing. Roles are the client's: a *sender* is a link on which the client sends. A number that makes
@@ -7,14 +7,15 @@ no sense for a link (queue credit of a publisher) is shown as ``-``.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+
+from amqp10broker.cli import waiting_view
+from amqp10broker.cli.text import clean, duration, fit, seconds_text, shortened, size, wrapped
 
 WIDTH: Final = 100
 _TEXT_WIDTH_MIN: Final = 6
 _GAP: Final = "  "
-_UNITS: Final = ("B", "KiB", "MiB", "GiB", "TiB")
 
 # (heading, key of the document, aligned right)
 _LINK_COLUMNS: Final = (
@@ -53,28 +54,110 @@ _DEAD_LETTER_COLUMNS: Final = (
     ("DELIVERY-LIMIT", "delivery_limit", True),
 )
 
+_MISHAPS: Final = ("rejected", "unroutable", "returned", "requeued", "discarded")
+"""Counters of links and channels that are shown once they have counted something."""
+
 Document = Mapping[str, Any]
 
 
 def render(document: Document, *, width: int = WIDTH) -> list[str]:
-    """The whole document as lines of at most `width` columns."""
+    """The whole document as lines of at most `width` columns: what waits first, then each connection."""
     lines = _broker(document.get("broker", {}), width)
+    lines += _waiting(document, width)
     connections = document.get("connections", [])
+    summary = document.get("summary", {})
     lines.append("")
     if not connections:
-        lines.append("No connections.")
+        lines.append("No connections of what was chosen." if summary.get("chosen") else "No connections.")
     for at, connection in enumerate(connections):
         if at:
             lines.append("")
         lines += _connection(connection, width)
+    lines += _more(summary.get("connections", 0) - len(connections), "connection", width)
     lines.append("")
     queues = document.get("queues", [])
     if queues:
-        lines += table(_QUEUE_COLUMNS, queues, width)
+        lines += _queues(queues, width)
+        lines += _more(summary.get("queues", 0) - len(queues), "queue", width)
         lines += _dead_lettered(queues, width)
     else:
-        lines.append("No queues.")
+        lines.append("No queues of what was chosen." if summary.get("chosen") else "No queues.")
     return [line.rstrip() for line in lines]
+
+
+def _waiting(document: Document, width: int) -> list[str]:
+    """How many wait and why, and the longest waits."""
+    summary = document.get("summary", {})
+    if not summary.get("connections_in_all"):
+        return []
+    lines = ["", *waiting_view.summary(summary, width)]
+    found = document.get("waiting", [])
+    for entry in waiting_view.entries(found, width):
+        lines += entry
+    return [*lines, *_more(summary["waiting"] - len(found), "wait", width)]
+
+
+def _more(count: int, noun: str, width: int) -> list[str]:
+    """That something is left out, and how to see it."""
+    if count <= 0:
+        return []
+    what = f"{count} more {noun if count == 1 or noun == 'wait' else noun + 's'}"
+    return wrapped(f"... {what}: choose with --reason, --queue, --user, ..., or --all", width, "", "  ")
+
+
+def _queues(queues: Sequence[Document], width: int) -> list[str]:
+    """The table of queues, and below a queue what has befallen it."""
+    heading, *rows = table(_QUEUE_COLUMNS, queues, width)
+    lines = [heading]
+    for queue, row in zip(queues, rows, strict=True):
+        lines.append(row)
+        facts = []
+        limits = queue.get("limits")
+        if queue.get("full") and limits:
+            facts.append(f"FULL: {_fullness(queue, limits)}")
+        facts += _counted(queue, ("rejected", "dropped", "expired", "discarded", "delivery_limit"))
+        lines += _wrapped(facts, width, "  ") + _last_error(queue, width, "  ")
+    return lines
+
+
+def _fullness(queue: Document, limits: Document) -> str:
+    """``5 of 5 messages, drop-head``."""
+    bounds = []
+    if limits.get("messages") is not None:
+        bounds.append(f"{clean(queue.get('messages_ready'))} of {clean(limits['messages'])} messages")
+    if limits.get("bytes") is not None:
+        bounds.append(f"limit {size(limits['bytes'])}")
+    return ", ".join([*bounds, clean(limits.get("overflow"))])
+
+
+def _counted(part: Document, names: Sequence[str]) -> list[str]:
+    """Counters that have counted something."""
+    counters = part.get("counters") or {}
+    return [f"{name.replace('_', '-')} {counters[name]}" for name in names if counters.get(name)]
+
+
+def _last_error(part: Document, width: int, indent: str) -> list[str]:
+    """What was refused last."""
+    error = part.get("last_error")
+    if not error:
+        return []
+    text = f": {clean(error['text'])}" if error.get("text") else ""
+    sentence = f"last error {clean(error.get('time'))}: {clean(error.get('event'))}{text}"
+    return wrapped(sentence, width, indent, f"{indent}  ")
+
+
+def _waits(part: Document, width: int, indent: str, name: str = "") -> list[str]:
+    """Why it waits, since when; or, if it does not, what else is to be said of it."""
+    why = clean(part.get("waits_why") or "")
+    if part.get("waits"):
+        seconds = part.get("waits_for_s")
+        since = "" if seconds is None else f" for {seconds_text(seconds)}"
+        sentence = f"{name}waits: {clean(part['waits'])}{since}" + (f" ({why})" if why else "")
+    elif why:
+        sentence = f"{name}{why}"
+    else:
+        return []
+    return wrapped(sentence, width, indent, f"{indent}  ")
 
 
 def _dead_lettered(queues: Sequence[Document], width: int) -> list[str]:
@@ -113,13 +196,7 @@ def _broker(broker: Document, width: int) -> list[str]:
         lines.append(fit(f"ALARM: {', '.join(clean(each) for each in alarms)} (publishers are held)", width))
         for name in alarms:
             if name in resources:
-                lines += textwrap.wrap(
-                    _alarm(clean(name), resources[name]),
-                    max(width, _TEXT_WIDTH_MIN + 4),
-                    initial_indent="  ",
-                    subsequent_indent="    ",
-                    break_on_hyphens=False,
-                )
+                lines += wrapped(_alarm(clean(name), resources[name]), width, "  ", "    ")
     return lines
 
 
@@ -240,6 +317,7 @@ def _connection(connection: Document, width: int) -> list[str]:
         f"idle time-out {clean(idle)} ms" if idle else "no idle time-out",
     ]
     lines = _wrapped(facts, width, "", hanging="  ")
+    lines += _last_error(connection, width, "  ")
     sessions = connection.get("sessions", [])
     if "channels" in connection:
         for channel in connection["channels"]:
@@ -264,15 +342,15 @@ def _channel(channel: Document, width: int) -> list[str]:
         *([f"prefetch of the channel {clean(whole)}"] if whole else []),
         f"reader's credit {clean(channel.get('reader_credit'))}",
     ]
+    facts += _counted(channel, _MISHAPS)
     lines = _wrapped(facts, width, "  ", hanging="    ")
     consumers = channel.get("consumers", [])
     if consumers:
-        lines += [f"    {row}" for row in table(_CONSUMER_COLUMNS, consumers, width - 4)]
-    if channel.get("waits"):
-        why = clean(channel.get("waits_why") or "")
-        sentence = f"waits: {clean(channel['waits'])}" + (f" ({why})" if why else "")
-        lines += textwrap.wrap(sentence, width, initial_indent="    ", subsequent_indent="      ")
-    return lines
+        heading, *rows = table(_CONSUMER_COLUMNS, consumers, width - 4)
+        lines.append(f"    {heading}")
+        for consumer, row in zip(consumers, rows, strict=True):
+            lines += [f"    {row}", *_waits(consumer, width, "      ")]
+    return lines + _waits(channel, width, "    ") + _last_error(channel, width, "    ")
 
 
 def _session(session: Document, width: int, container_id: str) -> list[str]:
@@ -286,6 +364,7 @@ def _session(session: Document, width: int, container_id: str) -> list[str]:
         f"pending out {clean(session.get('pending_out'))}",
     ]
     lines = _wrapped(facts, width, "  ", hanging="    ")
+    lines += _last_error(session, width, "    ")
     links = session.get("links", [])
     if not links:
         return [*lines, "    no links"]
@@ -319,13 +398,10 @@ def _below_link(link: Document, width: int) -> list[str]:
     if properties:
         pairs = properties.items() if isinstance(properties, Mapping) else [("", properties)]
         facts.append("properties " + " ".join(f"{clean(key)}={clean(value)}" for key, value in pairs))
+    facts += _counted(link, _MISHAPS)
     if facts:
         lines += _wrapped(facts, width, "      ")
-    if link.get("waits"):
-        why = clean(link.get("waits_why") or "")
-        sentence = f"waits: {clean(link['waits'])}" + (f" ({why})" if why else "")
-        lines += textwrap.wrap(sentence, width, initial_indent="      ", subsequent_indent="        ")
-    return lines
+    return lines + _waits(link, width, "      ") + _last_error(link, width, "      ")
 
 
 def table(columns: Sequence[tuple[str, str, bool]], rows: Sequence[Document], width: int) -> list[str]:
@@ -347,7 +423,7 @@ def table(columns: Sequence[tuple[str, str, bool]], rows: Sequence[Document], wi
 
 def _row(cells: Iterable[str], aligned: Iterable[tuple[int, bool]]) -> str:
     parts = [
-        cell.rjust(room) if right else fit(cell, room).ljust(room)
+        cell.rjust(room) if right else shortened(cell, room).ljust(room)
         for cell, (room, right) in zip(cells, aligned, strict=True)
     ]
     return _GAP.join(parts).rstrip()
@@ -365,45 +441,4 @@ def _wrapped(facts: Iterable[str], width: int, indent: str, *, hanging: str | No
         line += fact if not line.strip() else _GAP + fact
     if line.strip():
         lines.append(line)
-    return [fit(line, width) for line in lines]
-
-
-def fit(text: str, width: int) -> str:
-    """The text, cut with three dots if it is too long."""
-    return text if len(text) <= width else text[: max(width - 3, 0)] + "..."[: min(width, 3)]
-
-
-def clean(value: object) -> str:
-    """A value as a cell. Clients choose names: what could steer a terminal is escaped."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    text = value if isinstance(value, str) else str(value)
-    return text if text.isprintable() else text.encode("unicode_escape").decode("ascii")
-
-
-def size(count: object) -> str:
-    """Bytes with a unit: 1.5 MiB."""
-    if not isinstance(count, int | float):
-        return "-"
-    amount = float(count)
-    for unit in _UNITS:
-        if amount < 1024 or unit == _UNITS[-1]:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    raise AssertionError("the last unit takes everything")
-
-
-def duration(seconds: object) -> str:
-    """Seconds in the two biggest units: 3 h 12 min."""
-    if not isinstance(seconds, int | float):
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    days, hours = divmod(hours, 24)
-    if days:
-        return f"{days} d {hours} h"
-    if hours:
-        return f"{hours} h {minutes} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+    return [shortened(line, width) for line in lines]

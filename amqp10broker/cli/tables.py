@@ -7,6 +7,7 @@ terminal is escaped in every form, and in CSV what a spreadsheet would take for 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Any, Final
 
 FORMATS: Final = ("table", "json", "csv", "plain")
@@ -16,6 +17,9 @@ Row = Mapping[str, Any]
 _BOX: Final = "─│┌┬┐├┼┤└┴┘"
 _ASCII: Final = "-|+++++++++"
 _FORMULA: Final = ("=", "+", "-", "@")
+_MARKS: Final = " .-_/:,"
+CELL_MIN: Final = 8
+"""A text is not broken into less, and the box is too wide rather."""
 _WIDE: Final = frozenset("WF")
 
 
@@ -26,6 +30,7 @@ def render(
     *,
     header: bool = True,
     encoding: str | None = "utf-8",
+    width: int | None = None,
 ) -> str:
     """The rows as text that ends with a line break; empty if there is nothing to show.
 
@@ -35,6 +40,8 @@ def render(
         form: one of `FORMATS`.
         header: name the columns; JSON always does.
         encoding: of where it goes; a box that it cannot show is drawn in ASCII.
+        width: columns of the terminal, within which a box stays: long texts take several lines. None: no
+            bound, as for what a program reads.
     """
     if form == "json":
         return _json(columns, rows)
@@ -47,26 +54,65 @@ def render(
         return ""
     if form == "plain":
         return "".join("\t".join(line) + "\n" for line in lines)
-    return _box(lines, _BOX if _can_show(_BOX, encoding) else _ASCII)
+    return _box(lines, _BOX if _can_show(_BOX, encoding) else _ASCII, width)
 
 
-def _box(lines: Sequence[Sequence[str]], drawn: str) -> str:
+def _box(lines: Sequence[Sequence[str]], drawn: str, width: int | None) -> str:
     widths = [max(map(_width, column)) for column in zip(*lines, strict=True)]
+    if width is not None:
+        widths = _narrowed(widths, lines, width)
     bar, side, corners = drawn[0], drawn[1], drawn[2:]
 
     def rule(left: str, middle: str, right: str) -> str:
-        return left + middle.join(bar * (width + 2) for width in widths) + right
+        return left + middle.join(bar * (room + 2) for room in widths) + right
 
     between = "\n" + rule(*corners[3:6]) + "\n"
     shown = (
-        side
-        + side.join(
-            f" {text}{' ' * (width - _width(text))} " for text, width in zip(line, widths, strict=True)
+        "\n".join(
+            side
+            + side.join(
+                f" {text}{' ' * (room - _width(text))} " for text, room in zip(part, widths, strict=True)
+            )
+            + side
+            for part in zip_longest(
+                *(_in_pieces(text, room) for text, room in zip(line, widths, strict=True)), fillvalue=""
+            )
         )
-        + side
         for line in lines
     )
     return f"{rule(*corners[:3])}\n{between.join(shown)}\n{rule(*corners[6:])}\n"
+
+
+def _narrowed(widths: Sequence[int], lines: Sequence[Sequence[str]], width: int) -> list[int]:
+    """Widths of columns whose box fits, where that goes: texts give way, numbers do not."""
+    narrow = list(widths)
+    texts = [at for at, column in enumerate(zip(*lines, strict=True)) if not all(map(_is_number, column[1:]))]
+    excess = sum(narrow) + 3 * len(narrow) + 1 - width
+    while excess > 0:
+        widest = max(texts, key=lambda at: narrow[at], default=None)
+        if widest is None or narrow[widest] <= CELL_MIN:
+            break
+        narrow[widest] -= 1
+        excess -= 1
+    return narrow
+
+
+def _is_number(text: str) -> bool:
+    return text == "" or text.replace(".", "", 1).isdecimal()
+
+
+def _in_pieces(text: str, width: int) -> list[str]:
+    """A cell in lines: broken behind what parts a name, where there is something in reach, else anywhere."""
+    pieces = []
+    while _width(text) > width:
+        end = min(width, len(text))
+        while _width(text[:end]) > width:
+            end -= 1
+        parted = max((text.rfind(mark, 0, end) for mark in _MARKS), default=-1) + 1
+        cut = parted if parted > width // 2 else max(end, 1)
+        pieces.append(text[:cut].rstrip())
+        text = text[cut:].lstrip()
+    return [*pieces, text]
 
 
 def _json(columns: Sequence[str], rows: Sequence[Row]) -> str:

@@ -6,7 +6,7 @@ client are answered in their order; clients do not wait for each other.
 
 ::
 
-    {"op": "status"}                                          see `LOCAL`
+    {"op": "status", "choose": {"user": "ann", "limit": 20}}  see `LOCAL`, `service.survey.Selection`
     {"op": "set", "name": "max_link_credit", "value": 50}
     {"op": "set-limit", "name": "disk_free_limit", "value": "1GB"}
     {"op": "close-connection", "id": 3, "reason": "..."}
@@ -31,6 +31,7 @@ import trio
 from amqp10broker import adminpath
 from amqp10broker.errors import AdminSocketError, BrokerError, RefusedError
 from amqp10broker.management.operations import OPERATIONS
+from amqp10broker.service.survey import Selection
 from amqp10broker.tasks.lifeline import READ_BYTES
 from amqp10broker.tasks.listener import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.tasks.log import Log
@@ -226,7 +227,10 @@ def _plain(value: object) -> object:
 
 
 def _status(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
-    return broker.status()
+    chosen = request.get("choose", {})
+    if not isinstance(chosen, dict):
+        raise ValueError("'choose' must be an object")
+    return broker.status(Selection.read(chosen))
 
 
 def _set(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,7 @@ from amqp10broker.errors import BrokerError, ConfigError
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
 from amqp10broker.security.passwords import Passwords
+from amqp10broker.service.survey import EVERYTHING, Selection, Survey
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connection091 import Connection091
@@ -356,9 +357,17 @@ class Broker:
         """
         return self.watch.set_limit(name, value, source=source)
 
-    def status(self) -> dict[str, Any]:
-        """Everything `amqp10broker status` shows, as one JSON-ready document."""
+    def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
+        """Everything `amqp10broker status` shows, as one JSON-ready document.
+
+        Args:
+            selection: what of connections and queues.
+        """
         flow = self.config.flow
+        survey = Survey(selection, len(self.connections))
+        for connection in self.connections.values():
+            if selection.wants(connection.number, connection.user):
+                survey.add(connection.status())
         return {
             "broker": {
                 "container_id": self.container_id,
@@ -381,7 +390,6 @@ class Broker:
                 "recording_failed": self.recordings.failed,
                 "traces": self.tracing.status(),
             },
-            "connections": [connection.status() for connection in self.connections.values()],
             "exchanges": [
                 {
                     "name": exchange.name,
@@ -392,18 +400,18 @@ class Broker:
                 for exchange in vhost.topology
                 if exchange.published
             ],
-            "queues": [
-                {
-                    "name": queue.name,
-                    "vhost": queue.vhost,
-                    "type": queue.type,
-                    "durable": queue.durable,
-                    **queue.handle.counts(),
-                    **queue.handle.details(),
-                    "last_error": shown(queue.last_error),
-                }
-                for queue in self.catalog
-            ],
+            **survey.document(self._queue_status(queue) for queue in self.catalog),
+        }
+
+    def _queue_status(self, queue: DeclaredQueue) -> dict[str, Any]:
+        return {
+            "name": queue.name,
+            "vhost": queue.vhost,
+            "type": queue.type,
+            "durable": queue.durable,
+            **queue.handle.counts(),
+            **queue.handle.details(),
+            "last_error": shown(queue.last_error),
         }
 
 

@@ -399,7 +399,7 @@ async def test_a_fault_of_ours_is_answered_and_logged(
         def error(self, event: str, **fields: Any) -> None:
             noted.append(event)
 
-    def fail(broker: Broker) -> Any:
+    def fail(broker: Broker, selection: object) -> Any:
         raise KeyError("x")
 
     monkeypatch.setattr(admin, "_log", Log())

@@ -268,7 +268,7 @@ def test_dead_letters_are_shown_by_reason_for_queues_that_have_some() -> None:
 def test_numbers_are_shown_whole_and_names_are_cut() -> None:
     columns = (("NAME", "name", False), ("CREDIT", "credit", True))
     rows = [{"name": "a-long-name-of-a-link", "credit": 4_294_967_295}]
-    assert status_view.table(columns, rows, 22) == ["NAME            CREDIT", "a-long-...  4294967295"]
+    assert status_view.table(columns, rows, 22) == ["NAME            CREDIT", "a-...-link  4294967295"]
 
 
 def test_names_of_clients_cannot_steer_the_terminal() -> None:
@@ -450,3 +450,37 @@ def test_a_recording_that_failed_is_shown() -> None:
     document["broker"]["recording_failed"] = failed
     line = "THE RECORDING FAILED: no room  folder /data/recording  run r  events lost 7 of 9"
     assert line in "\n".join(status_view.render(document))
+
+
+def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of a thousand connections only what fits is sent; JSON and --all have no bound."""
+    asked: list[Any] = []
+
+    def ask(place: Place, request: Any) -> Any:
+        asked.append(request["choose"])
+        return DOCUMENT
+
+    monkeypatch.setattr(status.admin, "ask", ask)
+    monkeypatch.setenv("LINES", "30")
+    monkeypatch.setenv("COLUMNS", "80")
+    once: dict[str, Any] = {"watch_s": None, "choose": {"user": "ann"}}
+    status.run(Place(1, None), as_json=False, stream=io.StringIO(), **once)
+    status.run(Place(1, None), as_json=False, all_of_them=True, stream=io.StringIO(), **once)
+    status.run(Place(1, None), as_json=True, stream=io.StringIO(), **once)
+    watched: dict[str, Any] = {"watch_s": 1.0, "all_of_them": True, "sleep": Interrupt(1)}
+    status.run(Place(1, None), as_json=False, stream=Terminal(), **watched)
+    assert asked == [
+        {"user": "ann", "limit": status.SHOWN_MAX},
+        {"user": "ann"},
+        {"user": "ann"},
+        {"limit": 30},
+    ]
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_a_picture_is_as_wide_as_the_screen(columns: int) -> None:
+    """A longer line would take two rows and push the first one out."""
+    lines = status.frame(["x" * 200, "short"], 30, columns).split("\n")
+    assert [len(line.removeprefix("\x1b[H").split("\x1b")[0]) for line in lines] == [columns, 5]

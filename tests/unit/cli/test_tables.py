@@ -151,3 +151,32 @@ def test_json_keeps_types_and_has_the_chosen_columns_only() -> None:
 def test_values_as_text(value: object, text: str) -> None:
     """Nothing for nothing, JSON's words for the rest."""
     assert tables.plain(value) == text
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_on_a_terminal_a_long_name_takes_several_lines_and_numbers_stay_whole(width: int) -> None:
+    """86 characters: broken behind what parts the name, and put together again it is the name."""
+    name = "tenant-7/warehouse-north/orders/incoming/region-eu-central-1/priority-high/queue-00042"
+    rows = [{"name": name, "messages": 4_294_967_295}, {"name": "short", "messages": 7}]
+    lines = tables.render(("name", "messages"), rows, "table", width=width).splitlines()
+    assert len(name) == 86
+    assert {len(line) for line in lines} == ({80} if width == 80 else {len(name) + 17})
+    cells = [[cell.strip() for cell in line.split("│")[1:3]] for line in lines if line.startswith("│")]
+    assert "".join(cell for cell, _ in cells[1:-1]) == name
+    assert cells[1][1] == "4294967295"
+    assert cells[-1] == ["short", "7"]
+    assert all(cell.endswith(("-", "/")) for cell, _ in cells[1:-2])
+
+
+def test_a_table_of_many_columns_gives_up_being_narrow_before_it_breaks_every_letter() -> None:
+    """Eight columns are left for a text; the box is too wide rather."""
+    columns = tuple(f"column_{number}" for number in range(9))
+    rows = [dict.fromkeys(columns, "text " * 5)]
+    widths = {len(line) for line in tables.render(columns, rows, "table", width=40).splitlines()}
+    assert widths == {9 * (8 + 3) + 1}
+
+
+def test_wide_characters_are_broken_by_the_columns_they_take() -> None:
+    """Of Chinese, Japanese and Korean each takes two."""
+    lines = tables.render(("name",), [{"name": "漢" * 12}], "table", width=14).splitlines()
+    assert lines[3:6] == ["│ 漢漢漢漢漢 │", "│ 漢漢漢漢漢 │", "│ 漢漢       │"]

@@ -1,0 +1,74 @@
+"""What waits, as text: a line that sums it up, and an entry for each, the worst first.
+
+Takes `summary` and `waiting` of the status document; see `service.survey`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from amqp10broker.cli.text import clean, counted_text, fit, seconds_text, shortened, wrapped
+
+Document = Mapping[str, Any]
+
+QUEUE_ROOM_MIN: Final = 24
+KINDS: Final = ("link", "consumer", "channel")
+
+
+def summary(found: Document, width: int) -> list[str]:
+    """``152 connections, 3 links wait: 2 no-credit-used-up, 1 peer-window-closed``, and who is idle."""
+    if not found:
+        return []
+    chosen, total = found["connections"], found["connections_in_all"]
+    head = counted_text(chosen, "connection")
+    if chosen != total:
+        head = f"{chosen} of {counted_text(total, 'connection')}"
+    idle = set(found["idle_reasons"])
+    reasons = found["reasons"]
+    waits = ", ".join(f"{count} {code}" for code, count in reasons.items() if code not in idle)
+    kinds = [(kind, found[f"{kind}s_waiting"]) for kind in KINDS]
+    waiting = ", ".join(counted_text(count, kind) for kind, count in kinds if count)
+    verb = "waits" if found["waiting"] == 1 else "wait"
+    lines = wrapped(
+        f"{head}, {waiting} {verb}: {waits}" if waiting else f"{head}, nothing waits", width, "", "  "
+    )
+    rest = ", ".join(f"{reasons[code]} {code}" for code in reasons if code in idle)
+    if rest:
+        lines += wrapped(f"idle: {rest}", width, "", "  ")
+    if found.get("queues_full"):
+        lines += wrapped(f"{counted_text(found['queues_full'], 'queue')} FULL", width, "", "  ")
+    return lines
+
+
+def entries(waiting: Sequence[Document], width: int) -> list[list[str]]:
+    """An entry for each that waits, of two lines or more: since when, why in a word, and where; then all."""
+    return [[*_head(each, width), *_body(each, width)] for each in waiting]
+
+
+def _head(each: Document, width: int) -> list[str]:
+    """``no-credit-used-up  12 s  queue orders``, or two lines if there is no room for a queue's name."""
+    facts = [clean(each.get("waits"))]
+    if each.get("waits_for_s") is not None:
+        facts.append(seconds_text(each["waits_for_s"]))
+    start = "  ".join(facts)
+    queue = each.get("queue")
+    if queue is None:
+        return [fit(start, width)]
+    if width - len(start) < QUEUE_ROOM_MIN:
+        return [fit(start, width), f"  queue {shortened(clean(queue), width - 8)}"]
+    return [f"{start}  queue {shortened(clean(queue), width - len(start) - 8)}"]
+
+
+def _body(each: Document, width: int) -> list[str]:
+    """Whose it is, and the evidence."""
+    link = each["kind"] == "link"
+    part = "session" if link else "channel"
+    where = f"connection {clean(each.get('connection'))} {part} {clean(each.get('channel'))}"
+    if each.get("user"):
+        where += f", user {clean(each['user'])}"
+    if each["kind"] != "channel":
+        role = each.get("role") or each["kind"]
+        where = f"{role} {shortened(clean(each.get('name')), width // 2)}, {where}"
+    why = f": {clean(each['waits_why'])}" if each.get("waits_why") else ""
+    return wrapped(f"{where}{why}", width, "    ", "    ")
