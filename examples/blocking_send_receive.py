@@ -3,12 +3,14 @@
 python examples/blocking_send_receive.py [URL] [QUEUE]
 """
 
+import os
 import sys
 
 from proton import ConnectionException, Message
 from proton.utils import BlockingConnection
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 queue = sys.argv[2] if len(sys.argv) > 2 else "examples-blocking"
 
 try:

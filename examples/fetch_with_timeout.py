@@ -7,6 +7,7 @@ just after we gave up. So we drain: the broker uses the credit at once or gives 
 This is figure 2.44 of the AMQP 1.0 specification (part 2, section 2.6.7).
 """
 
+import os
 import sys
 
 from proton import ConnectionException, Message, Timeout
@@ -31,7 +32,8 @@ def fetch(connection, receiver, timeout_s):
     return message
 
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 queue = sys.argv[2] if len(sys.argv) > 2 else "examples-fetch"
 
 try:

@@ -3,11 +3,13 @@
 python examples/pika_publish_consume.py [URL] [QUEUE]
 """
 
+import os
 import sys
 
 import pika
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 queue = sys.argv[2] if len(sys.argv) > 2 else "examples.orders"
 
 try:

@@ -8,6 +8,7 @@ through one sender without a target, on which each message names its own address
 Both run here, each on a connection of its own.
 """
 
+import os
 import sys
 
 from proton import Message, symbol
@@ -77,7 +78,8 @@ class Requester(MessagingHandler):
         sys.exit(1)
 
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 queue = sys.argv[2] if len(sys.argv) > 2 else "examples-service"
 
 responder = Responder()

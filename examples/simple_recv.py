@@ -6,6 +6,7 @@
 Use two or more; with exactly one, proton 0.40 never grants again.
 """
 
+import os
 import sys
 
 from proton.handlers import MessagingHandler
@@ -45,7 +46,8 @@ class Receive(MessagingHandler):
         sys.exit(1)
 
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 queue = sys.argv[2] if len(sys.argv) > 2 else "examples"
 count = int(sys.argv[3]) if len(sys.argv) > 3 else 10
 

@@ -9,6 +9,7 @@ A stream to try it with: `amqp10broker declare queue orders --type stream`, then
 `amqp10broker publish --queue orders --count 100000 hello`.
 """
 
+import os
 import sys
 import time
 
@@ -16,7 +17,8 @@ from amqp10broker.errors import BrokerError
 from amqp10broker.spark.register import register
 from amqp10broker.spark.session import local_session
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 stream = sys.argv[2] if len(sys.argv) > 2 else "orders"
 folder = sys.argv[3] if len(sys.argv) > 3 else "orders"
 

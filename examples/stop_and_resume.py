@@ -7,6 +7,7 @@ Messages that were on the wire when we said stop still arrive, so the stop is co
 broker has answered (figure 2.46 of the AMQP 1.0 specification, part 2, section 2.6.7).
 """
 
+import os
 import sys
 
 from proton import ConnectionException, Message
@@ -43,7 +44,8 @@ class Flows:
     count = 0
 
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 queue = sys.argv[2] if len(sys.argv) > 2 else "examples-stop"
 
 try:

@@ -6,12 +6,14 @@ Start `amqp10broker status --watch` in another window to see the broker's side a
 also says why a link waits. PAUSE is the time between two steps in seconds (default 1).
 """
 
+import os
 import sys
 
 from proton import ConnectionException, Message, Timeout
 from proton.utils import BlockingConnection
 
-url = sys.argv[1] if len(sys.argv) > 1 else "amqp://guest:guest@127.0.0.1:5672"
+default_url = os.environ.get("AMQP10BROKER_URL") or "amqp://guest:guest@127.0.0.1:5672"
+url = sys.argv[1] if len(sys.argv) > 1 else default_url
 queue = sys.argv[2] if len(sys.argv) > 2 else "examples-credit"
 pause_s = float(sys.argv[3]) if len(sys.argv) > 3 else 1.0
 

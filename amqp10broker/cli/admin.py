@@ -17,9 +17,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker import adminpath
+from amqp10broker.cli import broker_url
+from amqp10broker.cli.broker_url import BrokerUrl
 from amqp10broker.cli.exits import RefusedByBroker
 from amqp10broker.config.records import SETTINGS
-from amqp10broker.errors import AdminSocketError
+from amqp10broker.errors import AdminSocketError, ConfigError
 
 if TYPE_CHECKING:
     import socket
@@ -51,14 +53,17 @@ class Place:
 
 
 def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> Place:
-    """Where the options or, without them, the broker's own environment variables say.
+    """Where the options or, without them, `AMQP10BROKER_URL` or the broker's own variables say.
 
     Raises:
-        ConfigError: the port is no port number.
+        ConfigError: the port is no port number, or the broker is on another machine.
     """
     setting = SETTINGS["port"]
     if port is None and path is None:
         path = environ.get(SETTINGS["admin_socket"].variable) or None
+        url = broker_url.from_environment(environ)
+        if path is None and url is not None:
+            return _place_of_url(url)
         port = environ.get(setting.variable)
         source = f"variable {setting.variable}"
     else:
@@ -66,6 +71,17 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
     number = setting.parse(port if port is not None else "5672", source)
     assert isinstance(number, int)
     return Place(number, path)
+
+
+def _place_of_url(url: BrokerUrl) -> Place:
+    if not url.is_here:
+        raise ConfigError(
+            broker_url.SOURCE,
+            f"names {url.host}, and this command talks to a broker on the machine it runs on",
+            "run it there, or say which broker of this machine with --port or --admin-socket",
+        )
+    # Who speaks TLS has another port besides, by which the socket is called.
+    return Place(broker_url.PORT if url.tls else url.port, None)
 
 
 def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 from urllib.parse import quote
 
@@ -16,6 +17,8 @@ from amqp10broker.cli.exits import Unreachable
 from amqp10broker.cli.passwords import first_line
 
 if TYPE_CHECKING:
+    import ssl
+
     from amqp10broker.client.blocking import Client
 
 TIMEOUT_S: Final = 30.0
@@ -29,13 +32,10 @@ def add_client(parser: Parser) -> None:
     """Where to connect to, and as whom."""
     client = parser.add_argument_group("connection")
     client.add_argument("--vhost", metavar="NAME", help="virtual host (default: the broker's default, /)")
-    client.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    client.add_argument("--port", help="default: AMQP10BROKER_PORT, or 5672")
-    client.add_argument("--user", default="guest", help="default: guest; empty logs in as anonymous")
+    add_address(client)
     password = client.add_mutually_exclusive_group()
     password.add_argument(
         "--password",
-        default="guest",
         help="default: guest. Others on this machine can see it in the process list",
     )
     password.add_argument("--password-file", metavar="FILE", help="a file whose first line is the password")
@@ -48,30 +48,99 @@ def add_client(parser: Parser) -> None:
     )
 
 
+def add_address(parser: Parser | argparse._ArgumentGroup) -> None:
+    """Where the broker is, and the user; see `login_of`."""
+    parser.add_argument("--host", help="default: that of AMQP10BROKER_URL, or 127.0.0.1")
+    parser.add_argument("--port", help="default: that of AMQP10BROKER_URL, AMQP10BROKER_PORT, or 5672")
+    parser.add_argument(
+        "--user", help="default: that of AMQP10BROKER_URL, or guest; empty logs in as anonymous"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Where to connect to, and as whom.
+
+    Attributes:
+        host: name or address.
+        port: TCP port.
+        user: empty for anonymous.
+        password: of that user.
+        vhost: None for the broker's default.
+        tls: speak TLS.
+    """
+
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    vhost: str | None
+    tls: bool
+
+    @property
+    def ssl_context(self) -> ssl.SSLContext | None:
+        """What checks the broker's certificate, by the authorities that this machine trusts."""
+        if not self.tls:
+            return None
+        import ssl
+
+        return ssl.create_default_context()
+
+
+def login_of(arguments: argparse.Namespace) -> Login:
+    """What the options say and, part by part where they do not, `AMQP10BROKER_URL`.
+
+    Raises:
+        ConfigError: the URL or the port is none.
+    """
+    from amqp10broker.cli import admin
+    from amqp10broker.cli.broker_url import from_environment
+
+    url = from_environment(os.environ)
+    if arguments.port is not None or url is None:
+        port = admin.place_of(arguments.port, None, os.environ).port
+    else:
+        port = url.port
+    user, password = arguments.user, arguments.password
+    if user is None:
+        user = "guest" if url is None or url.user is None else url.user
+        if password is None and url is not None:
+            password = url.password
+    vhost = getattr(arguments, "vhost", None)
+    return Login(
+        arguments.host or ("127.0.0.1" if url is None else url.host),
+        port,
+        user,
+        "guest" if password is None else password,
+        url.vhost if vhost is None and url is not None else vhost,
+        tls=url is not None and url.tls,
+    )
+
+
 def connect(arguments: argparse.Namespace) -> Client:
     """Log in as the options say.
 
     Raises:
         Unreachable: nobody listens there, or does not answer.
         ClientError: the broker does not let us in.
-        ConfigError: the port is none, or the password cannot be read.
+        ConfigError: the URL or the port is none, or the password cannot be read.
     """
-    from amqp10broker.cli import admin
     from amqp10broker.client.blocking import connect
     from amqp10broker.client.errors import ConnectError, TimedOutError
 
-    port = admin.place_of(arguments.port, None, os.environ).port
-    password = arguments.password
+    login = login_of(arguments)
+    password = login.password
     if arguments.password_file is not None:
         password = first_line(arguments.password_file)
     try:
         return connect(
-            arguments.host,
-            port,
-            user=arguments.user or None,
+            login.host,
+            login.port,
+            user=login.user or None,
             password=password,
             timeout_s=arguments.timeout,
-            hostname=None if arguments.vhost is None else f"vhost:{arguments.vhost}",
+            hostname=None if login.vhost is None else f"vhost:{login.vhost}",
+            ssl_context=login.ssl_context,
         )
     except (ConnectError, TimedOutError) as error:
         raise Unreachable(str(error)) from error

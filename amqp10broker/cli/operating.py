@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import Final
 
 from amqp10broker.cli.commands import Command, Parser, add_where, place_of, request_to, seconds
+from amqp10broker.cli.connecting import add_address, login_of
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.config.records import FLOW_SETTINGS
 
@@ -103,12 +103,9 @@ def _close_connection(arguments: argparse.Namespace) -> int:
 
 
 def _ping_arguments(parser: Parser) -> None:
-    parser.add_argument("--host", default="127.0.0.1", help="default: 127.0.0.1")
-    parser.add_argument("--port", help="default: AMQP10BROKER_PORT, or 5672")
-    parser.add_argument("--user", default="guest", help="default: guest; empty logs in as anonymous")
+    add_address(parser)
     parser.add_argument(
         "--password",
-        default="guest",
         help="default: guest. Others on this machine can see it in the process list",
     )
     parser.add_argument(
@@ -129,14 +126,9 @@ def _ping_arguments(parser: Parser) -> None:
 
 
 def _ping(arguments: argparse.Namespace) -> int:
-    from amqp10broker.cli import admin, ping
+    from amqp10broker.cli import ping
 
-    # The port is chosen as `status` chooses it; it is no matter where the administration socket is.
-    port = admin.place_of(arguments.port, None, os.environ).port
-    asked = ping.Ping(
-        arguments.host, port, arguments.user, arguments.password, arguments.timeout, arguments.queue
-    )
-    return ping.run(asked)
+    return ping.run(ping.Ping(login_of(arguments), arguments.timeout, arguments.queue))
 
 
 COMMANDS: Final = (

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 from urllib.parse import quote
 
+from amqp10broker.cli.connecting import Login
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.message import Header, Message, Properties
@@ -30,19 +31,13 @@ class Ping:
     """What to try.
 
     Attributes:
-        host: name or address.
-        port: TCP port.
-        user: empty for anonymous.
-        password: of that user.
+        login: where, and as whom.
         timeout_s: seconds for each thing that the broker is asked for.
         queue: send a message through it and take it out again; empty: through a temporary queue;
             None: no message.
     """
 
-    host: str
-    port: int
-    user: str
-    password: str
+    login: Login
     timeout_s: float
     queue: str | None = None
 
@@ -54,8 +49,15 @@ def run(ping: Ping) -> int:
         ClientError: it failed; the message says how, and what to do.
     """
     started = time.perf_counter()
+    login = ping.login
     with connect(
-        ping.host, ping.port, user=ping.user or None, password=ping.password, timeout_s=ping.timeout_s
+        login.host,
+        login.port,
+        user=login.user or None,
+        password=login.password,
+        timeout_s=ping.timeout_s,
+        hostname=None if login.vhost is None else f"vhost:{login.vhost}",
+        ssl_context=login.ssl_context,
     ) as client:
         took = _since(started)
         opened = client.core.remote_open
