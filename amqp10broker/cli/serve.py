@@ -30,6 +30,9 @@ EXIT_INTERRUPTED: Final = 130
 # 10) the collector walks them again and again: 0.3 to 0.6 µs a message.
 GC_THRESHOLDS: Final = (50_000, 50, 1_000)
 
+COUNTS_REFERENCES: Final = sys.implementation.name == "cpython"
+"""PyPy's collector has neither thresholds nor generations to be frozen."""
+
 
 class _Progress:
     """Whether the broker has come up: an error before that is one of the place, not of the program."""
@@ -44,7 +47,8 @@ def run(config: Config) -> int:
         The exit code: 0 after an orderly shutdown, 1 after a failure, which has been logged.
     """
     logs.configure(config.log_level, config.log_format)
-    gc.set_threshold(*GC_THRESHOLDS)
+    if COUNTS_REFERENCES:
+        gc.set_threshold(*GC_THRESHOLDS)
     log = structlog.get_logger("amqp10broker")
     progress = _Progress()
     try:
@@ -68,8 +72,9 @@ async def _serve(config: Config, progress: _Progress) -> None:
     async with trio.open_nursery() as nursery:
         addresses: list[tuple[str, int]] = await nursery.start(partial(run_broker, config))
         progress.up = True
-        # What the imports made stays for good; the collector need not look at it again.
-        gc.freeze()
+        if COUNTS_REFERENCES:
+            # What the imports made stays for good; the collector need not look at it again.
+            gc.freeze()
         structlog.get_logger("amqp10broker").info(
             "listening", addresses=", ".join(address_text(*address) for address in addresses)
         )

@@ -18,10 +18,11 @@ from amqp10broker.errors import AdminSocketError
 
 @pytest.fixture(autouse=True)
 def _restore() -> Iterator[None]:
-    thresholds = gc.get_threshold()
+    thresholds = gc.get_threshold() if serve.COUNTS_REFERENCES else ()
     yield
-    gc.set_threshold(*thresholds)
-    gc.unfreeze()
+    if thresholds:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
     structlog.reset_defaults()
 
 
@@ -53,8 +54,9 @@ def test_an_orderly_end_exits_with_0(
     shown = capsys.readouterr().err
     assert "127.0.0.1:5672, [::1]:5672" in shown
     assert "stopped" in shown
-    assert gc.get_threshold() == serve.GC_THRESHOLDS
-    assert gc.get_freeze_count() > 0
+    if serve.COUNTS_REFERENCES:
+        assert gc.get_threshold() == serve.GC_THRESHOLDS
+        assert gc.get_freeze_count() > 0
 
 
 @pytest.mark.parametrize(
