@@ -6,7 +6,7 @@ All times are in ms of the queue's clock, as in its commands.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -88,26 +88,30 @@ class Outlook:
     unconfirmed_ms: int | None = None
     next_offset: int | None = None
     readings: Mapping[ConsumerRef, Reading] = field(default_factory=dict)
+    # Found once, for all the consumers that ask: they may be thousands.
+    _holders: list[Part] = field(init=False, repr=False, compare=False)
+    _foremost: Part | None = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Look at all consumers."""
+        parts = list(self.parts.values())
+        holders = sorted((each for each in parts if each.held), key=lambda each: -each.held)
+        takers = (each for each in parts if each.credit and not each.silent)
+        foremost = max(takers, key=lambda each: each.priority, default=None)
+        object.__setattr__(self, "_holders", holders)
+        object.__setattr__(self, "_foremost", foremost)
 
     def holders(self) -> list[Part]:
         """Who holds messages, the one with the most first."""
-        return sorted((each for each in self.parts.values() if each.held), key=lambda each: -each.held)
+        return self._holders
 
     def ahead_of(self, ref: ConsumerRef) -> Part | None:
         """A consumer of higher priority that would take the next message."""
         own = self.parts.get(ref)
-        if own is None or self.single:
+        foremost = self._foremost
+        if own is None or self.single or foremost is None or foremost.priority <= own.priority:
             return None
-        return first(
-            each
-            for each in self.parts.values()
-            if each.priority > own.priority and each.credit and not each.silent
-        )
-
-
-def first(parts: Iterable[Part]) -> Part | None:
-    """The one of highest priority."""
-    return max(parts, key=lambda each: each.priority, default=None)
+        return foremost
 
 
 class Progress(NamedTuple):

@@ -1,0 +1,47 @@
+"""What a queue tells those who wait for it, when they are many."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, ValuesView
+
+from amqp10broker.queues.commands import ConsumerRef, ReplyTo
+from amqp10broker.queues.outlook import Outlook, Part
+
+
+class Looked(dict[ConsumerRef, Part]):
+    """Counts how often all consumers are looked at."""
+
+    def __init__(self, parts: Iterator[Part]) -> None:
+        super().__init__((part.ref, part) for part in parts)
+        self.times = 0
+
+    def values(self) -> ValuesView[Part]:  # type: ignore[override]
+        """All of them."""
+        self.times += 1
+        return super().values()
+
+
+def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
+    """A status of 6 000 consumers of one queue held everybody up for seconds when each looked at all."""
+    reply_to = ReplyTo("1.1")
+    parts = Looked(Part(ConsumerRef(reply_to), 1, priority=number % 3, held=number) for number in range(9))
+    outlook = Outlook(0, 1, parts)
+    asked = list(parts)
+    ahead = [outlook.ahead_of(ref) for ref in asked]
+    assert [len(outlook.holders()) for _ in asked] == [8] * 9
+    assert parts.times == 1
+    first = parts[asked[2]]
+    assert ahead == [first, first, None] * 3
+    assert [part.held for part in outlook.holders()] == [8, 7, 6, 5, 4, 3, 2, 1]
+
+
+def test_nobody_is_ahead_without_credit_or_where_one_is_active() -> None:
+    """Who takes nothing takes nothing away."""
+    low, high = (ConsumerRef(ReplyTo("1.1")) for _ in range(2))
+    parts = {low: Part(low, 5, priority=1), high: Part(high, 0, priority=9)}
+    assert Outlook(0, 1, parts).ahead_of(low) is None
+    parts[high] = Part(high, 1, priority=9)
+    assert Outlook(0, 1, parts).ahead_of(low) == parts[high]
+    assert Outlook(0, 1, parts, single=True).ahead_of(low) is None
+    assert Outlook(0, 1, parts).ahead_of(high) is None
+    assert Outlook(0, 1, parts).ahead_of(ConsumerRef(ReplyTo("2.1"))) is None
