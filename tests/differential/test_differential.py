@@ -72,7 +72,7 @@ DEFINITIONS = {
 }
 
 _WORDS = "our refusal says what to do next, RabbitMQ's shows an internal term; the condition is the same"
-_BARE_NAME = "a bare name is the address of a queue here, as in RabbitMQ 4.0; 4.3 refuses it"
+_BARE_NAME = "a bare name is the address of a queue here, made if need be, as in RabbitMQ 4.0; 4.3 refuses it"
 _LATE_REPLY = (
     "a reply to somebody who is gone reaches no queue: it is returned, or its link detached; RabbitMQ "
     "confirms it and drops it"
@@ -88,6 +88,7 @@ KNOWN = {
     'M.sender("s", "/elsewhere/': _WORDS,
     'M.sender("s", "/exchanges//key")': _WORDS,
     'M.send("x", "to something"': _BARE_NAME,
+    'M.request("DELETE", "/queues/differential.new")': _BARE_NAME,
     'M.send("s", "reserved"': _WORDS,
     'M.send("s", "copied", annotations={"x-cc": "no list"})': _WORDS,
     'N.receiver("other"': _WORDS,
