@@ -10,7 +10,6 @@ import errno
 import gc
 import sys
 from collections.abc import Iterator
-from functools import partial
 from typing import Final
 
 import structlog
@@ -69,8 +68,7 @@ def run(config: Config) -> int:
 
 
 async def _serve(config: Config, progress: _Progress) -> None:
-    async with trio.open_nursery() as nursery:
-        addresses: list[tuple[str, int]] = await nursery.start(partial(run_broker, config))
+    def on_up(addresses: list[tuple[str, int]]) -> None:
         progress.up = True
         if COUNTS_REFERENCES:
             # What the imports made stays for good; the collector need not look at it again.
@@ -78,6 +76,8 @@ async def _serve(config: Config, progress: _Progress) -> None:
         structlog.get_logger("amqp10broker").info(
             "listening", addresses=", ".join(address_text(*address) for address in addresses)
         )
+
+    await run_broker(config, on_up)
 
 
 def _report(

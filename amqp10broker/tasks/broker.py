@@ -20,7 +20,7 @@ import random
 import secrets
 import signal
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -54,7 +54,14 @@ from amqp10broker.tasks.furnish import (
     tls_context,
 )
 from amqp10broker.tasks.keeping import Keeping, opened_keeping
-from amqp10broker.tasks.listener import SHUTTING_DOWN, accept_forever, open_sockets, peer_text, serve_stream
+from amqp10broker.tasks.listener import (
+    BACKLOG,
+    SHUTTING_DOWN,
+    accept_forever,
+    open_sockets,
+    peer_text,
+    serve_stream,
+)
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins
@@ -98,8 +105,8 @@ class Broker:
         watch: measures memory and disk, and raises and clears the alarms.
         data: the data folder, None without one.
         keeping: what durable queues keep there.
-        failed: set when the broker cannot go on and should be stopped; leaving the block raises `failure`.
-        failure: why.
+        over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
+        failure: why it cannot go on; leaving the block raises it.
         stopping: no new connection is served.
         clock: the time of day, while it runs.
         dead_letters: hands on what queues give up, while it runs.
@@ -132,7 +139,7 @@ class Broker:
         self.data: Data | None = None
         self.keeping: Keeping | None = None
         self.failure: BrokerError | None = None
-        self.failed = trio.Event()
+        self.over = trio.Event()
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
         self.authenticator = Authenticator(
             self.catalog.users,
@@ -217,16 +224,20 @@ class Broker:
                         ):
                             self._connections_nursery = connections
                             self.watch.start()
-                            for sock in sockets:
-                                listeners.start_soon(accept_forever, self, sock, connections)
-                            for sock in encrypted:
-                                listeners.start_soon(accept_forever, self, sock, connections, tls)
                             listeners.start_soon(self.watch.run)
                             listeners.start_soon(self.logins.run)
                             listeners.start_soon(self.log_limits.run)
                             listeners.start_soon(self.rights.run)
                             await listeners.start(serve_admin, self)
                             try:
+                                await self._recovered()
+                                if not self.over.is_set():
+                                    for sock in (*sockets, *encrypted):
+                                        sock.listen(BACKLOG)
+                                    for sock in sockets:
+                                        listeners.start_soon(accept_forever, self, sock, connections)
+                                    for sock in encrypted:
+                                        listeners.start_soon(accept_forever, self, sock, connections, tls)
                                 yield
                             except Exception as error:
                                 # Out of the block at once it would cancel the connections; they are
@@ -248,6 +259,30 @@ class Broker:
         if failure is not None:
             raise failure
 
+    async def _recovered(self) -> None:
+        """Wait until the folder is read and queues have what they had, or until the broker is to stop.
+
+        Raises:
+            StorageError: a file is damaged, or cannot be read; no client has been served.
+        """
+        assert self._queues is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._cancel_when_over, nursery.cancel_scope)
+            if self.keeping is not None:
+                await self.keeping.recovered.wait()
+            await self._queues.begun()
+            nursery.cancel_scope.cancel()
+        if self.failure is not None:
+            raise self.failure
+
+    async def _cancel_when_over(self, scope: trio.CancelScope) -> None:
+        await self.over.wait()
+        scope.cancel()
+
+    def stop(self) -> None:
+        """Tell whoever runs the broker that it is to end; it may be before it is up."""
+        self.over.set()
+
     def _on_disk_full(self, full: bool) -> None:
         self.set_alarm("disk", on=full, cause=Cause.STORAGE)
 
@@ -256,7 +291,7 @@ class Broker:
         self.failure = error
         if self._queues is not None:
             self._queues.storage_failed()
-        self.failed.set()
+        self.over.set()
 
     def _furnish(self) -> None:
         """Declare what was declared before, and what the configuration says."""
@@ -415,32 +450,32 @@ class Broker:
         }
 
 
-async def run_broker(
-    config: Config, *, task_status: trio.TaskStatus[list[tuple[str, int]]] = trio.TASK_STATUS_IGNORED
-) -> None:
+async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:
     """Run a broker until SIGTERM or SIGINT, then stop it in order.
 
     Args:
         config: what to run.
-        task_status: told the ``(host, port)`` pairs when the broker accepts connections.
+        on_up: called with the ``(host, port)`` pairs when the broker accepts connections.
 
     Raises:
         OSError: the address cannot be used.
         AdminSocketError: the place of the admin socket is unsafe.
         StorageError: the data folder cannot be used, or not any more.
     """
+    broker = Broker(config)
     with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with Broker(config) as broker:
-            task_status.started(broker.addresses)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(_wait_for_signal, signals, nursery.cancel_scope)
-                nursery.start_soon(preload)
-                await broker.failed.wait()
-                nursery.cancel_scope.cancel()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, signals, broker)
+            async with broker:
+                if not broker.over.is_set():
+                    on_up(broker.addresses)
+                    nursery.start_soon(preload)
+                await broker.over.wait()
+            nursery.cancel_scope.cancel()
 
 
-async def _wait_for_signal(signals: AsyncIterator[int], then: trio.CancelScope) -> None:
+async def _stop_on_signal(signals: AsyncIterator[int], broker: Broker) -> None:
     async for number in signals:
         _log.info("stopping", signal=signal.Signals(number).name)
-        then.cancel()
+        broker.stop()
         return

@@ -2,9 +2,8 @@
 
 ::
 
-    start       journal.recover, batch by batch, while connections are accepted already; what belongs to
-                a queue goes to its store
-    then        the committer writes and syncs; durable queues begin to work off their letters
+    start       journal.recover, batch by batch; what belongs to a queue goes to its store
+    then        the committer writes and syncs; queues have what they had, and clients are accepted
     always      when cleaning pays, each queue appends again what lives in the oldest file
 
 A durable queue waits with its first letter until the journal has been read.

@@ -33,7 +33,7 @@ OUT_OF_FILES_PAUSE_S: Final = 0.1
 
 
 async def open_sockets(host: str, port: int) -> list[socket.socket]:
-    """Bind and listen on every address that the host name has.
+    """Bind to every address that the host name has; the kernel refuses clients until the caller listens.
 
     Raises:
         OSError: an address cannot be used.
@@ -53,7 +53,6 @@ async def open_sockets(host: str, port: int) -> list[socket.socket]:
             if port == 0 and len(sockets) > 1:  # one number for all addresses
                 address = (address[0], sockets[0].getsockname()[1], *address[2:])
             sock.bind(address)
-            sock.listen(BACKLOG)
     except BaseException:
         for sock in sockets:
             sock.close()
@@ -71,15 +70,15 @@ async def accept_forever(
 
     Args:
         broker: whose connections they are.
-        listener: a listening socket.
+        listener: a socket that listens.
         connections: where they run.
         tls: speak TLS on them.
     """
-    while True:
+    while listener.fileno() >= 0:  # it is closed when the broker stops, perhaps before this has begun
         try:
             await trio.lowlevel.wait_readable(listener)
-            if listener.fileno() == -1:
-                return  # closed since, because the broker stops
+            if listener.fileno() < 0:
+                return
             sock, address = listener.accept()
         except (BlockingIOError, ConnectionAbortedError):
             continue

@@ -62,6 +62,7 @@ class RunningQueue(LetterBox):
 
     Attributes:
         queue: the state machine; only this task applies commands, others read counts.
+        begun: set when it has what it had before the start, or a fault has ended it.
         dead_lettered: messages that it gave up for its dead-letter exchange, by reason.
     """
 
@@ -77,6 +78,7 @@ class RunningQueue(LetterBox):
         "_on_deleted",
         "_outlook",
         "_store",
+        "begun",
         "dead_lettered",
         "queue",
     )
@@ -105,6 +107,7 @@ class RunningQueue(LetterBox):
             store: the queue's part of it.
         """
         self.queue = queue
+        self.begun = trio.Event()
         self.dead_lettered: dict[str, int] = {}
         self._clock = clock
         self._on_deleted = on_deleted
@@ -177,7 +180,10 @@ class RunningQueue(LetterBox):
         """Work until the queue is deleted, or cancelled."""
         queue = self.queue
         mailbox = self._mailbox
-        await self._recover()
+        try:
+            await self._recover()
+        finally:
+            self.begun.set()
         while not queue.deleted:
             letters = self._at_work = await self._next_letters()
             self._outlook = None

@@ -101,6 +101,11 @@ class Queues:
         for stream in list(self._streams):
             stream.storage_failed()
 
+    async def begun(self) -> None:
+        """Wait until every queue has what it had before the start, or a fault has ended it."""
+        for running in (*self._running, *self._streams):
+            await running.begun.wait()
+
     async def settle(self) -> None:
         """Let queues work off what was put into them, dead letters of each other too, before they end."""
         if self.keeping is not None and not self.keeping.recovered.is_set():

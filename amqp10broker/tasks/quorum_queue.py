@@ -53,6 +53,7 @@ class RunningQuorum(LetterBox):
 
     Attributes:
         queue: the state machine; only this task applies commands, others read counts.
+        begun: set when it has what it had before the start, or a fault has ended it.
         dead_lettered: messages that it gave up for its dead-letter exchange, by reason.
     """
 
@@ -71,6 +72,7 @@ class RunningQuorum(LetterBox):
         "_store",
         "_told",
         "_worker",
+        "begun",
         "dead_lettered",
         "queue",
     )
@@ -100,6 +102,7 @@ class RunningQuorum(LetterBox):
             store: the queue's part of it.
         """
         self.queue = queue
+        self.begun = trio.Event()
         self.dead_lettered: dict[str, int] = {}
         self._clock = clock
         self._on_deleted = on_deleted
@@ -188,7 +191,10 @@ class RunningQuorum(LetterBox):
 
     async def run(self) -> None:
         """Work until the queue is deleted, or cancelled."""
-        await self._recover()
+        try:
+            await self._recover()
+        finally:
+            self.begun.set()
         while not self.queue.deleted:
             letters = self._at_work = await self._next_letters()
             self._outlook = None

@@ -45,6 +45,7 @@ class RunningStream(LetterBox):
 
     Attributes:
         queue: the state machine; only this task applies commands, others read counts.
+        begun: set when it has what it had before the start, or a fault has ended it.
     """
 
     __slots__ = (
@@ -68,6 +69,7 @@ class RunningStream(LetterBox):
         "_synced",
         "_unwritten",
         "_writing",
+        "begun",
         "queue",
     )
 
@@ -94,6 +96,7 @@ class RunningStream(LetterBox):
             confirm_delay_ms: fault injection: every commit takes so much longer.
         """
         self.queue = queue
+        self.begun = trio.Event()
         self._store = log
         self._on_deleted = on_deleted
         self._clock = clock
@@ -182,7 +185,10 @@ class RunningStream(LetterBox):
             StorageError: a file of the log is damaged or cannot be synced; the broker must stop.
         """
         try:
-            await self._recover()
+            try:
+                await self._recover()
+            finally:
+                self.begun.set()
             async with trio.open_nursery() as nursery:
                 if self._sync is not None or self._delay_s:
                     nursery.start_soon(self._sync_forever)

@@ -45,8 +45,20 @@ class BrokerProcess:
     """
 
     def __init__(
-        self, directory: Path, *arguments: str, program: Sequence[str] = ("-m", "amqp10broker")
+        self,
+        directory: Path,
+        *arguments: str,
+        program: Sequence[str] = ("-m", "amqp10broker"),
+        up: bool = True,
     ) -> None:
+        """Start one.
+
+        Args:
+            directory: for its socket and its output.
+            arguments: of ``amqp10broker serve``.
+            program: what Python runs.
+            up: wait until clients are accepted; if not, `wait_until_up` does.
+        """
         self.host = "127.0.0.1"
         self.port = 0
         self.admin_socket = str(directory / "admin.sock")
@@ -70,11 +82,16 @@ class BrokerProcess:
             )
         self._reader = threading.Thread(target=self._read_log, daemon=True)
         self._reader.start()
-        try:
-            entry = self.wait_for_log("listening", timeout_s=START_S)
-        except BaseException:
-            self.kill()
-            raise
+        if up:
+            try:
+                self.wait_until_up()
+            except BaseException:
+                self.kill()
+                raise
+
+    def wait_until_up(self) -> None:
+        """Wait until clients are accepted."""
+        entry = self.wait_for_log("listening", timeout_s=START_S)
         # host:port, of the first address if there are several
         self.port = int(entry["addresses"].partition(",")[0].rpartition(":")[2])
 

@@ -324,7 +324,7 @@ class Node:
         seats: dict[str, Seat] = {}
         try:
             for _ in range(steps):
-                if broker.failed.is_set():
+                if broker.over.is_set():
                     return
                 self._act(vhost, seats, rng)
                 await trio.sleep(rng.choice((0, 0, 0.0005, 0.002, 0.3, 1.5)))
@@ -429,7 +429,7 @@ async def _while_well(broker: Broker) -> AsyncIterator[None]:
     async with trio.open_nursery() as nursery:
 
         async def watch() -> None:
-            await broker.failed.wait()
+            await broker.over.wait()
             nursery.cancel_scope.cancel()
 
         nursery.start_soon(watch)

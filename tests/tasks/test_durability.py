@@ -215,7 +215,7 @@ async def test_a_failed_sync_tells_publishers_and_stops_the_broker(
             await client.listen(until=1)
             monkeypatch.setattr(broker.keeping.committer, "_sync", fail)
             client.publish(2)
-            await broker.failed.wait()
+            await broker.over.wait()
             await client.listen(until=2)
             assert (client.confirmed, client.refused) == ([1], [2])
             client.publish(3)

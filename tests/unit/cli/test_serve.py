@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -35,10 +35,10 @@ def run(
 ) -> int:
     """Run `serve` with a broker that fails before or after it has come up, or not at all."""
 
-    async def run_broker(config: Config, *, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+    async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:
         if before is not None:
             raise before
-        task_status.started([("127.0.0.1", 5672), ("::1", 5672)])
+        on_up([("127.0.0.1", 5672), ("::1", 5672)])
         await trio.lowlevel.checkpoint()
         if after is not None:
             raise after
