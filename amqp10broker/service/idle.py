@@ -186,6 +186,9 @@ class _Sentence:
         whole = f"all {total} messages of {self._name} are unsettled, "
         if total == 1:
             whole = f"the only message of {self._name} is unsettled, "
+        if others_wait := self._not_ready():
+            are = "is" if total == 1 else "are"
+            whole = f"{self._name} has no ready message{others_wait}, and {total} {are} unsettled, "
         if here:
             assert self._own is not None
             why = f"{whole}{mine} of them here" if others else f"{whole}here"
@@ -197,6 +200,16 @@ class _Sentence:
         where = f"{most.held} of them at {most.ref}" if mine or len(others) > 1 else f"at {most.ref}"
         why = f"{whole}{where}{self._since(most)}{_and_others(others)}"
         return f"{why}, and {mine} here" if mine else why
+
+    def _not_ready(self) -> str:
+        """What the queue has beside that and hands out later, or never."""
+        outlook, text = self._outlook, ""
+        if outlook.delayed:
+            due_ms = (outlook.delayed_until_ms or 0) - self._now_ms
+            text = f": {outlook.delayed} came back to be tried again later, the first in {seconds(due_ms)}"
+        if outlook.dead:
+            text += f"; its dead-letter exchange has not taken {count(outlook.dead, 'dead message')} yet"
+        return text
 
     def _held(self, part: Part) -> str:
         return f"{count(part.held, 'unsettled delivery')}{self._since(part)}"

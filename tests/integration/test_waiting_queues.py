@@ -286,6 +286,27 @@ def test_messages_wait_to_be_tried_again(
     waits(broker, "messages-delayed", address=queue, says=("1 message", "came back", "the first in"))
 
 
+def test_some_messages_are_unsettled_and_others_wait_to_be_tried_again(
+    broker: BrokerProcess, clients: Any, queue: str, declare: Declare
+) -> None:
+    """What is unsettled is not all that the queue has."""
+    declare("quorum", delayed_retry_type="all", delayed_retry_min=600_000)
+    first, second = clients(broker), clients(broker)
+    first.sender(queue).send("1", "2", "3")
+    holder = first.receiver(queue, credit=3)
+    holder.settle(holder.take(3)[:2], Delivery.RELEASED)
+    idle = second.receiver(queue, credit=10)
+    waits(
+        broker,
+        "unsettled-elsewhere",
+        name=idle.link.name,
+        says=(
+            f"queue '{queue}' has no ready message: 2 came back to be tried again later, the first in ",
+            f", and 1 is unsettled, at connection {connection_of(broker, queue)}",
+        ),
+    )
+
+
 def test_a_consumer_let_a_delivery_time_out(
     broker: BrokerProcess, client: ProtonClient, queue: str, declare: Declare
 ) -> None:
