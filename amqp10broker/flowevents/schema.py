@@ -131,6 +131,7 @@ class Reason(IntEnum):
     READER_HELD = 32
     METHOD_IN_FLIGHT = 33
     TIMED_OUT = 34
+    UNSETTLED_INCOMPLETE = 35
 
     @property
     def general(self) -> Reason:

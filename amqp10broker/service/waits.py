@@ -12,7 +12,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
+
+STUCK_MS: Final = 1_000
+"""Bytes that the socket has not taken for so long are a reason to wait for the whole connection; a delivery
+whose next part has not come for so long is unfinished."""
 
 
 class Wait(StrEnum):
@@ -51,6 +55,11 @@ class Wait(StrEnum):
     NO_CREDIT_STALE_FLOW = (
         "no-credit-stale-flow",
         "the client's flows name a delivery-count so old that nothing is left of their credit",
+    )
+
+    UNSETTLED_INCOMPLETE = (
+        "unsettled-incomplete",
+        "the client's attach gave an incomplete unsettled map: nothing is sent until it attaches again",
     )
 
     # --- consumers of both protocols: the client could take more ----------------------------------

@@ -159,6 +159,22 @@ def test_an_attached_link_that_only_asks_for_the_state(
     assert "its last flow" not in link["waits_why"]
 
 
+def test_an_unsettled_map_that_is_incomplete(
+    broker: BrokerProcess, open_raw: OpenRaw, client: ProtonClient, queue: str
+) -> None:
+    """There is credit, there are messages, and nothing may be sent (2.7.3)."""
+    client.sender(queue).send("1", "2", "3")
+    peer = open_raw()
+    attach = raw.attach_receiver(0, queue, unsettled={b"tag": None}, incomplete_unsettled=True)
+    peer.send(attach, raw.credit(0, 10))
+    waits(
+        broker,
+        "unsettled-incomplete",
+        address=queue,
+        says=("attach again", f"3 messages ready in queue '{queue}'"),
+    )
+
+
 # --- window, writer, drain ------------------------------------------------------------------------
 
 

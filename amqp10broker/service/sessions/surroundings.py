@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from amqp10broker.service.waits import seconds
-
-STUCK_MS: Final = 1_000
-"""Bytes that the socket has not taken for so long are a reason to wait for the whole connection."""
+from amqp10broker.service.waits import STUCK_MS, seconds
 
 
 class Surroundings(NamedTuple):

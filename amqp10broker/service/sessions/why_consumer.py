@@ -22,12 +22,23 @@ _SPENT: Final = {
 }
 
 
+_ENDED_BY_THE_CLIENT: Final = frozenset(
+    {*_SPENT.values(), Wait.PEER_WINDOW_CLOSED, Wait.UNSETTLED_HERE, Wait.TIMED_OUT}
+)
+"""What a flow or a disposition of the client ends: perhaps it has sent it, and nobody reads it."""
+
+
 def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Wait | None:
     """The code alone, for those who ask often; see `why_consumer_waits`."""
     wait = _near_wait(broker_session, consumer, around)
-    if wait is not None or consumer.unsent or consumer.link.partial is not None:
-        return wait
-    return idle_wait(consumer.queue, consumer.ref)
+    if wait is None and not consumer.unsent and consumer.link.partial is None:
+        wait = idle_wait(consumer.queue, consumer.ref)
+    if wait in _ENDED_BY_THE_CLIENT:
+        if around.unread:
+            return Wait.BLOCKED_BY_ALARM
+        if around.held_by is not None:
+            return Wait.READER_HELD
+    return wait
 
 
 def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Waiting:
@@ -38,7 +49,7 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
         consumer: likewise.
         around: what its connection does for the session.
     """
-    wait = _near_wait(broker_session, consumer, around)
+    wait = consumer_wait(broker_session, consumer, around)
     now_ms, times = around.now_ms, consumer.times
     unsent = f"{count(consumer.unsent, 'delivery')} {'waits' if consumer.unsent == 1 else 'wait'}"
     if consumer.link.partial is not None:
@@ -47,9 +58,7 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
         )
     match wait:
         case None:
-            if consumer.unsent or consumer.link.partial is not None:
-                return NO_WAIT
-            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.vhost)
+            return NO_WAIT
         case Wait.PEER_WINDOW_CLOSED:
             since_ms = max(broker_session.window_ms, times.unsent_ms)
             why = (
@@ -87,9 +96,18 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
                 f"{count(consumer.queue_credit, 'message')} were asked of {_queue(consumer)}: no answer yet"
                 f"{_progress(consumer, now_ms)}"
             )
-        case _:
+        case Wait.UNSETTLED_INCOMPLETE:
+            since_ms = times.credit_ms
+            why = (
+                "the client's attach said incomplete-unsettled: it must detach, and attach again with the "
+                "rest of its unsettled map, before anything new is sent; "
+                f"{count(consumer.ready, 'message')} ready in {_queue(consumer)}"
+            )
+        case _ if wait in _SPENT.values():
             since_ms = times.credit_ms
             why = _no_credit(consumer, around)
+        case _:
+            return why_idle(consumer.queue, consumer.ref, now_ms, times.idle_ms, broker_session.vhost)
     return Waiting(wait, why, now_ms - since_ms)
 
 
@@ -103,17 +121,13 @@ def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Surrou
             return Wait.WRITER_BLOCKED
     if around.stuck:
         return Wait.WRITER_BLOCKED
-    if around.unread:
-        return Wait.BLOCKED_BY_ALARM
-    if around.held_by is not None:
-        return Wait.READER_HELD
     if credit.drain and (credit.link_credit or consumer.in_flight):
         return Wait.DRAINING
     if credit.link_credit == 0:
         return _SPENT[credit.spent]
     if consumer.in_flight:
         return Wait.QUEUE_CREDIT_IN_FLIGHT
-    return None
+    return Wait.UNSETTLED_INCOMPLETE if consumer.resuming else None
 
 
 def _queue(consumer: Consumer) -> str:

@@ -6,8 +6,8 @@ from amqp10broker.queues.outlook import Progress
 from amqp10broker.service.idle import storage_text
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.surroundings import STUCK_MS, Surroundings
-from amqp10broker.service.waits import Wait, Waiting, count, seconds
+from amqp10broker.service.sessions.surroundings import Surroundings
+from amqp10broker.service.waits import STUCK_MS, Wait, Waiting, count, seconds
 
 
 def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: Surroundings) -> Wait | None:

@@ -8,7 +8,8 @@ import pytest
 
 from amqp10broker.queues.outlook import Progress
 from amqp10broker.service.sessions.status import session_status
-from amqp10broker.service.sessions.surroundings import STUCK_MS, Surroundings
+from amqp10broker.service.sessions.surroundings import Surroundings
+from amqp10broker.service.waits import STUCK_MS
 from tests.support.scene import Scene
 
 RECEIVE = "C> ATTACH h=1 source=/queues/q"
@@ -190,6 +191,32 @@ def test_the_connection_holds_a_consumer_without_credit() -> None:
     timed.at(1_000, RECEIVE)
     assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
     assert timed.look(10_000, writer_ms=2_000, writer_bytes=9)["waits"] == "writer-blocked"
+
+
+@pytest.mark.parametrize("around", [{"held_by": "session 3", "held_ms": 7_000}, {"unread": True}])
+def test_a_link_with_credit_at_an_empty_queue_does_not_wait_for_the_reader(around: dict[str, Any]) -> None:
+    """Nothing that its client could send would change it."""
+    timed = Timed()
+    timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9")
+    assert timed.look(10_000, **around)["waits"] == "queue-empty-nothing-routed"
+
+
+def test_a_flow_that_opens_the_window_may_be_unread() -> None:
+    """That no flow has opened it is not known while the connection is not read."""
+    timed = Timed()
+    timed.at(1_000, RECEIVE, "C> FLOW h=1 dc=0 cr=9 iw=1", "publish q 3")
+    assert timed.look(10_000)["waits"] == "peer-window-closed"
+    assert timed.look(10_000, held_by="session 3", held_ms=7_000)["waits"] == "reader-held"
+
+
+def test_an_unsettled_map_that_is_incomplete() -> None:
+    """Credit, ready messages, and nothing is sent (2.7.3): until the client attaches again."""
+    timed = Timed()
+    timed.at(1_000, "publish q 3", f"{RECEIVE} unsettled={{tag3:null}} incomplete-unsettled=true")
+    timed.at(3_000, "C> FLOW h=1 dc=0 cr=9")
+    link = timed.look(10_000)
+    assert (link["waits"], link["waits_for_s"]) == ("unsettled-incomplete", 7.0)
+    assert "before anything new is sent; 3 messages ready in queue 'q'" in link["waits_why"]
 
 
 def test_the_connection_is_not_read_during_an_alarm() -> None:
