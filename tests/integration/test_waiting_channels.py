@@ -134,6 +134,72 @@ def test_a_client_that_does_not_read(
     consumer_waits(broker, "writer-blocked", queue, says=("the client does not read its socket",))
 
 
+def test_acknowledgements_of_a_transaction(
+    channel: BlockingChannel, broker: BrokerProcess, queue: str
+) -> None:
+    """It is not true that the client has acknowledged none; it has not committed."""
+    channel.queue_declare(queue, durable=True)
+    put(channel, queue, "a", "b", "c")
+    channel.tx_select()
+    channel.basic_qos(prefetch_count=2)
+    inbox = Inbox(channel, queue, consumer_tag=queue)
+    channel.basic_ack(inbox.take(2)[-1].tag, multiple=True)
+    says = "the client has decided on 2 of them in a transaction and not committed it"
+    consumer_waits(broker, "prefetch-full", queue, says=("2 of 2 deliveries", says))
+    channel.tx_commit()
+    inbox.take(1)
+    consumer_waits(broker, "unsettled-here", queue)
+
+
+def test_acknowledgements_that_an_alarm_keeps_unread(start_broker: StartBroker, queue: str) -> None:
+    """The client acknowledges all it has; nobody reads it, and status does not say that it has not."""
+    broker = start_broker()
+    run = CommandLine(broker)
+    with connected(broker, queue) as client:
+        channel = client.channel()
+        channel.queue_declare(queue)
+        put(channel, queue, "a", "b", "c")
+        channel.basic_qos(prefetch_count=2)
+        inbox = Inbox(channel, queue, consumer_tag=queue)
+        held = inbox.take(2)
+        run("alarm", "memory", "on")
+        channel.basic_publish("", queue, b"d", TRANSIENT)
+        client.process_data_events(0)
+        channel_of(broker, queue, 1, "blocked-by-alarm")
+        channel.basic_ack(held[-1].tag, multiple=True)
+        client.process_data_events(0)
+        consumer_waits(
+            broker,
+            "blocked-by-alarm",
+            queue,
+            says=("it holds 2 deliveries, and acknowledgements have to wait: the alarm of memory is on",),
+        )
+        run("alarm", "memory", "off")
+        inbox.take(2)
+
+
+def test_an_acknowledgement_behind_a_method(start_broker: StartBroker, queue: str) -> None:
+    """Which a queue does not answer. The reader does not wait for credit, but for the method, too."""
+    busy = f"{queue}-busy"
+    broker = start_broker("--test-mode", "--confirm-delay", f"{busy}=600000")
+    with connected(broker, f"{queue}-publishes") as publisher, connected(broker, queue) as client:
+        publish(publisher, busy, 1)
+        channel, other = client.channel(), client.channel()
+        channel.queue_declare(queue)
+        put(channel, queue, "a", "b")
+        channel.basic_qos(prefetch_count=1)
+        (held,) = Inbox(channel, queue, consumer_tag=queue).take()
+        channel._impl.queue_declare(busy, passive=True, callback=ignore)
+        channel._impl.basic_ack(held.tag)
+        client.process_data_events(0)
+        says = f"queue.declare of queue '{busy}' waits for an answer of the queue; "
+        consumer_waits(broker, "method-in-flight", queue, says=("acknowledgements have to wait: " + says,))
+        for _ in range(1000):
+            channel.basic_publish("", queue, b"x", TRANSIENT)
+        channel_of(broker, queue, other.channel_number, "reader-held", "channel 1 of it takes nothing")
+        channel_of(broker, queue, channel.channel_number, "method-in-flight", says)
+
+
 # --- publishers -----------------------------------------------------------------------------------
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.queues.commands import Verdict
+from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.consuming import Held
 from amqp10broker.service.channels.part import Channel
 
@@ -60,6 +61,10 @@ class Acknowledging:
                 channel.consuming.settle(taken, verdict)
 
     # --- transactions -----------------------------------------------------------------------------
+
+    def uncommitted(self, consumer: Consumer) -> int:
+        """Deliveries of a consumer that a transaction has decided on and not committed."""
+        return sum(len(held.keys) for held, _ in self._in_tx if held.consumer is consumer)
 
     def commit(self) -> None:
         """Tell the queues what the transaction has decided."""

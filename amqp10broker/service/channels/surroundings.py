@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from amqp10broker.service.waits import STUCK_MS
+
 
 class Surroundings(NamedTuple):
     """All times in ms of the channel's clock: since when."""
@@ -25,3 +27,8 @@ class Surroundings(NamedTuple):
     alarms: tuple[str, ...] = ()
     blocked_ms: int | None = None
     """The connection has published during an alarm and is not read until its end."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether the client has not read for a while what was sent to it."""
+        return self.writer_ms is not None and self.now_ms - self.writer_ms >= STUCK_MS

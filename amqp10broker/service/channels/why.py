@@ -5,6 +5,7 @@ The nearest cause first: a consumer that may hold no more does not wait for its 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from amqp10broker.catalog.queue import QueueType
@@ -13,6 +14,9 @@ from amqp10broker.service.channels.consumer import QUORUM_PREFETCH_MAX, Consumer
 from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.idle import idle_wait, storage_text, why_idle
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
+
+_ENDED_BY_THE_CLIENT: Final = frozenset({Wait.PREFETCH_FULL, Wait.CHANNEL_PREFETCH_FULL, Wait.UNSETTLED_HERE})
+"""What an acknowledgement ends: perhaps the client has sent it, and it waits somewhere."""
 
 QUEUES_SHOWN: Final = 3
 """Queues that are named in one sentence; of more only the number is told."""
@@ -25,13 +29,13 @@ def channel_wait(channel: BrokerChannel, around: Surroundings) -> Wait | None:
     """Why what the client sends on a channel does not get on."""
     if around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM
-    if around.holds_reader:
+    if around.holds_reader and (channel.publishing.blocked or not channel.busy):
         return Wait.CREDIT_FLOW
     if channel.busy:
         return Wait.METHOD_IN_FLIGHT
     if around.held_by is not None:
         return Wait.READER_HELD
-    return Wait.WRITER_BLOCKED if around.writer_blocked else None
+    return Wait.WRITER_BLOCKED if around.writer_blocked or around.stuck else None
 
 
 def why_channel_waits(channel: BrokerChannel, around: Surroundings) -> Waiting:
@@ -53,6 +57,8 @@ def why_channel_waits(channel: BrokerChannel, around: Surroundings) -> Waiting:
         case Wait.METHOD_IN_FLIGHT:
             since_ms = channel.paused_ms
             why = _in_flight(channel)
+            if around.holds_reader:
+                why += "; the whole connection is not read"
         case Wait.READER_HELD:
             since_ms = around.held_ms
             why = f"the connection is not read, because channel {around.held_by} of it takes nothing"
@@ -91,7 +97,9 @@ def _in_flight(channel: BrokerChannel) -> str:
     if method.NAME == "tx.commit":
         why = f"{method.NAME} waits for {count(channel.publishing.unconfirmed, 'message')} to be confirmed"
     behind = channel.backlog
-    return f"{why}; {count(behind, 'frame')} wait behind it" if behind else why
+    if behind:
+        why += f"; {count(behind, 'frame')} {'waits' if behind == 1 else 'wait'} behind it"
+    return why
 
 
 def _writer(around: Surroundings) -> str:
@@ -115,17 +123,17 @@ def _turn(channel: BrokerChannel, around: Surroundings) -> str:
 
 def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Wait | None:
     """Why a consumer gets nothing."""
-    near = _near_wait(channel, consumer, around)
-    if near is not None:
-        return near
-    if consumer.unsent:
-        return None
-    return idle_wait(consumer.queue, consumer.ref)
+    wait = _near_wait(channel, consumer, around)
+    if wait is None and not consumer.unsent:
+        wait = idle_wait(consumer.queue, consumer.ref)
+    if wait in _ENDED_BY_THE_CLIENT:
+        return _unheard(channel, around) or wait
+    return wait
 
 
 def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Wait | None:
     """What the queue has no part in."""
-    if consumer.unsent and around.writer_blocked:
+    if around.stuck or (consumer.unsent and around.writer_blocked):
         return Wait.WRITER_BLOCKED
     if consumer.full:
         return Wait.PREFETCH_FULL
@@ -136,46 +144,73 @@ def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings)
     return None
 
 
+def _unheard(channel: BrokerChannel, around: Surroundings) -> Wait | None:
+    """Why acknowledgements of the client do not get on."""
+    wait = channel_wait(channel, around)
+    if wait is Wait.WRITER_BLOCKED or (wait is Wait.METHOD_IN_FLIGHT and not channel.backlog):
+        return None  # that stops no frame of the client, or none has come
+    return wait
+
+
 def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Waiting:
     """The same with what shows it, and since when."""
-    wait = _near_wait(channel, consumer, around)
+    wait = consumer_wait(channel, consumer, around)
     now_ms = around.now_ms
     queue = f"queue '{consumer.queue.name}'"
     match wait:
         case None:
-            if consumer.unsent:
-                return NO_WAIT
-            return why_idle(consumer.queue, consumer.ref, now_ms, consumer.idle_ms, channel.context.vhost)
+            return NO_WAIT
         case Wait.WRITER_BLOCKED:
             since_ms = around.writer_ms
-            why = f"{count(consumer.unsent, 'delivery')} of {queue} wait; {_writer(around)}"
+            unsent = consumer.unsent
+            what = f"{count(unsent, 'delivery')} of {queue} {'waits' if unsent == 1 else 'wait'}"
+            why = f"{what if unsent else 'what is delivered waits'}; {_writer(around)}"
+        case Wait.BLOCKED_BY_ALARM | Wait.CREDIT_FLOW | Wait.METHOD_IN_FLIGHT | Wait.READER_HELD:
+            hold_up = why_channel_waits(channel, around)
+            held = count(consumer.holds, "delivery")
+            why = f"it holds {held}, and acknowledgements have to wait: {hold_up.why}"
+            return Waiting(wait, why, hold_up.for_ms)
         case Wait.PREFETCH_FULL:
             since_ms = consumer.moved_ms
-            why = _prefetch(consumer, now_ms)
+            why = f"{_prefetch(channel, consumer, now_ms)}; {_ready(consumer)}"
         case Wait.CHANNEL_PREFETCH_FULL:
             since_ms = channel.consuming.moved_ms
-            held, most = channel.consuming.unacked, channel.consuming.global_prefetch
+            unacked, most = channel.consuming.unacked, channel.consuming.global_prefetch
             why = (
-                f"the channel holds {held} of {most} deliveries that it may have unacknowledged (basic.qos "
-                f"with global), {consumer.unacked} of them here; {_ready(consumer)}"
+                f"the channel holds {unacked} of {most} deliveries that it may have unacknowledged "
+                f"(basic.qos with global), {consumer.unacked} of them here{_uncommitted(channel, consumer)}; "
+                f"{_ready(consumer)}"
             )
-        case _:
+        case Wait.QUEUE_CREDIT_IN_FLIGHT:
             since_ms = consumer.asked_ms
             why = f"{count(consumer.granted, 'message')} were asked of {queue}: no answer yet"
+        case _:
+            idle = why_idle(consumer.queue, consumer.ref, now_ms, consumer.idle_ms, channel.context.vhost)
+            if wait is Wait.UNSETTLED_HERE:
+                return replace(idle, why=idle.why + _uncommitted(channel, consumer))
+            return idle
     return Waiting(wait, why, None if since_ms is None else now_ms - since_ms)
 
 
-def _prefetch(consumer: Consumer, now_ms: int) -> str:
+def _uncommitted(channel: BrokerChannel, consumer: Consumer) -> str:
+    number = channel.acknowledging.uncommitted(consumer)
+    if not number:
+        return ""
+    return f"; the client has decided on {number} of them in a transaction and not committed it"
+
+
+def _prefetch(channel: BrokerChannel, consumer: Consumer, now_ms: int) -> str:
     most = consumer.prefetch
     of = "that it may have unacknowledged (basic.qos)"
     if not most:
         most, of = QUORUM_PREFETCH_MAX, "that a consumer of a quorum queue may have without basic.qos"
     why = f"it holds {consumer.holds} of {most} deliveries {of}"
+    uncommitted = _uncommitted(channel, consumer)
+    if uncommitted:
+        return f"{why}{uncommitted}"
     if consumer.settled_ms is None:
-        why += "; the client has acknowledged none"
-    else:
-        why += f"; the client acknowledged last {seconds(now_ms - consumer.settled_ms)} ago"
-    return f"{why}; {_ready(consumer)}"
+        return f"{why}; the client has acknowledged none"
+    return f"{why}; the client acknowledged last {seconds(now_ms - consumer.settled_ms)} ago"
 
 
 def _ready(consumer: Consumer) -> str:

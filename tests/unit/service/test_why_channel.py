@@ -13,11 +13,13 @@ from amqp10broker.amqp091.methods import (
     ConfirmSelect,
     QueueDeclare,
     TxCommit,
+    TxRollback,
     TxSelect,
 )
 from amqp10broker.config import Config
 from amqp10broker.service.channels.status import channel_status
 from amqp10broker.service.channels.surroundings import Surroundings
+from amqp10broker.service.waits import STUCK_MS
 from tests.support.channel_world import World, WorldChannel
 
 EARLY, LATER, NOW = 1_000, 4_000, 16_000
@@ -174,6 +176,99 @@ def test_a_client_that_does_not_read(channel: WorldChannel) -> None:
     assert waiting(status(channel, **around))[0] == "writer-blocked"
 
 
+@pytest.mark.parametrize("no_ack", [False, True])
+def test_the_socket_has_not_taken_the_only_message(channel: WorldChannel, no_ack: bool) -> None:
+    """All of it is with the writer: the queue is empty, but that is not what the client waits for."""
+    channel.consume("q", "c", no_ack=no_ack)
+    channel.publish("q", b"x")
+    idle = "queue-empty" if no_ack else "unsettled-here"
+    assert consumer(channel, writer_ms=NOW - STUCK_MS + 1, writer_bytes=9_000_000)[0] == idle
+    around = {"writer_ms": LATER, "writer_bytes": 9_000_000}
+    assert consumer(channel, **around) == (
+        "writer-blocked",
+        (
+            "what is delivered waits; the client does not read its socket: 9000000 bytes wait for it, and "
+            "deliveries behind them"
+        ),
+        12.0,
+    )
+    assert waiting(status(channel, **around))[0] == "writer-blocked"
+
+
+UNREAD = [
+    ({"blocked_ms": LATER, "alarms": ("memory",)}, "blocked-by-alarm", "the alarm of memory is on"),
+    ({"held_by": 7, "held_ms": LATER}, "reader-held", "because channel 7 of it takes nothing"),
+    ({"holds_reader": True, "held_ms": LATER}, "credit-flow", "the whole connection is not read"),
+]
+
+
+@pytest.mark.parametrize(("around", "code", "says"), UNREAD)
+@pytest.mark.parametrize("qos", [BasicQos(0, 1, False), BasicQos(0, 1, True), BasicQos(0, 0, False)])
+def test_acknowledgements_that_nobody_reads(
+    channel: WorldChannel, qos: BasicQos, around: dict[str, Any], code: str, says: str
+) -> None:
+    """That the client has acknowledged nothing is not known then: the connection is not read."""
+    channel.say(qos)
+    channel.consume("q", "c")
+    channel.publish("q", b"x")
+    found, why, for_s = consumer(channel, **around)
+    assert (found, for_s) == (code, 12.0)
+    assert why is not None
+    assert why.startswith("it holds 1 delivery, and acknowledgements have to wait: ")
+    assert says in why
+
+
+@pytest.mark.parametrize(("around", "code", "says"), UNREAD)
+def test_a_consumer_of_an_empty_queue_does_not_wait_for_the_reader(
+    channel: WorldChannel, around: dict[str, Any], code: str, says: str
+) -> None:
+    """Nothing that its client could send would change it."""
+    channel.consume("q", "c")
+    assert consumer(channel, **around)[0] == "queue-empty-nothing-routed"
+
+
+def test_an_acknowledgement_behind_a_method_that_a_queue_has_not_answered(
+    world: World, channel: WorldChannel
+) -> None:
+    """It has come, and is not handled; until it comes it is the client's turn."""
+    world.vhost.declare("busy")
+    channel.say(BasicQos(0, 1, False))
+    channel.consume("q", "c")
+    channel.publish("q", b"x")
+    world.box("busy").stalled = True
+    at(channel, LATER)
+    channel.say(QueueDeclare("busy", passive=True))
+    assert consumer(channel)[0] == "prefetch-full"
+    channel.say(BasicAck(1))
+    assert consumer(channel) == (
+        "method-in-flight",
+        (
+            "it holds 1 delivery, and acknowledgements have to wait: queue.declare of queue 'busy' waits for "
+            "an answer of the queue; 1 frame waits behind it"
+        ),
+        12.0,
+    )
+
+
+@pytest.mark.parametrize("qos", [BasicQos(0, 2, False), BasicQos(0, 2, True), BasicQos(0, 0, False)])
+def test_acknowledgements_that_are_not_committed(channel: WorldChannel, qos: BasicQos) -> None:
+    """The client did acknowledge them: what is missing is tx.commit."""
+    decided = "the client has decided on 1 of them in a transaction and not committed it"
+    channel.publish("q", b"x", b"y")
+    channel.say(TxSelect(), qos)
+    channel.consume("q", "c")
+    channel.say(BasicAck(1))
+    code, why, _ = consumer(channel)
+    assert code in ("prefetch-full", "channel-prefetch-full", "unsettled-here")
+    assert why is not None
+    assert decided in why
+    assert "the client has acknowledged none" not in why
+    channel.say(TxRollback())
+    assert decided not in str(consumer(channel)[1])
+    channel.say(BasicAck(1), TxCommit())
+    assert decided not in str(consumer(channel)[1])
+
+
 def test_a_queue_that_has_not_answered(world: World, channel: WorldChannel) -> None:
     channel.consume("q", "c")
     world.box("q").stalled = True
@@ -252,6 +347,21 @@ def test_a_method_that_a_queue_has_not_answered(world: World, channel: WorldChan
     assert waiting(status(channel)) == (
         "method-in-flight",
         "queue.declare of queue 'q' waits for an answer of the queue; 2 frames wait behind it",
+        12.0,
+    )
+
+
+def test_the_reader_waits_for_a_channel_that_waits_for_an_answer(world: World, channel: WorldChannel) -> None:
+    """No queue's credit is used up: it is the method that holds the connection."""
+    world.box("q").stalled = True
+    at(channel, LATER)
+    channel.say(QueueDeclare("q", passive=True), BasicQos(0, 1, False))
+    assert waiting(status(channel, holds_reader=True, held_ms=NOW)) == (
+        "method-in-flight",
+        (
+            "queue.declare of queue 'q' waits for an answer of the queue; 1 frame waits behind it; the whole "
+            "connection is not read"
+        ),
         12.0,
     )
 
