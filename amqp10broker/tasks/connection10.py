@@ -289,15 +289,19 @@ class Connection10:
             self._excess_bytes += payload_bytes(event.items)
         for items in self._turn.portions(event.items):
             if session.reads.full:
-                self._flush()
-                self._held_by, self._held_at = session, trio.current_time()
-                await session.reads.wait()
-                self._held_by = None
+                await self._wait_for(session, session.reads)
             session.reads.add()
             if not session.inbox.put(Frames(items)):
                 session.reads.done()
             if self._turn.over:
                 await self._let_others()
+
+    async def _wait_for(self, session: RunningSession, bound: Bound) -> None:
+        """Read nothing until a bound is kept again that a session uses up."""
+        self._flush()
+        self._held_by, self._held_at = session, trio.current_time()
+        await bound.wait()
+        self._held_by = None
 
     async def _wait_out_alarm(self) -> None:
         """A connection that has sent too much during an alarm is not read until its end; others go on."""
@@ -317,8 +321,8 @@ class Connection10:
     async def _make_room(self) -> None:
         """Wait until one more session may be there, and for a turn in which it may begin."""
         if self._running.full:
-            self._flush()
-            await self._running.wait()
+            mapped = set(self._sessions.values())
+            await self._wait_for(next(each for each in self._working if each not in mapped), self._running)
         self._turn.spend(HEAVY)
         if self._turn.over:
             await self._let_others()
@@ -380,7 +384,7 @@ class Connection10:
                 trio.current_time(),
                 line.bytes_received,
                 line.writer.bytes_sent,
-                listening=not self._waits_for_session(),
+                listening=self._no_alarm is None and self._held_by is None,
             )
             if heartbeat:
                 line.lane.put([HEARTBEAT])
@@ -391,11 +395,6 @@ class Connection10:
                 )
                 self.fail(error, timeout_ms=self._broker.config.idle_timeout_ms)
                 return
-
-    def _waits_for_session(self) -> bool:
-        if self._no_alarm is not None or self._running.full:
-            return True
-        return any(session.reads.full for session in self._sessions.values())
 
     def _begin(self, event: BeginReceived) -> None:
         broker = self._broker

@@ -123,6 +123,7 @@ class Writer:
         self._stream = stream
         self._direct = stream if isinstance(stream, SocketTransport) else None
         self._mailbox: Mailbox[tuple[Write, int]] = Mailbox()
+        # Of which something waits here, as far as is known: that of a session that has ended must not stay.
         self._lanes: set[Lane] = set()
         self._idle = False
         self.bytes_sent = 0
@@ -190,6 +191,8 @@ class Writer:
                         letter.lane.written(letter, size)
                     else:
                         finished = True
+                if not self.waiting_bytes:
+                    self._lanes.clear()
                 if finished:
                     return
         finally:

@@ -73,6 +73,15 @@ async def test_silent_client_is_closed_after_the_idle_time_out(autojump_clock: o
         assert not broker.connections
 
 
+async def test_a_client_with_all_its_sessions_is_no_exception(autojump_clock: object) -> None:
+    """That it can begin no more does not mean that the broker does not listen."""
+    async with running_broker(idle_timeout_ms=8_000, session_max_per_connection=1) as broker:
+        client = await connect(broker).open(channels=1)
+        with trio.fail_after(60):
+            close = await client.until(Close)
+        assert close.error.condition == "amqp:resource-limit-exceeded"
+
+
 async def test_a_broker_that_was_held_up_does_not_blame_its_clients(
     autojump_clock: trio.testing.MockClock,
 ) -> None:

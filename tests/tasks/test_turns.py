@@ -6,6 +6,7 @@ wakes is what it had to wait for.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,12 +15,14 @@ import trio
 from trio.testing import MockClock
 
 from amqp10broker.amqp091.methods import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
+from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.connection10 import Connection10
-from amqp10broker.tasks.session import READS_MAX
+from amqp10broker.tasks.session import READS_MAX, RunningSession
 from amqp10broker.tasks.turns import HEAVY, PORTION, Turn
+from amqp10broker.tasks.writer import Lane
 from tests.support.rawframes import attach_sender, begin, frame
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091
@@ -92,6 +95,48 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
         assert 1 < max(at_once) <= 8
         await settle_down()
         assert broker.catalog.usage.channels_of_user("guest") == 0
+
+
+async def test_a_begin_that_waits_for_an_ended_session_is_told(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reader waits until the task of one is gone: what else is on the connection waits for that one."""
+    gone = trio.Event()
+    run = RunningSession.run
+
+    async def run_slowly(session: RunningSession, fail: Callable[[AmqpError], None]) -> None:
+        await run(session, fail)
+        await gone.wait()
+
+    monkeypatch.setattr(RunningSession, "run", run_slowly)
+    async with running_broker(session_max_per_connection=2) as broker:
+        client = await connect(broker).open(channels=1)
+        (connection,) = broker.connections.values()
+        assert isinstance(connection, Connection10)
+        await client.send(begin(1), frame(1, End()), attach_sender(0, "q"), begin(1))
+        await settle_down()
+        (link,) = connection.status()["sessions"][0]["links"]
+        assert link["waits"] == "reader-held"
+        assert "because session 1 of it does not listen" in link["waits_why"]
+        gone.set()
+        await settle_down()
+        (link,) = connection.status()["sessions"][0]["links"]
+        assert link["waits"] is None
+
+
+async def test_sessions_that_have_ended_do_not_pile_up(autojump_clock: MockClock) -> None:
+    """Not by the connection's writer either, which had their bytes."""
+    async with running_broker() as broker:
+        client = await connect(broker).open(channels=0)
+        for _ in range(20):
+            await client.send(begin(1), attach_sender(0, "q", channel=1), frame(1, End()))
+            assert {type(each.body) for each in await client.idle()} == {Begin, Attach, End}
+        gc.collect()
+        (connection,) = broker.connections.values()
+        writer = connection.line.writer
+        lanes = [each for each in gc.get_objects() if type(each) is Lane and each._writer is writer]
+        # The connection's own, and that of the last ones written.
+        assert len(lanes) <= 2
 
 
 async def test_attaches_in_one_write_are_shared_out_over_turns(
