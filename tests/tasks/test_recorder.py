@@ -167,6 +167,16 @@ async def record(broker: Broker, every_ms: int = 0, run_id: str | None = "r") ->
     await settle_down()
 
 
+async def looked(broker: Broker) -> None:
+    """Wait until everything was looked at once more. How long that takes depends on how long looks take."""
+    recorder = broker.recordings.recorder
+    assert recorder is not None
+    looks = recorder._looks
+    enough = looks.count + 2  # the first may be under way
+    while looks.count < enough:
+        await trio.sleep(0.05)
+
+
 async def publisher(broker: Broker) -> Any:
     """A client with a link to publish to q."""
     client = await connect(broker).open()
@@ -267,9 +277,9 @@ async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Hel
         declare(broker, "a")
         await record(broker, 50)
         declare(broker, "b")
-        await trio.sleep(0.06)
+        await looked(broker)
         broker.catalog.lookup_vhost("/").remove("a")
-        await trio.sleep(0.06)
+        await looked(broker)
         await broker.recordings.stop()
     named = {number: entry["name"] for number, entry in helper.notes()["queues"].items()}
     assert named == {"1": "a", "2": "b"}
