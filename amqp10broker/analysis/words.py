@@ -102,6 +102,13 @@ WORDS: Final[tuple[tuple[str, str], ...]] = (
         ("The consumer let a delivery time out, and has not been heard of since."),
     ),
     (
+        "unsettled incomplete",
+        (
+            "The client attached with an incomplete map of unsettled deliveries: the link gets no new ones "
+            "before it attaches again."
+        ),
+    ),
+    (
         "method in flight",
         ("AMQP 0-9-1: a queue was asked something for the client, and has not answered."),
     ),

@@ -18,7 +18,7 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
     if any(each.full_ms is not None for each in progress):
         # The alarm that a full disk raises is on, too; it says less.
         return Wait.CREDIT_WITHHELD_BY_FULL_DISK
-    if broker_session.session.incoming.closed:
+    if broker_session.session.incoming.closed or around.unread:
         return Wait.BLOCKED_BY_ALARM
     if around.held_by is not None:
         return Wait.READER_HELD
@@ -52,10 +52,10 @@ def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher, aro
         case Wait.BLOCKED_BY_ALARM:
             since_ms = max(broker_session.alarm_ms, times.attached_ms)
             which = f"the alarm of {' and '.join(around.alarms)}" if around.alarms else "an alarm"
-            why = (
-                f"{which} is on, and holds this session's incoming-window at 0 "
-                "(status says what ends it): consume, or raise its limit"
-            )
+            effect = "holds this session's incoming-window at 0"
+            if around.unread:
+                effect = "the connection, which published too much during it, is not read until it is over"
+            why = f"{which} is on, and {effect} (status says what ends it): consume, or raise its limit"
         case Wait.READER_HELD:
             since_ms = around.held_ms
             why = f"the connection is not read, because {around.held_by} of it does not listen"

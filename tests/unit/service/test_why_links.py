@@ -230,6 +230,17 @@ def test_the_connection_is_not_read_during_an_alarm() -> None:
     assert "is not read until that is over" in link["waits_why"]
 
 
+@pytest.mark.parametrize(("unread", "says"), [(False, "incoming-window at 0"), (True, "not read until it")])
+def test_a_publisher_in_an_alarm_hears_what_the_broker_does(unread: bool, says: str) -> None:
+    """It closes the window, and reads nothing any more of a connection that sent on nevertheless."""
+    timed = Timed()
+    timed.at(1_000, SEND)
+    timed.at(4_000, "alarm memory on")
+    link = timed.look(10_000, unread=unread, alarms=("memory",))
+    assert (link["waits"], link["waits_for_s"]) == ("blocked-by-alarm", 6.0)
+    assert says in link["waits_why"]
+
+
 def test_a_delivery_stays_unfinished_while_another_link_sends() -> None:
     """What is told is since when this link had nothing more of it."""
     timed = Timed()
