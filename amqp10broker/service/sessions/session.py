@@ -26,18 +26,17 @@ from amqp10broker.amqp10.events import (
     SessionEnded,
     SessionEvent,
 )
-from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin, Flow, SenderSettleMode
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import Begin, Flow
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueHandle
-from amqp10broker.catalog.vhost import VOLATILE, VirtualHost
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.errors import PermissionDenied
 from amqp10broker.management.caller import Caller
-from amqp10broker.queues.commands import DELETE, Command, ConsumerRef, PublisherRef, Subscribe
+from amqp10broker.queues.commands import Command
 from amqp10broker.queues.effects import (
     ActiveChanged,
     Answer,
@@ -55,10 +54,9 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.counters import ClientCounters
-from amqp10broker.service.routes import Routes
-from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.faults import log_fault, log_operation
+from amqp10broker.service.sessions.links import ClientLinks
 from amqp10broker.service.sessions.management import (
     ManagementLinks,
     RequestEnd,
@@ -76,6 +74,7 @@ class BrokerSession:
 
     Attributes:
         session: the engine.
+        links: those by which the client publishes and consumes.
         mail: letters to queues since the last `take_mail`, in order.
         last_error: what the client was told last that went wrong.
         moment: the time of the present wake; who wakes it sets it.
@@ -117,16 +116,13 @@ class BrokerSession:
         )
         self.session.on_fault = self._on_fault
         self.last_error: LastError | None = None
-        self._gone = ClientCounters()
         self.session.receive_begin(channel, begin)
         self.session.begin()
         self.window_ms = self.alarm_ms = self.moment.ms
         self._window_open = True
         self._note_window()
         self.mail: list[tuple[QueueHandle, Command]] = []
-        self._routes = Routes(context.vhost, context.access)
-        self._consumers: dict[ConsumerRef, Consumer] = {}
-        self._publishers: dict[PublisherRef, Publisher] = {}
+        self.links = ClientLinks(self.session, context, self._post)
         # Links of a queue that this session deletes end behind the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach in front of it for the request's failure.
         self._deleted: list[QueueDeleted] = []
@@ -150,7 +146,7 @@ class BrokerSession:
             self._on_event(event)
         self._note_window()
         if self._unfinished.held_bytes:
-            for publisher in self._publishers.values():
+            for publisher in self.links.publishers.values():
                 publisher.times.note_part(publisher.link.partial)
 
     def _note_window(self) -> None:
@@ -164,38 +160,38 @@ class BrokerSession:
         for effect in effects:
             match effect:
                 case Confirmed():
-                    publisher = self._publishers.get(effect.publisher)
+                    publisher = self.links.publishers.get(effect.publisher)
                     if publisher is not None:
                         publisher.on_confirmed(effect.ids, settled=effect.settled)
                 case Deliver():
-                    consumer = self._consumers.get(effect.consumer)
+                    consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_deliver(effect.keys, effect.messages, effect.epoch, spent=effect.spent)
                 case CreditReply():
-                    consumer = self._consumers.get(effect.consumer)
+                    consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_reply(effect)
                 case Unconfirmed():
-                    publisher = self._publishers.get(effect.publisher)
+                    publisher = self.links.publishers.get(effect.publisher)
                     if publisher is not None:
                         publisher.on_unconfirmed(effect)
                 case Rejected():
-                    publisher = self._publishers.get(effect.publisher)
+                    publisher = self.links.publishers.get(effect.publisher)
                     if publisher is not None:
                         publisher.on_rejected(effect)
                 case Settled() | ActiveChanged() | TimedOut():
-                    consumer = self._consumers.get(effect.consumer)
+                    consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_effect(effect)
                 case QueueDeleted():
                     if self._management.busy:
                         self._deleted.append(effect)
                     else:
-                        self._on_queue_deleted(effect)
+                        self.links.on_queue_deleted(effect)
                 case Answer():
                     self._management.on_answer(effect)
                 case SubscribeRefused():
-                    self._on_refused(effect)
+                    self.links.on_refused(effect)
                 case Subscribed():
                     raise AssertionError("links do not ask whether they were accepted")
                 case _:
@@ -204,35 +200,15 @@ class BrokerSession:
     def on_config(self, config: Config) -> None:
         """The configuration was replaced: grants from now on follow it."""
         self._context.config = config
-        for publisher in self._publishers.values():
-            publisher.settings = self._context.flow_for(publisher.address)
-            publisher.link.credit.limit = publisher.settings.max_link_credit
-            if publisher.link.attached:
-                self.session.top_up(publisher.link)
-        for consumer in self._consumers.values():
-            consumer.settings = self._context.flow_for(consumer.address)
-        self._resize_window()
+        self.links.on_config()
 
     def on_access_changed(self) -> None:
-        """The user may do other things than before: links that consume what it may not read are detached.
-
-        Publishers ask at each batch. What was made for a link is its own, and was not asked about.
-        """
-        access = self._context.access
-        for consumer in list(self._consumers.values()):
-            if consumer.exclusive_queue or consumer.queue.type == VOLATILE:
-                continue
-            try:
-                access.read("queue", consumer.queue.name)
-            except PermissionDenied as refusal:
-                fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
-                self._detach(consumer.link, fault)
+        """The user may do other things than before: links that consume what it may not read are detached."""
+        self.links.on_access_changed()
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
-        """A link's name was attached anew: that attach has the link now."""
-        if link.attached and not self.session.ended:
-            text = f"link '{link.name}' was attached anew, by the same connection"
-            self._detach(link, AmqpLinkError(Condition.STOLEN, text))
+        """A link's name was attached anew by another session: that attach has the link now."""
+        self.links.on_stolen(link)
 
     def on_alarm(self, *, on: bool) -> None:
         """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
@@ -260,25 +236,23 @@ class BrokerSession:
         if self._deleted:
             deleted, self._deleted = self._deleted, []
             for effect in deleted:
-                self._on_queue_deleted(effect)
+                self.links.on_queue_deleted(effect)
         self._note_window()
         return written
 
     @property
     def consumers(self) -> Iterable[Consumer]:
         """Links of clients that consume."""
-        return self._consumers.values()
+        return self.links.consumers.values()
 
     @property
     def publishers(self) -> Iterable[Publisher]:
         """Links of clients that publish."""
-        return self._publishers.values()
+        return self.links.publishers.values()
 
     def counted(self) -> ClientCounters:
         """What the links of this session did and got, those that are gone included."""
-        links = [consumer.counted() for consumer in self._consumers.values()]
-        links += [publisher.counted() for publisher in self._publishers.values()]
-        return ClientCounters.sum_of([self._gone, *links])
+        return self.links.counted()
 
     @property
     def vhost(self) -> VirtualHost:
@@ -298,10 +272,7 @@ class BrokerSession:
 
     def close(self) -> None:
         """The session is over, whatever the reason: give everything back. May be called twice."""
-        for consumer in list(self._consumers.values()):
-            self._drop_consumer(consumer, self.session.drop(consumer.link), lost=True)
-        for publisher in list(self._publishers.values()):
-            self._drop_publisher(publisher)
+        self.links.close()
         self._management.close()
 
     # --- engine events ----------------------------------------------------------------------------
@@ -401,101 +372,14 @@ class BrokerSession:
             if is_management(event.attach):
                 self._management.attach(event.link, event.attach)
             elif isinstance(event.link, SenderLink):
-                self._attach_consumer(event.link, event)
+                self.links.attach_consumer(event.link, event.attach)
             else:
-                self._attach_publisher(event.link, event)
+                self.links.attach_publisher(event.link, event.attach)
         except AmqpLinkError as error:
             self.session.refuse_link(event.link, error)
         except AmqpSessionError as error:
             self.close()
             self.session.end(error)
-
-    def _attach_consumer(self, link: SenderLink, event: LinkAttaching) -> None:
-        attach = event.attach
-        plan = plan_source(attach, self._context)
-        self._take_name(link)
-        ref = ConsumerRef(self._context.reply_to, f"link '{link.name}'")
-        address = plan.source.address
-        self.session.accept_link(
-            link,
-            source=plan.source,
-            target=attach.target,
-            # "The sender SHOULD respect the receiver's desired settlement mode" (2.6.3). On a mixed
-            # link we choose to send everything unsettled.
-            snd_settle_mode=attach.snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode(attach),
-            max_message_size=attach.max_message_size or 0,
-            offered_capabilities=plan.capabilities,
-        )
-        settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
-        consumer = Consumer(
-            self.session,
-            link,
-            plan.queue,
-            ref,
-            address,
-            self._context.flow_for(address),
-            self._post,
-            moment=self.moment,
-            default_verdict=plan.default_verdict,
-            exclusive_queue=plan.dynamic,
-            log=self._context.log,
-            # Which of its deliveries we still have we cannot know, and we have none: so none are sent.
-            resuming=attach.incomplete_unsettled,
-        )
-        link.app = consumer
-        self._consumers[ref] = consumer
-        filters = plan.filters
-        self._post(
-            plan.queue.handle,
-            Subscribe(
-                ref,
-                settled,
-                priority=plan.priority,
-                timeout_ms=plan.timeout_ms,
-                position=None if filters is None else filters.offset,
-                filters=filters,
-                enqueued_time=plan.enqueued_time,
-            ),
-        )
-
-    def _take_name(self, link: SenderLink | ReceiverLink) -> None:
-        stolen = self._context.names.take(link, self._context)
-        if stolen is not None:
-            self.on_stolen(stolen)
-
-    def _attach_publisher(self, link: ReceiverLink, event: LinkAttaching) -> None:
-        attach = event.attach
-        plan = plan_target(attach, self._context)
-        self._take_name(link)
-        ref = PublisherRef(self._context.reply_to)
-        address = plan.target.address
-        settings = self._context.flow_for(address)
-        publisher = Publisher(
-            self.session,
-            link,
-            plan.queue,
-            plan.exchange,
-            ref,
-            address,
-            settings,
-            self._post,
-            context=self._context,
-            routes=self._routes,
-            exclusive_queue=plan.dynamic,
-        )
-        self.session.accept_link(
-            link,
-            source=attach.source,
-            target=plan.target,
-            snd_settle_mode=attach.snd_settle_mode,
-            rcv_settle_mode=rcv_settle_mode(attach),
-            credit_limit=settings.max_link_credit,
-            max_message_size=self._context.config.max_message_size_bytes,
-        )
-        link.app = publisher
-        self._publishers[ref] = publisher
-        self._resize_window()
 
     def _on_detached(self, event: LinkDetached) -> None:
         unsent: Sequence[tuple[int, Any]] = event.unsent
@@ -510,59 +394,17 @@ class BrokerSession:
     def _give_up(self, link: SenderLink | ReceiverLink, unsent: Sequence[tuple[int, Any]]) -> None:
         """A link has ended: what it held goes back."""
         app = link.app
-        if isinstance(app, Consumer):
-            self._drop_consumer(app, unsent)
-        elif isinstance(app, Publisher):
-            self._drop_publisher(app)
-        elif isinstance(app, RequestEnd | ResponseEnd):
+        if isinstance(app, RequestEnd | ResponseEnd):
             link.app = None
             self._management.on_detached(app)
-
-    def _on_queue_deleted(self, effect: QueueDeleted) -> None:
-        ref = effect.ref
-        app: Consumer | Publisher | None
-        app = (
-            self._consumers.pop(ref, None)
-            if isinstance(ref, ConsumerRef)
-            else self._publishers.pop(ref, None)
-        )
-        if app is None:
-            return
-        self._let_go(app)
-        if isinstance(app, Publisher):
-            app.release_unsettled()
-        if app.link.state is LinkState.ATTACHED:
-            self.session.detach(
-                app.link,
-                AmqpLinkError(
-                    Condition.RESOURCE_DELETED,
-                    f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted",
-                ),
-            )
-
-    def _on_refused(self, effect: SubscribeRefused) -> None:
-        """An AMQP 0-9-1 consumer has the queue for itself."""
-        consumer = self._consumers.pop(effect.consumer, None)
-        if consumer is None:
-            return
-        self._let_go(consumer)
-        if consumer.link.state is LinkState.ATTACHED:
-            vhost = self._context.vhost.name
-            text = f"queue '{effect.queue}' in vhost '{vhost}' in exclusive use"
-            self.session.detach(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
+        else:
+            self.links.give_up(link, unsent)
 
     # --- helpers ----------------------------------------------------------------------------------
 
     def _on_fault(self, link: SenderLink | ReceiverLink | None, error: AmqpError, refused: bool) -> None:
         log = self._context.log
         self.last_error = log_fault(log, self.session.channel, link, error, refused=refused)
-
-    def _resize_window(self) -> None:
-        """The smallest window that this session's settings, and those of its links, ask for."""
-        sizes = [publisher.settings.max_incoming_window for publisher in self._publishers.values()]
-        size = min([self._context.flow_for(None).max_incoming_window, *sizes])
-        if size != self.session.incoming.size:
-            self.session.incoming.resize(size)
 
     def _caller(self) -> Caller:
         context = self._context
@@ -577,31 +419,3 @@ class BrokerSession:
 
     def _post(self, handle: QueueHandle, command: Command) -> None:
         self.mail.append((handle, command))
-
-    def _drop_consumer(
-        self, consumer: Consumer, unsent: Sequence[tuple[int, Any]], *, lost: bool = False
-    ) -> None:
-        if self._consumers.pop(consumer.ref, None) is None:
-            return
-        self._let_go(consumer)
-        consumer.leave(unsent, lost=lost)
-        if consumer.exclusive_queue:
-            self._delete_queue(consumer.queue.name, consumer.queue.handle)
-
-    def _drop_publisher(self, publisher: Publisher) -> None:
-        if self._publishers.pop(publisher.ref, None) is None:
-            return
-        self._let_go(publisher)
-        publisher.leave()
-        self._resize_window()
-        if publisher.exclusive_queue and publisher.queue is not None:
-            self._delete_queue(publisher.queue.name, publisher.queue.handle)
-
-    def _let_go(self, end: Consumer | Publisher) -> None:
-        end.link.app = None
-        self._gone.add(end.counted())
-        self._context.names.leave(end.link)
-
-    def _delete_queue(self, name: str, handle: QueueHandle) -> None:
-        if self._context.vhost.remove(name) is not None:
-            self._post(handle, DELETE)

@@ -1,0 +1,274 @@
+"""The links of one AMQP 1.0 session by which its client publishes and consumes: how they come and go."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from amqp10broker.amqp10.errors import AmqpLinkError, Condition
+from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
+from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
+from amqp10broker.amqp10.session import Session
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.catalog.vhost import VOLATILE
+from amqp10broker.errors import PermissionDenied
+from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, Subscribe
+from amqp10broker.queues.effects import QueueDeleted, SubscribeRefused
+from amqp10broker.service.context import Post, SessionContext
+from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.routes import Routes
+from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
+
+
+class ClientLinks:
+    """See the module.
+
+    Attributes:
+        consumers: those by which the client consumes, as queues know them.
+        publishers: those by which it publishes, likewise.
+    """
+
+    def __init__(self, session: Session, context: SessionContext, post: Post) -> None:
+        """Begin without links.
+
+        Args:
+            session: the engine.
+            context: the broker around the session.
+            post: puts a letter to a queue.
+        """
+        self._session = session
+        self._context = context
+        self._post = post
+        self._routes = Routes(context.vhost, context.access)
+        self._gone = ClientCounters()
+        self.consumers: dict[ConsumerRef, Consumer] = {}
+        self.publishers: dict[PublisherRef, Publisher] = {}
+
+    def counted(self) -> ClientCounters:
+        """What they did and got, those that are gone included."""
+        links = [consumer.counted() for consumer in self.consumers.values()]
+        links += [publisher.counted() for publisher in self.publishers.values()]
+        return ClientCounters.sum_of([self._gone, *links])
+
+    # --- they come --------------------------------------------------------------------------------
+
+    def attach_consumer(self, link: SenderLink, attach: Attach) -> None:
+        """Accept a link by which the client consumes.
+
+        Raises:
+            AmqpLinkError: it must be refused with it.
+            AmqpSessionError: the session must be ended with it.
+        """
+        plan = plan_source(attach, self._context)
+        self._take_name(link)
+        ref = ConsumerRef(self._context.reply_to, f"link '{link.name}'")
+        address = plan.source.address
+        self._session.accept_link(
+            link,
+            source=plan.source,
+            target=attach.target,
+            # "The sender SHOULD respect the receiver's desired settlement mode" (2.6.3). On a mixed
+            # link we choose to send everything unsettled.
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode(attach),
+            max_message_size=attach.max_message_size or 0,
+            offered_capabilities=plan.capabilities,
+        )
+        settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
+        consumer = Consumer(
+            self._session,
+            link,
+            plan.queue,
+            ref,
+            address,
+            self._context.flow_for(address),
+            self._post,
+            moment=self._context.moment,
+            default_verdict=plan.default_verdict,
+            exclusive_queue=plan.dynamic,
+            log=self._context.log,
+            # Which of its deliveries we still have we cannot know, and we have none: so none are sent.
+            resuming=attach.incomplete_unsettled,
+        )
+        link.app = consumer
+        self.consumers[ref] = consumer
+        filters = plan.filters
+        self._post(
+            plan.queue.handle,
+            Subscribe(
+                ref,
+                settled,
+                priority=plan.priority,
+                timeout_ms=plan.timeout_ms,
+                position=None if filters is None else filters.offset,
+                filters=filters,
+                enqueued_time=plan.enqueued_time,
+            ),
+        )
+
+    def _take_name(self, link: SenderLink | ReceiverLink) -> None:
+        stolen = self._context.names.take(link, self._context)
+        if stolen is not None:
+            self.on_stolen(stolen)
+
+    def attach_publisher(self, link: ReceiverLink, attach: Attach) -> None:
+        """Accept a link by which the client publishes; raises likewise."""
+        plan = plan_target(attach, self._context)
+        self._take_name(link)
+        ref = PublisherRef(self._context.reply_to)
+        address = plan.target.address
+        settings = self._context.flow_for(address)
+        publisher = Publisher(
+            self._session,
+            link,
+            plan.queue,
+            plan.exchange,
+            ref,
+            address,
+            settings,
+            self._post,
+            context=self._context,
+            routes=self._routes,
+            exclusive_queue=plan.dynamic,
+        )
+        self._session.accept_link(
+            link,
+            source=attach.source,
+            target=plan.target,
+            snd_settle_mode=attach.snd_settle_mode,
+            rcv_settle_mode=rcv_settle_mode(attach),
+            credit_limit=settings.max_link_credit,
+            max_message_size=self._context.config.max_message_size_bytes,
+        )
+        link.app = publisher
+        self.publishers[ref] = publisher
+        self._resize_window()
+
+    # --- what changes for them --------------------------------------------------------------------
+
+    def on_config(self) -> None:
+        """The configuration was replaced: grants from now on follow it."""
+        for publisher in self.publishers.values():
+            publisher.settings = self._context.flow_for(publisher.address)
+            publisher.link.credit.limit = publisher.settings.max_link_credit
+            if publisher.link.attached:
+                self._session.top_up(publisher.link)
+        for consumer in self.consumers.values():
+            consumer.settings = self._context.flow_for(consumer.address)
+        self._resize_window()
+
+    def _resize_window(self) -> None:
+        """The smallest window that this session's settings, and those of its links, ask for."""
+        sizes = [publisher.settings.max_incoming_window for publisher in self.publishers.values()]
+        size = min([self._context.flow_for(None).max_incoming_window, *sizes])
+        if size != self._session.incoming.size:
+            self._session.incoming.resize(size)
+
+    def on_access_changed(self) -> None:
+        """The user may do other things than before: links that consume what it may not read are detached.
+
+        Publishers ask at each batch. What was made for a link is its own, and was not asked about.
+        """
+        access = self._context.access
+        for consumer in list(self.consumers.values()):
+            if consumer.exclusive_queue or consumer.queue.type == VOLATILE:
+                continue
+            try:
+                access.read("queue", consumer.queue.name)
+            except PermissionDenied as refusal:
+                fault = AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, refusal.description)
+                self.detach(consumer.link, fault)
+
+    def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
+        """A link's name was attached anew: that attach has the link now."""
+        if link.attached and not self._session.ended:
+            text = f"link '{link.name}' was attached anew, by the same connection"
+            self.detach(link, AmqpLinkError(Condition.STOLEN, text))
+
+    # --- they go ----------------------------------------------------------------------------------
+
+    def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
+        """End a link from our side."""
+        self.give_up(link, self._session.detach(link, fault))
+
+    def give_up(self, link: SenderLink | ReceiverLink, unsent: Sequence[tuple[int, Any]]) -> None:
+        """A link has ended: what it held goes back.
+
+        Args:
+            link: also one that is not known any more.
+            unsent: keys and messages of deliveries that never left.
+        """
+        app = link.app
+        if isinstance(app, Consumer):
+            self._drop_consumer(app, unsent)
+        elif isinstance(app, Publisher):
+            self._drop_publisher(app)
+
+    def close(self) -> None:
+        """The session is over: everything goes back. May be called twice."""
+        for consumer in list(self.consumers.values()):
+            self._drop_consumer(consumer, self._session.drop(consumer.link), lost=True)
+        for publisher in list(self.publishers.values()):
+            self._drop_publisher(publisher)
+
+    def on_queue_deleted(self, effect: QueueDeleted) -> None:
+        """The queue of a link is gone."""
+        ref = effect.ref
+        app: Consumer | Publisher | None
+        app = (
+            self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
+        )
+        if app is None:
+            return
+        self._let_go(app)
+        if isinstance(app, Publisher):
+            app.release_unsettled()
+        if app.link.state is LinkState.ATTACHED:
+            self._session.detach(
+                app.link,
+                AmqpLinkError(
+                    Condition.RESOURCE_DELETED,
+                    f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted",
+                ),
+            )
+
+    def on_refused(self, effect: SubscribeRefused) -> None:
+        """An AMQP 0-9-1 consumer has the queue for itself."""
+        consumer = self.consumers.pop(effect.consumer, None)
+        if consumer is None:
+            return
+        self._let_go(consumer)
+        if consumer.link.state is LinkState.ATTACHED:
+            vhost = self._context.vhost.name
+            text = f"queue '{effect.queue}' in vhost '{vhost}' in exclusive use"
+            self._session.detach(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
+
+    def _drop_consumer(
+        self, consumer: Consumer, unsent: Sequence[tuple[int, Any]], *, lost: bool = False
+    ) -> None:
+        if self.consumers.pop(consumer.ref, None) is None:
+            return
+        self._let_go(consumer)
+        consumer.leave(unsent, lost=lost)
+        if consumer.exclusive_queue:
+            self._delete_queue(consumer.queue.name, consumer.queue.handle)
+
+    def _drop_publisher(self, publisher: Publisher) -> None:
+        if self.publishers.pop(publisher.ref, None) is None:
+            return
+        self._let_go(publisher)
+        publisher.leave()
+        self._resize_window()
+        if publisher.exclusive_queue and publisher.queue is not None:
+            self._delete_queue(publisher.queue.name, publisher.queue.handle)
+
+    def _let_go(self, end: Consumer | Publisher) -> None:
+        end.link.app = None
+        self._gone.add(end.counted())
+        self._context.names.leave(end.link)
+
+    def _delete_queue(self, name: str, handle: QueueHandle) -> None:
+        if self._context.vhost.remove(name) is not None:
+            self._post(handle, DELETE)
