@@ -55,6 +55,7 @@ from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Receiv
 from amqp10broker.service.channels.declaring import Declaring
 from amqp10broker.service.channels.errors import to_amqp091
 from amqp10broker.service.channels.fetching import Fetching
+from amqp10broker.service.channels.modes import Modes
 from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.channels.subscribing import Subscribing
 from amqp10broker.service.counters import ClientCounters
@@ -80,6 +81,7 @@ class BrokerChannel:
         publishing: contents of the client.
         consuming: its consumers and what it holds.
         acknowledging: what it decides on that.
+        modes: confirms and transactions.
         last_error: what the client was told last that went wrong.
         counters: of what its client did and got.
         in_hand: the method that is handled, or was last; of contents and acknowledgements the kind only.
@@ -102,7 +104,6 @@ class BrokerChannel:
         self._then: Callable[[Answer], None] | None = None
         self._request: RequestRef | None = None
         self._paused = False
-        self._committing = False
         self._opened: ContentOpened | None = None
         self._unwanted: ContentOpened | None = None
         self.paused_ms = 0
@@ -116,6 +117,7 @@ class BrokerChannel:
     def _reset(self) -> None:
         self.consuming = Consuming(self.number, self.context, self.post, self.counters)
         self.acknowledging = Acknowledging(self)
+        self.modes = Modes(self)
         self.declaring = Declaring(self)
         self.subscribing = Subscribing(self)
         self.fetching = Fetching(self)
@@ -195,14 +197,10 @@ class BrokerChannel:
     def pump(self, budget_bytes: int) -> int:
         """Write confirms, and deliveries as the budget allows; returns the bytes of the latter."""
         if self.state is ChannelState.OPEN:
-            self._write_confirms()
+            self.modes.write_confirms()
         spent = self.consuming.write(budget_bytes, self._out) if budget_bytes > 0 else 0
         self.consuming.top_up()
         return spent
-
-    def _write_confirms(self) -> None:
-        for tag, multiple, nack in self.publishing.take_confirms():
-            self.write(methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple))
 
     def take_output(self) -> list[bytes]:
         """Bytes for the client since the last call, in pieces."""
@@ -232,9 +230,9 @@ class BrokerChannel:
         self.acknowledging.close()
         self.consuming.close()
         self.subscribing.close()
+        self.modes.close()
         self._then = None
         self._paused = False
-        self._committing = False
 
     # --- waiting for queues -----------------------------------------------------------------------
 
@@ -326,7 +324,7 @@ class BrokerChannel:
     def _fail(self, error: Amqp091Error) -> None:
         self._name_method(error)
         self._unwanted = self._opened
-        self._write_confirms()
+        self.modes.write_confirms()
         # What waits behind the method that failed is dropped one by one: the reader counts its contents.
         self._give_everything_back()
         self.state = ChannelState.CLOSING
@@ -369,13 +367,13 @@ class BrokerChannel:
     def _end(self) -> None:
         self.state = ChannelState.CLOSED
 
-    # --- channel, confirm, tx ---------------------------------------------------------------------
+    # --- channel ----------------------------------------------------------------------------------
 
     def _open(self, method: methods.ChannelOpen) -> None:
         raise AmqpHardError(ReplyCode.CHANNEL_ERROR, "second 'channel.open' seen")
 
     def _close(self, method: methods.ChannelClose) -> None:
-        self._write_confirms()
+        self.modes.write_confirms()
         self._give_everything_back()
         self.write(methods.ChannelCloseOk())
         self._end()
@@ -388,34 +386,6 @@ class BrokerChannel:
     def _access_request(self, method: methods.AccessRequest) -> None:
         # Of AMQP 0-8: tickets mean nothing any more, and old clients want one.
         self.write(methods.AccessRequestOk(1))
-
-    def _confirm_select(self, method: methods.ConfirmSelect) -> None:
-        self.publishing.select_confirms()
-        if not method.no_wait:
-            self.write(methods.ConfirmSelectOk())
-
-    def _tx_select(self, method: methods.TxSelect) -> None:
-        self.publishing.select_transactions()
-        self.write(methods.TxSelectOk())
-
-    def _tx_commit(self, method: methods.TxCommit) -> None:
-        self._require_tx()
-        self.acknowledging.commit()
-        if self.publishing.commit():
-            self.write(methods.TxCommitOk())
-        else:
-            self._committing = True
-            self.pause()
-
-    def _tx_rollback(self, method: methods.TxRollback) -> None:
-        self._require_tx()
-        self.publishing.rollback()
-        self.acknowledging.rollback()
-        self.write(methods.TxRollbackOk())
-
-    def _require_tx(self) -> None:
-        if not self.publishing.transactional:
-            raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
 
     def _qos(self, method: methods.BasicQos) -> None:
         if method.prefetch_size:
@@ -451,13 +421,8 @@ class BrokerChannel:
 
     def _on_effect(self, effect: Effect) -> None:
         match effect:
-            case Confirmed():
-                self._on_confirmed(effect)
-            case Unconfirmed():
-                # A queue that was deleted before it could confirm counts as one that has.
-                self._on_confirmed(effect, failed=effect.failed)
-            case Rejected():
-                self._on_confirmed(effect, failed=True)
+            case Confirmed() | Unconfirmed() | Rejected():
+                self._guarded(self.modes.on_confirmed, effect)
             case Deliver():
                 self.consuming.on_deliver(effect)
             case CreditReply():
@@ -482,18 +447,6 @@ class BrokerChannel:
                 self._guarded(self.subscribing.on_queue_deleted, effect)
             case _:
                 assert_never(effect)
-
-    def _on_confirmed(self, effect: Confirmed | Unconfirmed | Rejected, *, failed: bool = False) -> None:
-        self.publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
-        if self._committing and self.publishing.committed:
-            self._committing = False
-            self.resume()
-            self._guarded(self._end_commit)
-
-    def _end_commit(self) -> None:
-        if self.publishing.commit_failed:
-            raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
-        self.write(methods.TxCommitOk())
 
 
 def _not_for_a_server(method: Method) -> AmqpHardError:
@@ -541,8 +494,8 @@ _HANDLERS: Final[dict[type[Any], Callable[..., None]]] = {
     methods.BasicReject: lambda channel, method: channel.acknowledging.reject(method),
     methods.BasicRecover: lambda channel, method: channel.acknowledging.recover(method),
     methods.BasicRecoverAsync: lambda channel, method: channel.acknowledging.recover_async(method),
-    methods.ConfirmSelect: BrokerChannel._confirm_select,
-    methods.TxSelect: BrokerChannel._tx_select,
-    methods.TxCommit: BrokerChannel._tx_commit,
-    methods.TxRollback: BrokerChannel._tx_rollback,
+    methods.ConfirmSelect: lambda channel, method: channel.modes.select_confirms(method),
+    methods.TxSelect: lambda channel, method: channel.modes.select_transactions(),
+    methods.TxCommit: lambda channel, method: channel.modes.commit(),
+    methods.TxRollback: lambda channel, method: channel.modes.rollback(),
 }

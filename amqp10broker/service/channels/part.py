@@ -13,6 +13,7 @@ from amqp10broker.queues.effects import Answer
 from amqp10broker.service.channels.context import ChannelContext
 
 if TYPE_CHECKING:
+    from amqp10broker.service.channels.acknowledging import Acknowledging
     from amqp10broker.service.channels.consuming import Consuming
     from amqp10broker.service.channels.publishing import Publishing
 
@@ -22,6 +23,7 @@ class Channel(Protocol):
 
     number: int
     context: ChannelContext
+    acknowledging: Acknowledging
     consuming: Consuming
     publishing: Publishing
 

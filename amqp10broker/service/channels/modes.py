@@ -1,0 +1,83 @@
+"""Confirms and transactions of one channel: what becomes of what is published, as its client hears it."""
+
+from __future__ import annotations
+
+from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.errors import AmqpChannelError, ReplyCode
+from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
+from amqp10broker.service.channels.part import Channel
+
+
+class Modes:
+    """A channel is in confirm mode, transactional, or neither."""
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+        # A commit waits until queues have taken what it published.
+        self._committing = False
+
+    def select_confirms(self, method: methods.ConfirmSelect) -> None:
+        """confirm.select"""
+        self._channel.publishing.select_confirms()
+        if not method.no_wait:
+            self._channel.write(methods.ConfirmSelectOk())
+
+    def write_confirms(self) -> None:
+        """Tell the client what has been confirmed or rejected since the last call."""
+        channel = self._channel
+        for tag, multiple, nack in channel.publishing.take_confirms():
+            method = methods.BasicNack(tag, multiple, False) if nack else methods.BasicAck(tag, multiple)
+            channel.write(method)
+
+    def select_transactions(self) -> None:
+        """tx.select"""
+        self._channel.publishing.select_transactions()
+        self._channel.write(methods.TxSelectOk())
+
+    def commit(self) -> None:
+        """tx.commit"""
+        channel = self._channel
+        self._require_tx()
+        channel.acknowledging.commit()
+        if channel.publishing.commit():
+            channel.write(methods.TxCommitOk())
+        else:
+            self._committing = True
+            channel.pause()
+
+    def rollback(self) -> None:
+        """tx.rollback"""
+        channel = self._channel
+        self._require_tx()
+        channel.publishing.rollback()
+        channel.acknowledging.rollback()
+        channel.write(methods.TxRollbackOk())
+
+    def _require_tx(self) -> None:
+        if not self._channel.publishing.transactional:
+            raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "channel is not transactional")
+
+    def on_confirmed(self, effect: Confirmed | Unconfirmed | Rejected) -> None:
+        """A queue has taken messages over, or not.
+
+        Raises:
+            AmqpChannelError: some of a commit were not taken.
+        """
+        channel = self._channel
+        publishing = channel.publishing
+        if isinstance(effect, Confirmed):
+            failed = False
+        else:
+            # A queue that was deleted before it could confirm counts as one that has.
+            failed = isinstance(effect, Rejected) or effect.failed
+        publishing.on_confirmed(effect.publisher, effect.ids, settled=effect.settled, failed=failed)
+        if self._committing and publishing.committed:
+            self._committing = False
+            channel.resume()
+            if publishing.commit_failed:
+                raise AmqpChannelError(ReplyCode.PRECONDITION_FAILED, "partial tx completion")
+            channel.write(methods.TxCommitOk())
+
+    def close(self) -> None:
+        """The channel is over. May be called twice."""
+        self._committing = False
