@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import pika
@@ -262,6 +264,24 @@ def test_a_method_that_a_queue_does_not_answer(start_broker: StartBroker, queue:
         asking.process_data_events()
         says = f"queue.declare of queue '{queue}' waits for an answer"
         channel_of(broker, f"{queue}-asks", 1, "method-in-flight", says)
+
+
+def test_a_method_that_waits_for_the_disk(start_broker: StartBroker, tmp_path: Path, queue: str) -> None:
+    """A quorum queue answers when the disk has what it was asked; a sync that does not end is named."""
+    definitions = tmp_path / "definitions.json"
+    declared = {"name": queue, "vhost": "/", "durable": True, "arguments": {"x-queue-type": "quorum"}}
+    definitions.write_text(json.dumps({"queues": [declared]}))
+    broker = start_broker(
+        *("--data-dir", str(tmp_path / "data"), "--definitions", str(definitions)),
+        *("--test-mode", "--sync-delay", "600000"),
+    )
+    with connected(broker, queue) as client:
+        client.channel()._impl.basic_consume(queue, ignore, consumer_tag=queue)
+        client.process_data_events(0)
+        says = (
+            f"basic.consume of queue '{queue}' waits for an answer of the queue: a sync has been running for "
+        )
+        channel_of(broker, queue, 1, "method-in-flight", says)
 
 
 def test_a_client_whose_turn_it_is(channel: BlockingChannel, broker: BrokerProcess, queue: str) -> None:

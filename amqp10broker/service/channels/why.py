@@ -56,7 +56,7 @@ def why_channel_waits(channel: BrokerChannel, around: Surroundings) -> Waiting:
             why = f"the whole connection is not read: {_held_up(channel, around.now_ms)}"
         case Wait.METHOD_IN_FLIGHT:
             since_ms = channel.paused_ms
-            why = _in_flight(channel)
+            why = _in_flight(channel, around.now_ms)
             if around.holds_reader:
                 why += "; the whole connection is not read"
         case Wait.READER_HELD:
@@ -89,11 +89,14 @@ def _held_up(channel: BrokerChannel, now_ms: int) -> str:
     return "; ".join(told)
 
 
-def _in_flight(channel: BrokerChannel) -> str:
+def _in_flight(channel: BrokerChannel, now_ms: int) -> str:
     method = channel.in_hand
-    queue = getattr(method, "queue", "")
-    of = f" of queue '{queue}'" if queue else ""
+    name = getattr(method, "queue", "")
+    queue = channel.context.vhost.find(name) if name else None
+    of = f" of queue '{name}'" if name else ""
     why = f"{method.NAME}{of} waits for an answer of the queue"
+    if queue is not None:
+        why += storage_text(queue.handle.progress(), now_ms)
     if method.NAME == "tx.commit":
         why = f"{method.NAME} waits for {count(channel.publishing.unconfirmed, 'message')} to be confirmed"
     behind = channel.backlog
@@ -184,6 +187,7 @@ def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Surro
         case Wait.QUEUE_CREDIT_IN_FLIGHT:
             since_ms = consumer.asked_ms
             why = f"{count(consumer.granted, 'message')} were asked of {queue}: no answer yet"
+            why += storage_text(consumer.queue.handle.progress(), now_ms)
         case _:
             idle = why_idle(consumer.queue, consumer.ref, now_ms, consumer.idle_ms, channel.context.vhost)
             if wait is Wait.UNSETTLED_HERE:
