@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import sys
+from collections.abc import Generator, Iterable
+from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Tests never time: how long an example takes says how busy the machine is.
@@ -13,3 +17,40 @@ settings.register_profile(
     "tests", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize="CI" in os.environ
 )
 settings.load_profile("tests")
+
+NOT_FOR_PYPY = frozenset({"pyarrow", "pandas", "numpy", "pyspark", "py4j", "matplotlib", "duckdb"})
+"""Packages of the extra `test` that are compiled and not made for PyPy, and those of no use without them."""
+
+
+if sys.implementation.name == "pypy":
+    # A test that needs one of them is skipped and says which. On CPython one that is missing is a failure.
+
+    def _missing(error: BaseException | None) -> str | None:
+        while error is not None:
+            if isinstance(error, ModuleNotFoundError) and error.name is not None:
+                name = error.name.partition(".")[0]
+                if name in NOT_FOR_PYPY:
+                    return f"{name} is not installed on PyPy"
+            error = error.__cause__
+        return None
+
+    class _Module(pytest.Module):
+        def collect(self) -> Iterable[pytest.Item | pytest.Collector]:
+            try:
+                return super().collect()
+            except self.CollectError as error:
+                if reason := _missing(error):
+                    pytest.skip(reason, allow_module_level=True)
+                raise
+
+    def pytest_pycollect_makemodule(module_path: Path, parent: pytest.Collector) -> pytest.Module:
+        return _Module.from_parent(parent, path=module_path)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call() -> Generator[None, None, None]:
+        try:
+            yield
+        except Exception as error:
+            if reason := _missing(error):
+                pytest.skip(reason)
+            raise

@@ -192,7 +192,7 @@ def encode_properties(properties: BasicProperties) -> bytes:
             parts.append(encode_shortstr(properties.message_id))
         if properties.timestamp is not None:
             flags |= TIMESTAMP
-            parts.append(_TIME.pack(properties.timestamp))
+            parts.append(properties.timestamp.to_bytes(8, "big"))  # struct of PyPy raises ValueError below 0
         if properties.type is not None:
             flags |= TYPE
             parts.append(encode_shortstr(properties.type))

@@ -150,7 +150,7 @@ def write_ulong(value: int, depth: int = 0) -> bytes:
     """An int of 0 .. 2**64 - 1 as ulong."""
     try:
         return _SMALL_ULONGS[value] if 0 <= value <= 255 else _ULONG(0x80, value)
-    except _BAD:
+    except (*_BAD, ValueError):  # PyPy's struct raises ValueError below 0, for 64 bits only
         raise misfit(value, "ulong") from None
 
 
@@ -467,7 +467,7 @@ _ITEM_WRITERS: Final[dict[int, Writer]] = {
     0x60: _packed(">H"),
     0x70: _packed(">I"),
     0x52: _packed(">B"),
-    0x80: _packed(">Q"),
+    0x80: lambda item, depth: item.to_bytes(8, "big"),
     0x53: _packed(">B"),
     0x51: _packed(">b"),
     0x61: _packed(">h"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import ssl
 from pathlib import Path
 from typing import Final, NoReturn
@@ -62,7 +63,11 @@ def _load_own(context: ssl.SSLContext, certificate: str, key: str | None) -> Non
 
 
 def _unusable(option: str, path: str | None, error: OSError) -> BrokerRefused:
-    reason = error.strerror or str(error)
+    # Of the system's errors PyPy's `ssl` knows the number only.
+    if error.errno is not None and not isinstance(error, ssl.SSLError):
+        reason = os.strerror(error.errno)
+    else:
+        reason = error.strerror or str(error)
     return BrokerRefused(f"option {option} is '{path}', which cannot be used: {reason}; {_SAME_EVERYWHERE}")
 
 

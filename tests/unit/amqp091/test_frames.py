@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import tracemalloc
 from collections import defaultdict
 from typing import Any
 
@@ -443,6 +442,7 @@ def test_what_is_read_does_not_depend_on_the_cut(stream: bytes, data: st.DataObj
 
 def test_large_properties_are_not_kept() -> None:
     """A publisher with many routing keys and large headers costs the broker no large memory."""
+    tracemalloc = pytest.importorskip("tracemalloc", reason="PyPy does not trace memory")
     reader = FrameReader(0)
     properties = b"\x20\x00" + encode_table({"x": "x" * 100_000})
     tracemalloc.start()

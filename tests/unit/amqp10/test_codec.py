@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable
 from enum import IntEnum
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from uuid import UUID
 import pytest
 
 from amqp10broker.amqp10.codec import array_of, decode, encode, skip
+from amqp10broker.amqp10.encoder import write_ubyte, write_uint, write_ulong, write_ushort
 from amqp10broker.amqp10.errors import DecodeError, EncodeError
 from amqp10broker.amqp10.types import (
     DEPTH_MAX,
@@ -356,6 +358,7 @@ def test_a_python_value_travels_as_the_nearest_type(value: Any, as_if: Any) -> N
         Array(0xB1, (b"a",)),
         Array(0xC0, ({},)),
         Array(0xE0, ([],)),
+        *(Array(code, (-1,)) for code in (0x50, 0x60, 0x70, 0x52, 0x80, 0x53)),
         Map(((UInt(1), 1), (UInt(1), 2))),
     ],
     ids=lambda value: repr(value)[:40],
@@ -364,6 +367,14 @@ def test_what_does_not_fit_is_an_encode_error(value: Any) -> None:
     """A value without encoding raises EncodeError and nothing else."""
     with pytest.raises(EncodeError):
         encode(value)
+
+
+@pytest.mark.parametrize("write", [write_ubyte, write_ushort, write_uint, write_ulong])
+@pytest.mark.parametrize("value", [-1, 2**64, "1", None], ids=repr)
+def test_a_field_without_a_sign_takes_no_other_number(write: Callable[[Any], bytes], value: Any) -> None:
+    """Whatever the `struct` of this Python raises for it."""
+    with pytest.raises(EncodeError, match="is no u"):
+        write(value)
 
 
 @pytest.mark.parametrize(

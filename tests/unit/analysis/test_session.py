@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -39,6 +40,7 @@ def test_without_matplotlib_it_says_what_to_install(
     asked: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before a JVM is started for a report that nobody could draw."""
+    import_module("pyspark")  # without it, that is what it says
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(CannotStart, match=r"matplotlib is not installed; .*amqp10broker\[spark\]"):
         session.analysis_session("local[1]", "1g")

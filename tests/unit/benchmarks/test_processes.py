@@ -31,6 +31,7 @@ def test_the_processor_time_of_children_is_theirs_while_they_run() -> None:
     assert children_cpu_s(process.pid) == 0.0
 
 
+@pytest.mark.skipif(not hasattr(os, "waitid"), reason="this Python has no os.waitid")
 def test_a_process_that_has_ended_has_no_memory() -> None:
     """Its entry is still there until its parent has asked for it."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -164,6 +165,7 @@ def test_a_run_without_a_window_is_refused(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_an_error_of_the_measurement(tmp_path: Path) -> None:
     """The message names the folder; other cases can still be measured."""
+    import_module("pyarrow")  # without it, that is what it says
     (tmp_path / RUNS).write_text("in the way")
     run = Recording(tmp_path, "sweep", 50).begin("case")
     with pytest.raises(MeasureError, match=RUNS):
