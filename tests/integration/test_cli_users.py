@@ -108,7 +108,7 @@ def test_a_deleted_user_is_closed_out(run: CommandLine, user: str, clients: Any)
     client = clients(run.broker, user=user, password=FIRST_PASSWORD)
     assert run("delete", "user", user) == f"user '{user}' deleted\n"
     client.wait(lambda: client.connection.remote_condition, "close")
-    assert client.connection.remote_condition.description == f"user '{user}' is deleted"
+    assert client.connection.remote_condition.description == f"Connection forced: user '{user}' is deleted"
     assert f"no user '{user}'" in run.fails(1, "delete-user", user)
     for command in (("set-tags", user), ("set-permissions", user, "", "", ""), ("clear-permissions", user)):
         assert "(see 'amqp10broker list-users')" in run.fails(1, *command)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from copy import deepcopy
 from typing import Any
 
@@ -319,6 +320,18 @@ def show(stream: io.StringIO, **options: Any) -> str:
     options = {"watch_s": None, "as_json": False, "fetch": lambda: DOCUMENT, **options}
     assert status.run(Place(5672, None), stream=stream, **options) == 0
     return stream.getvalue()
+
+
+@pytest.fixture(autouse=True)
+def _no_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The width is the usual one, wherever the tests run."""
+
+    def none_here(descriptor: int) -> os.terminal_size:
+        raise OSError(f"{descriptor} is no terminal")
+
+    monkeypatch.setattr(os, "get_terminal_size", none_here)
+    for name in ("COLUMNS", "LINES"):
+        monkeypatch.delenv(name, raising=False)
 
 
 def test_once() -> None:
