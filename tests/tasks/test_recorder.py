@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
+from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import pairwise
@@ -65,6 +66,7 @@ class Helper:
         self.error: RecordingError | None = None
         self.closed = False
         self.says, self._answers = trio.open_memory_channel[dict[str, Any]](10)
+        self._unsent: deque[tuple[int, bytes, int]] = deque()
 
     async def start(self, folder: str, row: Mapping[str, Any]) -> Self:
         assert folder == FOLDER
@@ -82,14 +84,20 @@ class Helper:
         return {"ready": True, "run_id": run_id, "number": number}
 
     async def send(self, kind: int, payload: bytes, dropped: int = 0) -> None:
+        """As the process: a sender that is cancelled meanwhile leaves its frame to the next one."""
+        self._unsent.append((kind, payload, dropped))
         await self.goes_on.wait()
         await trio.lowlevel.checkpoint()
         if self.error is not None:
             raise self.error
+        while self._unsent:
+            self._take(*self._unsent.popleft())
+
+    def _take(self, kind: int, payload: bytes, dropped: int) -> None:
         self.frames.append((kind, payload, dropped))
         if kind == RUN:
             self.rows.append(json.loads(payload))
-            await self.says.send(self.begin(self.rows[-1]))
+            self.says.send_nowait(self.begin(self.rows[-1]))
         if kind == END:
             self.says.close()
 
