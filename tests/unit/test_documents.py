@@ -16,6 +16,9 @@ PAGES = sorted(
     ]
 )
 _LINK = re.compile(r"\]\(([^)\s#]+)(?:#[^)]*)?\)")
+FOLDERS = ("amqp10broker", "benchmarks", "tests", "examples", "docs", "spec", ".ci")
+_NAMED = re.compile(r"`(?!\.\./)([\w./-]+\.(?:py|md|txt|toml|xml))(?:::\w+)?`")
+_FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 _CODE = re.compile(r"^```.*?^```|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
@@ -29,6 +32,33 @@ def links(page: Path) -> list[str]:
 def test_what_a_page_links_to_is_there(page: Path) -> None:
     """A page that was moved or renamed takes its links with it."""
     assert [link for link in links(page) if not (page.parent / link).exists()] == []
+
+
+def paths() -> set[str]:
+    """Every way to write the path of a file of this repository, from a folder on or by its name alone."""
+    files = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*") if path.is_file()]
+    files += [path for path in REPOSITORY.iterdir() if path.is_file()]
+    parts = [path.relative_to(REPOSITORY).parts for path in files]
+    return {"/".join(each[first:]) for each in parts for first in range(len(each))}
+
+
+def named(text: str) -> set[str]:
+    """Files that a text names in backticks."""
+    return set(_NAMED.findall(_FENCED.sub("", text)))
+
+
+def test_files_named_in_backticks_are_there() -> None:
+    """In documents and in sources: a module that is renamed takes its name along."""
+    there = paths()
+    sources = [path for folder in FOLDERS for path in (REPOSITORY / folder).rglob("*.py")]
+    notes = REPOSITORY.glob("benchmarks/**/*.md")
+    missing = {
+        f"{page.relative_to(REPOSITORY)}: {name}"
+        for page in (*PAGES, *notes, *sources)
+        for name in named(page.read_text(encoding="utf-8"))
+        if name not in there
+    }
+    assert sorted(missing) == []
 
 
 def test_the_index_names_every_page() -> None:
