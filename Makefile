@@ -10,6 +10,9 @@ ARGS ?=
 
 # All tests run two at a time, file by file: half of their time is waiting for brokers and JVMs to start and to end.
 ALL_TESTS := -n 2 --dist loadfile
+# Those that look at AMQP10BROKER_LONG.
+LONG_TESTS := -n 2 --dist loadfile $(addprefix tests/,unit/storage unit/persistence property tasks/test_node_storage.py \
+	tasks/test_missing_files.py integration/test_crash.py integration/test_spark_queue_lives.py spark/test_crash_driver.py)
 IN_VENV := $(VENV)/bin
 PIP_INSTALL := $(IN_VENV)/python -m pip install --quiet --disable-pip-version-check
 # Says each package, and a bar where there is a terminal: for what takes minutes.
@@ -18,12 +21,13 @@ PIP_SHOWN := $(IN_VENV)/python -m pip install --disable-pip-version-check
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
 .DELETE_ON_ERROR:
-.PHONY: help run-broker test lint format bench spark-demo clean
+.PHONY: help run-broker test test-long lint format bench spark-demo clean
 
 help:
 	@echo 'make run-broker   start the broker on port 5672     ARGS="--port 5673 --log-level debug"'
 	@echo '                  what is durable is kept in data/; delete that folder to begin anew'
 	@echo 'make test         run the tests (a C compiler is needed once)   ARGS="-k flow -x"'
+	@echo 'make test-long    the random proofs of durability and recovery in their long form: hours'
 	@echo 'make lint         ruff, mypy, import rules'
 	@echo 'make format       let ruff rewrite the sources'
 	@echo 'make bench        run the benchmarks                ARGS="--help"'
@@ -37,6 +41,9 @@ run-broker: $(VENV)/.runtime
 
 test: $(VENV)/.test
 	$(IN_VENV)/python -m pytest $(or $(ARGS),$(ALL_TESTS))
+
+test-long: $(VENV)/.test
+	AMQP10BROKER_LONG=1 $(IN_VENV)/python -m pytest $(or $(ARGS),$(LONG_TESTS))
 
 lint: $(VENV)/.lint
 	$(IN_VENV)/ruff check .

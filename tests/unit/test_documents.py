@@ -10,7 +10,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(
     [
-        *(REPOSITORY / folder / "README.md" for folder in (".", "examples", "amqp10broker/tasks")),
+        *(REPOSITORY / folder / "README.md" for folder in (".", "examples", "tests", "amqp10broker/tasks")),
         *REPOSITORY.glob("docs/*.md"),
         *REPOSITORY.glob("docs/adr/*.md"),
     ]
