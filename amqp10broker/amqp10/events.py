@@ -21,7 +21,7 @@ from amqp10broker.amqp10.performatives import Attach, Begin, Error, Flow, Open
 
 @dataclass(frozen=True, slots=True)
 class LinkAttaching:
-    """The peer wants a link: answer with `Session.accept_link` or `Session.refuse_link` (2.6.3)."""
+    """The peer wants a link: answer with `Session.links.accept` or `Session.links.refuse` (2.6.3)."""
 
     link: SenderLink | ReceiverLink
     attach: Attach

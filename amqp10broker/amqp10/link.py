@@ -8,12 +8,12 @@ holds depends on what the client asked for. Conducted by `session.Session`.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 from typing import Any, Final
 
 from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
-from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, PartialDelivery, Pending
+from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, PartialDelivery, Parts, Pending
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
 from amqp10broker.amqp10.transfer import TransferTemplate
@@ -141,6 +141,29 @@ class SenderLink(Link):
     def pending_deliveries(self) -> int:
         """Deliveries handed over and not begun."""
         return sum(entry.left() for entry in self.pending if type(entry) is DeliveryBatch)
+
+    def withdraw(self, keep: int) -> list[tuple[int, Parts]]:
+        """Take back all but the first `keep` deliveries that have not begun: keys and messages."""
+        taken: list[tuple[int, Parts]] = []
+        for entry in self.pending:
+            if type(entry) is not DeliveryBatch:
+                continue
+            left = entry.left()
+            if left <= keep:
+                keep -= left
+                continue
+            keys, messages = entry.cut(keep)
+            taken.extend(zip(keys, messages, strict=True))
+            keep = 0
+        return taken
+
+    def discard(self, keys: Collection[int]) -> int:
+        """Forget deliveries that have not begun, wherever they stand; returns how many."""
+        count = 0
+        for entry in self.pending:
+            if type(entry) is DeliveryBatch:
+                count += entry.discard(keys)
+        return count
 
 
 class ReceiverLink(Link):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from typing import Any, Final
 
 from amqp10broker.amqp10.delivery import Parts
@@ -26,6 +26,7 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.receiving import Inbound
 from amqp10broker.amqp10.sending import Outbound
+from amqp10broker.amqp10.settling import Settling
 from amqp10broker.amqp10.transfer import TransferTemplate
 from amqp10broker.amqp10.types import Symbol
 
@@ -41,10 +42,10 @@ class Links:
 
     __slots__ = (
         "_channel",
-        "_flush",
         "_in",
         "_out",
         "_output",
+        "_settling",
         "_told",
         "by_handle",
         "by_remote",
@@ -58,7 +59,7 @@ class Links:
         output: Output,
         inbound: Inbound,
         outbound: Outbound,
-        flush: Callable[[], None],
+        settling: Settling,
         told: Callable[[SenderLink | ReceiverLink, AmqpError, bool], None],
     ) -> None:
         """Make empty tables.
@@ -69,7 +70,7 @@ class Links:
             output: where frames go.
             inbound: the receiving half of the session.
             outbound: the sending half.
-            flush: writes the outcomes decided so far; they must stand before a detach.
+            settling: whose outcomes decided so far must stand before a detach.
             told: called with each error that goes to the peer with a detach, and whether its attach was
                 refused with it.
         """
@@ -77,11 +78,15 @@ class Links:
         self._output = output
         self._in = inbound
         self._out = outbound
-        self._flush = flush
+        self._settling = settling
         self._told = told
         self.handle_max = handle_max
         self.by_handle: dict[int, SenderLink | ReceiverLink] = {}
         self.by_remote: dict[int, SenderLink | ReceiverLink] = {}
+
+    def __iter__(self) -> Iterator[SenderLink | ReceiverLink]:
+        """All links with a handle of ours."""
+        return iter(self.by_handle.values())
 
     def attach(
         self,
@@ -316,7 +321,7 @@ class Links:
     def _detach(
         self, link: SenderLink | ReceiverLink, error: AmqpError | None, *, closed: bool
     ) -> list[tuple[int, Parts]]:
-        self._flush()
+        self._settling.flush()
         link.move(LinkInput.SEND_DETACH)
         self._output.write(Detach(handle=link.handle, closed=closed, error=to_error(error)))
         unsent = self.drop(link)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Final
 
@@ -238,28 +238,3 @@ class Outbound:
         link.pending.clear()
         link.partial = None
         return unsent
-
-
-def withdraw(link: SenderLink, keep: int) -> list[tuple[int, Parts]]:
-    """Take back all but the first `keep` deliveries that have not begun."""
-    taken: list[tuple[int, Parts]] = []
-    for entry in link.pending:
-        if type(entry) is not DeliveryBatch:
-            continue
-        left = entry.left()
-        if left <= keep:
-            keep -= left
-            continue
-        keys, messages = entry.cut(keep)
-        taken.extend(zip(keys, messages, strict=True))
-        keep = 0
-    return taken
-
-
-def discard(link: SenderLink, keys: Collection[int]) -> int:
-    """Forget deliveries that have not begun, wherever they stand; returns how many."""
-    count = 0
-    for entry in link.pending:
-        if type(entry) is DeliveryBatch:
-            count += entry.discard(keys)
-    return count

@@ -1,9 +1,9 @@
 """One AMQP 1.0 session end: part 2, sections 2.5 and 2.6. The conductor of the engine.
 
-Takes frame bodies in (`receive`), reports `events`, takes orders (`accept_link`, `queue_deliveries`,
-`settle_received` ...) and gives frames out (`take_output`). It owns the session's windows
-(`windows.py`), the links and their handles (`link.py`, `credit.py`), and both maps of unsettled
-deliveries. It knows no broker and no queue, and either role may be played.
+Takes frame bodies in (`receive`), reports `events` and gives frames out (`take_output`). Orders are given
+to its parts: `links` (attach, accept, refuse, detach), `inbound` (deliveries that came, and their credit),
+`outbound` (deliveries to send) and `settling` (outcomes in both directions). It owns the session's windows
+(`windows.py`), and knows no broker and no queue; either role may be played.
 
 The peer's faults are translated here: an `AmqpLinkError` raised while a link's frame is handled
 detaches that link, an `AmqpSessionError` ends the session, and an `AmqpConnectionError` leaves
@@ -12,7 +12,7 @@ detaches that link, an `AmqpSessionError` ends the session, and an `AmqpConnecti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from amqp10broker.amqp10.disposition import DispositionRun
@@ -47,7 +47,7 @@ from amqp10broker.amqp10.performatives import (
     Flow,
 )
 from amqp10broker.amqp10.receiving import Inbound, head_of_run
-from amqp10broker.amqp10.sending import Outbound, discard, withdraw
+from amqp10broker.amqp10.sending import Outbound
 from amqp10broker.amqp10.serial import diff
 from amqp10broker.amqp10.session_state import SESSION_TRANSITIONS, SessionInput, SessionState
 from amqp10broker.amqp10.settling import Settling
@@ -67,8 +67,10 @@ class Session:
         state: see `SessionState`.
         incoming: the window for transfers from the peer.
         outgoing: the window for transfers to the peer.
-        unsettled_in: delivery-id -> link, deliveries received and not settled by us.
-        unsettled_out: delivery-id -> (link, key), deliveries sent and not settled by the peer.
+        links: those with a handle; how they come and go.
+        inbound: deliveries from the peer.
+        outbound: deliveries to the peer.
+        settling: outcomes, in both directions.
         remote_begin: the peer's begin, None before it.
         on_fault: called with each error that the peer is told, its link (None: the session has ended with
             it), and whether that link's attach was refused.
@@ -103,54 +105,15 @@ class Session:
         self.on_fault: Callable[[SenderLink | ReceiverLink | None, AmqpError, bool], None] | None = None
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
-        self._output = Output(channel)
-        self._write = self._output.write
-        self._in = Inbound(self.incoming, unfinished or Unfinished())
-        self._out = Outbound(self.outgoing, self._output, channel, frame_size_max)
-        self.unsettled_in = self._in.unsettled
-        self.unsettled_out = self._out.unsettled
-        self._settling = Settling(channel, self._output, self.unsettled_in, self.unsettled_out)
-        self._links = Links(
-            channel, handle_max, self._output, self._in, self._out, self._settling.flush, self._told
+        self._output = output = Output(channel)
+        self.inbound = Inbound(self.incoming, unfinished or Unfinished())
+        self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
+        self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
+        self.links = Links(
+            channel, handle_max, output, self.inbound, self.outbound, self.settling, self._told
         )
-        # The session is one door; behind it each part does its own work.
-        self.attach = self._links.attach
-        self.accept_link = self._links.accept
-        self.refuse_link = self._links.refuse
-        self.detach = self._links.detach
-        self.drop = self._links.drop
-        self.finish_received = self._in.finish
-        self.top_up = self._in.top_up
-        self.settle_received = self._settling.settle_received
-        self.settle_sent = self._settling.settle_sent
-        self.tell_sent = self._settling.tell_sent
-        self.queue_deliveries = self._out.queue_deliveries
-        self.queue_marker = self._out.queue_marker
-        self.withdraw = withdraw
-        self.discard = discard
-        self._handlers: dict[type, Callable[[Any, list[SessionEvent]], None]] = {
-            TransferRun: self._on_run,
-            TransferFrame: self._on_transfer,
-            Flow: self._on_flow,
-            DispositionRun: self._settling.on_run,
-            Disposition: self._settling.on_disposition,
-            Attach: self._links.on_attach,
-            Detach: self._links.on_detach,
-            Begin: self._on_begin,
-            End: self._on_end,
-        }
 
     # --- what the owner asks ----------------------------------------------------------------------
-
-    @property
-    def links(self) -> Iterable[SenderLink | ReceiverLink]:
-        """All links with a handle of ours."""
-        return self._links.by_handle.values()
-
-    @property
-    def handle_max(self) -> int:
-        """Largest handle that either side may use."""
-        return self._links.handle_max
 
     @property
     def ended(self) -> bool:
@@ -160,7 +123,7 @@ class Session:
     @property
     def has_pending(self) -> bool:
         """Whether any link has deliveries or markers that are not written."""
-        return bool(self._out.turns)
+        return bool(self.outbound.turns)
 
     def take_output(self) -> list[bytes | memoryview]:
         """The bytes to write now, in pieces to be joined: dispositions first, then the rest.
@@ -180,13 +143,13 @@ class Session:
         """
         answer = self.state is SessionState.BEGIN_RECEIVED
         self._move(SessionInput.SEND_BEGIN)
-        self._write(
+        self._output.write(
             Begin(
                 remote_channel=self._remote_channel if answer else None,
                 next_outgoing_id=self.outgoing.next_outgoing_id,
                 incoming_window=self.incoming.advertised,
                 outgoing_window=OUTGOING_WINDOW,
-                handle_max=self.handle_max,
+                handle_max=self.links.handle_max,
                 properties=properties,
             )
         )
@@ -205,7 +168,7 @@ class Session:
         self.incoming.next_incoming_id = begin.next_outgoing_id
         self.outgoing.remote_incoming_window = begin.incoming_window
         self.outgoing.remote_outgoing_window = begin.outgoing_window
-        self._links.handle_max = min(self.handle_max, begin.handle_max)
+        self.links.handle_max = min(self.links.handle_max, begin.handle_max)
 
     def end(self, error: AmqpError | None = None) -> None:
         """Send end; all links are gone with it."""
@@ -214,8 +177,8 @@ class Session:
             self._move(SessionInput.SEND_END_ERROR)
         else:
             self._move(SessionInput.SEND_END)
-        self._write(End(error=to_error(error)))
-        self._links.forget_all()
+        self._output.write(End(error=to_error(error)))
+        self.links.forget_all()
         if error is not None:
             self._told(None, error, False)
 
@@ -240,18 +203,14 @@ class Session:
             AmqpConnectionError: the peer broke a rule whose scope is the connection.
         """
         for item in items:
-            handle = self._handlers.get(type(item))
             if self.state in (SessionState.DISCARDING, SessionState.END_SENT) and type(item) is not End:
                 continue
-            if handle is None or self.state is SessionState.UNMAPPED:
-                raise AmqpConnectionError(
-                    Condition.ILLEGAL_STATE,
-                    f"{type(item).__name__.lower()} is not permitted on channel {self.channel} now",
-                )
+            if self.state is SessionState.UNMAPPED:
+                raise self._not_permitted(item)
             events: list[SessionEvent] = []
             session_fault: AmqpSessionError | None = None
             try:
-                handle(item, events)
+                self._handle(item, events)
             except AmqpSessionError as fault:
                 session_fault = fault
             yield from events
@@ -261,41 +220,72 @@ class Session:
                 if link.escalate is not None:
                     session_fault = session_fault or link.escalate(link_fault)
                 elif link.attached and not self.ended:
-                    yield LinkDetached(link, True, None, link_fault, self.detach(link, link_fault))
+                    unsent = self.links.detach(link, link_fault)
+                    yield LinkDetached(link, True, None, link_fault, unsent)
             if session_fault is not None and not self.ended:
                 self.end(session_fault)
                 yield SessionEnded(to_error(session_fault), session_fault)
 
+    def _handle(self, item: object, events: list[SessionEvent]) -> None:
+        match item:
+            case TransferRun():
+                self._on_run(item, events)
+            case DispositionRun():
+                self.settling.on_run(item, events)
+            case Flow():
+                self._on_flow(item, events)
+            case TransferFrame():
+                self._on_transfer(item, events)
+            case Disposition():
+                self.settling.on_disposition(item, events)
+            case Attach():
+                self.links.on_attach(item, events)
+            case Detach():
+                self.links.on_detach(item, events)
+            case End():
+                self._on_end(item, events)
+            case Begin():
+                text = f"Unexpected frame: begin on channel {self._remote_channel}, which is in use"
+                raise AmqpSessionError(Condition.ILLEGAL_STATE, text)
+            case _:
+                raise self._not_permitted(item)
+
+    def _not_permitted(self, item: object) -> AmqpConnectionError:
+        return AmqpConnectionError(
+            Condition.ILLEGAL_STATE,
+            f"{type(item).__name__.lower()} is not permitted on channel {self.channel} now",
+        )
+
     def _on_run(self, run: TransferRun, events: list[SessionEvent]) -> None:
         count = len(run.delivery_ids)
-        violation = self._in.count(count)
+        violation = self.inbound.count(count)
         if violation is not None:
             count = violation
             run = head_of_run(run, count)
         link = self._receiver(run.handle)
         if link is not None and count:
             try:
-                self._in.take_run(link, run, events)
+                self.inbound.take_run(link, run, events)
             except AmqpLinkError as fault:
                 self._link_fault = (link, fault)
         if violation is not None:
             raise self.incoming.violation()
 
     def _on_transfer(self, frame: TransferFrame, events: list[SessionEvent]) -> None:
-        violation = self._in.count(1)
+        violation = self.inbound.count(1)
         if violation is not None:
             raise self.incoming.violation()
         link = self._receiver(frame.performative.handle)
         if link is None:
             return
         try:
-            self._in.take_transfer(link, frame.performative, frame.payload, events)
+            self.inbound.take_transfer(link, frame.performative, frame.payload, events)
         except AmqpLinkError as fault:
             self._link_fault = (link, fault)
 
     def _receiver(self, handle: int) -> ReceiverLink | None:
         """The receiver link for a transfer; None when its frames are to be discarded."""
-        link = self._links.by_remote.get(handle)
+        link = self.links.by_remote.get(handle)
         if link is None:
             raise AmqpSessionError(Condition.UNATTACHED_HANDLE, f"Unknown link handle: {handle}")
         if link.state is LinkState.DETACH_SENT:
@@ -314,7 +304,7 @@ class Session:
             if flow.echo:
                 self.send_session_flow()
             return
-        link = self._links.by_remote.get(flow.handle)
+        link = self.links.by_remote.get(flow.handle)
         if link is None:
             raise AmqpSessionError(Condition.UNATTACHED_HANDLE, f"Unattached link handle: {flow.handle}")
         if link.state is LinkState.DETACH_SENT:
@@ -339,13 +329,7 @@ class Session:
         credit = link.credit
         if diff(delivery_count, credit.delivery_count) > 0:
             credit.follow(delivery_count)
-            self._in.note_grant(link)
-
-    def _on_begin(self, performative: Begin, events: list[SessionEvent]) -> None:
-        raise AmqpSessionError(
-            Condition.ILLEGAL_STATE,
-            f"Unexpected frame: begin on channel {self._remote_channel}, which is in use",
-        )
+            self.inbound.note_grant(link)
 
     def _on_end(self, performative: End, events: list[SessionEvent]) -> None:
         answered = self.state is SessionState.MAPPED
@@ -357,7 +341,7 @@ class Session:
 
     def send_session_flow(self) -> None:
         """Tell the peer the session's windows, no link."""
-        self._write(self._flow())
+        self._output.write(self._flow())
         self.incoming.flow_due = False
 
     def send_flow(
@@ -391,7 +375,7 @@ class Session:
             link.credit.granted = None
         flow.echo = echo
         flow.properties = properties
-        self._write(flow)
+        self._output.write(flow)
 
     def drained(self, link: SenderLink, *, available: int, properties: Any = None) -> None:
         """End a drain: forfeit what credit is left and tell the peer in one flow."""
@@ -416,12 +400,12 @@ class Session:
     def _flush(self) -> None:
         """Write what was collected: outcomes, then grants, then the session's own window."""
         if self.state not in (SessionState.MAPPED, SessionState.END_RECEIVED):
-            self._settling.forget()  # nothing may stand behind our end (2.5.5)
+            self.settling.forget()  # nothing may stand behind our end (2.5.5)
             return
-        self._settling.flush()
+        self.settling.flush()
         if self.state is SessionState.END_RECEIVED:
             return
-        for link in self._in.grants:
+        for link in self.inbound.grants:
             if link.credit.granted is None or not link.attached:
                 continue
             delivery_count, link_credit = link.credit.granted
@@ -430,8 +414,8 @@ class Session:
             flow.delivery_count = delivery_count
             flow.link_credit = link_credit
             link.credit.granted = None
-            self._write(flow)
-        self._in.grants.clear()
+            self._output.write(flow)
+        self.inbound.grants.clear()
         if self.incoming.flow_due:
             self.send_session_flow()
 
@@ -442,10 +426,10 @@ class Session:
 
         Call again until no event comes back.
         """
-        written, events, failed = self._out.pump(budget_bytes)
+        written, events, failed = self.outbound.pump(budget_bytes)
         if failed is not None:
             link, fault = failed
-            unsent = self.detach(link, fault)
+            unsent = self.links.detach(link, fault)
             events.append(LinkDetached(link, True, None, fault, unsent))
         return written, events
 

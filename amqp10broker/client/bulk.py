@@ -50,7 +50,7 @@ class BulkEnd(ReceiverEnd):
         self.payloads += payloads
         self.received += len(payloads)
         # Nothing waits for the program to be done with them: they count as finished on arrival.
-        self._engine.finish_received(self.link, len(payloads))
+        self._engine.inbound.finish(self.link, len(payloads))
 
 
 class BulkReceiver:

@@ -117,7 +117,7 @@ class LinkEnd:
         """Close the link; `detached` comes to hold. Unsettled deliveries go back to the queue."""
         self._detached_here = True
         if self._end.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT) and self.failure is None:
-            self._engine.detach(self._end)
+            self._engine.links.detach(self._end)
             self.attached = False
 
     def on_attached(self, attach: Attach) -> None:
@@ -131,7 +131,7 @@ class LinkEnd:
     def on_detached(self, event: LinkDetached) -> None:
         """The link has ended, by the broker or by a fault of its own."""
         if event.fault is None:
-            self._engine.detach(self._end, closed=event.closed)
+            self._engine.links.detach(self._end, closed=event.closed)
         if event.fault is not None:
             words = f": {event.fault}"
             condition, description = event.fault.condition, event.fault.description
@@ -209,7 +209,7 @@ class SenderEnd(LinkEnd):
         keys = range(self._next_key, self._next_key + len(payloads))
         self._next_key = keys.stop
         self.in_flight += len(keys)
-        self._engine.queue_deliveries(self.link, keys, [(b"", payload) for payload in payloads])
+        self._engine.outbound.queue_deliveries(self.link, keys, [(b"", payload) for payload in payloads])
         return keys
 
     def take_outcomes(self, keys: Sequence[int]) -> list[Outcome | None]:
@@ -233,10 +233,10 @@ class SenderEnd(LinkEnd):
             As `take_outcomes`.
         """
         outcomes = self.take_outcomes(keys)
-        back = self._engine.withdraw(self.link, 0)
+        back = self.link.withdraw(0)
         others = [(key, parts) for key, parts in back if key not in keys]
         if others:
-            self._engine.queue_deliveries(
+            self._engine.outbound.queue_deliveries(
                 self.link, [key for key, _ in others], [parts for _, parts in others]
             )
         taken = {key for key, _ in back if key in keys}
@@ -266,7 +266,7 @@ class SenderEnd(LinkEnd):
             # Settled without an outcome: nothing was promised, so nothing may be taken for accepted.
             state = RELEASED
         if not event.settled:
-            self._engine.settle_sent(event.delivery_ids, None)
+            self._engine.settling.settle_sent(event.delivery_ids, None)
         self.in_flight -= len(event.keys)
         if self._abandoned:
             keys = [key for key in event.keys if key not in self._abandoned]
@@ -314,7 +314,7 @@ class ReceiverEnd(LinkEnd):
         self._credit_limit = credit_limit
         self.link.credit.limit = credit_limit
         if credit_limit and self.attached:
-            self._engine.top_up(self.link)
+            self._engine.inbound.top_up(self.link)
 
     def take(self, count: int) -> list[Delivery]:
         """Up to `count` messages that have arrived, in order; makes room for as many."""
@@ -326,7 +326,7 @@ class ReceiverEnd(LinkEnd):
             popleft: Callable[[], Delivery] = ready.popleft
             taken = [popleft() for _ in range(count)]
         if taken:
-            self._engine.finish_received(self.link, len(taken))
+            self._engine.inbound.finish(self.link, len(taken))
         return taken
 
     def grant(self, credit: int) -> None:
@@ -379,7 +379,7 @@ class ReceiverEnd(LinkEnd):
         check_outcome(outcome)
         ids = [delivery.delivery_id for delivery in deliveries if not delivery.settled]
         if ids:
-            self._engine.settle_received(ids, outcome)
+            self._engine.settling.settle_received(ids, outcome)
 
     def on_received(self, event: DeliveriesReceived) -> None:
         """Messages arrived."""

@@ -99,7 +99,7 @@ class ClientSession:
         """
         check_text("address", address)
         check_text("name", name)
-        link = self.engine.attach(
+        link = self.engine.links.attach(
             self._link_name(address, name),
             ROLE_SENDER,
             source=Source(),
@@ -152,7 +152,7 @@ class ClientSession:
             )
         else:
             source = Source(address=address, filter=fields("filters", filters))
-        link = self.engine.attach(
+        link = self.engine.links.attach(
             self._link_name(address, name),
             ROLE_RECEIVER,
             source=source,
@@ -216,7 +216,7 @@ class ClientSession:
                 _end(event.link).on_detached(event)
             case LinkAttaching():
                 # A broker has no business attaching links to a client.
-                self.engine.refuse_link(
+                self.engine.links.refuse(
                     event.link,
                     AmqpError(Condition.NOT_ALLOWED, "this client takes no links that the peer attaches"),
                 )

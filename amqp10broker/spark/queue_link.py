@@ -236,7 +236,7 @@ class _QueueEnd(ReceiverEnd):
         ids = event.delivery_ids
         if kept < len(ids):
             self._surplus += ids[kept:]
-            self._engine.finish_received(self.link, len(ids) - kept)
+            self._engine.inbound.finish(self.link, len(ids) - kept)
             event = DeliveriesReceived(
                 event.link,
                 ids[:kept],
@@ -269,7 +269,7 @@ class _QueueEnd(ReceiverEnd):
     def release_surplus(self) -> None:
         """Give back what there was no room for: to its place, and not as a failed delivery (3.4.4)."""
         if self._surplus:
-            self._engine.settle_received(self._surplus, RELEASED)
+            self._engine.settling.settle_received(self._surplus, RELEASED)
             self._surplus = []
 
 

@@ -93,13 +93,13 @@ class Ends:
 
     def attach(self, *, sender: bool, **options: Any) -> tuple[Any, Any]:
         """A link that the client wants; its ends."""
-        mine = self.client.attach(
+        mine = self.client.links.attach(
             "link", not sender, source=Source(address="s"), target=Target(address="t"), **options
         )
         (attaching,) = self.step()[1]
         assert isinstance(attaching, LinkAttaching)
         attach = attaching.attach
-        self.server.accept_link(
+        self.server.links.accept(
             attaching.link,
             source=attach.source,
             target=attach.target,
@@ -140,7 +140,7 @@ def test_deliveries_go_both_ways_between_two_ends_of_the_engine() -> None:
         if not sender:
             ends.client.grant(in_link, 5)
         ends.step()
-        source.queue_deliveries(out_link, [7, 8], [(b"", b"one"), (b"", b"two" * 300)])
+        source.outbound.queue_deliveries(out_link, [7, 8], [(b"", b"one"), (b"", b"two" * 300)])
         events = [event for side in ends.step() for event in side]
         payloads = [
             bytes(payload)
@@ -149,7 +149,7 @@ def test_deliveries_go_both_ways_between_two_ends_of_the_engine() -> None:
             for payload in event.payloads
         ]
         assert payloads == [b"one", b"two" * 300]
-        target.settle_received([0, 1], Accepted())
+        target.settling.settle_received([0, 1], Accepted())
         (update,) = [event for side in ends.step() for event in side if isinstance(event, DeliveriesUpdated)]
         assert (update.keys, update.settled, type(update.state)) == ([7, 8], True, Accepted)
 
@@ -158,11 +158,11 @@ def test_detach_is_answered_by_detach() -> None:
     """2.6.4 and 2.6.6: the peer answers with a detach of its own."""
     ends = Ends()
     mine, theirs = ends.attach(sender=True)
-    ends.client.detach(mine)
+    ends.client.links.detach(mine)
     assert mine.state is S.DETACH_SENT
     (event,) = [event for event in ends.step()[1] if isinstance(event, LinkDetached)]
     assert event.closed
-    ends.server.detach(theirs, closed=True)
+    ends.server.links.detach(theirs, closed=True)
     ends.step()
     assert (mine.state, theirs.state) == (S.DETACHED, S.DETACHED)
 
@@ -171,8 +171,8 @@ def test_detaches_that_cross_end_the_link() -> None:
     """Neither is answered again."""
     ends = Ends()
     mine, theirs = ends.attach(sender=True)
-    ends.client.detach(mine)
-    ends.server.detach(theirs)
+    ends.client.links.detach(mine)
+    ends.server.links.detach(theirs)
     assert ends.step() == ([], [])
     assert (mine.state, theirs.state) == (S.DETACHED, S.DETACHED)
 
@@ -180,10 +180,10 @@ def test_detaches_that_cross_end_the_link() -> None:
 def test_a_refused_attach_of_the_client_end_is_reported() -> None:
     """2.6.3: the initiator learns of the refusal by attach with a null terminus and detach."""
     ends = Ends()
-    ends.client.attach("link", False, source=Source(), target=Target(address="nowhere"))
+    ends.client.links.attach("link", False, source=Source(), target=Target(address="nowhere"))
     (attaching,) = ends.step()[1]
     assert isinstance(attaching, LinkAttaching)
-    ends.server.refuse_link(attaching.link, AmqpLinkError("amqp:not-found", "no such thing"))
+    ends.server.links.refuse(attaching.link, AmqpLinkError("amqp:not-found", "no such thing"))
     events = ends.step()[0]
     detached = [event for event in events if isinstance(event, LinkDetached)]
     assert detached[0].error is not None
@@ -379,14 +379,14 @@ def test_unsettled_deliveries_are_known_until_they_are_settled() -> None:
     ends = Ends()
     mine, _ = ends.attach(sender=True)
     ends.step()
-    ends.client.queue_deliveries(mine, [1], [(b"", b"x")])
+    ends.client.outbound.queue_deliveries(mine, [1], [(b"", b"x")])
     ends.step()
-    assert list(ends.client.unsettled_out) == [0]
-    assert list(ends.server.unsettled_in) == [0]
-    ends.server.settle_received([0], Accepted())
+    assert list(ends.client.outbound.unsettled) == [0]
+    assert list(ends.server.inbound.unsettled) == [0]
+    ends.server.settling.settle_received([0], Accepted())
     ends.step()
-    assert not ends.client.unsettled_out
-    assert not ends.server.unsettled_in
+    assert not ends.client.outbound.unsettled
+    assert not ends.server.inbound.unsettled
 
 
 def test_a_settled_link_keeps_no_unsettled_deliveries() -> None:
@@ -394,11 +394,11 @@ def test_a_settled_link_keeps_no_unsettled_deliveries() -> None:
     ends = Ends()
     mine, _ = ends.attach(sender=True, snd_settle_mode=1)
     ends.step()
-    ends.client.queue_deliveries(mine, [1], [(b"", b"x")])
+    ends.client.outbound.queue_deliveries(mine, [1], [(b"", b"x")])
     (event,) = [event for event in ends.step()[1] if isinstance(event, DeliveriesReceived)]
     assert event.settled
-    assert not ends.client.unsettled_out
-    assert not ends.server.unsettled_in
+    assert not ends.client.outbound.unsettled
+    assert not ends.server.inbound.unsettled
 
 
 def test_second_mode_settles_in_three_steps() -> None:
@@ -406,25 +406,25 @@ def test_second_mode_settles_in_three_steps() -> None:
     ends = Ends()
     mine, _ = ends.attach(sender=True, rcv_settle_mode=1)
     ends.step()
-    ends.client.queue_deliveries(mine, [1], [(b"", b"x")])
+    ends.client.outbound.queue_deliveries(mine, [1], [(b"", b"x")])
     ends.step()
-    ends.server.settle_received([0], Accepted(), settled=False)
+    ends.server.settling.settle_received([0], Accepted(), settled=False)
     (update,) = ends.step()[0]
     assert isinstance(update, DeliveriesUpdated)
     assert not update.settled
-    assert list(ends.server.unsettled_in) == [0]
-    ends.client.settle_sent([0], Accepted())
+    assert list(ends.server.inbound.unsettled) == [0]
+    ends.client.settling.settle_sent([0], Accepted())
     (settled,) = ends.step()[1]
     assert isinstance(settled, DeliveriesSettled)
-    assert not ends.server.unsettled_in
-    assert not ends.client.unsettled_out
+    assert not ends.server.inbound.unsettled
+    assert not ends.client.outbound.unsettled
 
 
 def test_nothing_is_sent_without_credit() -> None:
     """ "If the link-credit is less than or equal to zero, ... a sender MUST NOT send more messages"."""
     ends = Ends()
     mine, theirs = ends.attach(sender=False)
-    ends.server.queue_deliveries(theirs, [1, 2, 3], [(b"", b"x")] * 3)
+    ends.server.outbound.queue_deliveries(theirs, [1, 2, 3], [(b"", b"x")] * 3)
     spent, events = ends.server.pump(1 << 20)
     assert (spent, events) == (0, [])
     ends.client.grant(mine, 2)
@@ -439,7 +439,7 @@ def test_nothing_is_sent_without_window() -> None:
     mine, theirs = ends.attach(sender=False)
     ends.client.grant(mine, 5)
     ends.step()
-    ends.server.queue_deliveries(theirs, [1, 2, 3], [(b"", b"x")] * 3)
+    ends.server.outbound.queue_deliveries(theirs, [1, 2, 3], [(b"", b"x")] * 3)
     ends.server.pump(1 << 20)
     frames = read_all(b"".join(bytes(piece) for piece in ends.server.take_output()))
     assert len(frames) == 2
@@ -454,7 +454,7 @@ def test_pieces_fit_the_peers_frames() -> None:
     mine, theirs = ends.attach(sender=False)
     ends.client.grant(mine, 1)
     ends.step()
-    ends.server.queue_deliveries(theirs, [9], [(b"head", b"x" * 3000)])
+    ends.server.outbound.queue_deliveries(theirs, [9], [(b"head", b"x" * 3000)])
     ends.server.pump(1 << 20)
     data = b"".join(bytes(piece) for piece in ends.server.take_output())
     sizes, pos = [], 0

@@ -92,7 +92,7 @@ class Session:
                 count = self._consumer(int(argument)).link.credit.delivery_count
                 self.scene.do(f"C> FLOW h={argument} dc={count} cr=0")
             case "settle":
-                unsettled = sorted(self.service.session.unsettled_out)
+                unsettled = sorted(self.service.session.outbound.unsettled)
                 for number in unsettled if argument else unsettled[:1]:
                     self.scene.do(f"C> DISPOSITION role=receiver first={number} settled=true state=accepted")
             case "withhold":

@@ -126,7 +126,7 @@ class PairMachine(RuleBasedStateMachine):
 
     def attach_sender(self, queue: str) -> None:
         self.names += 1
-        link = self.pair.client.attach(
+        link = self.pair.client.links.attach(
             f"out-{self.names}", ROLE_SENDER, source=Source(address="client"), target=Target(address=queue)
         )
         assert isinstance(link, SenderLink)
@@ -148,7 +148,7 @@ class PairMachine(RuleBasedStateMachine):
         self.numbers += count
         for number in keys:
             self.queue_of[number] = queue
-        self.pair.client.queue_deliveries(
+        self.pair.client.outbound.queue_deliveries(
             link, keys, [(b"", message((b"%06d" % number).ljust(6 + size, b"."))) for number in keys]
         )
         self.pair.write_up()
@@ -158,7 +158,7 @@ class PairMachine(RuleBasedStateMachine):
         self._move(moves)
         if rarely or queue not in self.senders:
             return
-        self.pair.client.detach(self.senders.pop(queue))
+        self.pair.client.links.detach(self.senders.pop(queue))
         self.pair.write_up()
         self.attach_sender(queue)
 
@@ -168,7 +168,7 @@ class PairMachine(RuleBasedStateMachine):
         if len(self.receivers) >= 4:
             return
         self.names += 1
-        link = self.pair.client.attach(
+        link = self.pair.client.links.attach(
             f"in-{self.names}",
             ROLE_RECEIVER,
             source=Source(address=queue),
@@ -240,7 +240,7 @@ class PairMachine(RuleBasedStateMachine):
                 self.finished.add(number)
             else:
                 self.only_consumer[receiver.queue] = None
-        self.pair.client.settle_received(ids, OUTCOMES[outcome], settled=settled)
+        self.pair.client.settling.settle_received(ids, OUTCOMES[outcome], settled=settled)
         self.pair.write_up()
 
     @precondition(lambda self: self.receivers)
@@ -259,7 +259,7 @@ class PairMachine(RuleBasedStateMachine):
         self.held = {
             each: (owner, number) for each, (owner, number) in self.held.items() if owner is not receiver
         }
-        self.pair.client.detach(receiver.link)
+        self.pair.client.links.detach(receiver.link)
         self.pair.write_up()
 
     # --- the wire, the broker, the queues ---------------------------------------------------------
@@ -375,7 +375,7 @@ class PairMachine(RuleBasedStateMachine):
         self._answers_are_complete()
         for link in self.senders.values():
             assert not link.pending_deliveries(), "a publisher is left without credit"
-        assert not pair.client.unsettled_out, "a published message has no outcome"
+        assert not pair.client.outbound.unsettled, "a published message has no outcome"
         for receiver in list(self.receivers):
             self._detach(receiver)
         self._rest()
@@ -422,7 +422,7 @@ class PairMachine(RuleBasedStateMachine):
         self.receivers.clear()
         self.before = set(self.finished)
         self.names += 1
-        link = self.pair.client.attach(
+        link = self.pair.client.links.attach(
             f"in-{self.names}",
             ROLE_RECEIVER,
             source=Source(address=queue),

@@ -206,7 +206,7 @@ class Pair:
                 match event:
                     case DeliveriesReceived():
                         self.received.append(event)
-                        self.client.finish_received(event.link, len(event.delivery_ids))
+                        self.client.inbound.finish(event.link, len(event.delivery_ids))
                     case DeliveriesUpdated():
                         self.updated.append(event)
                     case LinkDetached():

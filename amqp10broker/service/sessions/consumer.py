@@ -258,7 +258,7 @@ class Consumer:
 
     def _settle(self, ids: Sequence[int], state: Outcome | None) -> None:
         if ids:
-            self._session.settle_sent(ids, state)
+            self._session.settling.settle_sent(ids, state)
 
     def on_sent(self, deliveries: int) -> None:
         """Deliveries have been written; ask for the next batch when the queue's share is used up."""
@@ -282,7 +282,7 @@ class Consumer:
         if not self._unsent:
             self.times.handed_over()
         self._unsent += len(keys)
-        self._session.queue_deliveries(self.link, keys, messages)
+        self._session.outbound.queue_deliveries(self.link, keys, messages)
         if self._unsent > self.link.credit.link_credit:
             # The client has lowered its credit while these were on their way.
             self._give_back()
@@ -300,7 +300,7 @@ class Consumer:
             case Settled():
                 ids, state = self._answers.popleft()
                 # The client may have settled them meanwhile; then nobody waits.
-                unsettled = self._session.unsettled_out
+                unsettled = self._session.outbound.unsettled
                 self._settle([number for number in ids if number in unsettled], state)
             case ActiveChanged():
                 if self._tells_active:
@@ -321,8 +321,8 @@ class Consumer:
             deliveries=len(expired),
             text="released",
         )
-        self._expired.update(self._session.tell_sent(self.link, expired, RELEASED))
-        never_sent = self._session.discard(self.link, expired)
+        self._expired.update(self._session.settling.tell_sent(self.link, expired, RELEASED))
+        never_sent = self.link.discard(expired)
         if never_sent:
             self._unsent -= never_sent
             self._returned += never_sent
@@ -331,7 +331,7 @@ class Consumer:
 
     def _in_turn(self, marker: CreditReply | ActiveChanged) -> None:
         if self.link.pending or self.link.partial is not None:
-            self._session.queue_marker(self.link, marker)
+            self._session.outbound.queue_marker(self.link, marker)
         else:
             self.act_on(marker)
 
@@ -437,7 +437,7 @@ class Consumer:
         (2.6.7). What is on its way from the queue is not taken any more either: taken after a later
         raise of the credit, it would overtake what goes back now.
         """
-        taken = self._session.withdraw(self.link, self.link.credit.link_credit)
+        taken = self.link.withdraw(self.link.credit.link_credit)
         self._unsent -= len(taken)
         self._returned += len(taken)
         self._spend(len(taken))

@@ -65,7 +65,7 @@ class ClientLinks:
         self._take_name(link)
         ref = ConsumerRef(self._context.reply_to, f"link '{link.name}'")
         address = plan.source.address
-        self._session.accept_link(
+        self._session.links.accept(
             link,
             source=plan.source,
             target=attach.target,
@@ -133,7 +133,7 @@ class ClientLinks:
             routes=self._routes,
             exclusive_queue=plan.dynamic,
         )
-        self._session.accept_link(
+        self._session.links.accept(
             link,
             source=attach.source,
             target=plan.target,
@@ -154,7 +154,7 @@ class ClientLinks:
             publisher.settings = self._context.flow_for(publisher.address)
             publisher.link.credit.limit = publisher.settings.max_link_credit
             if publisher.link.attached:
-                self._session.top_up(publisher.link)
+                self._session.inbound.top_up(publisher.link)
         for consumer in self.consumers.values():
             consumer.settings = self._context.flow_for(consumer.address)
         self._resize_window()
@@ -191,7 +191,7 @@ class ClientLinks:
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
         """End a link from our side."""
-        self.give_up(link, self._session.detach(link, fault))
+        self.give_up(link, self._session.links.detach(link, fault))
 
     def give_up(self, link: SenderLink | ReceiverLink, unsent: Sequence[tuple[int, Any]]) -> None:
         """A link has ended: what it held goes back.
@@ -209,7 +209,7 @@ class ClientLinks:
     def close(self) -> None:
         """The session is over: everything goes back. May be called twice."""
         for consumer in list(self.consumers.values()):
-            self._drop_consumer(consumer, self._session.drop(consumer.link), lost=True)
+            self._drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
         for publisher in list(self.publishers.values()):
             self._drop_publisher(publisher)
 
@@ -226,7 +226,7 @@ class ClientLinks:
         if isinstance(app, Publisher):
             app.release_unsettled()
         if app.link.state is LinkState.ATTACHED:
-            self._session.detach(
+            self._session.links.detach(
                 app.link,
                 AmqpLinkError(
                     Condition.RESOURCE_DELETED,
@@ -243,7 +243,7 @@ class ClientLinks:
         if consumer.link.state is LinkState.ATTACHED:
             vhost = self._context.vhost.name
             text = f"queue '{effect.queue}' in vhost '{vhost}' in exclusive use"
-            self._session.detach(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
+            self._session.links.detach(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
 
     def _drop_consumer(
         self, consumer: Consumer, unsent: Sequence[tuple[int, Any]], *, lost: bool = False

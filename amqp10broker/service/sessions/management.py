@@ -210,7 +210,7 @@ class ManagementLinks:
                 f"for management link pair '{link.name}': a pair is one sender and one receiver of the same "
                 f"name, whose other terminus is the same, here {pair.terminus!r}",
             )
-        self._session.accept_link(
+        self._session.links.accept(
             link,
             source=Source(address=ADDRESS, **KEPT) if attach.role else attach.source,
             target=attach.target if attach.role else Target(address=ADDRESS, **KEPT),
@@ -334,13 +334,13 @@ class ManagementLinks:
             if reply.request_link is None:
                 if pair.handed or link.partial is not None:
                     pair.flows.append(reply)
-                    self._session.queue_marker(link, reply)
+                    self._session.outbound.queue_marker(link, reply)
                 else:
                     self.answer_flow(pair, reply)
             else:
                 assert reply.payload is not None
                 pair.handed.append(reply.request_link)
-                self._session.queue_deliveries(link, [pair.next_key], [(b"", reply.payload)])
+                self._session.outbound.queue_deliveries(link, [pair.next_key], [(b"", reply.payload)])
                 pair.next_key += 1
         self._answer_stuck(pair)
 
@@ -356,7 +356,7 @@ class ManagementLinks:
 
     def _finish(self, link: ReceiverLink | None) -> None:
         if link is not None and link.attached:
-            self._session.finish_received(link, 1)
+            self._session.inbound.finish(link, 1)
 
 
 def is_management(attach: Attach) -> bool:

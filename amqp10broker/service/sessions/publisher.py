@@ -404,8 +404,8 @@ class Publisher:
 
     def release_unsettled(self) -> None:
         """The queue is gone: what it had not confirmed by then, it never will."""
-        unsettled = self._session.unsettled_in
-        self._session.settle_received(
+        unsettled = self._session.inbound.unsettled
+        self._session.settling.settle_received(
             [delivery_id for delivery_id, link in unsettled.items() if link is self.link], RELEASED
         )
 
@@ -417,8 +417,8 @@ class Publisher:
             elif isinstance(outcome, Rejected):
                 self._counters.rejected += len(ids)
             second = self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
-            self._session.settle_received(ids, outcome, settled=not second)
-        self._session.finish_received(self.link, len(ids))
+            self._session.settling.settle_received(ids, outcome, settled=not second)
+        self._session.inbound.finish(self.link, len(ids))
         self.times.answered(self.link.credit, outcome)
 
     def leave(self) -> None:

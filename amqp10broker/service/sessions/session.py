@@ -376,7 +376,7 @@ class BrokerSession:
             else:
                 self.links.attach_publisher(event.link, event.attach)
         except AmqpLinkError as error:
-            self.session.refuse_link(event.link, error)
+            self.session.links.refuse(event.link, error)
         except AmqpSessionError as error:
             self.close()
             self.session.end(error)
@@ -384,12 +384,12 @@ class BrokerSession:
     def _on_detached(self, event: LinkDetached) -> None:
         unsent: Sequence[tuple[int, Any]] = event.unsent
         if event.fault is None:
-            unsent = self.session.detach(event.link, closed=event.closed)
+            unsent = self.session.links.detach(event.link, closed=event.closed)
         self._give_up(event.link, unsent)
 
     def _detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
         """End a link from our side."""
-        self._give_up(link, self.session.detach(link, fault))
+        self._give_up(link, self.session.links.detach(link, fault))
 
     def _give_up(self, link: SenderLink | ReceiverLink, unsent: Sequence[tuple[int, Any]]) -> None:
         """A link has ended: what it held goes back."""

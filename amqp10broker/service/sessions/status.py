@@ -31,8 +31,8 @@ def session_status(broker_session: BrokerSession, around: Surroundings) -> dict[
         "remote_incoming_window": session.outgoing.remote_incoming_window,
         "next_incoming_id": session.incoming.next_incoming_id,
         "next_outgoing_id": session.outgoing.next_outgoing_id,
-        "unsettled_in": len(session.unsettled_in),
-        "unsettled_out": len(session.unsettled_out),
+        "unsettled_in": len(session.inbound.unsettled),
+        "unsettled_out": len(session.outbound.unsettled),
         "pending_out": sum(consumer.unsent for consumer in consumers),
         "last_error": shown(broker_session.last_error),
         "counters": broker_session.counted().document(),
@@ -45,7 +45,7 @@ def _consumer_status(
 ) -> dict[str, Any]:
     link = consumer.link
     waiting = why_consumer_waits(broker_session, consumer, around)
-    unsettled = sum(1 for owner, _ in broker_session.session.unsettled_out.values() if owner is link)
+    unsettled = sum(1 for owner, _ in broker_session.session.outbound.unsettled.values() if owner is link)
     return {
         "name": link.name,
         "handle": link.remote_handle,

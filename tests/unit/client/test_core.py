@@ -612,7 +612,7 @@ def test_a_refused_link_tells_why_and_what_to_do() -> None:
 def detach_by_broker(pair: BackToBack, name: str) -> None:
     engine = pair.broker.sessions[0].session
     link = next(each for each in engine.links if name in each.name)
-    engine.detach(link, AmqpLinkError(Condition.RESOURCE_DELETED, "the queue was deleted"))
+    engine.links.detach(link, AmqpLinkError(Condition.RESOURCE_DELETED, "the queue was deleted"))
     pair.carry()
 
 
@@ -638,7 +638,7 @@ def test_what_was_not_taken_when_a_receiver_ends_is_the_queues() -> None:
     pair.carry()
     (taken,) = receiver.take(1)
     link = next(each for each in pair.broker.sessions[0].session.links if type(each) is SenderLink)
-    pair.broker.sessions[0].session.detach(link)
+    pair.broker.sessions[0].session.links.detach(link)
     pair.carry()
     assert not receiver.ready
     with pytest.raises(LinkDetachedError):
@@ -652,7 +652,7 @@ def test_what_was_sent_settled_can_be_taken_after_the_end() -> None:
     receiver = session.receiver("q", credit_limit=10, settled=True)
     pair.carry()
     link = next(each for each in pair.broker.sessions[0].session.links if type(each) is SenderLink)
-    pair.broker.sessions[0].session.detach(link)
+    pair.broker.sessions[0].session.links.detach(link)
     pair.carry()
     assert len(receiver.take(10)) == 3
 
