@@ -73,12 +73,10 @@ class Link:
         peer_available: `available` of the peer's last flow, None if it never said.
         peer_properties: `properties` of the peer's last flow that had any.
         address: of the node at our end; None for an anonymous terminus, and for a coordinator.
-        app: what the owner of the session keeps with the link.
     """
 
     __slots__ = (
         "address",
-        "app",
         "handle",
         "name",
         "peer_available",
@@ -103,7 +101,6 @@ class Link:
         self.peer_available: int | None = None
         self.peer_properties: Any = None
         self.address: Any = None
-        self.app: Any = None
 
     def move(self, step: LinkInput) -> None:
         """Follow the table; the caller has made sure that the step is in it."""

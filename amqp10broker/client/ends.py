@@ -41,6 +41,9 @@ class SessionOwner(Protocol):
     def failure(self) -> ClientError | None:
         """Why the session is over, None while it is not."""
 
+    def forget(self, link: SenderLink | ReceiverLink) -> None:
+        """The end of this link is told nothing more."""
+
 
 class Delivery:
     """A message that arrived. One per message, so a plain slotted class.
@@ -86,7 +89,6 @@ class LinkEnd:
         self._failure: ClientError | None = None
         self._detached_here = False
         self._end = link
-        link.app = self
 
     @property
     def failure(self) -> ClientError | None:
@@ -119,6 +121,7 @@ class LinkEnd:
         if self._end.state in (LinkState.ATTACHED, LinkState.ATTACH_SENT) and self.failure is None:
             self._engine.links.detach(self._end)
             self.attached = False
+        self._session.forget(self._end)
 
     def on_attached(self, attach: Attach) -> None:
         """The broker's attach arrived."""

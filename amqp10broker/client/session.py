@@ -56,6 +56,8 @@ class ClientSession:
         self._core = core
         self._failure: ClientError | None = None
         self._links_made = 0
+        self._senders: dict[SenderLink, SenderEnd] = {}
+        self._receivers: dict[ReceiverLink, ReceiverEnd] = {}
         engine.begin()
 
     @property
@@ -108,7 +110,8 @@ class ClientSession:
             properties=fields("properties", properties),
         )
         assert type(link) is SenderLink
-        return SenderEnd(self, link, address)
+        self._senders[link] = end = SenderEnd(self, link, address)
+        return end
 
     def receiver(
         self,
@@ -164,7 +167,18 @@ class ClientSession:
             properties=fields("properties", properties),
         )
         assert type(link) is ReceiverLink
-        return end_type(self, link, address, credit_limit)
+        self._receivers[link] = end = end_type(self, link, address, credit_limit)
+        return end
+
+    def forget(self, link: SenderLink | ReceiverLink) -> None:
+        """The end of this link is told nothing more: it was detached."""
+        if isinstance(link, SenderLink):
+            self._senders.pop(link, None)
+        else:
+            self._receivers.pop(link, None)
+
+    def _end_of(self, link: SenderLink | ReceiverLink) -> LinkEnd | None:
+        return self._senders.get(link) if isinstance(link, SenderLink) else self._receivers.get(link)
 
     def _link_name(self, address: str | None, name: str | None) -> str:
         if self.failure is not None:
@@ -203,17 +217,24 @@ class ClientSession:
     def _on_event(self, event: SessionEvent | PumpEvent) -> None:
         match event:
             case DeliveriesReceived():
-                _receiver(event.link).on_received(event)
+                if (receiver := self._receivers.get(event.link)) is not None:
+                    receiver.on_received(event)
             case DeliveriesUpdated():
-                _sender(event.link).on_updated(event)
+                if (sender := self._senders.get(event.link)) is not None:
+                    sender.on_updated(event)
             case DeliveriesSent():
-                _sender(event.link).on_sent(event.deliveries)
+                if (sender := self._senders.get(event.link)) is not None:
+                    sender.on_sent(event.deliveries)
             case LinkAttached():
-                _end(event.link).on_attached(event.attach)
+                if (end := self._end_of(event.link)) is not None:
+                    end.on_attached(event.attach)
             case LinkFlowed(link=ReceiverLink() as link):
-                _receiver(link).on_flowed(event.flow)
+                if (receiver := self._receivers.get(link)) is not None:
+                    receiver.on_flowed(event.flow)
             case LinkDetached():
-                _end(event.link).on_detached(event)
+                if (end := self._end_of(event.link)) is not None:
+                    end.on_detached(event)
+                    self.forget(event.link)
             case LinkAttaching():
                 # A broker has no business attaching links to a client.
                 self.engine.links.refuse(
@@ -229,24 +250,6 @@ class ClientSession:
                     self._failure = ended(SessionEndedError, what, event.error)
             case _:
                 pass  # flows and the peer's settling have been taken over by the engine
-
-
-def _end(link: SenderLink | ReceiverLink) -> LinkEnd:
-    end = link.app
-    assert isinstance(end, LinkEnd)
-    return end
-
-
-def _sender(link: SenderLink) -> SenderEnd:
-    end = link.app
-    assert isinstance(end, SenderEnd)
-    return end
-
-
-def _receiver(link: ReceiverLink) -> ReceiverEnd:
-    end = link.app
-    assert isinstance(end, ReceiverEnd)
-    return end
 
 
 def ended(kind: type[ClientError], what: str, error: Error | None) -> ClientError:

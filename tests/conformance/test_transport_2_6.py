@@ -21,7 +21,7 @@ from amqp10broker.amqp10.events import (
 )
 from amqp10broker.amqp10.frames import FrameReader
 from amqp10broker.amqp10.link import LINK_TRANSITIONS, LinkInput, LinkState, ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Accepted, Begin, Flow, Source, Target
+from amqp10broker.amqp10.performatives import Accepted, Begin, End, Flow, Source, Target
 from amqp10broker.amqp10.session import Session
 from tests.support.engine import read_all
 from tests.support.script import ScriptRunner
@@ -465,3 +465,18 @@ def test_pieces_fit_the_peers_frames() -> None:
     transfers = read_all(data)
     assert [transfer.more for transfer in transfers] == [True] * (len(transfers) - 1) + [False]
     assert len({(transfer.handle, transfer.delivery_id) for transfer in transfers}) == 1
+
+
+def test_nothing_is_sent_behind_the_end() -> None:
+    """2.5.5: what an end still had to send, or is handed after its end, stays with it."""
+    ends = Ends()
+    mine, theirs = ends.attach(sender=False)
+    ends.client.grant(mine, 5)
+    ends.step()
+    ends.server.outbound.queue_deliveries(theirs, [1], [(b"", b"x")])
+    ends.server.end()
+    ends.server.outbound.queue_deliveries(theirs, [2], [(b"", b"y")])
+    assert not ends.server.has_pending
+    assert ends.server.pump(1 << 20) == (0, [])
+    (frame,) = read_all(b"".join(bytes(piece) for piece in ends.server.take_output()))
+    assert isinstance(frame, End)

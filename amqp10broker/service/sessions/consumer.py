@@ -14,11 +14,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Sequence
-from typing import Final, assert_never
+from typing import Final, Protocol, assert_never
 
+from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.disposition import RELEASED, Outcome
 from amqp10broker.amqp10.events import DeliveriesUpdated
 from amqp10broker.amqp10.link import SenderLink
+from amqp10broker.amqp10.performatives import Flow
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
@@ -42,7 +44,7 @@ from amqp10broker.queues.effects import ActiveChanged, CreditReply, Settled, Tim
 from amqp10broker.service.context import ClientLog, Post
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
-from amqp10broker.service.sessions.outcomes import Decision
+from amqp10broker.service.sessions.outcomes import check_no_transaction, decide
 from amqp10broker.service.sessions.times import ConsumerTimes
 
 ANSWERS_OWED_MAX: Final = 256
@@ -55,6 +57,13 @@ ACTIVE: Final = Symbol("rabbitmq:active")
 UNSENT_REPLIES_MAX: Final = 65_536
 """Replies that a queue of direct reply-to may hand out ahead of the client's window, instead of
 `max_queue_credit`: it keeps nothing, so what the session does not take is lost."""
+
+
+class ConsumerLinks(Protocol):
+    """What a consumer asks of the links of its session."""
+
+    def drop_consumer(self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """Its link has ended: forget it, and let it `leave`."""
 
 
 class Consumer:
@@ -85,6 +94,7 @@ class Consumer:
         "_counters",
         "_epoch",
         "_expired",
+        "_links",
         "_log",
         "_owed",
         "_post",
@@ -123,6 +133,7 @@ class Consumer:
         address: str,
         settings: FlowSettings,
         post: Post,
+        links: ConsumerLinks,
         *,
         moment: Moment,
         default_verdict: Verdict,
@@ -133,6 +144,7 @@ class Consumer:
         is_quorum = queue.type == QueueType.QUORUM
         self._session = session
         self._post = post
+        self._links = links
         self._log = log
         # A stream keeps the encoding of AMQP 1.0, and no two of its deliveries have the same head.
         self._stream = queue.type == QueueType.STREAM
@@ -197,10 +209,17 @@ class Consumer:
 
     # --- from the client --------------------------------------------------------------------------
 
-    def on_flow(self, *, echo: bool) -> None:
-        """The client's flow was taken over by the engine: pass it on to the queue."""
+    def on_flow(self, flow: Flow) -> None:
+        """The client's flow was taken over by the engine: pass it on to the queue.
+
+        Raises:
+            AmqpLinkError: it names a transaction.
+        """
+        check_no_transaction(flow)
+        if flow.link_credit is None and not flow.echo:
+            return
         self.times.on_flow(self.link.credit)
-        if echo or self.link.credit.drain:
+        if flow.echo or self.link.credit.drain:
             self._owed = min(self._owed + 1, ANSWERS_OWED_MAX)
         if self._unsent > self.link.credit.link_credit:
             self._give_back()
@@ -209,12 +228,19 @@ class Consumer:
         else:
             self._request()
 
-    def on_updated(self, event: DeliveriesUpdated, decision: Decision) -> None:
+    def on_updated(self, event: DeliveriesUpdated) -> None:
         """The client decided on deliveries. Credit does not move.
 
         One that has not settled them yet waits to hear that we have: at once, or when a quorum queue has
         made the decision durable.
+
+        Raises:
+            AmqpLinkError: the client may not decide so.
+            AmqpSessionError: that is no decision.
         """
+        decision = decide(event.state, settled=event.settled, default=self.default_verdict)
+        if decision is None:
+            return
         keys, ids = event.keys, event.delivery_ids
         if self._expired:
             keys, ids = self._without_expired(event)
@@ -335,11 +361,13 @@ class Consumer:
         else:
             self.act_on(marker)
 
-    def act_on(self, marker: CreditReply | ActiveChanged) -> None:
+    def act_on(self, marker: object) -> None:
         """What the queue said behind deliveries: they have been written now."""
         if isinstance(marker, CreditReply):
             self._act_on_reply(marker)
-        elif marker.active is not self._active_told:
+            return
+        assert isinstance(marker, ActiveChanged)
+        if marker.active is not self._active_told:
             self._active_told = marker.active
             self._session.send_flow(self.link, available=self.available, properties={ACTIVE: marker.active})
 
@@ -457,6 +485,10 @@ class Consumer:
     def _spend(self, deliveries: int) -> None:
         self.queue_delivery_count = (self.queue_delivery_count + deliveries) & MASK
         self.queue_credit = max(0, self.queue_credit - deliveries)
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """The link has ended, and nothing else."""
+        self._links.drop_consumer(self, unsent)
 
     def leave(self, unsent: Sequence[tuple[int, Message]], *, lost: bool) -> None:
         """The link is gone: everything it held goes back or gets the default outcome.

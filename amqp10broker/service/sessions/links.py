@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
+from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
@@ -19,6 +19,7 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.publisher import Publisher
 
 
@@ -30,15 +31,17 @@ class ClientLinks:
         publishers: those by which it publishes, likewise.
     """
 
-    def __init__(self, session: Session, context: SessionContext, post: Post) -> None:
+    def __init__(self, session: Session, context: SessionContext, owners: LinkOwners, post: Post) -> None:
         """Begin without links.
 
         Args:
             session: the engine.
             context: the broker around the session.
+            owners: of all links of the session.
             post: puts a letter to a queue.
         """
         self._session = session
+        self._owners = owners
         self._context = context
         self._post = post
         self._routes = Routes(context.vhost, context.access)
@@ -85,6 +88,7 @@ class ClientLinks:
             address,
             self._context.flow_for(address),
             self._post,
+            self,
             moment=self._context.moment,
             default_verdict=plan.default_verdict,
             exclusive_queue=plan.dynamic,
@@ -92,7 +96,7 @@ class ClientLinks:
             # Which of its deliveries we still have we cannot know, and we have none: so none are sent.
             resuming=attach.incomplete_unsettled,
         )
-        link.app = consumer
+        self._owners.senders[link] = consumer
         self.consumers[ref] = consumer
         filters = plan.filters
         self._post(
@@ -129,6 +133,7 @@ class ClientLinks:
             address,
             settings,
             self._post,
+            self,
             context=self._context,
             routes=self._routes,
             exclusive_queue=plan.dynamic,
@@ -142,7 +147,7 @@ class ClientLinks:
             credit_limit=settings.max_link_credit,
             max_message_size=self._context.config.max_message_size_bytes,
         )
-        link.app = publisher
+        self._owners.receivers[link] = publisher
         self.publishers[ref] = publisher
         self._resize_window()
 
@@ -190,49 +195,34 @@ class ClientLinks:
     # --- they go ----------------------------------------------------------------------------------
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
-        """End a link from our side."""
-        self.give_up(link, self._session.links.detach(link, fault))
-
-    def give_up(self, link: SenderLink | ReceiverLink, unsent: Sequence[tuple[int, Any]]) -> None:
-        """A link has ended: what it held goes back.
-
-        Args:
-            link: also one that is not known any more.
-            unsent: keys and messages of deliveries that never left.
-        """
-        app = link.app
-        if isinstance(app, Consumer):
-            self._drop_consumer(app, unsent)
-        elif isinstance(app, Publisher):
-            self._drop_publisher(app)
+        """End a link from our side: what it held goes back."""
+        unsent = self._session.links.detach(link, fault)
+        owner = self._owners.take(link)
+        if owner is not None:
+            owner.on_detached(unsent)
 
     def close(self) -> None:
         """The session is over: everything goes back. May be called twice."""
         for consumer in list(self.consumers.values()):
-            self._drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
+            self.drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
         for publisher in list(self.publishers.values()):
-            self._drop_publisher(publisher)
+            self.drop_publisher(publisher)
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
         """The queue of a link is gone."""
         ref = effect.ref
-        app: Consumer | Publisher | None
-        app = (
+        end: Consumer | Publisher | None
+        end = (
             self.consumers.pop(ref, None) if isinstance(ref, ConsumerRef) else self.publishers.pop(ref, None)
         )
-        if app is None:
+        if end is None:
             return
-        self._let_go(app)
-        if isinstance(app, Publisher):
-            app.release_unsettled()
-        if app.link.state is LinkState.ATTACHED:
-            self._session.links.detach(
-                app.link,
-                AmqpLinkError(
-                    Condition.RESOURCE_DELETED,
-                    f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted",
-                ),
-            )
+        self._let_go(end)
+        if isinstance(end, Publisher):
+            end.release_unsettled()
+        if end.link.state is LinkState.ATTACHED:
+            text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
+            self._session.links.detach(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
 
     def on_refused(self, effect: SubscribeRefused) -> None:
         """An AMQP 0-9-1 consumer has the queue for itself."""
@@ -245,9 +235,16 @@ class ClientLinks:
             text = f"queue '{effect.queue}' in vhost '{vhost}' in exclusive use"
             self._session.links.detach(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
 
-    def _drop_consumer(
-        self, consumer: Consumer, unsent: Sequence[tuple[int, Any]], *, lost: bool = False
+    def drop_consumer(
+        self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
     ) -> None:
+        """A link by which the client consumes has ended.
+
+        Args:
+            consumer: also one that is not known any more.
+            unsent: keys and messages of deliveries that never left.
+            lost: with its session or connection.
+        """
         if self.consumers.pop(consumer.ref, None) is None:
             return
         self._let_go(consumer)
@@ -255,7 +252,8 @@ class ClientLinks:
         if consumer.exclusive_queue:
             self._delete_queue(consumer.queue.name, consumer.queue.handle)
 
-    def _drop_publisher(self, publisher: Publisher) -> None:
+    def drop_publisher(self, publisher: Publisher) -> None:
+        """A link by which the client publishes has ended; likewise."""
         if self.publishers.pop(publisher.ref, None) is None:
             return
         self._let_go(publisher)
@@ -265,7 +263,7 @@ class ClientLinks:
             self._delete_queue(publisher.queue.name, publisher.queue.handle)
 
     def _let_go(self, end: Consumer | Publisher) -> None:
-        end.link.app = None
+        self._owners.take(end.link)
         self._gone.add(end.counted())
         self._context.names.leave(end.link)
 

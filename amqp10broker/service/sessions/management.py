@@ -13,9 +13,10 @@ closes his window and goes on asking runs out of credit.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
+from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import (
     AmqpConnectionError,
     AmqpLinkError,
@@ -23,10 +24,11 @@ from amqp10broker.amqp10.errors import (
     Condition,
     DecodeError,
 )
-from amqp10broker.amqp10.events import DeliveriesReceived
+from amqp10broker.amqp10.events import DeliveriesReceived, DeliveriesUpdated
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import (
     Attach,
+    Flow,
     ReceiverSettleMode,
     SenderSettleMode,
     Source,
@@ -41,6 +43,8 @@ from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.service.context import Post
 from amqp10broker.service.sessions.attach import KEPT
+from amqp10broker.service.sessions.link_owner import LinkOwners
+from amqp10broker.service.sessions.outcomes import check_no_transaction
 
 REQUEST_CREDIT: Final = 8
 """Granted to the requesting half, again when half of it is left."""
@@ -109,7 +113,7 @@ class Pair:
 
 
 class RequestEnd:
-    """What stands in `link.app` of the half on which requests come."""
+    """The owner of the half on which requests come."""
 
     __slots__ = ("_node", "pair")
 
@@ -125,16 +129,29 @@ class RequestEnd:
             AmqpSessionError: the session must be ended with it; requests before are answered.
             AmqpLinkError: the link must be detached with it; requests before are answered.
         """
-        if not event.settled:
-            raise AmqpSessionError(
-                Condition.INVALID_FIELD, "a management request must be sent settled: set settled=true"
-            )
-        for payload in event.payloads:
-            self._node.on_request(self.pair, event.link, payload)
+        try:
+            if not event.settled:
+                raise AmqpSessionError(
+                    Condition.INVALID_FIELD, "a management request must be sent settled: set settled=true"
+                )
+            for payload in event.payloads:
+                self._node.on_request(self.pair, event.link, payload)
+        except AmqpSessionError:
+            # What was asked and answered before the fault is told before the end.
+            self._node.write(event.link.max_message_size)
+            raise
+
+    def on_flow(self, flow: Flow) -> None:
+        """Credit for requests is ours to give; the engine has answered an echo."""
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """No more requests come."""
+        self.pair.requests = None
+        self._node.forget_if_gone(self.pair)
 
 
 class ResponseEnd:
-    """What stands in `link.app` of the half on which responses go out."""
+    """The owner of the half on which responses go out."""
 
     __slots__ = ("_node", "pair")
 
@@ -142,41 +159,62 @@ class ResponseEnd:
         self._node = node
         self.pair = pair
 
-    def on_flow(self, *, echo: bool) -> None:
-        """The client's flow was taken over by the engine: answer echo and drain, behind responses."""
-        self._node.on_flow(self.pair, echo=echo)
+    def on_flow(self, flow: Flow) -> None:
+        """The client's flow: answer echo and drain, behind responses."""
+        check_no_transaction(flow)
+        if flow.link_credit is not None or flow.echo:
+            self._node.on_flow(self.pair, echo=flow.echo)
+
+    def on_updated(self, event: DeliveriesUpdated) -> None:
+        """Responses are sent settled: the engine knows none that a disposition could reach."""
+        raise AssertionError("a response was sent unsettled")
 
     def on_sent(self, deliveries: int) -> None:
         """Responses have been written."""
         self._node.on_sent(self.pair, deliveries)
 
-    def act_on(self, reply: Reply) -> None:
+    def act_on(self, marker: object) -> None:
         """The turn of an answer to a flow has come."""
-        self._node.answer_flow(self.pair, reply)
+        assert isinstance(marker, Reply)
+        self._node.answer_flow(self.pair, marker)
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """Nobody hears any more what is still owed."""
+        self._node.on_responses_detached(self.pair)
 
 
 class ManagementLinks:
-    """All management links of a session."""
+    """All management links of a session.
+
+    Attributes:
+        write: writes transfers of the session, up to so many bytes.
+    """
 
     def __init__(
         self,
         session: Session,
+        owners: LinkOwners,
         caller: Callable[[], Caller],
         reply_to: ReplyTo,
         post: Post,
         *,
         message_bytes_max: Callable[[], int],
+        write: Callable[[int], object],
     ) -> None:
         """Begin without links.
 
         Args:
             session: the engine.
+            owners: of all links of the session.
             caller: on whose behalf requests are done.
             reply_to: under which queues answer this session.
             post: puts a letter to a queue.
             message_bytes_max: gives the size of the largest request that is taken.
+            write: see the attribute.
         """
         self._session = session
+        self._owners = owners
+        self.write = write
         self._caller = caller
         self._reply_to = reply_to
         self._post = post
@@ -223,27 +261,27 @@ class ManagementLinks:
         self._pairs[link.name] = pair
         if isinstance(link, SenderLink):
             pair.responses = link
-            link.app = ResponseEnd(self, pair)
+            self._owners.senders[link] = ResponseEnd(self, pair)
         else:
             pair.requests = link
             link.whole_frames_only = True
             link.escalate = _to_session_fault
-            link.app = RequestEnd(self, pair)
+            self._owners.receivers[link] = RequestEnd(self, pair)
 
-    def on_detached(self, end: RequestEnd | ResponseEnd) -> None:
-        """One half is gone. Without the half for responses nobody hears what is still owed."""
-        pair = end.pair
-        if isinstance(end, RequestEnd):
-            pair.requests = None
-        else:
-            pair.responses = None
-            for reply in pair.waiting:
-                self._finish(reply.request_link)
-            for request_link in pair.handed:
-                self._finish(request_link)
-            pair.waiting.clear()
-            pair.handed.clear()
-            pair.flows.clear()
+    def on_responses_detached(self, pair: Pair) -> None:
+        """The half for responses is gone: requests that are not answered are finished with."""
+        pair.responses = None
+        for reply in pair.waiting:
+            self._finish(reply.request_link)
+        for request_link in pair.handed:
+            self._finish(request_link)
+        pair.waiting.clear()
+        pair.handed.clear()
+        pair.flows.clear()
+        self.forget_if_gone(pair)
+
+    def forget_if_gone(self, pair: Pair) -> None:
+        """One half of a pair has ended; perhaps it was the last."""
         if pair.requests is None and pair.responses is None:
             self._pairs.pop(pair.name, None)
 

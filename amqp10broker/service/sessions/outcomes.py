@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from amqp10broker.amqp10.encoder import encode
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.faults import unknown_transaction
-from amqp10broker.amqp10.performatives import Accepted, Modified, Rejected, Released, TransactionalState
+from amqp10broker.amqp10.performatives import Accepted, Flow, Modified, Rejected, Released, TransactionalState
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.queues.commands import Verdict
+
+_TXN_ID: Final = Symbol("txn-id")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +62,19 @@ def decide(state: Any, *, settled: bool, default: Verdict) -> Decision | None:
             Condition.INVALID_FIELD, f"Unrecognised state: {type(state).__name__.lower()} in DISPOSITION"
         )
     return Decision(verdict, annotations)
+
+
+def check_no_transaction(flow: Flow) -> None:
+    """Refuse a flow of a client that wants to acquire within a transaction.
+
+    A source that cannot do so "MUST" say so (part 4, section 4.4.3).
+
+    Raises:
+        AmqpLinkError: the flow names a transaction.
+    """
+    if flow.properties and flow.properties.get(_TXN_ID) is not None:
+        text = "flow names a transaction (txn-id): transactions are not supported"
+        raise AmqpLinkError(Condition.NOT_IMPLEMENTED, text)
 
 
 def default_verdict(outcome: Any) -> Verdict:

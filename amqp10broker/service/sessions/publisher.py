@@ -8,14 +8,15 @@ nothing. So a queue that cannot follow withholds credit from the links that feed
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Protocol
 
+from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.faults import to_error
 from amqp10broker.amqp10.link import ReceiverLink
-from amqp10broker.amqp10.performatives import ReceiverSettleMode, Rejected
+from amqp10broker.amqp10.performatives import Flow, ReceiverSettleMode, Rejected
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.last_error import LastError
@@ -44,6 +45,13 @@ READERS_MAX: Final = 1024
 """Different targets whose message heads an anonymous terminus remembers."""
 
 
+class PublisherLinks(Protocol):
+    """What a publisher asks of the links of its session."""
+
+    def drop_publisher(self, publisher: Publisher) -> None:
+        """Its link has ended: forget it, and let it `leave`."""
+
+
 class Publisher:
     """One publishing link.
 
@@ -65,6 +73,7 @@ class Publisher:
         "_counters",
         "_default_exchange",
         "_last_queues",
+        "_links",
         "_pending",
         "_permitted_at",
         "_post",
@@ -94,6 +103,7 @@ class Publisher:
         address: str | None,
         settings: FlowSettings,
         post: Post,
+        links: PublisherLinks,
         *,
         context: SessionContext,
         routes: Routes,
@@ -101,6 +111,7 @@ class Publisher:
     ) -> None:
         self._session = session
         self._post = post
+        self._links = links
         self._context = context
         self._routes = routes
         self._default_exchange = context.vhost.topology.lookup_exchange("")
@@ -420,6 +431,14 @@ class Publisher:
             self._session.settling.settle_received(ids, outcome, settled=not second)
         self._session.inbound.finish(self.link, len(ids))
         self.times.answered(self.link.credit, outcome)
+
+    def on_flow(self, flow: Flow) -> None:
+        """The client's flow may have moved the credit: it can give up what it was granted."""
+        self.times.note(self.link.credit)
+
+    def on_detached(self, unsent: Sequence[tuple[int, Parts]]) -> None:
+        """The link has ended."""
+        self._links.drop_publisher(self)
 
     def leave(self) -> None:
         """The link is gone."""

@@ -1,17 +1,18 @@
 """The broker's side of one AMQP 1.0 session. Pure: letters in, frames and letters out.
 
-Conducts the engine (`amqp10.session.Session`) and the links' two kinds of owner, `Publisher` and
-`Consumer`. A wake of the session's task is: hand in everything that waits (`receive`, `on_effects`,
-...), then `pump`, then take `output` and `mail`.
+Conducts the engine (`amqp10.session.Session`) and tells the owners of its links (`link_owner.py`) what
+happens on them: each `Publisher` and `Consumer`, and both ends of each pair of management links. A wake of
+the session's task is: hand in everything that waits (`receive`, `on_effects`, ...), then `pump`, then take
+`output` and `mail`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, Final, assert_never
+from typing import assert_never
 
-from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError, Condition
+from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError
 from amqp10broker.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
@@ -27,9 +28,8 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
-from amqp10broker.amqp10.performatives import Begin, Flow
+from amqp10broker.amqp10.performatives import Begin
 from amqp10broker.amqp10.session import Session
-from amqp10broker.amqp10.types import Symbol
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueHandle
@@ -56,17 +56,10 @@ from amqp10broker.service.context import SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.faults import log_fault, log_operation
+from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.links import ClientLinks
-from amqp10broker.service.sessions.management import (
-    ManagementLinks,
-    RequestEnd,
-    ResponseEnd,
-    is_management,
-)
-from amqp10broker.service.sessions.outcomes import decide
+from amqp10broker.service.sessions.management import ManagementLinks, is_management
 from amqp10broker.service.sessions.publisher import Publisher
-
-_TXN_ID: Final = Symbol("txn-id")
 
 
 class BrokerSession:
@@ -122,16 +115,19 @@ class BrokerSession:
         self._window_open = True
         self._note_window()
         self.mail: list[tuple[QueueHandle, Command]] = []
-        self.links = ClientLinks(self.session, context, self._post)
+        self._owners = LinkOwners()
+        self.links = ClientLinks(self.session, context, self._owners, self._post)
         # Links of a queue that this session deletes end behind the answer, if it can be written: RabbitMQ's
         # client for Python takes a detach in front of it for the request's failure.
         self._deleted: list[QueueDeleted] = []
         self._management = ManagementLinks(
             self.session,
+            self._owners,
             self._caller,
             context.reply_to,
             self._post,
             message_bytes_max=lambda: context.config.max_message_size_bytes,
+            write=self.pump,
         )
 
     # --- letters in -------------------------------------------------------------------------------
@@ -274,6 +270,7 @@ class BrokerSession:
         """The session is over, whatever the reason: give everything back. May be called twice."""
         self.links.close()
         self._management.close()
+        self._owners.clear()
 
     # --- engine events ----------------------------------------------------------------------------
 
@@ -284,7 +281,7 @@ class BrokerSession:
             case DeliveriesUpdated():
                 self._on_updated(event)
             case LinkFlowed():
-                self._on_flowed(event.link, event.flow)
+                self._on_flowed(event)
             case LinkAttaching():
                 self._on_attaching(event)
             case LinkDetached():
@@ -305,67 +302,44 @@ class BrokerSession:
     def _on_pump_event(self, event: PumpEvent) -> None:
         match event:
             case DeliveriesSent():
-                event.link.app.on_sent(event.deliveries)
+                self._owners.senders[event.link].on_sent(event.deliveries)
             case MarkerReached():
-                event.link.app.act_on(event.marker)
+                self._owners.senders[event.link].act_on(event.marker)
             case LinkDetached():
                 self._on_detached(event)
             case _:
                 assert_never(event)
 
-    def _on_flowed(self, link: SenderLink | ReceiverLink, flow: Flow) -> None:
-        app = link.app
-        if isinstance(app, Publisher):
-            app.times.note(app.link.credit)
-        if not isinstance(app, Consumer | ResponseEnd):
+    def _on_flowed(self, event: LinkFlowed) -> None:
+        owner = self._owners.find(event.link)
+        if owner is None:
             return
-        if flow.properties and flow.properties.get(_TXN_ID) is not None:
-            # A source that cannot acquire within a transaction "MUST" say so (part 4, section 4.4.3).
-            text = "flow names a transaction (txn-id): transactions are not supported"
-            self._detach(link, AmqpLinkError(Condition.NOT_IMPLEMENTED, text))
-        elif flow.link_credit is not None or flow.echo:
-            app.on_flow(echo=flow.echo)
+        try:
+            owner.on_flow(event.flow)
+        except AmqpLinkError as error:
+            self.links.detach(event.link, error)
 
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
-        if isinstance(event.link.app, RequestEnd):
-            self._on_requests(event.link.app, event)
-            return
-        publisher: Publisher | None = event.link.app
-        if publisher is None:
+        owner = self._owners.receivers.get(event.link)
+        if owner is None:
             return
         try:
-            publisher.on_deliveries(event)
+            owner.on_deliveries(event)
         except AmqpLinkError as error:
-            self._detach(event.link, error)
+            self.links.detach(event.link, error)
         except AmqpSessionError as error:
-            self.close()
-            self.session.end(error)
-
-    def _on_requests(self, end: RequestEnd, event: DeliveriesReceived) -> None:
-        try:
-            end.on_deliveries(event)
-        except AmqpLinkError as error:
-            self._detach(event.link, error)
-        except AmqpSessionError as error:
-            # What was asked and answered before the fault is told before the end.
-            self.pump(event.link.max_message_size)
-            self.close()
-            self.session.end(error)
+            self._fail(error)
 
     def _on_updated(self, event: DeliveriesUpdated) -> None:
-        consumer: Consumer | None = event.link.app
-        if consumer is None:
+        owner = self._owners.senders.get(event.link)
+        if owner is None:
             return
         try:
-            decision = decide(event.state, settled=event.settled, default=consumer.default_verdict)
-        except AmqpLinkError as fault:
-            self._detach(event.link, fault)
-        except AmqpSessionError as fault:
-            self.close()
-            self.session.end(fault)
-        else:
-            if decision is not None:
-                consumer.on_updated(event, decision)
+            owner.on_updated(event)
+        except AmqpLinkError as error:
+            self.links.detach(event.link, error)
+        except AmqpSessionError as error:
+            self._fail(error)
 
     def _on_attaching(self, event: LinkAttaching) -> None:
         try:
@@ -378,27 +352,20 @@ class BrokerSession:
         except AmqpLinkError as error:
             self.session.links.refuse(event.link, error)
         except AmqpSessionError as error:
-            self.close()
-            self.session.end(error)
+            self._fail(error)
 
     def _on_detached(self, event: LinkDetached) -> None:
-        unsent: Sequence[tuple[int, Any]] = event.unsent
+        unsent = event.unsent
         if event.fault is None:
             unsent = self.session.links.detach(event.link, closed=event.closed)
-        self._give_up(event.link, unsent)
+        owner = self._owners.take(event.link)
+        if owner is not None:
+            owner.on_detached(unsent)
 
-    def _detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
-        """End a link from our side."""
-        self._give_up(link, self.session.links.detach(link, fault))
-
-    def _give_up(self, link: SenderLink | ReceiverLink, unsent: Sequence[tuple[int, Any]]) -> None:
-        """A link has ended: what it held goes back."""
-        app = link.app
-        if isinstance(app, RequestEnd | ResponseEnd):
-            link.app = None
-            self._management.on_detached(app)
-        else:
-            self.links.give_up(link, unsent)
+    def _fail(self, error: AmqpSessionError) -> None:
+        """The client broke a rule of the session."""
+        self.close()
+        self.session.end(error)
 
     # --- helpers ----------------------------------------------------------------------------------
 

@@ -516,6 +516,13 @@ def test_responses_respect_the_sessions_window() -> None:
         assert peer.send(flow)[0] == f"response h=1 404 to r{number}"
 
 
+def test_no_response_stands_behind_the_end() -> None:
+    """2.5.5: who asks and ends the session in one read hears of the end, and nothing after it."""
+    peer = Peer().attach_pair()
+    assert peer.send(peer.request("PUT", "/queues/q", {}), End()) == ["END"]
+    assert peer.service.session.ended
+
+
 def test_a_drain_that_takes_back_the_credit_of_responses_is_answered_at_once() -> None:
     """They cannot go, and what waits behind them must not wait for ever."""
     peer = Peer(window=0).attach_pair(credit=5)
