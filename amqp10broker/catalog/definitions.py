@@ -29,6 +29,7 @@ from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermissi
 from amqp10broker.catalog.vhost import RESERVED_PREFIX, UnknownQueueType, VirtualHost
 from amqp10broker.errors import ConfigError, PreconditionFailed
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.routing.exchange import Binding, Destination
 
@@ -113,17 +114,18 @@ class _NoQueue:
     def ready(self) -> int:
         return 0
 
+    @property
+    def unsettled(self) -> int:
+        return 0
+
     def outlook(self) -> Outlook:
         return Outlook(0, 0, {})
 
     def progress(self) -> Progress:
         return UP_TO_DATE
 
-    def counts(self) -> dict[str, Any]:
-        return {}
-
-    def details(self) -> dict[str, Any]:
-        return {}
+    def figures(self) -> QueueFigures:
+        return QueueFigures()
 
 
 class _NoHost:

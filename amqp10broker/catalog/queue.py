@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
@@ -104,19 +105,18 @@ class QueueHandle(Protocol):
     def ready(self) -> int:
         """Messages waiting for a consumer; asked often, so it must cost nothing."""
 
+    @property
+    def unsettled(self) -> int:
+        """Messages handed out and not settled."""
+
     def outlook(self) -> Outlook:
         """What it can tell somebody who waits for it."""
 
     def progress(self) -> Progress:
         """What keeps it from getting on."""
 
-    def counts(self) -> dict[str, Any]:
-        """What `status` shows: messages_ready, messages_unsettled, consumers, publishers; and
-        dead_lettered, a number for each reason, of queues that can dead-letter."""
-
-    def details(self) -> dict[str, Any]:
-        """What `status` shows beside: counters (`queues.counters`), limits of length, and whether it is
-        full. Not for what is asked often."""
+    def figures(self) -> QueueFigures:
+        """How the queue stands. Not for what is asked often."""
 
 
 class QueueHost(Protocol):

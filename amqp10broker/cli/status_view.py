@@ -318,16 +318,13 @@ def _connection(connection: Document, width: int) -> list[str]:
     ]
     lines = _wrapped(facts, width, "", hanging="  ")
     lines += _last_error(connection, width, "  ")
-    sessions = connection.get("sessions", [])
-    if "channels" in connection:
-        for channel in connection["channels"]:
-            lines += _channel(channel, width)
-        if not connection["channels"]:
-            lines.append("  no channels")
-    elif not sessions:
-        lines.append("  no sessions")
+    sessions, channels = connection.get("sessions", ()), connection.get("channels", ())
     for session in sessions:
         lines += _session(session, width, str(connection.get("container_id") or ""))
+    for channel in channels:
+        lines += _channel(channel, width)
+    if not sessions and not channels:
+        lines.append("  no channels" if connection.get("protocol") == "AMQP 0-9-1" else "  no sessions")
     return lines
 
 

@@ -84,6 +84,10 @@ def from_plain(value: object) -> Any:
             return str(value)
 
 
+_OFFSETS: Final = ("first_offset", "next_offset")
+"""Of streams."""
+
+
 def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
     """What an operation says of a queue, with the types that clients expect."""
     return {
@@ -92,7 +96,11 @@ def queue_map(queue: Mapping[str, Any]) -> dict[str, Any]:
         "message_count": ULong(queue["message_count"]),
         "consumer_count": UInt(queue["consumer_count"]),
         "replicas": array_of(queue["replicas"]),
-        **{name: ULong(queue[name]) for name in ("first_offset", "next_offset") if name in queue},
+        **{
+            name: ULong(queue[name])
+            for name in ("first_offset", "next_offset")
+            if queue.get(name) is not None
+        },
     }
 
 

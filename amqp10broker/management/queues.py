@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from functools import partial
 from typing import Any
 
@@ -158,12 +159,14 @@ def list_queues(caller: Caller) -> list[dict[str, Any]]:
     result = []
     for queue in sorted(caller.vhost, key=lambda each: each.name):
         if caller.sees("queue", queue.name):
-            counts = queue.handle.counts()
-            described = describe(caller, queue, counts["messages_ready"], counts["consumers"])
-            described["messages_unsettled"] = counts["messages_unsettled"]
-            described["publishers"] = counts["publishers"]
-            described["dead_lettered"] = counts.get("dead_lettered", {})
-            described |= queue.handle.details()
+            figures = queue.handle.figures()
+            described = describe(caller, queue, figures.messages_ready, figures.consumers)
+            described["messages_unsettled"] = figures.messages_unsettled
+            described["publishers"] = figures.publishers
+            described["dead_lettered"] = figures.dead_lettered
+            described["full"] = figures.full
+            described["limits"] = None if figures.limits is None else asdict(figures.limits)
+            described["counters"] = figures.counters
             described["policy"] = queue.effective.policy
             described["operator_policy"] = queue.effective.operator_policy
             described["effective_policy_definition"] = dict(queue.effective.definition)
@@ -194,9 +197,12 @@ def _facts_of_stream(queue: DeclaredQueue) -> dict[str, Any]:
     """Which stream it is, and which offsets it has; nothing for any other queue."""
     if queue.type != STREAM:
         return {}
-    counts = queue.handle.counts()
-    offsets = {name: counts[name] for name in (FIRST_OFFSET, NEXT_OFFSET) if name in counts}
-    return {DECLARATION_ID: queue.declaration_id, **offsets}
+    figures = queue.handle.figures()
+    return {
+        DECLARATION_ID: queue.declaration_id,
+        FIRST_OFFSET: figures.first_offset,
+        NEXT_OFFSET: figures.next_offset,
+    }
 
 
 def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:

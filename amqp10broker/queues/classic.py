@@ -12,7 +12,7 @@ clock is set back.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, assert_never
+from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.queues.backlog import Page, content_bytes
@@ -39,7 +39,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.consumers import Consumer, Consumers
-from amqp10broker.queues.counters import QueueCounters, limits_document
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.disposal import Disposal
 from amqp10broker.queues.effects import (
     Answer,
@@ -56,6 +56,7 @@ from amqp10broker.queues.effects import (
     SubscribeRefused,
     Unconfirmed,
 )
+from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
 from amqp10broker.queues.holding import Holding
 from amqp10broker.queues.intake import Intake
 from amqp10broker.queues.limits import is_limited, is_over, rejects
@@ -162,9 +163,23 @@ class ClassicQueue:
         """Links whose fixed target this queue is."""
         return len(self._publishers)
 
-    def limits(self) -> dict[str, Any]:
-        """Limits of length, and whether they are reached."""
-        return limits_document(self.settings, self.waiting.count, self.waiting.size)
+    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
+        """How the queue stands.
+
+        Args:
+            dead_lettered: how many of its messages went on to an exchange, by reason.
+        """
+        limits = length_limits(self.settings)
+        return QueueFigures(
+            messages_ready=self.ready,
+            messages_unsettled=self.unsettled,
+            consumers=self.consumers,
+            publishers=self.publishers,
+            dead_lettered=dict(dead_lettered),
+            full=is_full(limits, self.waiting.count, self.waiting.size),
+            limits=limits,
+            counters=self.counters.document(),
+        )
 
     @property
     def unsafe_ticket(self) -> int | None:

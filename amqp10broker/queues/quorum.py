@@ -11,9 +11,9 @@ who consumes them in `quorum_service`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
-from typing import Any, Final, assert_never
+from typing import Final, assert_never
 
 from amqp10broker.queues.commands import (
     ANSWERED_WHEN_GONE,
@@ -36,7 +36,7 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
-from amqp10broker.queues.counters import QueueCounters, limits_document
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
@@ -48,6 +48,7 @@ from amqp10broker.queues.effects import (
     Settled,
     Unconfirmed,
 )
+from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.quorum_bodies import BodyStore, PagedBodies
@@ -144,11 +145,25 @@ class QuorumQueue:
         """What became of messages."""
         return self._messages.counters
 
-    def limits(self) -> dict[str, Any]:
-        """Limits of length, and whether they are reached: a queue that rejects does so down to 80 %."""
-        document = limits_document(self.settings, *self._messages.counted())
-        document["full"] = document["full"] or self._messages.full
-        return document
+    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
+        """How the queue stands. One that rejects, and was full, is so until it is down to 80 %.
+
+        Args:
+            dead_lettered: how many of its messages went on to an exchange, by reason.
+        """
+        messages, limits = self._messages, length_limits(self.settings)
+        return QueueFigures(
+            messages_ready=self.ready,
+            messages_unsettled=self.unsettled,
+            consumers=self.consumers,
+            publishers=self.publishers,
+            messages_delayed=self.delayed,
+            messages_dlx=self.dlx,
+            dead_lettered=dict(dead_lettered),
+            full=messages.full or is_full(limits, *messages.counted()),
+            limits=limits,
+            counters=self.counters.document(),
+        )
 
     @property
     def next_index(self) -> int:

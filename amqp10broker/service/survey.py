@@ -1,21 +1,29 @@
-"""What of the status document is shown: what waits, worst first, and the connections that were chosen.
+"""What of a broker is shown: what waits, worst first, and the connections that were chosen.
 
-Takes the parts of the document one after another and keeps what was asked for, so that looking at a broker
+Takes the views of connections one after another and keeps what was asked for, so that looking at a broker
 with a thousand connections costs a screen, not a thousand connections, on the way to who looks.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
+from operator import itemgetter
 from typing import Any, Final, Self
 
 from amqp10broker.errors import hint
+from amqp10broker.management.snapshot import (
+    ChannelView,
+    ConnectionView,
+    ConsumerView,
+    LinkView,
+    QueueView,
+    SummaryView,
+    WaitingView,
+)
 from amqp10broker.service.waits import Wait
-
-Document = Mapping[str, Any]
 
 IDLE: Final = frozenset(
     {
@@ -91,19 +99,17 @@ class Selection:
         """Whether a connection may have anything that is asked for."""
         return self.connection in (None, number) and self.user in (None, user)
 
-    def takes(self, part: Document, queues: Iterable[str | None]) -> bool:
+    def takes(self, part: _Part) -> bool:
         """Whether a link, consumer or channel is asked for."""
-        if self.queue is not None and not any(fnmatchcase(each or "", self.queue) for each in queues):
+        if self.queue is not None and not any(fnmatchcase(each or "", self.queue) for each in part.queues):
             return False
-        if self.link is not None and not fnmatchcase(
-            str(part.get("name") or part.get("tag") or ""), self.link
-        ):
+        if self.link is not None and not fnmatchcase(part.name or "", self.link):
             return False
-        code = part.get("waits")
-        if self.reason is not None and (code is None or not _is_reason(self.reason, code)):
+        wait = part.view.wait
+        if self.reason is not None and (wait.waits is None or not _is_reason(self.reason, wait.waits)):
             return False
         if self.longer_s is not None:
-            return code is not None and (part.get("waits_for_s") or 0.0) >= self.longer_s
+            return wait.waits is not None and (wait.waits_for_s or 0.0) >= self.longer_s
         return True
 
 
@@ -112,6 +118,20 @@ EVERYTHING: Final = Selection()
 
 def _is_reason(reason: str, code: str) -> bool:
     return code == reason or code.startswith(f"{reason}-") or fnmatchcase(code, reason)
+
+
+KINDS: Final = ("link", "consumer", "channel")
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A link, channel or consumer, and where it is."""
+
+    kind: str
+    channel: int
+    view: LinkView | ChannelView | ConsumerView
+    name: str | None
+    queues: tuple[str | None, ...]
 
 
 @dataclass(slots=True)
@@ -128,134 +148,139 @@ class Survey:
     _counts: Counter[str] = field(default_factory=Counter)
     _reasons: Counter[str] = field(default_factory=Counter)
     _kinds: Counter[str] = field(default_factory=Counter)
-    _waiting: list[dict[str, Any]] = field(default_factory=list)
-    _connections: list[tuple[tuple[bool, float], dict[str, Any]]] = field(default_factory=list)
+    _waiting: list[WaitingView] = field(default_factory=list)
+    _connections: list[tuple[tuple[bool, float], ConnectionView]] = field(default_factory=list)
     _queues: set[tuple[str, str]] = field(default_factory=set)
 
-    def add(self, connection: dict[str, Any]) -> None:
-        """Look at a connection's part of the status document."""
+    def add(self, connection: ConnectionView) -> None:
+        """Look at a connection."""
         selection = self.selection
-        found = list(_parts(connection))
-        taken = [each for each in found if selection.takes(each.part, each.queues)]
+        taken = [part for part in _parts(connection) if selection.takes(part)]
         if selection.of_parts:
             if not taken:
                 return
-            connection = _pruned(connection, {id(each.part) for each in taken})
+            connection = _pruned(connection, {id(part.view) for part in taken})
         worst = -1.0
-        for each in taken:
-            self._counts[each.kind] += 1
-            self._queues.update((connection.get("vhost") or "", queue) for queue in each.queues if queue)
-            code = each.part.get("waits")
-            if code is None:
+        for part in taken:
+            self._counts[part.kind] += 1
+            self._queues.update((connection.vhost, queue) for queue in part.queues if queue)
+            wait = part.view.wait
+            if wait.waits is None:
                 continue
-            self._reasons[code] += 1
-            if code not in IDLE:
-                self._kinds[each.kind] += 1
-                worst = max(worst, each.part.get("waits_for_s") or 0.0)
-            if code not in IDLE or selection.reason is not None:
-                self._waiting.append(_line(connection, each))
+            self._reasons[wait.waits] += 1
+            if wait.waits not in IDLE:
+                self._kinds[part.kind] += 1
+                worst = max(worst, wait.waits_for_s or 0.0)
+            if wait.waits not in IDLE or selection.reason is not None:
+                self._waiting.append(_line(connection, part))
         self._counts["connection"] += 1
         self._connections.append(((worst >= 0, worst), connection))
 
-    def document(self, queues: Iterable[dict[str, Any]]) -> dict[str, Any]:
-        """``summary``, ``waiting``, ``connections`` and ``queues`` of the status document.
+    def connections(self) -> tuple[ConnectionView, ...]:
+        """Those that were asked for, the worst first if there is a bound."""
+        found, limit = self._connections, self.selection.limit
+        if limit is not None:
+            found = sorted(found, key=itemgetter(0), reverse=True)[:limit]
+        return tuple(connection for _, connection in found)
+
+    def waiting(self) -> tuple[WaitingView, ...]:
+        """What waits, the longest first."""
+        found = sorted(self._waiting, key=lambda each: -(each.wait.waits_for_s or 0.0))
+        return tuple(found[: self.selection.limit])
+
+    def summary(self, queues: Collection[QueueView]) -> SummaryView:
+        """How many there are, and how many wait.
 
         Args:
-            queues: all of them.
+            queues: those that were asked for.
         """
+        links, consumers, channels = (self._counts[kind] for kind in KINDS)
+        links_waiting, consumers_waiting, channels_waiting = (self._kinds[kind] for kind in KINDS)
+        return SummaryView(
+            chosen=self._chosen,
+            connections=self._counts["connection"],
+            connections_in_all=self.total,
+            links=links,
+            consumers=consumers,
+            channels=channels,
+            waiting=sum(self._kinds.values()),
+            links_waiting=links_waiting,
+            consumers_waiting=consumers_waiting,
+            channels_waiting=channels_waiting,
+            reasons=dict(self._reasons.most_common()),
+            queues=len(queues),
+            queues_full=sum(1 for queue in queues if queue.figures.full),
+            idle_reasons=tuple(code for code in self._reasons if code in IDLE),
+        )
+
+    def queues(self, queues: Iterable[QueueView]) -> list[QueueView]:
+        """Of all queues, those that were asked for; the fullest first if there is a bound."""
         selection = self.selection
-        limit = selection.limit
-        self._waiting.sort(key=lambda each: -(each["waits_for_s"] or 0.0))
-        connections = self._connections
-        if limit is not None:
-            connections = sorted(connections, key=lambda each: each[0], reverse=True)[:limit]
-        chosen = selection.of_parts or selection.connection is not None or selection.user is not None
         if selection.queue is not None:
             pattern = selection.queue
-            queues = [queue for queue in queues if fnmatchcase(queue["name"], pattern)]
-        elif chosen:
-            queues = [queue for queue in queues if (queue["vhost"], queue["name"]) in self._queues]
-        shown = list(queues)
-        if limit is not None:
-            shown = sorted(shown, key=_fullness, reverse=True)
-        return {
-            "summary": {
-                "chosen": chosen,
-                "connections": self._counts["connection"],
-                "connections_in_all": self.total,
-                **{f"{kind}s": self._counts[kind] for kind in KINDS},
-                "waiting": sum(self._kinds.values()),
-                **{f"{kind}s_waiting": self._kinds[kind] for kind in KINDS},
-                "reasons": dict(self._reasons.most_common()),
-                "queues": len(shown),
-                "queues_full": sum(1 for queue in shown if queue.get("full")),
-                "idle_reasons": [code for code in self._reasons if code in IDLE],
-            },
-            "waiting": self._waiting[:limit],
-            "connections": [connection for _, connection in connections],
-            "queues": shown[:limit],
-        }
+            queues = [queue for queue in queues if fnmatchcase(queue.name, pattern)]
+        elif self._chosen:
+            queues = [queue for queue in queues if (queue.vhost, queue.name) in self._queues]
+        if selection.limit is not None:
+            return sorted(queues, key=_fullness, reverse=True)
+        return list(queues)
+
+    @property
+    def _chosen(self) -> bool:
+        selection = self.selection
+        return selection.of_parts or selection.connection is not None or selection.user is not None
 
 
-KINDS: Final = ("link", "consumer", "channel")
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    kind: str
-    channel: Any
-    part: dict[str, Any]
-    queues: tuple[str | None, ...]
-
-
-def _parts(connection: Document) -> Iterator[_Part]:
+def _parts(connection: ConnectionView) -> Iterator[_Part]:
     """Links, channels and their consumers."""
-    for session in connection.get("sessions", ()):
-        for link in session["links"]:
-            yield _Part("link", session["channel"], link, (link.get("queue"),))
-    for channel in connection.get("channels", ()):
-        consumers = channel["consumers"]
-        yield _Part("channel", channel["number"], channel, tuple(each.get("queue") for each in consumers))
-        for consumer in consumers:
-            yield _Part("consumer", channel["number"], consumer, (consumer.get("queue"),))
+    for session in connection.sessions:
+        for link in session.links:
+            yield _Part("link", session.channel, link, link.name, (link.queue,))
+    for channel in connection.channels:
+        queues = tuple(consumer.queue for consumer in channel.consumers)
+        yield _Part("channel", channel.number, channel, None, queues)
+        for consumer in channel.consumers:
+            yield _Part("consumer", channel.number, consumer, consumer.tag, (consumer.queue,))
 
 
-def _fullness(queue: Document) -> tuple[bool, int]:
-    ready, unsettled = queue.get("messages_ready") or 0, queue.get("messages_unsettled") or 0
-    return bool(queue.get("full")), ready + unsettled
+def _fullness(queue: QueueView) -> tuple[bool, int]:
+    figures = queue.figures
+    return figures.full, figures.messages_ready + figures.messages_unsettled
 
 
-def _line(connection: Document, each: _Part) -> dict[str, Any]:
+def _line(connection: ConnectionView, part: _Part) -> WaitingView:
     """One thing that waits, by itself."""
-    part = each.part
-    return {
-        "kind": each.kind,
-        "connection": connection["id"],
-        "user": connection["user"],
-        "vhost": connection.get("vhost"),
-        "peer": connection["peer"],
-        "channel": each.channel,
-        "name": part.get("name") or part.get("tag"),
-        "role": part.get("role"),
-        "queue": part.get("queue"),
-        "waits": part["waits"],
-        "waits_why": part.get("waits_why"),
-        "waits_for_s": part.get("waits_for_s"),
-    }
+    view = part.view
+    return WaitingView(
+        kind=part.kind,
+        connection=connection.id,
+        user=connection.user,
+        vhost=connection.vhost,
+        peer=connection.peer,
+        channel=part.channel,
+        name=part.name,
+        role=view.role if isinstance(view, LinkView) else None,
+        queue=None if isinstance(view, ChannelView) else view.queue,
+        wait=view.wait,
+    )
 
 
-def _pruned(connection: dict[str, Any], taken: set[int]) -> dict[str, Any]:
+def _pruned(connection: ConnectionView, taken: set[int]) -> ConnectionView:
     """A connection with those of its parts that were asked for, and what they are in."""
-    sessions = [
-        {**session, "links": [link for link in session["links"] if id(link) in taken]}
-        for session in connection.get("sessions", ())
-    ]
-    pruned = {**connection, "sessions": [session for session in sessions if session["links"]]}
-    if "channels" in connection:
-        channels = [
-            {**channel, "consumers": [each for each in channel["consumers"] if id(each) in taken]}
-            for channel in connection["channels"]
-            if id(channel) in taken or any(id(each) in taken for each in channel["consumers"])
-        ]
-        pruned["channels"] = channels
-    return pruned
+    sessions = (
+        replace(session, links=tuple(link for link in session.links if id(link) in taken))
+        for session in connection.sessions
+    )
+    channels = (
+        (channel, tuple(each for each in channel.consumers if id(each) in taken))
+        for channel in connection.channels
+    )
+    return replace(
+        connection,
+        sessions=tuple(session for session in sessions if session.links),
+        channels=tuple(
+            replace(channel, consumers=consumers)
+            for channel, consumers in channels
+            if id(channel) in taken or consumers
+        ),
+    )

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Final
+from typing import Final
+
+from amqp10broker.management.snapshot import WaitView
 
 STUCK_MS: Final = 1_000
 """Bytes that the socket has not taken for so long are a reason to wait for the whole connection; a delivery
@@ -194,13 +196,13 @@ class Waiting:
     why: str = ""
     for_ms: int | None = None
 
-    def document(self) -> dict[str, Any]:
-        """The three fields of the status document: ``waits``, ``waits_why``, ``waits_for_s``."""
-        return {
-            "waits": None if self.wait is None else self.wait.value,
-            "waits_why": self.why or None,
-            "waits_for_s": None if self.for_ms is None else max(0, self.for_ms) / 1000,
-        }
+    def view(self) -> WaitView:
+        """As doors show it."""
+        return WaitView(
+            None if self.wait is None else self.wait.value,
+            self.why or None,
+            None if self.for_ms is None else max(0, self.for_ms) / 1000,
+        )
 
 
 NO_WAIT = Waiting(None)

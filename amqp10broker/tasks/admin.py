@@ -31,6 +31,7 @@ import trio
 from amqp10broker import adminpath
 from amqp10broker.errors import AdminSocketError, BrokerError, RefusedError
 from amqp10broker.management.operations import OPERATIONS
+from amqp10broker.management.snapshot import document
 from amqp10broker.service.survey import Selection
 from amqp10broker.tasks.lifeline import READ_BYTES
 from amqp10broker.tasks.listener import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
@@ -230,7 +231,7 @@ def _status(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
     chosen = request.get("choose", {})
     if not isinstance(chosen, dict):
         raise ValueError("'choose' must be an object")
-    return broker.status(Selection.read(chosen))
+    return document(broker.view(Selection.read(chosen)))
 
 
 def _set(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
@@ -263,7 +264,11 @@ def _close_connection(broker: Broker, request: dict[str, Any]) -> dict[str, Any]
 
 
 def _record_status(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
-    return {"recording": broker.recordings.status(), "failed": broker.recordings.failed}
+    view, failed = broker.recordings.view(), broker.recordings.failed
+    return {
+        "recording": None if view is None else document(view),
+        "failed": None if failed is None else document(failed),
+    }
 
 
 async def _record_start(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
@@ -271,11 +276,11 @@ async def _record_start(broker: Broker, request: dict[str, Any]) -> dict[str, An
     if not isinstance(folder, str) or not folder or not isinstance(run_id, str | None):
         raise ValueError("'folder' must be a folder's name, and 'run' a name or null")
     every = request.get("every", broker.config.record_every)
-    return await broker.recordings.start(folder, every_ms=every, run_id=run_id)
+    return document(await broker.recordings.start(folder, every_ms=every, run_id=run_id))
 
 
 async def _record_stop(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
-    return await broker.recordings.stop()
+    return document(await broker.recordings.stop())
 
 
 LOCAL: Final[dict[str, Callable[[Broker, dict[str, Any]], dict[str, Any]]]] = {

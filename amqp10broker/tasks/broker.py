@@ -31,11 +31,11 @@ from amqp10broker import __version__
 from amqp10broker.alarms import Cause
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.last_error import shown
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.management.snapshot import BrokerView, ExchangeView, FlowView, NodeView, QueueView
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
 from amqp10broker.security.passwords import Passwords
@@ -392,62 +392,65 @@ class Broker:
         """
         return self.watch.set_limit(name, value, source=source)
 
-    def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
-        """Everything `amqp10broker status` shows, as one JSON-ready document.
+    def view(self, selection: Selection = EVERYTHING) -> BrokerView:
+        """Everything that doors show, as of now.
 
         Args:
             selection: what of connections and queues.
         """
-        flow = self.config.flow
         survey = Survey(selection, len(self.connections))
         for connection in self.connections.values():
             if selection.wants(connection.number, connection.user):
-                survey.add(connection.status())
-        return {
-            "broker": {
-                "container_id": self.container_id,
-                "version": __version__,
-                "pid": os.getpid(),
-                "uptime_s": round(trio.current_time() - self._started_at, 3),
-                "listeners": [peer_text(address) for address in self.addresses],
-                "tls_listeners": [peer_text(address) for address in self.tls_addresses],
-                "flow": {
-                    "max_link_credit": flow.max_link_credit,
-                    "max_incoming_window": flow.max_incoming_window,
-                    "max_queue_credit": flow.max_queue_credit,
-                },
-                "data_dir": None if self.data is None else self.data.folder.path,
-                "journal": None if self.keeping is None else self.keeping.status(),
-                "alarms": sorted(self.alarms),
-                "rss_bytes": rss_bytes(),
-                "resources": self.watch.status(),
-                "recording": self.recordings.status(),
-                "recording_failed": self.recordings.failed,
-                "traces": self.tracing.status(),
-            },
-            "exchanges": [
-                {
-                    "name": exchange.name,
-                    "vhost": vhost.name,
-                    "counters": {"published": exchange.published, "unroutable": exchange.unroutable},
-                }
+                survey.add(connection.view())
+        queues = survey.queues(map(_queue_view, self.catalog))
+        return BrokerView(
+            broker=self._node_view(),
+            exchanges=tuple(
+                ExchangeView(
+                    exchange.name,
+                    vhost.name,
+                    {"published": exchange.published, "unroutable": exchange.unroutable},
+                )
                 for vhost in self.catalog.vhosts.values()
                 for exchange in vhost.topology
                 if exchange.published
-            ],
-            **survey.document(self._queue_status(queue) for queue in self.catalog),
-        }
+            ),
+            summary=survey.summary(queues),
+            waiting=survey.waiting(),
+            connections=survey.connections(),
+            queues=tuple(queues[: selection.limit]),
+        )
 
-    def _queue_status(self, queue: DeclaredQueue) -> dict[str, Any]:
-        return {
-            "name": queue.name,
-            "vhost": queue.vhost,
-            "type": queue.type,
-            "durable": queue.durable,
-            **queue.handle.counts(),
-            **queue.handle.details(),
-            "last_error": shown(queue.last_error),
-        }
+    def _node_view(self) -> NodeView:
+        flow = self.config.flow
+        return NodeView(
+            container_id=self.container_id,
+            version=__version__,
+            pid=os.getpid(),
+            uptime_s=round(trio.current_time() - self._started_at, 3),
+            listeners=tuple(map(peer_text, self.addresses)),
+            tls_listeners=tuple(map(peer_text, self.tls_addresses)),
+            flow=FlowView(flow.max_link_credit, flow.max_incoming_window, flow.max_queue_credit),
+            data_dir=None if self.data is None else self.data.folder.path,
+            journal=None if self.keeping is None else self.keeping.view(),
+            alarms=tuple(sorted(self.alarms)),
+            rss_bytes=rss_bytes(),
+            resources=self.watch.view(),
+            recording=self.recordings.view(),
+            recording_failed=self.recordings.failed,
+            traces=self.tracing.views(),
+        )
+
+
+def _queue_view(queue: DeclaredQueue) -> QueueView:
+    return QueueView(
+        name=queue.name,
+        vhost=queue.vhost,
+        type=queue.type,
+        durable=queue.durable,
+        figures=queue.handle.figures(),
+        last_error=queue.last_error,
+    )
 
 
 async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:

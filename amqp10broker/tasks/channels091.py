@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
@@ -16,11 +16,12 @@ from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.events import ChannelItems
 from amqp10broker.amqp091.items import Item, PublishRun
 from amqp10broker.errors import RefusedError
+from amqp10broker.management.snapshot import ChannelView
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings
-from amqp10broker.service.channels.status import channel_status
+from amqp10broker.service.channels.status import channel_view
 from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
@@ -79,12 +80,12 @@ class Channels:
         channels = [channel.service.counters for channel in self.by_number.values()]
         return ClientCounters.sum_of([self._gone, *channels])
 
-    def status(self) -> list[dict[str, Any]]:
-        """What `amqp10broker status` shows of them."""
-        return [
-            channel_status(channel.service, self.around(channel))
+    def views(self) -> tuple[ChannelView, ...]:
+        """What doors show of them."""
+        return tuple(
+            channel_view(channel.service, self.around(channel))
             for _, channel in sorted(self.by_number.items())
-        ]
+        )
 
     def around(self, channel: RunningChannel) -> Surroundings:
         """What the connection does for one of its channels at present."""

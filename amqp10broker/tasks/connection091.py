@@ -34,8 +34,8 @@ from amqp10broker.amqp091.framing import HEARTBEAT
 from amqp10broker.amqp091.items import ContentOpened
 from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp10.heartbeat import IdleTimer
-from amqp10broker.catalog.last_error import shown
 from amqp10broker.errors import NotAllowed, NotFound
+from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
 from amqp10broker.tasks.channels091 import Channels
@@ -484,32 +484,31 @@ class Connection091:
             return "flow"
         return "running"
 
-    def status(self) -> dict[str, Any]:
-        """What `amqp10broker status` shows of this connection."""
+    def view(self) -> ConnectionView:
+        """What doors show of this connection."""
         engine = self.engine
         line = self.line
         properties = engine.client_properties
-        return {
-            "id": self.number,
-            "protocol": self.protocol,
-            "peer": self.peer,
-            "user": self.user,
-            "vhost": self.vhost,
-            "container_id": None,
-            "client": {
+        return ConnectionView(
+            id=self.number,
+            protocol=self.protocol,
+            peer=self.peer,
+            user=self.user,
+            vhost=self.vhost,
+            container_id=None,
+            client={
                 key: str(properties[key])
                 for key in ("connection_name", "product", "version")
                 if key in properties
             },
-            "state": self.state,
-            "channel_max": engine.channel_max,
-            "frame_max": engine.frame_max,
-            "idle_timeout_ms": 1000 * engine.heartbeat_s or None,
-            "bytes_in": line.bytes_received,
-            "bytes_out": line.writer.bytes_sent,
-            "writer_waiting_bytes": line.writer.waiting_bytes,
-            "last_error": shown(self.log.last_error),
-            "counters": self._channels.counted().document(),
-            "sessions": [],
-            "channels": self._channels.status(),
-        }
+            state=self.state,
+            channel_max=engine.channel_max,
+            frame_max=engine.frame_max,
+            idle_timeout_ms=1000 * engine.heartbeat_s or None,
+            bytes_in=line.bytes_received,
+            bytes_out=line.writer.bytes_sent,
+            writer_waiting_bytes=line.writer.waiting_bytes,
+            last_error=self.log.last_error,
+            counters=self._channels.counted().document(),
+            channels=self._channels.views(),
+        )

@@ -26,8 +26,8 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
 from amqp10broker.amqp10.transfer import payload_bytes
 from amqp10broker.amqp10.unfinished import Unfinished
-from amqp10broker.catalog.last_error import shown
 from amqp10broker.errors import NotAllowed, RefusedError
+from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.authorise import Access
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.context import SessionContext
@@ -41,7 +41,7 @@ from amqp10broker.service.sessions.open import (
     vhost_of,
 )
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.status import session_status
+from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline
@@ -546,29 +546,30 @@ class Connection10:
             unread=self._no_alarm is not None,
         )
 
-    def status(self) -> dict[str, Any]:
-        """What `amqp10broker status` shows of this connection."""
+    def view(self) -> ConnectionView:
+        """What doors show of this connection."""
         engine = self.engine
         opened = engine.remote_open
         line = self.line
-        return {
-            "id": self.number,
-            "protocol": self.protocol,
-            "peer": self.peer,
-            "user": self.user,
-            "vhost": self.vhost,
-            "container_id": opened.container_id if opened else None,
-            "state": "blocked" if self._no_alarm is not None else engine.state.name.lower(),
-            "channel_max": engine.channel_max,
-            "frame_max": engine.frame_size_max,
-            "idle_timeout_ms": opened.idle_time_out if opened else None,
-            "bytes_in": line.bytes_received,
-            "bytes_out": line.writer.bytes_sent,
-            "writer_waiting_bytes": line.writer.waiting_bytes,
-            "last_error": shown(self.log.last_error),
-            "counters": self.counted().document(),
-            "sessions": [
-                session_status(session.service, self.around(session))
+        return ConnectionView(
+            id=self.number,
+            protocol=self.protocol,
+            peer=self.peer,
+            user=self.user,
+            vhost=self.vhost,
+            container_id=opened.container_id if opened else None,
+            client=None,
+            state="blocked" if self._no_alarm is not None else engine.state.name.lower(),
+            channel_max=engine.channel_max,
+            frame_max=engine.frame_size_max,
+            idle_timeout_ms=opened.idle_time_out if opened else None,
+            bytes_in=line.bytes_received,
+            bytes_out=line.writer.bytes_sent,
+            writer_waiting_bytes=line.writer.waiting_bytes,
+            last_error=self.log.last_error,
+            counters=self.counted().document(),
+            sessions=tuple(
+                session_view(session.service, self.around(session))
                 for _, session in sorted(self._sessions.items())
-            ],
-        }
+            ),
+        )

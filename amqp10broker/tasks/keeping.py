@@ -13,11 +13,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 import trio
 
 from amqp10broker.errors import BrokerError, StorageError
+from amqp10broker.management.snapshot import JournalView
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
 from amqp10broker.queues.outlook import Progress
@@ -281,22 +282,22 @@ class Keeping:
             full_ms=clock.ms_at(committer.full_at) if waits and committer.full else None,
         )
 
-    def status(self) -> dict[str, Any]:
-        """What `status` shows."""
+    def view(self) -> JournalView:
+        """What doors show of it."""
         if not self.recovered.is_set():
-            return {"recovered": False}
+            return JournalView(recovered=False)
         journal, committer = self.journal, self.committer
-        return {
-            "recovered": True,
-            "files": journal.files,
-            "bytes": journal.size_bytes,
-            "live_bytes": journal.live_bytes,
-            "spool_bytes": self.spool.bytes_used,
-            "commits": committer.commits,
-            "last_sync_ms": round(committer.last_sync_ms, 3),
-            "sync_running": committer.began is not None,
-            "disk_full": committer.full,
-        }
+        return JournalView(
+            recovered=True,
+            files=journal.files,
+            bytes=journal.size_bytes,
+            live_bytes=journal.live_bytes,
+            spool_bytes=self.spool.bytes_used,
+            commits=committer.commits,
+            last_sync_ms=round(committer.last_sync_ms, 3),
+            sync_running=committer.began is not None,
+            disk_full=committer.full,
+        )
 
 
 @asynccontextmanager

@@ -281,8 +281,7 @@ class Looks:
                     observer = self._queues[queue] = QueueObserver(self._queue_number, self._emit, now_ns)
                     self._on_queue(self._queue_number, queue)
                 observer.turn = self.count
-                counts = queue.handle.counts()
-                depth, unsettled = counts["messages_ready"], counts["messages_unsettled"]
+                depth, unsettled = queue.handle.ready, queue.handle.unsettled
                 observer.observe(now_ns, ts_ns, depth=depth, unsettled=unsettled, whole=whole)
             yield
         if len(queues) < len(self._queues):

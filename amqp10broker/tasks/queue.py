@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import trio
 
@@ -14,6 +14,7 @@ from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Delete, Publish, ReplyTo
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Effect
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.clock import WallClock
@@ -161,20 +162,14 @@ class RunningQueue(LetterBox):
             return Progress(self.busy)
         return keeping.progress(self._clock, busy=self.busy, waits=self.queue.unsafe_ticket is not None)
 
-    def counts(self) -> dict[str, Any]:
-        """What `status` shows. Reading between two awaits of a single-threaded program is exact."""
-        queue = self.queue
-        return {
-            "messages_ready": queue.ready,
-            "messages_unsettled": queue.unsettled,
-            "consumers": queue.consumers,
-            "publishers": queue.publishers,
-            "dead_lettered": self.dead_lettered,
-        }
-
-    def details(self) -> dict[str, Any]:
+    @property
+    def unsettled(self) -> int:
         """See `QueueHandle`."""
-        return {**self.queue.limits(), "counters": self.queue.counters.document()}
+        return self.queue.unsettled
+
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`. Reading between two awaits of a single-threaded program is exact."""
+        return self.queue.figures(self.dead_lettered)
 
     async def run(self) -> None:
         """Work until the queue is deleted, or cancelled."""
@@ -332,18 +327,14 @@ class InlineQueue(LetterBox):
             assert isinstance(reply_to, SessionAddress)
             reply_to.mailbox.put(batch)
 
-    def counts(self) -> dict[str, Any]:
-        """What `status` shows."""
-        return {
-            "messages_ready": 0,
-            "messages_unsettled": 0,
-            "consumers": self.queue.consumers,
-            "publishers": 0,
-        }
+    @property
+    def unsettled(self) -> int:
+        """It keeps no message."""
+        return 0
 
-    def details(self) -> dict[str, Any]:
-        """It keeps no message, and counts none."""
-        return {"full": False, "limits": None, "counters": QueueCounters().document()}
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`. It keeps no message, and counts none."""
+        return QueueFigures(consumers=self.queue.consumers, counters=QueueCounters().document())
 
 
 def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, cast
 
 import trio
 
 from amqp10broker.queues.commands import Command, Configure, Delete, Publish, Purge, ReplyTo
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect, Unconfirmed
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick, joined
@@ -170,22 +171,14 @@ class RunningQuorum(LetterBox):
             return Progress(busy)
         return keeping.progress(self._clock, busy=busy, waits=bool(self._told))
 
-    def counts(self) -> dict[str, Any]:
-        """What `status` shows."""
-        queue = self.queue
-        return {
-            "messages_ready": queue.ready,
-            "messages_unsettled": queue.unsettled,
-            "messages_delayed": queue.delayed,
-            "messages_dlx": queue.dlx,
-            "consumers": queue.consumers,
-            "publishers": queue.publishers,
-            "dead_lettered": self.dead_lettered,
-        }
-
-    def details(self) -> dict[str, Any]:
+    @property
+    def unsettled(self) -> int:
         """See `QueueHandle`."""
-        return {**self.queue.limits(), "counters": self.queue.counters.document()}
+        return self.queue.unsettled
+
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`."""
+        return self.queue.figures(self.dead_lettered)
 
     # --- the task ---------------------------------------------------------------------------------
 

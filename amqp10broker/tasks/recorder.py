@@ -22,6 +22,7 @@ import trio
 from amqp10broker import __version__
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK
+from amqp10broker.management.snapshot import RecordingFailed, RecordingView
 from amqp10broker.recording.errors import RecordingError
 from amqp10broker.recording.link_names import LinkName
 from amqp10broker.recording.names import check_run_name, numbered
@@ -100,7 +101,7 @@ class Recorder:
         self.recording = recording
         self.run_id = self._name = first or new_run_id("broker")
         self.ended = trio.Event()
-        self.failed: dict[str, Any] | None = None
+        self.failed: RecordingFailed | None = None
         self._broker = broker
         self._ring = ring or Ring()
         self._number = 1  # behind the name
@@ -162,15 +163,15 @@ class Recorder:
         """The recording cannot go on; the broker does."""
         if self.failed is None:
             events = self._ring.offered - self._offered_before
-            self.failed = {
-                "folder": self.recording.folder,
-                "run_id": self.run_id,
-                "reason": reason,
-                "events": events,
-                "events_written": self._written,
-                "events_lost": max(0, events - self._written),
-            }
-            _log.error("recording ended: the broker goes on without", **self.failed)
+            self.failed = RecordingFailed(
+                folder=self.recording.folder,
+                run_id=self.run_id,
+                reason=reason,
+                events=events,
+                events_written=self._written,
+                events_lost=max(0, events - self._written),
+            )
+            _log.error("recording ended: the broker goes on without", **asdict(self.failed))
         self._stopping.set()
 
     def crash(self, error: Exception) -> None:
@@ -370,18 +371,18 @@ class Recorder:
 
     # --- status -----------------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
+    def view(self) -> RecordingView:
         """What `amqp10broker record status` shows."""
-        return {
-            "folder": self.recording.folder,
-            "run_id": self.run_id,
-            "every_ms": self.recording.every_ms,
-            "began_ns": self._row.began_ns,
-            "looks": self._looks.count,
-            "processor_percent": self._processor_percent(),
-            "cost_percent": self._cost_percent(),
+        return RecordingView(
+            folder=self.recording.folder,
+            run_id=self.run_id,
+            every_ms=self.recording.every_ms,
+            began_ns=self._row.began_ns,
+            looks=self._looks.count,
+            processor_percent=self._processor_percent(),
+            cost_percent=self._cost_percent(),
             **self._counts(),
-        }
+        )
 
     def _processor_percent(self) -> float:
         """What observing has taken of one processor since the recording began."""

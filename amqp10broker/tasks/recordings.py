@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import trio
 
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import BrokerError
+from amqp10broker.management.snapshot import RecordingFailed, RecordingView
 
 if TYPE_CHECKING:
     from amqp10broker.config import Config
@@ -38,7 +39,7 @@ class Recordings:
         self._nursery: trio.Nursery | None = None
         self._starting = False
         self.recorder: Recorder | None = None
-        self.failed: dict[str, Any] | None = None
+        self.failed: RecordingFailed | None = None
 
     @asynccontextmanager
     async def opened(self) -> AsyncIterator[None]:
@@ -63,7 +64,7 @@ class Recordings:
         if failure is not None:
             raise failure
 
-    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> dict[str, Any]:
+    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
         """Begin to record.
 
         Args:
@@ -93,9 +94,9 @@ class Recordings:
             self._nursery.start_soon(self._run, recorder)
         finally:
             self._starting = False
-        return recorder.status()
+        return recorder.view()
 
-    async def stop(self) -> dict[str, Any]:
+    async def stop(self) -> RecordingView:
         """End the recording; when this returns its files are complete.
 
         Returns:
@@ -106,17 +107,17 @@ class Recordings:
         """
         recorder = self.recorder
         if recorder is None:
-            before = "" if self.failed is None else f". The last recording failed: {self.failed['reason']}"
+            before = "" if self.failed is None else f". The last recording failed: {self.failed.reason}"
             raise BrokerError(
                 f"the broker does not record; 'amqp10broker record start DIR' begins to{before}"
             )
         recorder.stop()
         await recorder.ended.wait()
-        return recorder.status()
+        return recorder.view()
 
-    def status(self) -> dict[str, Any] | None:
+    def view(self) -> RecordingView | None:
         """What is shown of the recording; None if there is none."""
-        return None if self.recorder is None else self.recorder.status()
+        return None if self.recorder is None else self.recorder.view()
 
     def configured(self, config: Config) -> None:
         """The flow settings are about to be changed while running.

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 import trio
 
 from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
@@ -158,23 +159,25 @@ class RunningStream(LetterBox):
             ms_at(self._full_at) if self._full else None,
         )
 
-    def counts(self) -> dict[str, Any]:
-        """What `status` shows."""
-        queue, log = self.queue, self._store
-        return {
-            "messages_ready": queue.ready,
-            "messages_unsettled": queue.unsettled,
-            "consumers": queue.consumers,
-            "publishers": queue.publishers,
-            "first_offset": log.first_offset,
-            "next_offset": log.committed,
-            "segments": log.segments,
-            "size_bytes": log.size_bytes,
-        }
+    @property
+    def unsettled(self) -> int:
+        """See `QueueHandle`."""
+        return self.queue.unsettled
 
-    def details(self) -> dict[str, Any]:
+    def figures(self) -> QueueFigures:
         """See `QueueHandle`. A stream is never full: what is too old, or too much, goes."""
-        return {"full": False, "limits": None, "counters": self.queue.counters.document()}
+        queue, log = self.queue, self._store
+        return QueueFigures(
+            messages_ready=queue.ready,
+            messages_unsettled=queue.unsettled,
+            consumers=queue.consumers,
+            publishers=queue.publishers,
+            first_offset=log.first_offset,
+            next_offset=log.committed,
+            segments=log.segments,
+            size_bytes=log.size_bytes,
+            counters=queue.counters.document(),
+        )
 
     # --- the task ---------------------------------------------------------------------------------
 
@@ -208,13 +211,12 @@ class RunningStream(LetterBox):
             read += step
             await trio.lowlevel.checkpoint()
         if read:
-            counts = self.counts()
             _log.info(
                 "stream recovered",
                 queue=self.queue.name,
                 bytes=read,
-                first_offset=counts["first_offset"],
-                next_offset=counts["next_offset"],
+                first_offset=self._store.first_offset,
+                next_offset=self._store.committed,
             )
 
     async def _work(self) -> None:

@@ -10,10 +10,11 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.greeting import AMQP_091_HEADER, Protocol
+from amqp10broker.management.snapshot import TraceView
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.trace import FrameTracer, Shown, header_text
@@ -205,18 +206,12 @@ class Tracing:
             lines = [f"<- no protocol header: {data[: len(reply)].hex(' ')}", f"-> {header_text(reply)}"]
             trace.sink.write(number, peer, lines)
 
-    def status(self) -> list[dict[str, Any]]:
-        """What is traced, for the status document."""
-        return [
-            {
-                "what": trace.what,
-                "target": trace.target.text,
-                "into": trace.place,
-                "lines": trace.lines,
-                "ended": trace.sink.ended,
-            }
+    def views(self) -> tuple[TraceView, ...]:
+        """What is traced."""
+        return tuple(
+            TraceView(trace.what, trace.target.text, trace.place, trace.lines, trace.sink.ended)
             for trace in self._traces.values()
-        ]
+        )
 
     def _listen(self, connection: Connection, trace: Trace, *, begins: bool = False) -> None:
         if not trace.target.covers(connection):

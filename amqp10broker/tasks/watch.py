@@ -21,6 +21,7 @@ from amqp10broker.config import Config
 from amqp10broker.config.amounts import disk_limit, memory_watermark
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
+from amqp10broker.management.snapshot import DiskView, MemoryView, ResourcesView, ResourceView
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged
 from amqp10broker.tasks.meters import Meter
@@ -175,36 +176,29 @@ class Watch:
 
     # --- what is shown ----------------------------------------------------------------------------
 
-    def status(self) -> dict[str, Any]:
-        """The part of the status document on memory and disk, measured now."""
+    def view(self) -> ResourcesView:
+        """Memory and disk, measured now."""
         config = self._broker.config
-        return {
-            "memory": {
-                "used_bytes": self._meter.memory_used(),
-                "total_bytes": self._total_bytes,
-                **self._status_of(Resource.MEMORY, config.vm_memory_high_watermark),
-            },
-            "disk": {
-                "free_bytes": self._disk_free(),
-                "path": _disk_path(config),
-                **self._status_of(Resource.DISK, _disk_setting(config)),
-            },
-        }
+        memory = self._view_of(Resource.MEMORY, config.vm_memory_high_watermark)
+        disk = self._view_of(Resource.DISK, _disk_setting(config))
+        return ResourcesView(
+            MemoryView(self._meter.memory_used(), self._total_bytes, memory),
+            DiskView(self._disk_free(), _disk_path(config), disk),
+        )
 
-    def _status_of(self, resource: Resource, setting: str | None) -> dict[str, Any]:
+    def _view_of(self, resource: Resource, setting: str | None) -> ResourceView:
         limit = self._limits[resource]
         since_ms = self.alarms.since_ms(resource)
-        return {
-            "setting": setting,
-            "limit_bytes": limit,
-            "alarm_ends_at_bytes": None if limit is None else end_bytes(resource, limit),
-            "alarm": since_ms is not None,
-            "causes": [cause.value for cause in self.alarms.causes(resource)],
-            "since": None
-            if since_ms is None
-            else datetime.fromtimestamp(since_ms / 1000, UTC).isoformat(timespec="seconds"),
-            "on_for_s": None if since_ms is None else max(0, self._broker.clock.now_ms() - since_ms) / 1000,
-        }
+        since = None if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
+        return ResourceView(
+            setting=setting,
+            limit_bytes=limit,
+            alarm_ends_at_bytes=None if limit is None else end_bytes(resource, limit),
+            alarm=since_ms is not None,
+            causes=tuple(cause.value for cause in self.alarms.causes(resource)),
+            since=None if since is None else since.isoformat(timespec="seconds"),
+            on_for_s=None if since_ms is None else max(0, self._broker.clock.now_ms() - since_ms) / 1000,
+        )
 
     # --- measuring --------------------------------------------------------------------------------
 

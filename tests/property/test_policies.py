@@ -14,6 +14,7 @@ from amqp10broker.catalog.policies import APPLY_TO, Policy
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import Command, Configure
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE
 
@@ -39,13 +40,9 @@ class Queue:
             assert command.settings != self.settings, "told what it knew"
             self.settings = command.settings
 
-    def counts(self) -> dict[str, Any]:
+    def figures(self) -> QueueFigures:
         """Nothing is in it."""
-        return {}
-
-    def details(self) -> dict[str, Any]:
-        """Likewise."""
-        return {}
+        return QueueFigures()
 
 
 class Policies(RuleBasedStateMachine):

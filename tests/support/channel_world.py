@@ -31,6 +31,7 @@ from amqp10broker.config import Config
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import DELETE, Command, ReplyTo
 from amqp10broker.queues.effects import Effect
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.authorise import Access
@@ -102,18 +103,14 @@ class QueueBox:
         """Nothing keeps it."""
         return UP_TO_DATE
 
-    def counts(self) -> dict[str, Any]:
+    @property
+    def unsettled(self) -> int:
         """As the running queue's."""
-        return {
-            "messages_ready": self.queue.ready,
-            "messages_unsettled": self.queue.unsettled,
-            "consumers": self.queue.consumers,
-            "publishers": self.queue.publishers,
-        }
+        return self.queue.unsettled
 
-    def details(self) -> dict[str, Any]:
-        """Likewise."""
-        return {}
+    def figures(self) -> QueueFigures:
+        """As the running queue's."""
+        return self.queue.figures({})
 
     def run(self, letters: int) -> None:
         """Work on some letters, as one wake of the queue's task."""
@@ -149,13 +146,14 @@ class VolatileBox:
         """It answers at once."""
         return UP_TO_DATE
 
-    def counts(self) -> dict[str, Any]:
-        """As the running queue's."""
-        return {"messages_ready": 0, "consumers": self.queue.consumers}
+    @property
+    def unsettled(self) -> int:
+        """Nothing is in it."""
+        return 0
 
-    def details(self) -> dict[str, Any]:
-        """Likewise."""
-        return {}
+    def figures(self) -> QueueFigures:
+        """As the running queue's."""
+        return QueueFigures(consumers=self.queue.consumers)
 
 
 class World:

@@ -13,6 +13,7 @@ from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import LimitExceeded
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 
 
@@ -30,9 +31,9 @@ class Handle:
         """It has nothing to do."""
         return UP_TO_DATE
 
-    def counts(self) -> dict[str, Any]:
+    def figures(self) -> QueueFigures:
         """Nothing is in it."""
-        return {"messages_ready": 0}
+        return QueueFigures()
 
 
 class Host:

@@ -30,6 +30,7 @@ from amqp10broker.queues.commands import (
     Subscribe,
 )
 from amqp10broker.queues.effects import Answer, Effect
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.security.authorise import Access
 from tests.support.notation import body_bytes, message
@@ -61,18 +62,9 @@ class Box:
         """Nothing keeps it."""
         return UP_TO_DATE
 
-    def counts(self) -> dict[str, Any]:
+    def figures(self) -> QueueFigures:
         """As the running queue's."""
-        return {
-            "messages_ready": self.queue.ready,
-            "messages_unsettled": self.queue.unsettled,
-            "consumers": self.queue.consumers,
-            "publishers": self.queue.publishers,
-        }
-
-    def details(self) -> dict[str, Any]:
-        """Likewise."""
-        return {**self.queue.limits(), "counters": self.queue.counters.document()}
+        return self.queue.figures({})
 
     def work(self) -> dict[ReplyTo, list[Effect]]:
         """Apply all letters; returns what the queue says."""

@@ -6,8 +6,6 @@ letters to queues, letters from queues. The test says what moves next.
 
 from __future__ import annotations
 
-from typing import Any
-
 from amqp10broker.amqp10.events import (
     DeliveriesReceived,
     DeliveriesSent,
@@ -27,6 +25,7 @@ from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.queues.effects import Deliver, Effect
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.service.sessions.session import BrokerSession
 from tests.support.rawframes import FrameCutter, Got
@@ -53,12 +52,9 @@ class QueueBox:
         """Nothing keeps it."""
         return UP_TO_DATE
 
-    def counts(self) -> dict[str, Any]:
-        return {"messages_ready": self.queue.ready}
-
-    def details(self) -> dict[str, Any]:
-        """Likewise."""
-        return {}
+    def figures(self) -> QueueFigures:
+        """As the running queue's."""
+        return self.queue.figures({})
 
 
 class Host:

@@ -273,8 +273,7 @@ def queue_counts(broker: Broker, name: str) -> tuple[int, int]:
     """Ready and unsettled messages of a queue."""
     found = broker.catalog.lookup_vhost("/").find(name)
     assert found is not None
-    counts = found.handle.counts()
-    return counts["messages_ready"], counts["messages_unsettled"]
+    return found.handle.ready, found.handle.unsettled
 
 
 __all__ = [

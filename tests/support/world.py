@@ -43,6 +43,7 @@ from amqp10broker.catalog.catalog import VHOST
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowOverride
+from amqp10broker.management.snapshot import document
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -68,10 +69,11 @@ from amqp10broker.queues.effects import (
     QueueDeleted,
     Unconfirmed,
 )
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.status import session_status
+from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.sessions.surroundings import Surroundings
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
@@ -141,18 +143,14 @@ class WorldQueue:
         """Nothing keeps it."""
         return UP_TO_DATE
 
-    def counts(self) -> dict[str, Any]:
+    @property
+    def unsettled(self) -> int:
         """As the running queue's."""
-        return {
-            "messages_ready": self.queue.ready,
-            "messages_unsettled": self.queue.unsettled,
-            "consumers": self.queue.consumers,
-            "publishers": len(self.inbox),
-        }
+        return self.queue.unsettled
 
-    def details(self) -> dict[str, Any]:
-        """Likewise."""
-        return {}
+    def figures(self) -> QueueFigures:
+        """As the running queue's."""
+        return self.queue.figures({})
 
     def wake(self) -> bool:
         """Work on what waits, as the queue's task would; False when nothing could be done."""
@@ -697,7 +695,8 @@ class World:
     def status(self, label: str = "C", channel: int = 0) -> dict[str, Any]:
         """One session as `amqp10broker status` shows it."""
         client = self.clients[label]
-        return session_status(client.sessions[channel].service, Surroundings(writer_blocked=client.blocked))
+        around = Surroundings(writer_blocked=client.blocked)
+        return document(session_view(client.sessions[channel].service, around))
 
     # --- letters in the trace ---------------------------------------------------------------------
 

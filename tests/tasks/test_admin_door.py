@@ -14,8 +14,10 @@ from trio.testing import memory_stream_pair
 
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.management.snapshot import ExchangeView
 from amqp10broker.queues.commands import Command, Delete, Purge, RequestRef
 from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.tasks import admin, login, operations
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
@@ -49,11 +51,9 @@ class Mute:
     def post(self, command: Command) -> None:
         self.letters.append(command)
 
-    def counts(self) -> dict[str, Any]:
-        return {"messages_ready": 0, "messages_unsettled": 0, "consumers": 0, "publishers": 0}
-
-    def details(self) -> dict[str, Any]:
-        return {}
+    def figures(self) -> QueueFigures:
+        """Nothing is in it."""
+        return QueueFigures()
 
     def reply(self, ready: int) -> None:
         request = self.letters.pop(0).request
@@ -403,7 +403,7 @@ async def test_a_fault_of_ours_is_answered_and_logged(
         raise KeyError("x")
 
     monkeypatch.setattr(admin, "_log", Log())
-    monkeypatch.setattr(Broker, "status", fail)
+    monkeypatch.setattr(Broker, "view", fail)
     async with running_broker() as broker:
         response = await admin.answer(broker, b'{"op": "status"}')
         assert "a fault in the broker (KeyError)" in response["error"]
@@ -437,7 +437,7 @@ async def test_an_answer_that_is_no_json_is_a_fault_of_ours(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told to the client that asked, and logged; nobody else notices."""
-    monkeypatch.setattr(Broker, "status", lambda broker: {b"key": 1})
+    monkeypatch.setattr(Broker, "view", lambda broker, selection: ExchangeView("x", "/", {b"\0": {1}}))
     async with running_broker() as broker:
         ours, theirs = memory_stream_pair()
         await ours.send_all(b'{"op": "status"}\n')

@@ -53,6 +53,7 @@ from amqp10broker.amqp091.methods import (
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.users import Permission
 from amqp10broker.config import FaultInjection
+from amqp10broker.management.snapshot import document
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.tasks.queue import RunningQueue
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
@@ -831,7 +832,7 @@ async def test_slow_queue_stops_the_reader(autojump_clock: object, monkeypatch: 
         assert len(client.stream.outgoing.data) > 0
         assert queue_counts(broker, "r") == (0, 1)
         assert client.task.state == "flow"
-        (first, second) = client.task.status()["channels"]
+        (first, second) = document(client.task.view())["channels"]
         assert first["waits"] == "credit-flow"
         assert first["waits_why"].startswith(
             f"the whole connection is not read: queue 'q' has not confirmed {first['unconfirmed']} messages "

@@ -41,6 +41,7 @@ from amqp10broker.amqp10.performatives import (
     Released,
     Target,
 )
+from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.broker import Broker
 from tests.support import rawframes as raw
 from tests.support.trioclient import connect, running_broker, settle_down
@@ -53,16 +54,16 @@ def counted(thing: dict[str, Any]) -> dict[str, int]:
 
 
 def only_connection(broker: Broker) -> dict[str, Any]:
-    (connection,) = broker.status()["connections"]
+    (connection,) = document(broker.view())["connections"]
     return dict(connection)
 
 
 def queue(broker: Broker, name: str) -> dict[str, Any]:
-    return next(dict(each) for each in broker.status()["queues"] if each["name"] == name)
+    return next(dict(each) for each in document(broker.view())["queues"] if each["name"] == name)
 
 
 def exchange(broker: Broker, name: str) -> dict[str, int]:
-    return next(counted(each) for each in broker.status()["exchanges"] if each["name"] == name)
+    return next(counted(each) for each in document(broker.view())["exchanges"] if each["name"] == name)
 
 
 # --- AMQP 1.0 -------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ async def test_a_publishers_link(autojump_clock: object) -> None:
         await client.until(Attach)
         await client.send(*(raw.transfer(0, number, b"x") for number in range(5)))
         await settle_down()
-        status = next(each for each in broker.status()["connections"] if each["id"] == 1)
+        status = next(each for each in document(broker.view())["connections"] if each["id"] == 1)
         (session,) = status["sessions"]
         (link,) = session["links"]
         expected = {"published": 5, "confirmed": 2, "rejected": 3}
@@ -248,7 +249,7 @@ async def test_a_channel_that_consumes(autojump_clock: object) -> None:
         await other.call(1, BasicConsume("q", "b", no_ack=True), BasicConsumeOk)
         await client.send(1, BasicNack(6, False, True))
         await settle_down()
-        one, two = (counted(each) for each in broker.status()["connections"])
+        one, two = (counted(each) for each in document(broker.view())["connections"])
         assert one["requeued"] == 1
         assert one["delivered"] + two.get("delivered_settled", 0) == 5
 

@@ -17,6 +17,7 @@ from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.users import PasswordAlgorithm, Permission
 from amqp10broker.config import QueueDeclaration, User
 from amqp10broker.errors import ConfigError, DamagedFile, FolderInUse, LimitExceeded, StorageError
+from amqp10broker.management.snapshot import document
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.tasks.broker import Broker
@@ -71,7 +72,7 @@ async def test_what_was_declared_is_there_again(start: Start) -> None:
         assert vhost.find("transient") is None
         queue = vhost.lookup("q")
         assert (queue.number, queue.effective.settings.delivery_limit) == (number, 5)
-        assert queue.handle.counts()["messages_ready"] == 0
+        assert queue.handle.figures().messages_ready == 0
         assert vhost.declare("new")[0].number == number + 1
 
 
@@ -106,9 +107,9 @@ async def test_a_torn_end_is_cut_off_and_told(start: Start, data_log: LogRecorde
 async def test_status_says_where_the_data_is(start: Start, tmp_path: Path) -> None:
     """Or that there is none."""
     async with start() as broker:
-        assert broker.status()["broker"]["data_dir"] == str(tmp_path / "data")
+        assert document(broker.view())["broker"]["data_dir"] == str(tmp_path / "data")
     async with Broker(quiet_config()) as broker:
-        assert broker.status()["broker"]["data_dir"] is None
+        assert document(broker.view())["broker"]["data_dir"] is None
 
 
 async def test_in_memory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,6 +26,7 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.catalog.policies import Policy
+from amqp10broker.management.snapshot import document
 from amqp10broker.queues.commands import Delete
 from amqp10broker.service.forwarding import RETRY_MS, Destination
 from amqp10broker.tasks.broker import Broker
@@ -68,7 +69,7 @@ async def bodies(client: Client091, queue: str) -> str:
 
 def counts(broker: Broker, queue: str) -> dict[str, Any]:
     """What status says of dead letters of a queue."""
-    (found,) = [each for each in broker.status()["queues"] if each["name"] == queue]
+    (found,) = [each for each in document(broker.view())["queues"] if each["name"] == queue]
     return dict(found["dead_lettered"])
 
 
@@ -282,7 +283,7 @@ async def running_source(
 
 def ready(broker: Broker, queue: str) -> int:
     """Messages waiting in a queue."""
-    return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.counts()["messages_ready"])
+    return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.figures().messages_ready)
 
 
 async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: MockClock) -> None:

@@ -413,7 +413,7 @@ async def test_what_was_put_before_the_broker_stops_is_worked_off(folder: str, k
         await client.get(30)
         client.settle(*range(0, 30, 2), verdict=Verdict.DISCARD)
         client.settle(*range(1, 30, 2))
-        assert dead.queue.handle.counts()["messages_ready"] == 0, "nobody has had a turn yet"
+        assert dead.queue.handle.figures().messages_ready == 0, "nobody has had a turn yet"
     async with broker_on(folder) as broker:
         assert await queue_of(broker, "dead").get(99) == list(range(0, 30, 2))
         assert await queue_of(broker).get(99) == list(range(30, 50))

@@ -34,7 +34,7 @@ def publish(queue: Any, *bodies: str, ttl: int | None = None) -> None:
 
 
 def ready(queue: Any) -> int:
-    return int(queue.handle.counts()["messages_ready"])
+    return int(queue.handle.figures().messages_ready)
 
 
 @pytest.mark.parametrize("kind", KINDS)

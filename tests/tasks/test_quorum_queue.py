@@ -113,8 +113,8 @@ def client_of(broker: Broker, name: str = "q", **arguments: Any) -> Client:
 
 
 def counts(client: Client) -> tuple[int, int, int]:
-    found = client.queue.handle.counts()
-    return found["messages_ready"], found["messages_unsettled"], found["messages_dlx"]
+    found = client.queue.handle.figures()
+    return found.messages_ready, found.messages_unsettled, found.messages_dlx or 0
 
 
 @pytest.fixture(params=[False, True], ids=["memory", "disk"])
@@ -159,7 +159,7 @@ async def test_dead_letters_go_at_most_once(where: str | None) -> None:
         target.subscribe()
         await target.hear(Deliver)
         assert target.got() == [1]
-        assert client.queue.handle.counts()["dead_lettered"] == {"rejected": 1}
+        assert client.queue.handle.figures().dead_lettered == {"rejected": 1}
 
 
 AT_LEAST_ONCE = {

@@ -25,6 +25,7 @@ from amqp10broker.amqp10.performatives import Attach
 from amqp10broker.errors import BrokerError
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, PACK, Kind, Reason
+from amqp10broker.management.snapshot import document
 from amqp10broker.recording.errors import RecordingError
 from amqp10broker.recording.link_names import LinkName, LinkNames
 from amqp10broker.recording.names import numbered
@@ -345,7 +346,7 @@ async def test_the_run_begins_when_the_helper_is_there(autojump_clock: object, h
     """What it took to start is not part of the run."""
     async with running_broker() as broker:
         await record(broker, 50)
-        status = broker.recordings.status()
+        status = document(broker.recordings.view())
         await trio.sleep(1)
         await broker.recordings.stop()
     assert status is not None
@@ -442,8 +443,7 @@ async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
         client = await publisher(broker)
         for number in range(50):
             await publish(client, number, 1)
-        status = broker.recordings.status()
-        assert status is not None
+        status = document(broker.recordings.view())
         assert queue_counts(broker, "q") == (50, 0)
         assert status["events_dropped"] > 0
         helper.goes_on.set()
@@ -453,8 +453,8 @@ async def test_a_helper_that_does_not_follow_costs_events_and_nothing_else(
         last = await broker.recordings.stop()
     events = helper.events()
     told = [event for event in events if event.kind != Kind.DROPPED]
-    assert last["events"] == len(told) + last["events_dropped"]
-    assert total(events, Kind.DROPPED) == last["events_dropped"] == helper.frames[-1][2]
+    assert last.events == len(told) + last.events_dropped
+    assert total(events, Kind.DROPPED) == last.events_dropped == helper.frames[-1][2]
 
 
 async def test_a_look_that_takes_long_is_not_repeated_soon(
@@ -523,7 +523,7 @@ async def test_another_setting_begins_another_run(
         await settle_down()  # no time passes, and nobody looks
         broker.set_flow("max_queue_credit", 99, source="test")
         await publish(client, 4, 3)
-        status = await broker.recordings.stop()
+        status = document(await broker.recordings.stop())
     assert [row["run_id"] for row in helper.rows] == ["r", "r"], "the helper finds the number"
     assert [row["max_queue_credit"] for row in helper.rows] == [256, 99]
     assert [row["repetition"] for row in helper.rows] == [0, 0]
@@ -540,12 +540,11 @@ async def test_a_name_that_has_runs_gets_the_next_number(
     helper.taken = {"r", "r-2", "r-4"}
     async with running_broker() as broker:
         started = await broker.recordings.start(FOLDER, every_ms=50, run_id="r")
-        assert started["run_id"] == "r-3"
+        assert started.run_id == "r-3"
         await settle_down()
         broker.set_flow("max_queue_credit", 99, source="test")
         await trio.sleep(0.3)
-        status = broker.recordings.status()
-        assert status is not None
+        status = document(broker.recordings.view())
         assert status["run_id"] == "r-5"
         await broker.recordings.stop()
     runs = [named for event, named in rec_log.of("info") if "recorded" in event or event == "recording"]
@@ -580,7 +579,7 @@ async def test_a_setting_is_not_changed_if_the_next_run_cannot_be(
             broker.set_flow("max_queue_credit", 99, source="test")
         assert broker.config.flow.max_queue_credit == 256
         last = await broker.recordings.stop()
-    assert last["run_id"] == "r"
+    assert last.run_id == "r"
 
 
 async def test_what_the_connections_speak_is_noted(autojump_clock: object, helper: Helper) -> None:
@@ -667,11 +666,11 @@ async def test_a_helper_that_fails_ends_the_recording_only(
         assert event == "recording ended: the broker goes on without"
         failed = broker.recordings.failed
         assert failed is not None
-        assert failed == logged
-        assert failed["events_lost"] == failed["events"] - failed["events_written"] > 0
-        assert failed["events_written"] == (2 if how == "it says so" else 0)
-        assert broker.status()["broker"]["recording_failed"] == failed
-        with pytest.raises(BrokerError, match=f"does not record.*failed: .*{failed['reason']}"):
+        assert document(failed) == logged
+        assert failed.events_lost == failed.events - failed.events_written > 0
+        assert failed.events_written == (2 if how == "it says so" else 0)
+        assert document(broker.view())["broker"]["recording_failed"] == document(failed)
+        with pytest.raises(BrokerError, match=f"does not record.*failed: .*{failed.reason}"):
             await broker.recordings.stop()
         helper.error = None
         helper.says, helper._answers = trio.open_memory_channel[dict[str, Any]](10)

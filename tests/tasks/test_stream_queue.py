@@ -201,7 +201,7 @@ async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed(autojump
         effects = await one.effects()
         assert effects[0] == Answer(request, 5, 0)
         assert offsets_of(effects) == [0, 1, 2, 3, 4]
-        assert one.stream.counts()["next_offset"] == 5
+        assert one.stream.figures().next_offset == 5
 
 
 async def test_without_room_nothing_is_confirmed_and_it_is_tried_again_each_second(
@@ -282,13 +282,13 @@ async def test_old_segments_go_when_their_time_has_come(autojump_clock: object) 
         for _ in range(3):
             one.publish(1)
             await trio.sleep(1)
-        assert one.stream.counts()["messages_ready"] == 3
+        assert one.stream.figures().messages_ready == 3
         await trio.sleep(57.5)
-        assert one.stream.counts()["messages_ready"] == 2
+        assert one.stream.figures().messages_ready == 2
         await trio.sleep(1000)
         # The newest segment stays.
-        assert one.stream.counts()["messages_ready"] == 1
-        assert one.stream.counts()["segments"] == 1
+        assert one.stream.figures().messages_ready == 1
+        assert one.stream.figures().segments == 1
 
 
 async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late(

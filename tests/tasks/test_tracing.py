@@ -16,6 +16,7 @@ from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import content_frames
 from amqp10broker.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, Flow
+from amqp10broker.management.snapshot import document
 from amqp10broker.tasks import admin, trace_sinks
 from amqp10broker.tasks.broker import Broker
 from tests.support.rawframes import attach_receiver, attach_sender, begin, flow, frame, transfer
@@ -291,7 +292,7 @@ async def test_nothing_listens_any_more_when_the_last_trace_has_ended(autojump_c
         broker.tracing.end("guest")
         assert line.tap is None
         assert line.writer.on_put is None
-        assert broker.status()["broker"]["traces"] == []
+        assert document(broker.view())["broker"]["traces"] == []
 
 
 async def test_the_trace_of_a_connection_ends_with_it_and_says_how(autojump_clock: object) -> None:
@@ -302,7 +303,7 @@ async def test_the_trace_of_a_connection_ends_with_it_and_says_how(autojump_cloc
         await client.vanish()
         await settle_down()
         assert shown.ended == "the connection has ended: lost: the client's socket ended without a close"
-        assert broker.tracing.status() == []
+        assert broker.tracing.views() == ()
 
 
 async def test_what_cannot_be_traced_is_refused_with_a_sentence(
@@ -326,7 +327,7 @@ async def test_what_cannot_be_traced_is_refused_with_a_sentence(
             {"what": "g", "on": True, "file": 1},
         ):
             assert "must be" in (await request(broker, **bad))["error"]
-        assert [trace["what"] for trace in broker.tracing.status()] == ["guest"]
+        assert [trace.what for trace in broker.tracing.views()] == ["guest"]
 
 
 # --- into what ------------------------------------------------------------------------------------
@@ -369,9 +370,9 @@ async def test_a_file_that_takes_no_more_ends_the_trace_and_nothing_else(
         assert (await request(broker, what=number_of(client), on=True, file=str(file)))["ok"]
         await client.send(begin(1))
         await client.until(Begin)
-        full, _, bounded = broker.tracing.status()
-        assert full["ended"] == "the file cannot be written: No space left on device"
-        assert bounded["ended"] == "the file has 1 MiB"
+        full, _, bounded = broker.tracing.views()
+        assert full.ended == "the file cannot be written: No space left on device"
+        assert bounded.ended == "the file has 1 MiB"
         assert len(log.of("warning")) == 2
         assert file.stat().st_size == 1024 * 1024
         await client.send(begin(2))
@@ -411,7 +412,7 @@ async def test_a_terminal_that_goes_ends_its_trace(autojump_clock: object) -> No
         assert client.task.line.tap is not None
         await ours.aclose()
         await settle_down()
-        assert broker.tracing.status() == []
+        assert broker.tracing.views() == ()
         assert client.task.line.tap is None
 
 

@@ -17,6 +17,7 @@ from trio.testing import MockClock
 from amqp10broker.amqp091.methods import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End
+from amqp10broker.management.snapshot import document
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.connection10 import Connection10
@@ -115,12 +116,12 @@ async def test_a_begin_that_waits_for_an_ended_session_is_told(
         assert isinstance(connection, Connection10)
         await client.send(begin(1), frame(1, End()), attach_sender(0, "q"), begin(1))
         await settle_down()
-        (link,) = connection.status()["sessions"][0]["links"]
+        (link,) = document(connection.view())["sessions"][0]["links"]
         assert link["waits"] == "reader-held"
         assert "because session 1 of it does not listen" in link["waits_why"]
         gone.set()
         await settle_down()
-        (link,) = connection.status()["sessions"][0]["links"]
+        (link,) = document(connection.view())["sessions"][0]["links"]
         assert link["waits"] is None
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from amqp10broker.amqp10.errors import Condition
 from amqp10broker.amqp10.performatives import Begin, Detach, Disposition, End, Flow
+from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.connection10 import EXCESS_BYTES_MAX
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, flow, frame, transfer
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
@@ -104,7 +105,7 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(autojump_clock: ob
         await settle_down()
         taken = client.task.line.bytes_received - before
         assert EXCESS_BYTES_MAX < taken < EXCESS_BYTES_MAX + 200 * KIB
-        assert client.task.status()["state"] == "blocked"
+        assert document(client.task.view())["state"] == "blocked"
         assert queue_counts(broker, "q")[0] == EXCESS_BYTES_MAX // len(body) + 1
         # Others are not concerned.
         consumer = await connect(broker).open()
@@ -113,7 +114,7 @@ async def test_what_comes_during_an_alarm_is_bounded_in_bytes(autojump_clock: ob
         assert queue_counts(broker, "q")[1] == 1
         broker.set_alarm("memory", on=False)
         await settle_down()
-        assert client.task.status()["state"] == "opened"
+        assert document(client.task.view())["state"] == "opened"
         assert sum(queue_counts(broker, "q")) == 100
 
 

@@ -25,6 +25,7 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
+from amqp10broker.management.snapshot import document
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.tasks.broker import Broker
 from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, login, message, open_frame
@@ -97,7 +98,7 @@ async def test_the_hostname_of_open_chooses(autojump_clock: object, hostname: st
             broker.catalog.set_permission("guest", name, Permission())
         client = await connect(broker).open(channels=0, hostname=hostname)
         assert client.task.vhost == vhost
-        assert broker.status()["connections"][0]["vhost"] == vhost
+        assert document(broker.view())["connections"][0]["vhost"] == vhost
 
 
 async def test_the_default_virtual_host_is_a_setting(autojump_clock: object) -> None:
@@ -332,7 +333,7 @@ async def test_the_same_names_are_other_things_elsewhere(autojump_clock: object)
         await client.until(Flow)
         await client.send(frame(0, Transfer(handle=0, delivery_id=0, delivery_tag=b"0"), message(b"there")))
         assert type((await client.until(Disposition)).state).__name__ == "Accepted"
-        assert there.lookup("q").handle.counts()["messages_ready"] == 1
+        assert there.lookup("q").handle.figures().messages_ready == 1
         assert queue_counts(broker, "q") == (0, 0)
 
         stranger = await connect(broker).open()

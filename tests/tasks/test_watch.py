@@ -16,6 +16,7 @@ from amqp10broker.alarms import Cause
 from amqp10broker.amqp091.methods import ConnectionBlocked, ConnectionUnblocked
 from amqp10broker.amqp10.performatives import Begin, Flow
 from amqp10broker.errors import ConfigError
+from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.admin import answer
 from amqp10broker.tasks.broker import Broker
 from tests.support.rawframes import begin
@@ -290,7 +291,7 @@ async def test_the_watermark_is_a_share_of_memory_or_an_amount(
 ) -> None:
     """By default six tenths, as RabbitMQ 4."""
     async with watched(meter, vm_memory_high_watermark=setting) as broker:
-        assert broker.watch.status()["memory"]["limit_bytes"] == limit
+        assert document(broker.watch.view())["memory"]["limit_bytes"] == limit
 
 
 async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(
@@ -300,11 +301,11 @@ async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(
     meter.free = 0
     async with watched(meter) as broker:
         assert not broker.alarms
-        assert broker.watch.status()["disk"]["limit_bytes"] is None
+        assert document(broker.watch.view())["disk"]["limit_bytes"] is None
         broker.set_limit("disk_free_limit", "1", source="test")
         assert broker.alarms == {"disk"}
     async with watched(meter, disk_free_limit="mem_relative 1.5") as broker:
-        assert broker.watch.status()["disk"]["limit_bytes"] == 1_500 * MB
+        assert document(broker.watch.view())["disk"]["limit_bytes"] == 1_500 * MB
         assert broker.alarms == {"disk"}
     assert meter.paths == {"."}
 
@@ -315,7 +316,7 @@ async def test_with_a_data_folder_its_disk_is_watched(
     """50MB by default, as RabbitMQ."""
     folder = str(tmp_path / "data")
     async with watched(meter, data_dir=folder) as broker:
-        shown = broker.watch.status()["disk"]
+        shown = document(broker.watch.view())["disk"]
         assert (shown["setting"], shown["limit_bytes"], shown["path"]) == ("50MB", 50 * MB, folder)
         meter.free = 50 * MB - 1
         broker.watch.check()
@@ -396,7 +397,7 @@ async def test_storage_has_a_cause_of_its_own(autojump_clock: object, meter: Fak
         broker.set_alarm("disk", on=True, cause=Cause.STORAGE)
         broker.watch.check()
         broker.set_alarm("disk", on=False)
-        assert broker.watch.status()["disk"]["causes"] == ["storage cannot write"]
+        assert document(broker.watch.view())["disk"]["causes"] == ["storage cannot write"]
         broker.set_alarm("disk", on=False, cause=Cause.STORAGE)
         assert not broker.alarms
 
@@ -411,7 +412,7 @@ async def test_status_shows_figures_limits_and_since_when(autojump_clock: object
         broker.watch.check()
         began_ms = broker.clock.now_ms()
         await trio.sleep(12.5)
-        shown = broker.status()["broker"]
+        shown = document(broker.view())["broker"]
         assert shown["alarms"] == ["memory"]
         assert shown["resources"] == {
             "memory": {

@@ -1,10 +1,10 @@
-"""What a session's links are doing, as `amqp10broker status` shows it, and why each one waits."""
+"""What a session's links are doing, as doors show it, and why each one waits."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.catalog.last_error import shown
+from amqp10broker.management.snapshot import LinkView, SessionView
 from amqp10broker.service.counters import CONSUMING, PUBLISHING
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
@@ -14,83 +14,79 @@ from amqp10broker.service.sessions.why_consumer import why_consumer_waits
 from amqp10broker.service.sessions.why_publisher import why_publisher_waits
 
 
-def session_status(broker_session: BrokerSession, around: Surroundings) -> dict[str, Any]:
-    """One session as `amqp10broker status` shows it.
+def session_view(broker_session: BrokerSession, around: Surroundings) -> SessionView:
+    """One session; it is only read.
 
     Args:
-        broker_session: the session; it is only read.
+        broker_session: the session.
         around: what its connection does for it.
     """
     session = broker_session.session
     consumers = list(broker_session.consumers)
-    links = [_consumer_status(broker_session, consumer, around) for consumer in consumers]
-    links += [_publisher_status(broker_session, publisher, around) for publisher in broker_session.publishers]
-    return {
-        "channel": session.channel,
-        "incoming_window": session.incoming.advertised,
-        "remote_incoming_window": session.outgoing.remote_incoming_window,
-        "next_incoming_id": session.incoming.next_incoming_id,
-        "next_outgoing_id": session.outgoing.next_outgoing_id,
-        "unsettled_in": len(session.inbound.unsettled),
-        "unsettled_out": len(session.outbound.unsettled),
-        "pending_out": sum(consumer.unsent for consumer in consumers),
-        "last_error": shown(broker_session.last_error),
-        "counters": broker_session.counted().document(),
-        "links": sorted(links, key=lambda link: int(link["handle"])),
-    }
+    links = [_consumer_view(broker_session, consumer, around) for consumer in consumers]
+    links += [_publisher_view(broker_session, publisher, around) for publisher in broker_session.publishers]
+    return SessionView(
+        channel=session.channel,
+        incoming_window=session.incoming.advertised,
+        remote_incoming_window=session.outgoing.remote_incoming_window,
+        next_incoming_id=session.incoming.next_incoming_id,
+        next_outgoing_id=session.outgoing.next_outgoing_id,
+        unsettled_in=len(session.inbound.unsettled),
+        unsettled_out=len(session.outbound.unsettled),
+        pending_out=sum(consumer.unsent for consumer in consumers),
+        last_error=broker_session.last_error,
+        counters=broker_session.counted().document(),
+        links=tuple(sorted(links, key=lambda link: link.handle or 0)),
+    )
 
 
-def _consumer_status(
-    broker_session: BrokerSession, consumer: Consumer, around: Surroundings
-) -> dict[str, Any]:
+def _consumer_view(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> LinkView:
     link = consumer.link
     waiting = why_consumer_waits(broker_session, consumer, around)
     unsettled = sum(1 for owner, _ in broker_session.session.outbound.unsettled.values() if owner is link)
-    return {
-        "name": link.name,
-        "handle": link.remote_handle,
-        "role": "receiver",
-        "address": consumer.address,
-        "queue": consumer.queue.name,
-        "credit": link.credit.link_credit,
-        "delivery_count": link.credit.delivery_count,
-        "unsettled": unsettled,
-        "available": consumer.ready,
-        "drain": link.credit.drain,
-        "queue_credit": consumer.queue_credit,
-        "queue_delivery_count": consumer.queue_delivery_count,
-        "pending": consumer.unsent,
-        "properties": _plain(link.peer_properties),
-        "last_error": shown(consumer.last_error),
-        "counters": consumer.counted().document(CONSUMING),
-        **waiting.document(),
-    }
+    return LinkView(
+        name=link.name,
+        handle=link.remote_handle,
+        role="receiver",
+        address=consumer.address,
+        queue=consumer.queue.name,
+        credit=link.credit.link_credit,
+        delivery_count=link.credit.delivery_count,
+        unsettled=unsettled,
+        available=consumer.ready,
+        drain=link.credit.drain,
+        queue_credit=consumer.queue_credit,
+        queue_delivery_count=consumer.queue_delivery_count,
+        pending=consumer.unsent,
+        properties=_plain(link.peer_properties),
+        last_error=consumer.last_error,
+        counters=consumer.counted().document(CONSUMING),
+        wait=waiting.view(),
+    )
 
 
-def _publisher_status(
-    broker_session: BrokerSession, publisher: Publisher, around: Surroundings
-) -> dict[str, Any]:
+def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around: Surroundings) -> LinkView:
     link = publisher.link
     waiting = why_publisher_waits(broker_session, publisher, around)
-    return {
-        "name": link.name,
-        "handle": link.remote_handle,
-        "role": "sender",
-        "address": publisher.address,
-        "queue": publisher.queue.name if publisher.queue else None,
-        "credit": link.credit.link_credit,
-        "delivery_count": link.credit.delivery_count,
-        "unsettled": link.credit.outstanding,
-        "available": link.peer_available,
-        "drain": False,
-        "queue_credit": None,
-        "queue_delivery_count": None,
-        "pending": None,
-        "properties": _plain(link.peer_properties),
-        "last_error": shown(publisher.last_error),
-        "counters": publisher.counted().document(PUBLISHING),
-        **waiting.document(),
-    }
+    return LinkView(
+        name=link.name,
+        handle=link.remote_handle,
+        role="sender",
+        address=publisher.address,
+        queue=publisher.queue.name if publisher.queue else None,
+        credit=link.credit.link_credit,
+        delivery_count=link.credit.delivery_count,
+        unsettled=link.credit.outstanding,
+        available=link.peer_available,
+        drain=False,
+        queue_credit=None,
+        queue_delivery_count=None,
+        pending=None,
+        properties=_plain(link.peer_properties),
+        last_error=publisher.last_error,
+        counters=publisher.counted().document(PUBLISHING),
+        wait=waiting.view(),
+    )
 
 
 def _plain(properties: Any) -> Any:

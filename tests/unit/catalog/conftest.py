@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.figures import QueueFigures
 
 
 class Handle:
@@ -26,13 +25,9 @@ class Handle:
         """Keep the letter."""
         self.letters.append(command)
 
-    def counts(self) -> dict[str, Any]:
+    def figures(self) -> QueueFigures:
         """Nothing is in it."""
-        return {"messages_ready": 0}
-
-    def details(self) -> dict[str, Any]:
-        """Likewise."""
-        return {}
+        return QueueFigures()
 
 
 class Host:

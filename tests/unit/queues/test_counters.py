@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.queues.commands import Verdict
+from amqp10broker.queues.figures import LengthLimits
 from amqp10broker.queues.settings import Overflow, QueueSettings
 from tests.support.quorum_bench import Bench as QuorumBench
 from tests.support.streams import Bench as StreamBench
@@ -74,21 +75,23 @@ def test_a_classic_queue_is_full_at_its_limit() -> None:
     """One below it is not, and what consumers hold does not count."""
     bench = Bench(QueueSettings(max_length=2, overflow=REJECT))
     bench.publish("a")
-    limits = {"messages": 2, "bytes": None, "overflow": "reject-publish"}
-    assert bench.queue.limits() == {"full": False, "limits": limits}
+    assert bench.queue.figures({}).limits == LengthLimits(2, None, "reject-publish")
+    assert not bench.queue.figures({}).full
     bench.publish("b")
-    assert bench.queue.limits() == {"full": True, "limits": limits}
+    assert bench.queue.figures({}).full
     bench.consumer(1)
-    assert bench.queue.limits()["full"] is False
+    assert not bench.queue.figures({}).full
 
 
 def test_a_limit_of_bytes_is_reached_by_bytes() -> None:
     bench = Bench(QueueSettings(max_length_bytes=3))
     bench.publish("aa")
-    assert bench.queue.limits()["full"] is False
+    assert not bench.queue.figures({}).full
     bench.publish("b")
-    assert bench.queue.limits()["full"] is True
-    assert Bench().queue.limits() == {"full": False, "limits": None}
+    assert bench.queue.figures({}).full
+    unlimited = Bench().queue.figures({})
+    assert not unlimited.full
+    assert unlimited.limits is None
 
 
 def test_a_state_that_begins_again_goes_on_counting() -> None:
@@ -113,15 +116,15 @@ def test_a_quorum_queue_counts_what_it_refuses_and_is_full_until_there_is_room_a
     """It takes publishes again when it is down to 80 %, not before."""
     bench = QuorumBench(max_length=5, overflow=REJECT)
     bench.publish("a", "b", "c", "d")
-    assert bench.queue.limits()["full"] is False
+    assert not bench.queue.figures({}).full
     bench.publish("e", "f")
     bench.publish("g")
     assert counted(bench.queue) == {"published": 5, "rejected": 2}
-    assert bench.queue.limits()["full"] is True
+    assert bench.queue.figures({}).full
     consumer = bench.consumer(1)
     bench.settle(consumer, Verdict.ACCEPT)
     assert bench.queue.ready == 4
-    assert bench.queue.limits()["full"] is False
+    assert not bench.queue.figures({}).full
 
 
 def test_a_quorum_queue_counts_what_dies() -> None:

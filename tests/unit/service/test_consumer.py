@@ -6,6 +6,7 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, ConsumerRef, Publish, PublisherRef, ReplyTo, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.moment import Moment
 
@@ -36,13 +37,9 @@ class Wire:
         """Put one letter."""
         self.letters.append(command)
 
-    def counts(self) -> dict[str, object]:
-        """As a queue's handle has it."""
-        return {}
-
-    def details(self) -> dict[str, object]:
-        """Likewise."""
-        return {}
+    def figures(self) -> QueueFigures:
+        """Nothing is in it."""
+        return QueueFigures()
 
     def exchange(self) -> None:
         """The queue works off its letters, and the consumer what comes back."""

@@ -1,74 +1,117 @@
-"""What is chosen of the status document, what waits first, and how it is counted."""
+"""What is chosen of a broker's views, what waits first, and how it is counted."""
 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from amqp10broker.management.snapshot import (
+    ChannelView,
+    ConnectionView,
+    ConsumerView,
+    LinkView,
+    QueueView,
+    SessionView,
+    SummaryView,
+    WaitingView,
+    WaitView,
+    document,
+)
+from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.service.survey import EVERYTHING, IDLE, Selection, Survey
 from amqp10broker.service.waits import Wait
 
-
-def link(name: str, queue: str, waits: str | None = None, for_s: float | None = None) -> dict[str, Any]:
-    return {
-        "name": name,
-        "role": "receiver",
-        "queue": queue,
-        "waits": waits,
-        "waits_why": f"why {name}",
-        "waits_for_s": for_s,
-    }
+NO_WAIT = WaitView()
 
 
-def amqp10(number: int, *links: dict[str, Any], user: str = "ann") -> dict[str, Any]:
-    sessions = [{"channel": 0, "links": list(links)}, {"channel": 1, "links": []}]
-    return {"id": number, "user": user, "vhost": "/", "peer": f"p{number}", "sessions": sessions}
+def wait(code: str, for_s: float | None, why: str | None = None) -> WaitView:
+    return WaitView(code, why, for_s)
 
 
-def amqp091(number: int, channel: dict[str, Any], *consumers: dict[str, Any]) -> dict[str, Any]:
-    parts = [{"number": 1, "waits": None, **channel, "consumers": list(consumers)}]
-    return {"id": number, "user": "bob", "vhost": "/", "peer": "p", "sessions": [], "channels": parts}
+def link(name: str, queue: str, waits: WaitView = NO_WAIT) -> LinkView:
+    return LinkView(
+        *(name, 0, "receiver", f"/queues/{queue}", queue, 0, 0, 0, 0, False, 0, 0, 0, None, None, {}, waits)
+    )
+
+
+def session(channel: int, *links: LinkView) -> SessionView:
+    return SessionView(channel, 1, 1, 0, 0, 0, 0, 0, None, {}, links)
+
+
+def consumer(tag: str, queue: str, waits: WaitView = NO_WAIT) -> ConsumerView:
+    return ConsumerView(tag, queue, False, 1, 1, 0, waits)
+
+
+def connection(number: int, user: str) -> ConnectionView:
+    facts = ("protocol", f"p{number}", user, "/", None, None, "running", 1, 1, None, 0, 0, 0, None)
+    return ConnectionView(number, *facts, {})
+
+
+def amqp10(number: int, *links: LinkView, user: str = "ann") -> ConnectionView:
+    return replace(connection(number, user), sessions=(session(0, *links), session(1)))
+
+
+def amqp091(number: int, waits: WaitView, *consumers: ConsumerView) -> ConnectionView:
+    channel = ChannelView(1, "open", False, False, 0, 0, 0, 0, 0, consumers, None, {}, waits)
+    return replace(connection(number, "bob"), channels=(channel,))
+
+
+def queue(name: str, ready: int, unsettled: int, *, full: bool = False) -> QueueView:
+    figures = QueueFigures(messages_ready=ready, messages_unsettled=unsettled, full=full)
+    return QueueView(name, "/", "classic", True, figures, None)
 
 
 CONNECTIONS = (
-    amqp10(1, link("a", "orders", "queue-empty", 500.0)),
-    amqp10(2, link("b", "orders", "no-credit-used-up", 3.0), link("c", "bills", "peer-window-closed", 9.0)),
+    amqp10(1, link("a", "orders", wait("queue-empty", 500.0))),
+    amqp10(
+        2,
+        link("b", "orders", wait("no-credit-used-up", 3.0)),
+        link("c", "bills", wait("peer-window-closed", 9.0)),
+    ),
     amqp10(3, link("d", "bills"), user="eve"),
     amqp091(
         4,
-        {"waits": "credit-flow", "waits_for_s": 1.0},
-        {"tag": "t", "queue": "orders", "waits": "prefetch-full", "waits_for_s": 70.0},
-        {"tag": "u", "queue": "bills", "waits": None},
+        wait("credit-flow", 1.0),
+        consumer("t", "orders", wait("prefetch-full", 70.0, "three of three")),
+        consumer("u", "bills"),
     ),
-    amqp10(5, link("e", "orders", "no-credit-drained", None)),
+    amqp10(5, link("e", "orders", wait("no-credit-drained", None))),
 )
-QUEUES = [
-    {"name": "orders", "vhost": "/", "messages_ready": 5, "messages_unsettled": 0, "full": False},
-    {"name": "bills", "vhost": "/", "messages_ready": 1, "messages_unsettled": 1, "full": True},
-    {"name": "idle", "vhost": "/", "messages_ready": 0, "messages_unsettled": 0},
-]
+QUEUES = (queue("orders", 5, 0), queue("bills", 1, 1, full=True), queue("idle", 0, 0))
 
 
-def survey(**chosen: Any) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Found:
+    """What a survey gives."""
+
+    connections: tuple[ConnectionView, ...]
+    waiting: tuple[WaitingView, ...]
+    queues: list[QueueView]
+    summary: SummaryView
+
+
+def survey(**chosen: Any) -> Found:
     selection = Selection.read(chosen)
     found = Survey(selection, len(CONNECTIONS))
-    for connection in CONNECTIONS:
-        if selection.wants(connection["id"], connection["user"]):
-            found.add(connection)
-    return found.document(QUEUES)
+    for each in CONNECTIONS:
+        if selection.wants(each.id, each.user):
+            found.add(each)
+    queues = found.queues(QUEUES)
+    return Found(found.connections(), found.waiting(), queues[: selection.limit], found.summary(queues))
 
 
-def waiting(found: dict[str, Any]) -> list[str]:
-    return [each["name"] or "channel" for each in found["waiting"]]
+def waiting(found: Found) -> list[str]:
+    return [each.name or "channel" for each in found.waiting]
 
 
 def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> None:
     """An empty queue is nobody's fault: it is no wait in the sum, and not in the list."""
     found = survey()
     assert waiting(found) == ["t", "c", "b", "channel", "e"]
-    assert found["summary"] == {
+    assert document(found.summary) == {
         "chosen": False,
         "connections": 5,
         "connections_in_all": 5,
@@ -91,19 +134,19 @@ def test_what_waits_longest_stands_first_and_who_is_idle_is_counted_apart() -> N
         "queues_full": 1,
         "idle_reasons": ["queue-empty"],
     }
-    assert found["connections"] == list(CONNECTIONS)
-    assert found["waiting"][0] == {
+    assert found.connections == CONNECTIONS
+    assert document(found.waiting[0]) == {
         "kind": "consumer",
         "connection": 4,
         "user": "bob",
         "vhost": "/",
-        "peer": "p",
+        "peer": "p4",
         "channel": 1,
         "name": "t",
         "role": None,
         "queue": "orders",
         "waits": "prefetch-full",
-        "waits_why": None,
+        "waits_why": "three of three",
         "waits_for_s": 70.0,
     }
 
@@ -132,29 +175,28 @@ def test_it_is_chosen_by(
 ) -> None:
     """All that is given must fit; other parts of a connection, and other queues, are left out."""
     found = survey(**chosen)
-    assert [each["id"] for each in found["connections"]] == connections
+    assert [each.id for each in found.connections] == connections
     assert waiting(found) == waits
-    assert [each["name"] for each in found["queues"]] == queues
-    assert found["summary"]["connections"] == len(connections)
-    assert found["summary"]["connections_in_all"] == 5
+    assert [each.name for each in found.queues] == queues
+    assert found.summary.connections == len(connections)
+    assert found.summary.connections_in_all == 5
 
 
-def test_of_a_connection_only_what_was_chosen_is_left_and_the_document_is_unchanged() -> None:
+def test_of_a_connection_only_what_was_chosen_is_left() -> None:
     """Sessions and channels without anything of it are left out too."""
     found = survey(queue="bills")
-    sessions = {each["id"]: each["sessions"] for each in found["connections"]}
-    assert [[link["name"] for link in session["links"]] for session in sessions[2]] == [["c"]]
-    assert [each["tag"] for each in found["connections"][-1]["channels"][0]["consumers"]] == ["u"]
-    assert len(CONNECTIONS[1]["sessions"][0]["links"]) == 2
+    sessions = {each.id: each.sessions for each in found.connections}
+    assert [[link.name for link in session.links] for session in sessions[2]] == [["c"]]
+    assert [each.tag for each in found.connections[-1].channels[0].consumers] == ["u"]
 
 
 def test_a_bound_leaves_the_worst_connections_the_longest_waits_and_the_fullest_queues() -> None:
     """And says how many there are in all."""
     found = survey(limit=2)
-    assert [each["id"] for each in found["connections"]] == [4, 2]
+    assert [each.id for each in found.connections] == [4, 2]
     assert waiting(found) == ["t", "c"]
-    assert [each["name"] for each in found["queues"]] == ["bills", "orders"]
-    assert (found["summary"]["waiting"], found["summary"]["queues"]) == (5, 3)
+    assert [each.name for each in found.queues] == ["bills", "orders"]
+    assert (found.summary.waiting, found.summary.queues) == (5, 3)
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.management.snapshot import document
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting
 
 PAGE = Path(__file__).parents[3] / "docs" / "waiting.md"
@@ -34,7 +35,7 @@ def test_the_page_gives_each_meaning_as_it_stands_in_the_set() -> None:
 
 
 @pytest.mark.parametrize(
-    ("waiting", "document"),
+    ("waiting", "expected"),
     [
         (NO_WAIT, {"waits": None, "waits_why": None, "waits_for_s": None}),
         (
@@ -45,6 +46,6 @@ def test_the_page_gives_each_meaning_as_it_stands_in_the_set() -> None:
         (Waiting(None, "its turn"), {"waits": None, "waits_why": "its turn", "waits_for_s": None}),
     ],
 )
-def test_a_waiting_as_the_document_has_it(waiting: Waiting, document: dict[str, object]) -> None:
+def test_a_waiting_as_the_document_has_it(waiting: Waiting, expected: dict[str, object]) -> None:
     """Code, sentence, seconds; null for what is not."""
-    assert waiting.document() == document
+    assert document(waiting.view()) == expected

@@ -1,0 +1,545 @@
+"""What a broker is doing at one moment: frozen records, and their document for `amqp10broker status`.
+
+Each door reads these records, the command line through `document`. They are made between two awaits of a
+single-threaded program, so what stands in them belongs together. A field that a protocol or a kind of queue
+does not have is None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, is_dataclass
+from typing import Any, Final
+
+from amqp10broker.catalog.last_error import LastError
+from amqp10broker.queues.figures import QueueFigures
+
+
+@dataclass(frozen=True, slots=True)
+class WaitView:
+    """Why something waits; see `service.waits`.
+
+    Attributes:
+        waits: the reason's code, None: it does not wait.
+        waits_why: one sentence with what shows it.
+        waits_for_s: how long, None if it does not wait or nobody can know.
+    """
+
+    waits: str | None = None
+    waits_why: str | None = None
+    waits_for_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LinkView:
+    """One link of AMQP 1.0.
+
+    Attributes:
+        name: of the link.
+        handle: the client's, None: the client has detached the link.
+        role: of the client: ``sender`` or ``receiver``.
+        address: of the source or target, None: the anonymous terminus.
+        queue: the queue's name, None: it has none, or any.
+        credit: link-credit.
+        delivery_count: of the link.
+        unsettled: deliveries.
+        available: messages that the sending end has ready, None: it has not said.
+        drain: whether the client drains the link.
+        queue_credit: what the queue may still send, of a receiver.
+        queue_delivery_count: the delivery-count between queue and session, of a receiver.
+        pending: messages from the queue that are not written yet, of a receiver.
+        properties: of the client's attach.
+        last_error: what went wrong last.
+        counters: see `service.counters`; null where they mean nothing for the role.
+        wait: why it waits.
+    """
+
+    name: str
+    handle: int | None
+    role: str
+    address: str | None
+    queue: str | None
+    credit: int
+    delivery_count: int | None
+    unsettled: int
+    available: int | None
+    drain: bool
+    queue_credit: int | None
+    queue_delivery_count: int | None
+    pending: int | None
+    properties: Mapping[str, Any] | None
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    wait: WaitView
+
+
+@dataclass(frozen=True, slots=True)
+class SessionView:
+    """One session of AMQP 1.0; windows and ids are those of the specification, section 2.5.6.
+
+    Attributes:
+        channel: the client's.
+        incoming_window: transfers that the client may still send.
+        remote_incoming_window: transfers that the client still takes.
+        next_incoming_id: of the next transfer from the client.
+        next_outgoing_id: of the next transfer to the client.
+        unsettled_in: deliveries from the client.
+        unsettled_out: deliveries to the client.
+        pending_out: messages from queues that are not written yet.
+        last_error: what went wrong last.
+        counters: of its links, those that are gone included.
+        links: by handle.
+    """
+
+    channel: int
+    incoming_window: int
+    remote_incoming_window: int
+    next_incoming_id: int | None
+    next_outgoing_id: int
+    unsettled_in: int
+    unsettled_out: int
+    pending_out: int
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    links: tuple[LinkView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """One consumer of AMQP 0-9-1.
+
+    Attributes:
+        tag: the consumer-tag.
+        queue: the queue's name.
+        no_ack: it acknowledges nothing.
+        prefetch: messages that it may hold, 0: any number.
+        unacknowledged: messages that it holds.
+        unsent: messages from the queue that are not written yet.
+        wait: why it waits.
+    """
+
+    tag: str
+    queue: str
+    no_ack: bool
+    prefetch: int
+    unacknowledged: int
+    unsent: int
+    wait: WaitView
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """One channel of AMQP 0-9-1.
+
+    Attributes:
+        number: the client's.
+        state: of the channel.
+        confirm: whether publishes are confirmed.
+        transactional: whether it is in transaction mode.
+        unconfirmed: publishes that queues have not answered.
+        unacknowledged: messages that its consumers hold.
+        prefetch: of its next consumers.
+        global_prefetch: of all its consumers together.
+        reader_credit: what the connection may still read for it; see credit_flow.
+        consumers: in the order of their beginning.
+        last_error: what went wrong last.
+        counters: see `service.counters`.
+        wait: why it waits.
+    """
+
+    number: int
+    state: str
+    confirm: bool
+    transactional: bool
+    unconfirmed: int
+    unacknowledged: int
+    prefetch: int
+    global_prefetch: int
+    reader_credit: int
+    consumers: tuple[ConsumerView, ...]
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    wait: WaitView
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionView:
+    """One connection of either protocol.
+
+    Attributes:
+        id: its number.
+        protocol: name and version.
+        peer: the client's address.
+        user: who logged in.
+        vhost: the virtual host.
+        container_id: of AMQP 1.0.
+        client: of AMQP 0-9-1: connection_name, product and version, as far as the client told them.
+        state: in a word.
+        channel_max: the highest channel number.
+        frame_max: bytes.
+        idle_timeout_ms: what the client asked for.
+        bytes_in: from the client.
+        bytes_out: to the client.
+        writer_waiting_bytes: that the socket does not take.
+        last_error: what went wrong last.
+        counters: of its sessions or channels, those that are gone included.
+        sessions: of AMQP 1.0, by channel.
+        channels: of AMQP 0-9-1, by number.
+    """
+
+    id: int
+    protocol: str
+    peer: str
+    user: str
+    vhost: str
+    container_id: str | None
+    client: Mapping[str, str] | None
+    state: str
+    channel_max: int
+    frame_max: int
+    idle_timeout_ms: int | None
+    bytes_in: int
+    bytes_out: int
+    writer_waiting_bytes: int
+    last_error: LastError | None
+    counters: Mapping[str, int | None]
+    sessions: tuple[SessionView, ...] = ()
+    channels: tuple[ChannelView, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class QueueView:
+    """One queue.
+
+    Attributes:
+        name: of the queue.
+        vhost: its virtual host.
+        type: its kind.
+        durable: whether it outlives the broker.
+        figures: how it stands.
+        last_error: what went wrong last.
+    """
+
+    name: str
+    vhost: str
+    type: str
+    durable: bool
+    figures: QueueFigures
+    last_error: LastError | None
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeView:
+    """One exchange to which something was published.
+
+    Attributes:
+        name: of the exchange.
+        vhost: its virtual host.
+        counters: published, and unroutable of these.
+    """
+
+    name: str
+    vhost: str
+    counters: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingView:
+    """One link, channel or consumer that waits, by itself.
+
+    Attributes:
+        kind: ``link``, ``channel`` or ``consumer``.
+        connection: number of its connection.
+        user: of the connection.
+        vhost: of the connection.
+        peer: of the connection.
+        channel: the session's or channel's number.
+        name: of the link, or tag of the consumer.
+        role: of the link.
+        queue: the queue's name.
+        wait: why it waits.
+    """
+
+    kind: str
+    connection: int
+    user: str
+    vhost: str
+    peer: str
+    channel: int
+    name: str | None
+    role: str | None
+    queue: str | None
+    wait: WaitView
+
+
+@dataclass(frozen=True, slots=True)
+class SummaryView:
+    """How many there are of what was asked for, and how many of them wait.
+
+    Attributes:
+        chosen: whether less than everything was asked for.
+        connections: those that were asked for.
+        connections_in_all: all that there are.
+        links: links that were asked for, and so on.
+        waiting: of all of these, those that wait for a reason that is somebody's fault.
+        links_waiting: of the links, and so on.
+        reasons: how many wait by reason, the most frequent first.
+        queues: those that were asked for.
+        queues_full: of these, those at a limit of length.
+        idle_reasons: of `reasons`, those of links and consumers that have nothing to do.
+    """
+
+    chosen: bool
+    connections: int
+    connections_in_all: int
+    links: int
+    consumers: int
+    channels: int
+    waiting: int
+    links_waiting: int
+    consumers_waiting: int
+    channels_waiting: int
+    reasons: Mapping[str, int]
+    queues: int
+    queues_full: int
+    idle_reasons: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FlowView:
+    """The three settings of flow control."""
+
+    max_link_credit: int
+    max_incoming_window: int
+    max_queue_credit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceView:
+    """Memory or disk, as the alarms see it.
+
+    Attributes:
+        setting: the limit as it was given.
+        limit_bytes: the limit, None: there is none.
+        alarm_ends_at_bytes: where an alarm ends.
+        alarm: whether it is on.
+        causes: why it is on.
+        since: since when, ISO 8601.
+        on_for_s: how long.
+    """
+
+    setting: str | None
+    limit_bytes: int | None
+    alarm_ends_at_bytes: int | None
+    alarm: bool
+    causes: tuple[str, ...]
+    since: str | None
+    on_for_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryView:
+    """Memory: what is used, of how much, and the alarm."""
+
+    used_bytes: int | None
+    total_bytes: int | None
+    resource: ResourceView
+
+
+@dataclass(frozen=True, slots=True)
+class DiskView:
+    """Disk: what is free, where, and the alarm."""
+
+    free_bytes: int | None
+    path: str
+    resource: ResourceView
+
+
+@dataclass(frozen=True, slots=True)
+class ResourcesView:
+    """What alarms watch."""
+
+    memory: MemoryView
+    disk: DiskView
+
+
+@dataclass(frozen=True, slots=True)
+class JournalView:
+    """The journal of durable queues. Until it is read, all but `recovered` are None.
+
+    Attributes:
+        recovered: whether it has been read since the start.
+        files: of the journal.
+        bytes: in them.
+        live_bytes: of these, those that something still needs.
+        spool_bytes: of messages that are out of memory and not durable.
+        commits: since the start.
+        last_sync_ms: how long the last sync took.
+        sync_running: whether one is under way.
+        disk_full: whether a write waits for room.
+    """
+
+    recovered: bool
+    files: int | None = None
+    bytes: int | None = None
+    live_bytes: int | None = None
+    spool_bytes: int | None = None
+    commits: int | None = None
+    last_sync_ms: float | None = None
+    sync_running: bool | None = None
+    disk_full: bool | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingView:
+    """The recording of flow events that is under way.
+
+    Attributes:
+        folder: where it is.
+        run_id: of the present run.
+        every_ms: milliseconds between two looks, 0: after each wake.
+        began_ns: when the run began, by the wall clock.
+        looks: how often everything was looked at.
+        processor_percent: what observing takes of one processor.
+        cost_percent: the share of the broker's processor time.
+        events: of the run.
+        events_written: of these, those in files.
+        events_dropped: of these, those that were lost.
+        buffered_bytes: of events that wait.
+    """
+
+    folder: str
+    run_id: str
+    every_ms: int
+    began_ns: int
+    looks: int
+    processor_percent: float
+    cost_percent: float
+    events: int
+    events_written: int
+    events_dropped: int
+    buffered_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingFailed:
+    """A recording that could not go on.
+
+    Attributes:
+        folder: where it was.
+        run_id: of its last run.
+        reason: why.
+        events: of that run.
+        events_written: of these, those in files.
+        events_lost: the others.
+    """
+
+    folder: str
+    run_id: str
+    reason: str
+    events: int
+    events_written: int
+    events_lost: int
+
+
+@dataclass(frozen=True, slots=True)
+class TraceView:
+    """A trace of frames.
+
+    Attributes:
+        what: as it was asked for.
+        target: what that is.
+        into: a file's name, ``log``, or ``a terminal``.
+        lines: written so far.
+        ended: why nothing more is written, None: it goes on.
+    """
+
+    what: str
+    target: str
+    into: str
+    lines: int
+    ended: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The broker itself.
+
+    Attributes:
+        container_id: of AMQP 1.0.
+        version: of the broker.
+        pid: of its process.
+        uptime_s: since its start.
+        listeners: ``host:port``.
+        tls_listeners: likewise, with TLS.
+        flow: settings of flow control.
+        data_dir: the data folder, None: everything is in memory.
+        journal: None without a data folder.
+        alarms: that are on.
+        rss_bytes: resident memory.
+        resources: what alarms watch.
+        recording: None: the broker does not record.
+        recording_failed: the last one, if it failed.
+        traces: that are on.
+    """
+
+    container_id: str
+    version: str
+    pid: int
+    uptime_s: float
+    listeners: tuple[str, ...]
+    tls_listeners: tuple[str, ...]
+    flow: FlowView
+    data_dir: str | None
+    journal: JournalView | None
+    alarms: tuple[str, ...]
+    rss_bytes: int
+    resources: ResourcesView
+    recording: RecordingView | None
+    recording_failed: RecordingFailed | None
+    traces: tuple[TraceView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerView:
+    """Everything.
+
+    Attributes:
+        broker: the broker itself.
+        exchanges: those to which something was published.
+        summary: how many there are, and how many wait.
+        waiting: what waits, longest first.
+        connections: with all that is in them.
+        queues: all kinds.
+    """
+
+    broker: NodeView
+    exchanges: tuple[ExchangeView, ...]
+    summary: SummaryView
+    waiting: tuple[WaitingView, ...]
+    connections: tuple[ConnectionView, ...]
+    queues: tuple[QueueView, ...]
+
+
+_INLINE: Final = (WaitView, QueueFigures, ResourceView)
+"""Records whose fields stand among those of the record that they are in."""
+
+
+def document(view: Any) -> dict[str, Any]:
+    """A record as JSON can carry it, field by field."""
+    result: dict[str, Any] = {}
+    for name in view.__dataclass_fields__:
+        value = getattr(view, name)
+        if isinstance(value, _INLINE):
+            result |= document(value)
+        else:
+            result[name] = _plain(value)
+    return result
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, LastError):
+        return value.shown()
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    return document(value) if is_dataclass(value) else value

@@ -1,0 +1,83 @@
+"""How a queue stands at one moment: what `status` shows of it, and what operations answer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from amqp10broker.queues.settings import QueueSettings
+
+
+@dataclass(frozen=True, slots=True)
+class LengthLimits:
+    """Limits of length that a queue has.
+
+    Attributes:
+        messages: ready messages at most, None: any number.
+        bytes: bytes of them at most, None: any number.
+        overflow: what happens beyond: ``drop-head``, ``reject-publish``, ...
+    """
+
+    messages: int | None
+    bytes: int | None
+    overflow: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueFigures:
+    """See the module. What a kind of queue does not have is None.
+
+    Attributes:
+        messages_ready: that wait for a consumer; of a stream, those that it keeps.
+        messages_unsettled: handed out and not settled.
+        consumers: links and AMQP 0-9-1 consumers that may get messages.
+        publishers: links whose fixed target the queue is.
+        messages_delayed: of a quorum queue: returned, and held back for a while.
+        messages_dlx: of a quorum queue: dead letters that are not yet at their target.
+        dead_lettered: how many messages went on to a dead-letter exchange, by reason.
+        first_offset: of a stream: of the oldest message that is kept.
+        next_offset: of a stream: of the next message that is published.
+        segments: of a stream: its files.
+        size_bytes: of a stream: their bytes.
+        full: whether a limit of length is reached.
+        limits: limits of length, None: there are none.
+        counters: what became of messages, see `QueueCounters`.
+    """
+
+    messages_ready: int = 0
+    messages_unsettled: int = 0
+    consumers: int = 0
+    publishers: int = 0
+    messages_delayed: int | None = None
+    messages_dlx: int | None = None
+    dead_lettered: Mapping[str, int] = field(default_factory=dict)
+    first_offset: int | None = None
+    next_offset: int | None = None
+    segments: int | None = None
+    size_bytes: int | None = None
+    full: bool = False
+    limits: LengthLimits | None = None
+    counters: Mapping[str, int] = field(default_factory=dict)
+
+
+def length_limits(settings: QueueSettings) -> LengthLimits | None:
+    """The limits of length that settings give; None if they give none."""
+    most, most_bytes = settings.max_length, settings.max_length_bytes
+    if most is None and most_bytes is None:
+        return None
+    return LengthLimits(most, most_bytes, str(settings.overflow.value))
+
+
+def is_full(limits: LengthLimits | None, messages: int, size_bytes: int) -> bool:
+    """Whether no further message has room.
+
+    Args:
+        limits: of the queue.
+        messages: that count against the limit.
+        size_bytes: their bytes; of no meaning without a limit of bytes.
+    """
+    if limits is None:
+        return False
+    return (limits.messages is not None and messages >= limits.messages) or (
+        limits.bytes is not None and size_bytes >= limits.bytes
+    )
