@@ -501,11 +501,27 @@ class NodeView:
 
 
 @dataclass(frozen=True, slots=True)
+class TotalsView:
+    """What all clients did and got since the start, those that are gone included; see `service.counters`.
+
+    Attributes:
+        protocols: by protocol.
+        vhosts: by virtual host.
+        users: by user.
+    """
+
+    protocols: Mapping[str, Mapping[str, int | None]]
+    vhosts: Mapping[str, Mapping[str, int | None]]
+    users: Mapping[str, Mapping[str, int | None]]
+
+
+@dataclass(frozen=True, slots=True)
 class BrokerView:
     """Everything.
 
     Attributes:
         broker: the broker itself.
+        totals: what all clients did and got.
         exchanges: those to which something was published.
         summary: how many there are, and how many wait.
         waiting: what waits, longest first.
@@ -514,6 +530,7 @@ class BrokerView:
     """
 
     broker: NodeView
+    totals: TotalsView
     exchanges: tuple[ExchangeView, ...]
     summary: SummaryView
     waiting: tuple[WaitingView, ...]

@@ -1,12 +1,14 @@
-"""What clients did and got, in numbers that only grow: of links, channels, sessions and connections.
+"""What clients did and got, in numbers that only grow: of links, channels, sessions, connections; in all.
 
 Counted once a batch, where a batch is handled anyway. What has ended is added to what it was part of.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Iterable
-from typing import Final, Self
+from itertools import chain
+from typing import Final, NamedTuple, Self
 
 from amqp10broker.queues.commands import Verdict
 
@@ -15,6 +17,18 @@ CONSUMING: Final = (
     *("delivered", "delivered_settled", "got", "got_settled"),
     *("acknowledged", "requeued", "discarded"),
 )
+
+
+FORGET_AT_LEAST: Final = 1_000
+"""So many combinations of names are kept before it is looked which of them were deleted."""
+
+
+class Whose(NamedTuple):
+    """Whose counters a connection's are; an empty name is nobody's, or was deleted."""
+
+    protocol: str
+    vhost: str
+    user: str
 
 
 class ClientCounters:
@@ -80,3 +94,62 @@ class ClientCounters:
             names: those that mean something here; the others are null.
         """
         return {name: getattr(self, name) if name in names else None for name in self.__slots__}
+
+
+class Totals:
+    """What all clients did and got since the start, by protocol, virtual host and user.
+
+    Connections that have ended are added here; those that are there are counted where they are.
+    """
+
+    __slots__ = ("_forget_at", "_gone")
+
+    def __init__(self) -> None:
+        self._gone: defaultdict[Whose, ClientCounters] = defaultdict(ClientCounters)
+        self._forget_at = FORGET_AT_LEAST
+
+    def add(
+        self, whose: Whose, counters: ClientCounters, users: Container[str], vhosts: Container[str]
+    ) -> None:
+        """A connection has ended.
+
+        Args:
+            whose: it was.
+            counters: of the connection.
+            users: those that are there: what others did is counted for the protocol only.
+            vhosts: likewise.
+        """
+        self._gone[whose].add(counters)
+        if len(self._gone) >= self._forget_at:
+            self._forget(users, vhosts)
+            self._forget_at = max(FORGET_AT_LEAST, 2 * len(self._gone))
+
+    def by(
+        self,
+        present: Iterable[tuple[Whose, ClientCounters]],
+        users: Container[str],
+        vhosts: Container[str],
+    ) -> tuple[dict[str, ClientCounters], ...]:
+        """By protocol, by virtual host and by user; see `add`.
+
+        Args:
+            present: connections that are there.
+            users: those that are there.
+            vhosts: likewise.
+        """
+        self._forget(users, vhosts)
+        sums: tuple[defaultdict[str, ClientCounters], ...] = tuple(
+            defaultdict(ClientCounters) for _ in Whose._fields
+        )
+        for whose, counters in chain(self._gone.items(), present):
+            for name, total in zip(whose, sums, strict=True):
+                if name:
+                    total[name].add(counters)
+        return tuple(map(dict, sums))
+
+    def _forget(self, users: Container[str], vhosts: Container[str]) -> None:
+        for whose in [each for each in self._gone if each.user not in users or each.vhost not in vhosts]:
+            user = whose.user if whose.user in users else ""
+            vhost = whose.vhost if whose.vhost in vhosts else ""
+            if (known := whose._replace(user=user, vhost=vhost)) != whose:
+                self._gone[known].add(self._gone.pop(whose))

@@ -35,10 +35,18 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, ConfigError
-from amqp10broker.management.snapshot import BrokerView, ExchangeView, FlowView, NodeView, QueueView
+from amqp10broker.management.snapshot import (
+    BrokerView,
+    ExchangeView,
+    FlowView,
+    NodeView,
+    QueueView,
+    TotalsView,
+)
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
 from amqp10broker.security.passwords import Passwords
+from amqp10broker.service.counters import Totals, Whose
 from amqp10broker.service.survey import EVERYTHING, Selection, Survey
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.clock import WallClock
@@ -159,6 +167,7 @@ class Broker:
         self.watch = Watch(self, meter or SystemMeter())
         self.recordings = Recordings(self)
         self.tracing = Tracing(self)
+        self._totals = Totals()
         self.log_limits = LogLimits()
         self.stopping = False
         self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
@@ -405,6 +414,7 @@ class Broker:
         queues = survey.queues(map(_queue_view, self.catalog))
         return BrokerView(
             broker=self._node_view(),
+            totals=self._totals_view(),
             exchanges=tuple(
                 ExchangeView(
                     exchange.name,
@@ -419,6 +429,18 @@ class Broker:
             waiting=survey.waiting(),
             connections=survey.connections(),
             queues=tuple(queues[: selection.limit]),
+        )
+
+    def ended(self, connection: Connection10 | Connection091) -> None:
+        """A connection is over: what it did stays counted."""
+        catalog = self.catalog
+        self._totals.add(_whose(connection), connection.counted(), catalog.users, catalog.vhosts)
+
+    def _totals_view(self) -> TotalsView:
+        present = [(_whose(each), each.counted()) for each in self.connections.values()]
+        sums = self._totals.by(present, self.catalog.users, self.catalog.vhosts)
+        return TotalsView(
+            *({name: total.document() for name, total in sorted(each.items())} for each in sums)
         )
 
     def _node_view(self) -> NodeView:
@@ -440,6 +462,10 @@ class Broker:
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
         )
+
+
+def _whose(connection: Connection10 | Connection091) -> Whose:
+    return Whose(connection.protocol, connection.vhost, connection.user)
 
 
 def _queue_view(queue: DeclaredQueue) -> QueueView:

@@ -37,6 +37,7 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
+from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
 from amqp10broker.tasks.channels091 import Channels
 from amqp10broker.tasks.connection_log import ConnectionLog
@@ -484,6 +485,10 @@ class Connection091:
             return "flow"
         return "running"
 
+    def counted(self) -> ClientCounters:
+        """What its channels did and got, those that are gone included."""
+        return self._channels.counted()
+
     def view(self) -> ConnectionView:
         """What doors show of this connection."""
         engine = self.engine
@@ -509,6 +514,6 @@ class Connection091:
             bytes_out=line.writer.bytes_sent,
             writer_waiting_bytes=line.writer.waiting_bytes,
             last_error=self.log.last_error,
-            counters=self._channels.counted().document(),
+            counters=self.counted().document(),
             channels=self._channels.views(),
         )

@@ -181,6 +181,7 @@ async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) 
             await connection.run()
         finally:
             del broker.connections[number]
+            broker.ended(connection)
             broker.tracing.leave(connection)
             if connection.user:
                 connection.log.info("connection closed", reason=connection.end)

@@ -62,8 +62,44 @@ def queue(broker: Broker, name: str) -> dict[str, Any]:
     return next(dict(each) for each in document(broker.view())["queues"] if each["name"] == name)
 
 
+def totals(broker: Broker) -> dict[str, dict[str, dict[str, int]]]:
+    return {
+        of: {
+            name: {key: count for key, count in counters.items() if count} for name, counters in each.items()
+        }
+        for of, each in document(broker.view())["totals"].items()
+    }
+
+
 def exchange(broker: Broker, name: str) -> dict[str, int]:
     return next(counted(each) for each in document(broker.view())["exchanges"] if each["name"] == name)
+
+
+async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host_and_user(
+    autojump_clock: object,
+) -> None:
+    """Beside what those do that are there; a user who is deleted is left out, the protocol's sum is not."""
+    async with running_broker() as broker:
+        broker.catalog.lookup_vhost("/").declare("q", durable=True)
+        gone = await connect(broker).open()
+        await gone.send(raw.attach_sender(0, "/queues/q"))
+        await gone.until(Attach)
+        await gone.send(raw.transfer(0, 0, b"x"), raw.transfer(0, 1, b"x"))
+        await settle_down()
+        await gone.vanish()
+        there = await connect091(broker).open()
+        await there.send(1, message(1, "q", b"x"))
+        await settle_down()
+        assert totals(broker) == {
+            "protocols": {"AMQP 1.0": {"published": 2, "confirmed": 2}, "AMQP 0-9-1": {"published": 1}},
+            "vhosts": {"/": {"published": 3, "confirmed": 2}},
+            "users": {"guest": {"published": 3, "confirmed": 2}},
+        }
+        await there.vanish()
+        await settle_down()
+        broker.catalog.users.delete("guest")
+        assert totals(broker)["users"] == {}
+        assert totals(broker)["protocols"]["AMQP 0-9-1"] == {"published": 1}
 
 
 # --- AMQP 1.0 -------------------------------------------------------------------------------------
