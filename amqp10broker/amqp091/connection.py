@@ -6,6 +6,7 @@ negotiates, and then hands what comes for channels on undecided: of a channel it
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, assert_never
@@ -146,7 +147,11 @@ class Connection091:
     """
 
     def __init__(
-        self, *, content_bytes_max: int = CONTENT_BYTES_MAX, unfinished_bytes_max: int = CONTENT_BYTES_MAX
+        self,
+        *,
+        content_bytes_max: int = CONTENT_BYTES_MAX,
+        unfinished_bytes_max: int = CONTENT_BYTES_MAX,
+        frames_singly_max: int = sys.maxsize,
     ) -> None:
         """Make a connection in which nothing was said.
 
@@ -154,6 +159,7 @@ class Connection091:
             content_bytes_max: a body announced larger is reported as `ContentTooLarge` and not collected.
             unfinished_bytes_max: bytes of contents that are not whole; with more the connection is closed.
                 Twice `content_bytes_max` it may always be.
+            frames_singly_max: see `FrameReader.singly_max`.
         """
         self.state = ConnectionState.START
         self.frame_max = FRAME_MIN_SIZE
@@ -165,6 +171,7 @@ class Connection091:
         self._reader = FrameReader(
             FRAME_MIN_SIZE, content_bytes_max=content_bytes_max, unfinished_bytes_max=unfinished_bytes_max
         )
+        self._reader.singly_max = frames_singly_max
         self._reader.open = False
         self._closing = ClosingReader()
         self._offered = ConnectionTune()
@@ -198,7 +205,7 @@ class Connection091:
 
         A fault of the client becomes a `ConnectionFailed` event, the last of its batch. Bytes that came
         while it is the owner's turn are kept: call this with no bytes after the answer, and read no more
-        from the socket until then.
+        from the socket until then. Likewise as long as there is `more`.
         """
         events: list[ConnectionEvent] = []
         try:
@@ -207,6 +214,11 @@ class Connection091:
             self._send_close(fault)
             events.append(ConnectionFailed(fault))
         return events
+
+    @property
+    def more(self) -> bool:
+        """Whether `receive` has kept bytes for its next call, so that one call does not take long."""
+        return self._reader.more and self.state is ConnectionState.RUNNING
 
     @property
     def unread(self) -> bytes:

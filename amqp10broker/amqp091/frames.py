@@ -8,6 +8,7 @@ a known method frame and a body in one frame is read whole; all else goes frame 
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from amqp10broker.amqp091.content import PendingContent
@@ -132,6 +133,8 @@ class FrameReader:
         open: whether channels may be used; until then only channel 0 may.
         content_bytes_max: a body announced larger is reported and not collected.
         unfinished: bytes kept of contents that are not whole, at most `unfinished_bytes_max`.
+        singly_max: of frames that are of no learned shape, so many are read in one call.
+        more: whether the last call left bytes for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with it.
     """
 
@@ -145,7 +148,9 @@ class FrameReader:
         "content_bytes_max",
         "fault",
         "frame_max",
+        "more",
         "open",
+        "singly_max",
         "unfinished",
         "unfinished_bytes_max",
     )
@@ -162,6 +167,8 @@ class FrameReader:
         self.content_bytes_max = content_bytes_max
         self.fault: AmqpHardError | None = None
         self.unfinished = 0
+        self.singly_max = sys.maxsize
+        self.more = False
         # One message of the largest size fits always, with what its frames cost.
         self.unfinished_bytes_max = max(unfinished_bytes_max, 2 * content_bytes_max)
         self._contents: dict[int, PendingContent] = {}
@@ -174,7 +181,7 @@ class FrameReader:
         self._need = 0
 
     def feed(self, data: bytes, *, stop_after_first: bool = False) -> list[Item]:
-        """Take bytes in, give what is now whole.
+        """Take bytes in, give what is now whole, within `singly_max`.
 
         Args:
             data: what the socket gave, any cut.
@@ -190,6 +197,7 @@ class FrameReader:
                 returned, `fault` is set, and the next call raises.
         """
         self._raise_fault()
+        self.more = False
         if self._pieces:
             self._pieces.append(data)
             self._held += len(data)
@@ -254,7 +262,7 @@ class FrameReader:
         return (stop, stop) if stop <= len(buf) else (0, stop)
 
     def _read(self, buf: bytes, batch: _Batch) -> tuple[int, int]:
-        """Read all whole frames.
+        """Read whole frames: all, if `singly_max` allows.
 
         Returns:
             Where reading stopped, and what position must be reached to read on.
@@ -270,6 +278,7 @@ class FrameReader:
         contents = self._contents
         frame_limit = self.frame_max or _NO_LIMIT
         body_limit = min(frame_limit, self.content_bytes_max)
+        left = self.singly_max
         while end - pos >= HEADER_BYTES:
             if shape is not None and starts_with(shape.prefix, pos):
                 # Its channel has no content pending: it had none before the message just read.
@@ -351,6 +360,10 @@ class FrameReader:
             if stop > end:
                 return pos, stop
             pos = stop
+            left -= 1
+            if left <= 0 and pos < end:
+                self.more = True
+                return pos, pos
         return pos, pos + HEADER_BYTES
 
     def _read_frame(self, buf: bytes, pos: int, batch: _Batch) -> int:

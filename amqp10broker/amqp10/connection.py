@@ -7,6 +7,7 @@ role may be played; `server` decides only who speaks first and who chooses the m
 
 from __future__ import annotations
 
+import sys
 from enum import Enum, auto
 from typing import Any, Final
 
@@ -143,6 +144,7 @@ class Connection:
         frame_size_max: int,
         channel_max: int,
         mechanisms: tuple[str, ...] = (),
+        frames_singly_max: int = sys.maxsize,
     ) -> None:
         """Make an unopened connection end.
 
@@ -151,6 +153,7 @@ class Connection:
             frame_size_max: bytes, the largest frame we take, at least 512.
             channel_max: largest channel we accept.
             mechanisms: server: SASL mechanisms offered, in the order of preference.
+            frames_singly_max: see `FrameReader.singly_max`.
         """
         self.server = server
         self.state = ConnectionState.START
@@ -158,6 +161,7 @@ class Connection:
         self.channel_max = channel_max
         self.frame_size_max = MIN_MAX_FRAME_SIZE
         self.frames = FrameReader()
+        self.frames.singly_max = frames_singly_max
         self.fault: AmqpError | None = None
         self._local_frame_size_max = frame_size_max
         self._mechanisms = mechanisms
@@ -179,7 +183,7 @@ class Connection:
 
         A fault of the peer becomes a `ConnectionFailed` event, the last of its batch; bytes after it
         are discarded. Bytes of a phase whose answer the owner has still to give (SASL outcome, open)
-        are kept, call `receive` with no bytes after giving it.
+        are kept, call `receive` with no bytes after giving it; and as long as there is `more`.
         """
         events: list[ConnectionEvent] = []
         if self.state is ConnectionState.END:
@@ -192,6 +196,11 @@ class Connection:
             self.fail(fault)
             events.append(ConnectionFailed(fault))
         return events
+
+    @property
+    def more(self) -> bool:
+        """Whether `receive` has kept frames for its next call, so that one call does not take long."""
+        return self.frames.more and self.state is ConnectionState.OPENED
 
     @property
     def unread(self) -> bytes:

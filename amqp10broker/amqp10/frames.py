@@ -9,6 +9,7 @@ Everything that is not such a transfer is decoded by the generated tables.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Final
@@ -50,21 +51,34 @@ class FrameReader:
         frame_size_max: bytes; a longer frame is a framing error.
         frame_type: the type expected now, `TYPE_SASL` or `TYPE_AMQP`.
         frames: how many frames were read, heartbeats included.
+        singly_max: of frames that are of no learned layout, so many are read in one call.
+        more: whether the last call left whole frames for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with its condition.
     """
 
-    __slots__ = ("_layouts", "_rest", "fault", "frame_size_max", "frame_type", "frames")
+    __slots__ = (
+        "_layouts",
+        "_rest",
+        "fault",
+        "frame_size_max",
+        "frame_type",
+        "frames",
+        "more",
+        "singly_max",
+    )
 
     def __init__(self) -> None:
         self.frame_size_max = PRE_OPEN_FRAME_SIZE_MAX
         self.frame_type = TYPE_AMQP
         self.frames = 0
+        self.singly_max = sys.maxsize
+        self.more = False
         self.fault: DecodeError | None = None
         self._rest = b""
         self._layouts: dict[bytes, TransferLayout | DispositionLayout] = {}
 
     def read(self, data: bytes, *, stop_after_first: bool = False) -> list[tuple[int, list[object]]]:
-        """Take bytes in, give the bodies of all frames that are now whole.
+        """Take bytes in, give the bodies of all frames that are now whole, within `singly_max`.
 
         Args:
             data: what the socket gave, any cut.
@@ -104,6 +118,8 @@ class FrameReader:
         payloads: list[bytes] = []
         spans: list[tuple[int, int]] = []
         frames = 0
+        singly = 0
+        self.more = False
         while end - pos >= FRAME_HEADER_BYTES:
             layout = get_layout(buf[pos + 4 : pos + 17])
             if layout is LIST32:
@@ -159,6 +175,10 @@ class FrameReader:
             last_layout = None
             pos = stop
             if stop_after_first:
+                break
+            singly += 1
+            if singly >= self.singly_max:
+                self.more = pos < end
                 break
         self.frames += frames
         self._rest = buf[pos:] if pos else buf

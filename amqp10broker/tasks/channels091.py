@@ -104,6 +104,10 @@ class Channels:
             blocked_ms=None if self.blocked_at is None else clock.ms_at(self.blocked_at),
         )
 
+    def release(self) -> None:
+        """The connection is over: let go of it."""
+        del self._connection
+
     def begin_turn(self) -> None:
         """The reader has waited for the client: others had their turn."""
         self._turn.begin()
@@ -113,9 +117,13 @@ class Channels:
         for items in self._turn.portions(event.items):
             await self._give(event.channel, items)
             if self._turn.over:
-                self._connection.flush()
-                await trio.lowlevel.checkpoint()
-                self._turn.begin()
+                await self.let_others()
+
+    async def let_others(self) -> None:
+        """This turn is over: every other task runs once."""
+        self._connection.flush()
+        await trio.lowlevel.checkpoint()
+        self._turn.begin()
 
     async def _give(self, number: int, items: Sequence[Item]) -> None:
         """Give a channel what the client sent on it, waiting as long as its credit says."""
@@ -241,3 +249,4 @@ class Channels:
             self._broker.catalog.usage.close_channel(self._connection.user)
             if self.by_number.get(number) is channel:
                 del self.by_number[number]
+            channel.service.release()

@@ -45,6 +45,7 @@ from amqp10broker.tasks.lifeline import Lifeline
 from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.turns import PORTION
 
 if TYPE_CHECKING:
     from amqp10broker.catalog.vhost import VirtualHost
@@ -108,6 +109,7 @@ class Connection091:
         self.engine = Engine(
             content_bytes_max=broker.config.max_message_size_bytes,
             unfinished_bytes_max=broker.config.unfinished_bytes_max,
+            frames_singly_max=PORTION,
         )
 
     @property
@@ -162,6 +164,11 @@ class Connection091:
         finally:
             self._leave()
 
+    def release(self) -> None:
+        """Over: nothing of it refers back to it any more (see `BrokerChannel.release`)."""
+        self.log.release()
+        self._channels.release()
+
     def _leave(self) -> None:
         if self._member is not None:
             self._member.leave()
@@ -195,7 +202,11 @@ class Connection091:
     async def _take(self, data: bytes) -> None:
         """Work off what the client sent."""
         self._channels.begin_turn()
-        await self._dispatch(self.engine.receive(data))
+        engine = self.engine
+        await self._dispatch(engine.receive(data))
+        while engine.more:
+            await self._channels.let_others()
+            await self._dispatch(engine.receive(b""))
         self.flush()
 
     async def _handshake(self) -> None:

@@ -59,7 +59,7 @@ from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.queue import SessionAddress
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.stream import Stream
-from amqp10broker.tasks.turns import HEAVY, Turn
+from amqp10broker.tasks.turns import HEAVY, PORTION, Turn
 from amqp10broker.tasks.writer import Lane
 
 if TYPE_CHECKING:
@@ -98,8 +98,9 @@ class Connection10:
         self._broker = broker
         self._origin = origin
         self._sessions: dict[int, RunningSession] = {}
-        # The session for which the reader waits, and since when, by Trio's clock.
+        # The session for which the reader waits, its channel, and since when, by Trio's clock.
         self._held_by: RunningSession | None = None
+        self._held_channel = 0
         self._held_at = 0.0
         self._link_names = LinkNames()
         self._stopped_by: AmqpError | None = None
@@ -126,6 +127,7 @@ class Connection10:
             frame_size_max=config.max_frame_size_bytes,
             channel_max=config.session_max_per_connection - 1,
             mechanisms=tuple(each.value for each in broker.authenticator.offered(origin)),
+            frames_singly_max=PORTION,
         )
 
     @property
@@ -163,6 +165,10 @@ class Connection10:
         finally:
             self._leave()
 
+    def release(self) -> None:
+        """Over: nothing of it refers back to it any more (see `BrokerSession.release`)."""
+        self.log.release()
+
     def _leave(self) -> None:
         if self._member is not None:
             self._member.leave()
@@ -198,7 +204,11 @@ class Connection10:
     async def _take(self, data: bytes) -> None:
         """Work off what the client sent."""
         self._turn.begin()
-        await self._dispatch(self.engine.receive(data))
+        engine = self.engine
+        await self._dispatch(engine.receive(data))
+        while engine.more:
+            await self._let_others()
+            await self._dispatch(engine.receive(b""))
         self._flush()
 
     async def _handshake(self) -> None:
@@ -299,7 +309,8 @@ class Connection10:
     async def _wait_for(self, session: RunningSession, bound: Bound) -> None:
         """Read nothing until a bound is kept again that a session uses up."""
         self._flush()
-        self._held_by, self._held_at = session, trio.current_time()
+        self._held_by, self._held_channel = session, session.service.session.channel
+        self._held_at = trio.current_time()
         await bound.wait()
         self._held_by = None
 
@@ -459,6 +470,7 @@ class Connection10:
             if self._sessions.get(channel) is session:
                 # The client's end is still to come: its frames until then are for nobody.
                 del self._sessions[channel]
+            session.service.release()
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -540,7 +552,7 @@ class Connection10:
             writer_blocked=session.lane.blocked,
             writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
             writer_bytes=writer.waiting_bytes,
-            held_by=None if held is None or held is session else f"session {held.service.session.channel}",
+            held_by=None if held is None or held is session else f"session {self._held_channel}",
             held_ms=clock.ms_at(self._held_at),
             alarms=tuple(sorted(self._broker.alarms)),
             unread=self._no_alarm is not None,

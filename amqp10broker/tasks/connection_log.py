@@ -87,6 +87,10 @@ class ConnectionLog:
         """Write a fault of ours, however many there are; `exc_info` carries its cause."""
         _log.error(event, **{**self.who(), **details})
 
+    def release(self) -> None:
+        """The connection is over, and its end is written: let go of it."""
+        del self._client
+
     def who(self) -> dict[str, Any]:
         """Fields by which entries name the connection, as far as they are known."""
         client = self._client

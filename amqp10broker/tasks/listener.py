@@ -185,6 +185,7 @@ async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) 
             broker.tracing.leave(connection)
             if connection.user:
                 connection.log.info("connection closed", reason=connection.end)
+            connection.release()
     except* Exception as group:
         _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=group)
 

@@ -22,7 +22,7 @@ class Membership:
     def __init__(self, catalog: Catalog, vhost: VirtualHost, user: str, connection: object) -> None:
         self._catalog = catalog
         self._user = user
-        self._connection = connection
+        self._connection: object = connection
         self._left = False
         self._permission = catalog.users.permission(user, vhost.name)
         self.vhost = vhost
@@ -60,3 +60,4 @@ class Membership:
         for queue in self.vhost.queues_owned_by(self._connection):
             self.vhost.remove(queue.name)
             queue.handle.post(DELETE)
+        self._connection = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -53,13 +54,17 @@ def plain(raw: bytes) -> tuple[list[tuple[int, Any]], str | None]:
     return items, None
 
 
-def learning(chunks: list[bytes]) -> tuple[list[tuple[int, Any]], str | None, int]:
+def learning(
+    chunks: list[bytes], singly_max: int = sys.maxsize
+) -> tuple[list[tuple[int, Any]], str | None, int]:
     """The same bytes through one reader, in chunks."""
     reader = FrameReader()
+    reader.singly_max = singly_max
     items: list[tuple[int, Any]] = []
-    for chunk in [*chunks, b""]:  # a fault behind good frames is raised by the next call
+    waiting = [*chunks, b""]  # a fault behind good frames is raised by the next call
+    while waiting or reader.more:
         try:
-            groups = reader.read(chunk)
+            groups = reader.read(b"" if reader.more else waiting.pop(0))
         except DecodeError as error:
             return items, error.condition, reader.frames
         for channel, found in groups:
@@ -239,13 +244,16 @@ def test_examples_are_learned_at_all() -> None:
 
 
 @settings(max_examples=500, deadline=None)
-@given(streams(), st.lists(st.integers(0, 5_000), max_size=12))
-@example([transfer(0, 1, b"x"), transfer(0, 2, b"y"), transfer(0, 3, b"")], [30])
-def test_learned_layouts_read_what_the_plain_decoder_reads(raws: list[bytes], cuts: list[int]) -> None:
-    """Any frames, near-identical ones among them, in any chunks: the same items, or the same fault."""
+@given(streams(), st.lists(st.integers(0, 5_000), max_size=12), st.sampled_from([sys.maxsize, 1, 2, 3]))
+@example([transfer(0, 1, b"x"), transfer(0, 2, b"y"), transfer(0, 3, b"")], [30], sys.maxsize)
+def test_learned_layouts_read_what_the_plain_decoder_reads(
+    raws: list[bytes], cuts: list[int], singly_max: int
+) -> None:
+    """Any frames, near-identical ones among them, in any chunks and portions: the same items, or the same
+    fault."""
     raw = b"".join(raws)
     expected, fault = plain(raw)
-    found, found_fault, count = learning(cut(raw, cuts))
+    found, found_fault, count = learning(cut(raw, cuts), singly_max)
     assert found_fault == fault
     want, have = by_channel(expected), by_channel(found)
     assert have == want
@@ -267,6 +275,24 @@ def test_byte_by_byte_is_the_same_as_at_once(raws: list[bytes], repeats: int, st
     assert slow[1] == at_once[1]
     assert by_channel(slow[0]) == by_channel(at_once[0])
     assert slow[2] == at_once[2]
+
+
+def test_a_call_reads_no_more_single_frames_than_allowed_and_any_number_of_learned_ones() -> None:
+    """What else is whole is read by the next call, which needs no bytes."""
+    flows = [frame(0, Flow(incoming_window=1, next_outgoing_id=0, outgoing_window=1))] * 5
+    same = [transfer(0, 5, b"x")] * 100
+    reader = FrameReader()
+    reader.singly_max = 3
+    reader.read(same[0])
+    portions = [reader.read(b"".join([*same[1:], *flows]))]
+    assert reader.more
+    portions.append(reader.read(b""))
+    assert not reader.more
+    assert [[type(item) for _, items in each for item in items] for each in portions] == [
+        [TransferRun, Flow, Flow, Flow],
+        [Flow, Flow],
+    ]
+    assert reader.frames == 105
 
 
 TAIL = b"\x43\x41"

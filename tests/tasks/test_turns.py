@@ -7,24 +7,37 @@ wakes is what it had to wait for.
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+import sys
+import weakref
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from amqp10broker.amqp091.methods import ChannelClose, ChannelCloseOk, ChannelOpen, ChannelOpenOk
+from amqp10broker.amqp091.frames import FrameReader as FrameReader091
+from amqp10broker.amqp091.methods import (
+    BasicConsume,
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionClose,
+    QueueDeclare,
+)
+from amqp10broker.amqp10.connection import Connection
 from amqp10broker.amqp10.errors import AmqpError
-from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End
+from amqp10broker.amqp10.performatives import Attach, Begin, Close, Detach, End
 from amqp10broker.management.snapshot import document
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.session import READS_MAX, RunningSession
 from amqp10broker.tasks.turns import HEAVY, PORTION, Turn
 from amqp10broker.tasks.writer import Lane
-from tests.support.rawframes import attach_sender, begin, frame
+from tests.support.rawframes import attach_receiver, attach_sender, begin, frame
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091
 
@@ -183,6 +196,108 @@ async def test_channels_opened_and_closed_in_one_write_are_shared_out_over_turns
         assert neighbour.most <= READS_MAX * HEAVY_A_TURN
         await settle_down()
         assert broker.catalog.usage.channels_of_user("guest") == 0
+
+
+async def test_frames_of_one_write_are_also_read_in_portions(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """To decode two thousand frames takes as long as to work off some hundred of them."""
+    neighbour = Neighbour()
+    counted(monkeypatch, Connection, "_dispatch", neighbour)
+    async with running_broker() as broker:
+        client = await connect(broker).open(channels=0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(neighbour.run)
+            await client.send(*[begin(1), frame(1, End())] * 1000)
+            await until_all(neighbour, 2000)
+            nursery.cancel_scope.cancel()
+        kinds = [type(each.body) for each in await client.idle()]
+        assert kinds.count(Begin) == kinds.count(End) == 1000
+    assert neighbour.most <= PORTION
+
+
+async def test_methods_of_one_write_are_also_read_in_portions(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """AMQP 0-9-1."""
+    neighbour = Neighbour()
+    counted(monkeypatch, FrameReader091, "_on_method", neighbour)
+    async with running_broker() as broker:
+        client = await connect091(broker).open(channels=0)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(neighbour.run)
+            await client.send(1, *[ChannelOpen(), ChannelClose(200, "", 0, 0)] * 1000)
+            await until_all(neighbour, 2000)
+            nursery.cancel_scope.cancel()
+    assert neighbour.most <= PORTION
+
+
+@pytest.fixture
+def no_collector() -> Iterator[None]:
+    """Only what nobody refers to is freed."""
+    gc.disable()
+    yield
+    gc.enable()
+
+
+needs_reference_counts = pytest.mark.skipif(
+    sys.implementation.name != "cpython", reason="PyPy frees nothing before its collector comes"
+)
+
+
+@needs_reference_counts
+async def test_sessions_that_are_over_are_freed_without_the_garbage_collector(
+    autojump_clock: MockClock, no_collector: None
+) -> None:
+    """It would find hundreds together, and everybody would wait for it: 70 ms of processor time for 450."""
+    async with running_broker() as broker:
+        client = await connect(broker).open(channels=0)
+        (connection,) = broker.connections.values()
+        await client.send(begin(1), attach_sender(0, "q", channel=1), attach_receiver(1, "q", channel=1))
+        await settle_down()
+        running = connection.parts[1]
+        assert isinstance(running, RunningSession)
+        service = running.service
+        refs = [weakref.ref(each) for each in (service, service.session, service.links)]
+        del running, service
+        await client.send(frame(1, End()))
+        await settle_down()
+        assert [ref() for ref in refs] == [None, None, None]
+
+
+@needs_reference_counts
+async def test_channels_that_are_over_are_freed_without_the_garbage_collector(
+    autojump_clock: MockClock, no_collector: None
+) -> None:
+    """AMQP 0-9-1."""
+    async with running_broker() as broker:
+        client = await connect091(broker).open(channels=0)
+        (connection,) = broker.connections.values()
+        await client.send(1, ChannelOpen(), QueueDeclare(queue="q"), BasicConsume(queue="q"))
+        await settle_down()
+        service = connection.parts[1].service
+        assert isinstance(service, BrokerChannel)
+        refs = [weakref.ref(each) for each in (service, service.consuming, service.publishing)]
+        del service
+        await client.send(1, ChannelClose(200, "", 0, 0))
+        await settle_down()
+        assert [ref() for ref in refs] == [None, None, None]
+
+
+@needs_reference_counts
+async def test_connections_that_are_over_are_freed_without_the_garbage_collector(
+    autojump_clock: MockClock, no_collector: None
+) -> None:
+    """Of both protocols, with what was open in them."""
+    async with running_broker() as broker:
+        first = await connect(broker).open()
+        second = await connect091(broker).open()
+        refs = [weakref.ref(each) for each in broker.connections.values()]
+        assert {type(ref()) for ref in refs} == {Connection10, Connection091}
+        await first.send(frame(0, Close()))
+        await second.send(0, ConnectionClose(200, "", 0, 0))
+        await settle_down()
+        assert [ref() for ref in refs] == [None, None]
 
 
 def test_what_is_light_is_given_whole_and_not_copied() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 from collections import defaultdict
 from typing import Any
 
@@ -131,11 +132,19 @@ def with_names(found: dict[int, list[Any]]) -> dict[int, list[Any]]:
     }
 
 
-def read(data: bytes, cuts: list[int] | None = None, frame_max: int = FRAME_MAX) -> list[Item]:
+def read(
+    data: bytes,
+    cuts: list[int] | None = None,
+    frame_max: int = FRAME_MAX,
+    singly_max: int = sys.maxsize,
+) -> list[Item]:
     reader = FrameReader(frame_max)
+    reader.singly_max = singly_max
     items: list[Item] = []
     for start, stop in itertools.pairwise([0, *sorted(cuts or []), len(data)]):
         items += reader.feed(data[start:stop])
+        while reader.more:
+            items += reader.feed(b"")
     assert reader.fault is None
     return items
 
@@ -394,6 +403,22 @@ def test_one_frame_at_a_time_when_so_asked() -> None:
     assert reader.take_rest() == b""
 
 
+def test_a_call_reads_no_more_single_frames_than_allowed_and_any_number_of_learned_ones() -> None:
+    """What else is here is read by the next call, which needs no bytes."""
+    reader = FrameReader(FRAME_MAX)
+    reader.feed(publish())
+    reader.singly_max = 3
+    declares = [method_frame(1, QueueDeclare(queue=name)) for name in "abcde"]
+    portions = [reader.feed(b"".join([publish() * 100, *declares]))]
+    assert reader.more
+    portions.append(reader.feed(b""))
+    assert not reader.more
+    assert [[type(item) for item in each] for each in portions] == [
+        [PublishRun, MethodFrame, MethodFrame, MethodFrame],
+        [MethodFrame, MethodFrame],
+    ]
+
+
 def test_bytes_not_read_can_be_handed_over() -> None:
     """For a reader of another kind."""
     reader = FrameReader(FRAME_MAX)
@@ -434,9 +459,10 @@ STREAMS = st.lists(st.tuples(FRAMES, st.integers(1, 12)), max_size=12).map(
 @settings(max_examples=300)
 @given(STREAMS, st.data())
 def test_what_is_read_does_not_depend_on_the_cut(stream: bytes, data: st.DataObject) -> None:
-    """pamqp, reading frame by frame, finds the same for each channel."""
+    """pamqp, reading frame by frame, finds the same for each channel; in portions of any size, too."""
     cuts = data.draw(st.lists(st.integers(0, len(stream)), max_size=10))
-    found = with_names(flat(read(stream, cuts, frame_max=16384)))
+    singly_max = data.draw(st.sampled_from([sys.maxsize, 1, 2, 5]))
+    found = with_names(flat(read(stream, cuts, frame_max=16384, singly_max=singly_max)))
     assert found == by_pamqp(stream)
 
 
