@@ -10,6 +10,7 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 PAGES = sorted(
     [
+        REPOSITORY / "CONTRIBUTING.md",
         *(REPOSITORY / folder / "README.md" for folder in (".", "examples", "tests", "amqp10broker/tasks")),
         *REPOSITORY.glob("docs/*.md"),
         *REPOSITORY.glob("docs/adr/*.md"),
