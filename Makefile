@@ -74,7 +74,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.runtime: $(VENV)/.made pyproject.toml
-	@echo 'Installing the broker (trio, structlog, argon2-cffi)'
+	@echo 'Installing the broker (trio, structlog, argon2-cffi, shtab)'
 	@$(PIP_INSTALL) --editable . || { \
 		echo "The broker could not be installed. pip needs a package index: check the network and pip's settings." >&2; \
 		exit 1; }

@@ -111,6 +111,7 @@ ROOMS: Final[Mapping[str, Room]] = {
 THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "trio": ("tasks/", "client/trio.py", "testing.py", "cli/serve.py"),
     "argon2": ("security/passwords.py",),
+    "shtab": ("cli/completion.py",),
     "structlog": ("tasks/", "cli/logs.py", "cli/serve.py"),
     # Extras, imported where they are used and never while the broker starts.
     "pyarrow": ("recording/", "spark/", "analysis/"),
