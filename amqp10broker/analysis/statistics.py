@@ -1,9 +1,7 @@
 """Means, confidence intervals and differences of few repetitions. Pure.
 
 Repetitions are few (three to ten) and their spread is not known beforehand, so intervals are Student's.
-Whether two settings differ is judged by the scatter of all that are compared (`Scatter`). Student's quantile
-is computed from the regularised incomplete beta function (continued fraction, DLMF 8.17.22), which spares a
-dependency.
+Whether two settings differ is judged by the scatter of all that are compared (`Scatter`).
 One repetition has no spread: its interval is None, never zero.
 """
 
@@ -16,8 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 CONFIDENCE: Final = 0.95
-_STEPS: Final = 200
-_TINY: Final = 1e-300
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,7 @@ def estimate(values: Sequence[float], confidence: float = CONFIDENCE) -> Estimat
     if count == 1:
         return Estimate(mean, None, None, 1)
     deviation = statistics.stdev(values, mean)
-    half = student_quantile(0.5 + confidence / 2, count - 1) * deviation / math.sqrt(count)
+    half = _student_quantile(confidence, count - 1) * deviation / math.sqrt(count)
     return Estimate(mean, mean - half, mean + half, count, deviation)
 
 
@@ -94,7 +90,7 @@ class Scatter:
             one: repetitions of one setting.
             other: of the other.
         """
-        quantile = student_quantile(0.5 + CONFIDENCE / 2, self.freedom)
+        quantile = _student_quantile(CONFIDENCE, self.freedom)
         return quantile * self.noise * math.sqrt(1 / one + 1 / other)
 
 
@@ -133,68 +129,8 @@ def relative_noise(groups: Sequence[Sequence[float]]) -> float | None:
     return math.sqrt(squares / freedom) if freedom else None
 
 
-def student_quantile(probability: float, freedom: float) -> float:
-    """The value below which Student's t lies with the probability.
+def _student_quantile(confidence: float, freedom: int) -> float:
+    """Half the width of the interval in which Student's t lies with the confidence."""
+    from scipy.special import stdtrit  # loads in a tenth of a second: not for who only reads an estimate
 
-    Args:
-        probability: between 0 and 1, exclusively.
-        freedom: degrees of freedom, above 0.
-
-    Raises:
-        ValueError: an argument is out of its range.
-    """
-    if not 0 < probability < 1 or freedom <= 0:
-        raise ValueError(f"no quantile of Student's t for {probability} with {freedom} degrees of freedom")
-    if probability < 0.5:
-        return -student_quantile(1 - probability, freedom)
-    high = 1.0
-    while student_probability(high, freedom) < probability:
-        high *= 2
-    low = 0.0
-    for _ in range(_STEPS):
-        middle = (low + high) / 2
-        if middle in (low, high):
-            break
-        if student_probability(middle, freedom) < probability:
-            low = middle
-        else:
-            high = middle
-    return (low + high) / 2
-
-
-def student_probability(value: float, freedom: float) -> float:
-    """The probability that Student's t is below the value."""
-    tail = _incomplete_beta(freedom / 2, 0.5, freedom / (freedom + value * value)) / 2
-    return 1 - tail if value > 0 else tail
-
-
-def _incomplete_beta(a: float, b: float, x: float) -> float:
-    if x <= 0 or x >= 1:
-        return float(x >= 1)
-    # The fraction converges fast below the mean of the distribution; above, its mirror image does.
-    if x > (a + 1) / (a + b + 2):
-        return 1 - _incomplete_beta(b, a, 1 - x)
-    front = math.exp(
-        math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log1p(-x)
-    )
-    return front * _beta_fraction(a, b, x) / a
-
-
-def _beta_fraction(a: float, b: float, x: float) -> float:
-    """Lentz's way through the continued fraction: numerators and denominators from the front."""
-    numerator, denominator = 1.0, 1 / _away_from_zero(1 - (a + b) * x / (a + 1))
-    value = denominator
-    for step in range(1, _STEPS):
-        even = step * (b - step) * x / ((a + 2 * step - 1) * (a + 2 * step))
-        odd = -(a + step) * (a + b + step) * x / ((a + 2 * step) * (a + 2 * step + 1))
-        for term in (even, odd):
-            denominator = 1 / _away_from_zero(1 + term * denominator)
-            numerator = _away_from_zero(1 + term / numerator)
-            value *= denominator * numerator
-        if abs(denominator * numerator - 1) < 1e-15:
-            break
-    return value
-
-
-def _away_from_zero(value: float) -> float:
-    return value if abs(value) > _TINY else _TINY
+    return float(stdtrit(freedom, 0.5 + confidence / 2))

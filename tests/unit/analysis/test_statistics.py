@@ -11,44 +11,7 @@ from amqp10broker.analysis.statistics import (
     estimate_ratio,
     relative_noise,
     scatter,
-    student_probability,
-    student_quantile,
 )
-
-# Any table of Student's t.
-QUANTILES = [
-    (0.975, 1, 12.7062047362),
-    (0.975, 2, 4.3026527297),
-    (0.975, 4, 2.7764451052),
-    (0.975, 9, 2.2621571628),
-    (0.975, 30, 2.0422724563),
-    (0.995, 5, 4.0321429836),
-    (0.95, 1000, 1.6463788173),
-    (0.75, 3, 0.7648923284),
-]
-
-
-@pytest.mark.parametrize(("probability", "freedom", "value"), QUANTILES)
-def test_quantiles_of_student_are_those_of_the_tables(
-    probability: float, freedom: float, value: float
-) -> None:
-    """The t by which intervals are as wide as they are."""
-    assert student_quantile(probability, freedom) == pytest.approx(value, rel=1e-9)
-    assert student_quantile(1 - probability, freedom) == pytest.approx(-value, rel=1e-9)
-    assert student_probability(value, freedom) == pytest.approx(probability, rel=1e-9)
-
-
-def test_one_degree_of_freedom_is_cauchys_distribution() -> None:
-    """There the probability is known in closed form."""
-    for value in (-7.0, -0.3, 0.1, 1.0, 42.0):
-        assert student_probability(value, 1) == pytest.approx(0.5 + math.atan(value) / math.pi, rel=1e-12)
-
-
-@pytest.mark.parametrize(("probability", "freedom"), [(0, 3), (1, 3), (0.5, 0), (-1, 2)])
-def test_what_has_no_quantile_is_refused(probability: float, freedom: float) -> None:
-    """A probability of 0 or 1, or no freedom."""
-    with pytest.raises(ValueError, match="no quantile"):
-        student_quantile(probability, freedom)
 
 
 def test_an_interval_is_students() -> None:
