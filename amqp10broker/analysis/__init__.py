@@ -10,8 +10,8 @@
 `recommend`       the smallest settings that are as good as the best, and why; pure
 `evidence`        what makes that weak; pure
 `tables`          CSV and Parquet
-`report`          the page; made of `page`, `pictures`, `drawing`, `words`
-`telling`         the recommendations for a terminal
+`report`          the page; made of `page`, `pictures`, `drawing`, `wording`
+`messages`        the recommendations for a terminal
 `job`             all of it, in order
 `follow`          the same cells by seconds of a recording that grows: Structured Streaming
 `session`         the Spark session; `progress` and `errors` serve all

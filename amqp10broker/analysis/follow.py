@@ -5,7 +5,7 @@ the watermark, the latest time seen less `late_s`, has passed it; then it is tol
 appear when they are complete (up to ten seconds after their first event, `recording.parquet`), from several
 processes that do not wait for each other, so the watermark must lag by more than that. An event that comes
 later than its window was closed is left out, here and not in the batch. When all runs have ended, what is
-still open is closed by `closing`.
+still open is closed by `final_windows`.
 
 Warm-up is told, too: runs are not looked at, so that a run needs no row yet.
 """
@@ -25,10 +25,10 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.analysis.cells import Cell, aggregate, cells_of, event_type, read_events, uncut
-from amqp10broker.analysis.closing import Ending, Told, first_open_s
 from amqp10broker.analysis.errors import FollowFailed, OutputNotWritable
+from amqp10broker.analysis.failures import explained, place_and_problem, spark_errors
 from amqp10broker.analysis.figures import counts_of, general_reason, in_milliseconds, reason_name
-from amqp10broker.analysis.giving_up import explained, place_and_problem, spark_errors
+from amqp10broker.analysis.final_windows import Ending, Told, first_open_s
 from amqp10broker.analysis.histogram import quantiles
 from amqp10broker.analysis.inputs import check_layout
 from amqp10broker.analysis.job import make_folder

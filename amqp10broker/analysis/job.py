@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final
 from amqp10broker.analysis.cells import Cell, aggregate, collect, cut, read_events
 from amqp10broker.analysis.configurations import configurations, groups
 from amqp10broker.analysis.errors import NothingToAnalyse, OutputNotWritable
+from amqp10broker.analysis.failures import explained
 from amqp10broker.analysis.figures import Measured, measure
-from amqp10broker.analysis.giving_up import explained
 from amqp10broker.analysis.inputs import Recording, find_recording
 from amqp10broker.analysis.progress import Progress
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all

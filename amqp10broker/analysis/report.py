@@ -28,7 +28,7 @@ from amqp10broker.analysis.pictures import Settings, Swept
 from amqp10broker.analysis.recommend import Recommendation, Undecided, written
 from amqp10broker.analysis.statistics import Estimate, estimate
 from amqp10broker.analysis.waits import Wait
-from amqp10broker.analysis.words import WORDS
+from amqp10broker.analysis.wording import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION
 
 _COLUMNS: Final = (

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from amqp10broker.analysis.errors import CannotStart
-from amqp10broker.analysis.giving_up import spark_errors
+from amqp10broker.analysis.failures import spark_errors
 from amqp10broker.spark.errors import JavaNotFound, MissingExtraError
 from amqp10broker.spark.session import local_session, require_spark
 

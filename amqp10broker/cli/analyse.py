@@ -107,10 +107,10 @@ def _check_memory(text: str) -> None:
 def _batch(arguments: argparse.Namespace) -> int:
     from amqp10broker.analysis.inputs import find_recording
     from amqp10broker.analysis.job import analyse, make_folder
+    from amqp10broker.analysis.messages import all_told
     from amqp10broker.analysis.progress import Progress
     from amqp10broker.analysis.recommend import Aim
     from amqp10broker.analysis.session import command_session
-    from amqp10broker.analysis.telling import all_told
 
     progress = Progress(None if arguments.quiet else sys.stderr)
     output = arguments.output or arguments.folder / "analysis"

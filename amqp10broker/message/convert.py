@@ -45,7 +45,7 @@ from amqp10broker.message.amqp10 import (
     with_deaths_placed,
 )
 from amqp10broker.message.bare import body_start, data_of, data_section, is_encoded_body, read_properties
-from amqp10broker.message.deaths import (
+from amqp10broker.message.death_history import (
     X_DEATH,
     from_annotation,
     from_header,
@@ -178,7 +178,7 @@ def _head_to_amqp10(head: bytes, trust_type: bool = True) -> tuple[bytes, bytes,
         durable=properties.delivery_mode == PERSISTENT,
         priority=properties.priority,
         ttl=None if properties.expiration is None else min(int(properties.expiration), _TTL_MAX),
-        # Left out, which means false: dead-lettered, and nobody has had it since (see `dying`).
+        # Left out, which means false: dead-lettered, and nobody has had it since (see `dead_lettering`).
         first_acquirer=None if times and not redelivered else not (redelivered or count),
         delivery_count=count,
     )

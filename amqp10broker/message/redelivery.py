@@ -24,7 +24,7 @@ from amqp10broker.message.amqp10 import (
     decode_head,
     encode_head,
 )
-from amqp10broker.message.deaths import X_DEATH
+from amqp10broker.message.death_history import X_DEATH
 from amqp10broker.message.message import Message
 from amqp10broker.message.values import DROPPED, name_of, to_amqp091
 

@@ -12,8 +12,8 @@ from typing import Final, NamedTuple
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.message.deaths import is_cycle
-from amqp10broker.message.dying import REMEMBERED_MAX, Cause, DeadLettered, Dying
+from amqp10broker.message.dead_lettering import REMEMBERED_MAX, Cause, DeadLettered, Dying
+from amqp10broker.message.death_history import is_cycle
 from amqp10broker.message.message import Message
 from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.effects import DeadLetters

@@ -1,7 +1,7 @@
 """Connections of the data source: opened with patience, and every failure told so that it can be mended.
 
 A broker that is away for a moment (a restart, a network that is slow to come back) is tried again with
-growing pauses for `ConnectionOptions.retry_timeout_s` (`patience`); what the broker refuses is not, for it
+growing pauses for `ConnectionOptions.retry_timeout_s` (`retry`); what the broker refuses is not, for it
 would be refused again. Spark itself restarts nothing when a source fails.
 """
 
@@ -28,7 +28,7 @@ from amqp10broker.client.errors import (
 from amqp10broker.client.options import made_up_container_id
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
-from amqp10broker.spark.patience import Patience
+from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.tls_files import tls_context
 
 CONNECT_TIMEOUT_S: Final = 10.0
@@ -55,7 +55,7 @@ def open_client(
     *,
     purpose: str,
     incoming_window: int = 2048,
-    patience: Patience | None = None,
+    patience: RetryBudget | None = None,
 ) -> Client:
     """Connect, log in, and begin a session; a broker that is away is tried again.
 
@@ -103,7 +103,7 @@ def with_retries(
     attempt: Callable[[], T],
     *,
     queue: str = "",
-    patience: Patience | None = None,
+    patience: RetryBudget | None = None,
 ) -> T:
     """Call `attempt` until it does not fail for a reason that may pass.
 
@@ -118,7 +118,7 @@ def with_retries(
         SparkSourceError: as `translated`.
     """
     if patience is None:
-        patience = Patience(options.retry_timeout_s)
+        patience = RetryBudget(options.retry_timeout_s)
     while True:
         try:
             return attempt()

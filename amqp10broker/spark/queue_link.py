@@ -2,7 +2,7 @@
 
 Nothing is under way between two calls: credit is granted for what is wanted, and what the queue does not
 have is taken back by drain (part 2, section 2.6.10). When a segment has all the bytes that it may have
-(`queue_grants`), the credit that is left is set to 0; what was under way by then is dropped as it comes, and
+(`credit_pacing`), the credit that is left is set to 0; what was under way by then is dropped as it comes, and
 released. Whatever goes wrong, the connection is dropped, and messages that are not settled are the queue's
 again.
 """
@@ -25,10 +25,10 @@ from amqp10broker.client.ends import Delivery, ReceiverEnd, SessionOwner
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError, TimedOutError
 from amqp10broker.client.management import Management
 from amqp10broker.spark.connection import dial, queue_address, with_retries
+from amqp10broker.spark.credit_pacing import Grants
 from amqp10broker.spark.errors import QueueUnusable
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.queue_grants import Grants
-from amqp10broker.spark.stream_ends import OFFSET_SPEC
+from amqp10broker.spark.stream_bounds import OFFSET_SPEC
 
 IDLE_S: Final = 15.0
 """After so long without a word the broker may have taken us for dead: a new connection is made."""
@@ -65,7 +65,7 @@ class QueueLink:
         """Messages, encoded, which stay unsettled until `settle` or `drop`.
 
         Args:
-            count: no more than so many; fewer, too, if they are large (`queue_grants`).
+            count: no more than so many; fewer, too, if they are large (`credit_pacing`).
             wait_s: how long to wait for a first one; 0 takes what is there.
 
         Raises:

@@ -19,9 +19,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from amqp10broker.spark.deduplication import SeenIds
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.queue_intake import Intake
-from amqp10broker.spark.queue_seen import SeenIds
+from amqp10broker.spark.segment_filler import Intake
 from amqp10broker.spark.spool import Spool, SpoolFile
 
 WAIT_S: Final = 0.2

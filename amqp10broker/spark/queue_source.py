@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
+from amqp10broker.spark.deduplication import WINDOW, SeenIds
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.queue_intake import Intake, recall
 from amqp10broker.spark.queue_link import QueueLink
 from amqp10broker.spark.queue_offsets import QueueOffsets
-from amqp10broker.spark.queue_seen import WINDOW, SeenIds
 from amqp10broker.spark.queue_segments import SegmentPart, message_ids, parts, read_part
 from amqp10broker.spark.row_layouts import RowDecoder
+from amqp10broker.spark.segment_filler import Intake, recall
 from amqp10broker.spark.spool import Owner, Spool, open_spool
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeEr
 from amqp10broker.spark.connection import may_pass, open_client, translated
 from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import SinkOptions
-from amqp10broker.spark.patience import Patience
+from amqp10broker.spark.retry import RetryBudget
 
 PART_MAX: Final = 1000
 """Messages handed to the link at once: their outcomes are waited for and looked at together."""
@@ -59,7 +59,7 @@ class Sending:
         self._sender: Sender | None = None
         self._under_way: deque[_Part] = deque()
         self._rows = 0
-        self._patience = Patience(options.connection.retry_timeout_s)
+        self._patience = RetryBudget(options.connection.retry_timeout_s)
 
     def __enter__(self) -> Sending:
         return self

@@ -8,7 +8,7 @@ so whatever Spark has in its checkpoint is on the disk, and the same numbers alw
 ``spool.json``              whose spool it is, and for a batch query how many segments it has when complete
 ``lock``                    held by the one process that takes messages
 ``NUMBER.ROWS.CRC.arrow``   a segment: rows as an Arrow IPC file; the name says how many and their CRC-32
-``NUMBER.COUNT.CRC.ids``    message-ids of a segment that is no longer kept (`queue_seen`)
+``NUMBER.COUNT.CRC.ids``    message-ids of a segment that is no longer kept (`deduplication`)
 ``*.tmp``                   left by a crash, removed at the next start
 ==========================  ===============================================================================
 
@@ -37,7 +37,7 @@ LOCK: Final = "lock"
 TEMPORARY: Final = ".tmp"
 FORMAT_VERSION: Final = 1
 DIGEST_BYTES: Final = 16
-"""Of a message-id; see `queue_seen`."""
+"""Of a message-id; see `deduplication`."""
 SEGMENT_BYTES_MAX: Final = 64 * 1024 * 1024
 """A segment ends with the message that reaches this, whatever maxMessagesPerTrigger says: it is in memory."""
 MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024

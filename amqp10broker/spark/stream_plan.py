@@ -13,7 +13,7 @@ from typing import Final
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
 from amqp10broker.spark.options import StartKind, StreamOptions
-from amqp10broker.spark.stream_ends import Bounds, Questions
+from amqp10broker.spark.stream_bounds import Bounds, Questions
 from amqp10broker.spark.stream_offsets import Cut, StreamOffset
 from amqp10broker.spark.stream_range import StreamRange, report_loss, split
 

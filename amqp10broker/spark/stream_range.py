@@ -3,11 +3,11 @@
 Without a filter the range is read to its last offset, and every offset in it must come (but of RabbitMQ,
 which uses some offsets for itself). With a filter the broker sends what matches and says nothing of the
 rest; that it has looked at the whole range is known when it gives credit back on a drain, because it has
-reached the range's end. A broker that does not know the filter for that (`stream_ends.END_OFFSET`) goes on to
-the stream's end, unless a later message comes before.
+reached the range's end. A broker that does not know the filter for that (`stream_bounds.END_OFFSET`) goes on
+to the stream's end, unless a later message comes before.
 
 A connection that breaks is made again and the range goes on behind the last row that was read. Each row is
-progress, from which on `retryTimeout` begins anew with the next loss (`patience`).
+progress, from which on `retryTimeout` begins anew with the next loss (`retry`).
 
 Loss: retention may take messages away before they are read. Without a filter that is a gap. With one, the
 stream's first offset is looked at after each batch: as long as it is not above the place up to which the
@@ -32,10 +32,10 @@ from amqp10broker.client.errors import ClientError
 from amqp10broker.spark.connection import dial, may_pass, translated
 from amqp10broker.spark.errors import DataLost, ReadStalled
 from amqp10broker.spark.options import StreamOptions
-from amqp10broker.spark.patience import Patience
+from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
-from amqp10broker.spark.stream_ends import Bounds, StreamEnds, attach, ends_of, ends_there, offset_of
+from amqp10broker.spark.stream_bounds import Bounds, StreamEnds, attach, ends_of, ends_there, offset_of
 
 BATCH_BYTES_MAX: Final = 32_000_000
 """An Arrow batch ends here although `arrowBatchSize` rows are not reached, so that large messages fit."""
@@ -53,7 +53,7 @@ class StreamRange(InputPartition):
     """Offsets from `start` to below `end`.
 
     Attributes:
-        dense: every one of them is a message (see `stream_ends.Bounds`).
+        dense: every one of them is a message (see `stream_bounds.Bounds`).
     """
 
     start: int
@@ -83,7 +83,7 @@ def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> I
         SparkSourceError: the broker cannot be reached or refuses.
     """
     reading = _Reading(options, piece, sql)
-    patience = Patience(options.connection.retry_timeout_s)
+    patience = RetryBudget(options.connection.retry_timeout_s)
     while True:
         before = reading.position
         try:

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from amqp10broker.spark.errors import OptionError, QueueUnusable
 from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.pushdown import Pushed, push
-from amqp10broker.spark.stream_ends import Bounds, Questions
+from amqp10broker.spark.stream_bounds import Bounds, Questions
 from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
 from amqp10broker.spark.stream_plan import all_gone, declared_again, first_offset, pieces_wanted, plan, recut
 from amqp10broker.spark.stream_range import StreamRange, read_range, report_loss

@@ -16,8 +16,14 @@ import trio
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.queues.commands import Publish, PublisherRef
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Rejected, Unconfirmed
+from amqp10broker.service.at_least_once_dead_letters import (
+    RETRY_MS,
+    DeadLetter,
+    Destination,
+    Forwarding,
+    Post,
+)
 from amqp10broker.service.dead_letters import route_dead_letters
-from amqp10broker.service.forwarding import RETRY_MS, DeadLetter, Destination, Forwarding, Post
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mailbox import Mailbox

@@ -19,7 +19,7 @@ from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.service.forwarding import Destination
+from amqp10broker.service.at_least_once_dead_letters import Destination
 from amqp10broker.tasks.clock import utc_text
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from amqp10broker.tasks.log import Log

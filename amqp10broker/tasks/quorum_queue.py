@@ -22,7 +22,7 @@ from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick, joined
 from amqp10broker.queues.quorum_dead import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.service.forwarding import Destination
+from amqp10broker.service.at_least_once_dead_letters import Destination
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from amqp10broker.tasks.mail import QueueLetter

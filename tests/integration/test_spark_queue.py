@@ -25,9 +25,9 @@ from amqp10broker.client.ends import Delivery
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, data_message
 from amqp10broker.spark import queue_link
+from amqp10broker.spark.credit_pacing import Grants
 from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
-from amqp10broker.spark.queue_grants import Grants
 from amqp10broker.spark.queue_link import QueueLink
 from amqp10broker.spark.queue_source import QueueReader, QueueStreamReader
 from amqp10broker.spark.spool import SEGMENT_BYTES_MAX

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, Properties, data_message
-from amqp10broker.spark import stream_ends, stream_range
+from amqp10broker.spark import stream_bounds, stream_range
 from amqp10broker.spark.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -31,7 +31,7 @@ from amqp10broker.spark.errors import (
     SparkSourceError,
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_ends import (
+from amqp10broker.spark.stream_bounds import (
     Bounds,
     ManagedEnds,
     ProbedEnds,
@@ -513,7 +513,7 @@ def test_a_broker_that_does_not_know_the_end_is_read_as_well(
     broker: BrokerProcess, mixed: str, sql: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It leaves the filter out of its reply; what it sends beyond the range is dropped."""
-    monkeypatch.setattr(stream_ends, "END_OFFSET", "somebody:else")
+    monkeypatch.setattr(stream_bounds, "END_OFFSET", "somebody:else")
     found = batch(
         broker, mixed, endingOffsets=100, minPartitions=3, **({} if sql is None else {"filter": sql})
     )

@@ -28,7 +28,7 @@ from amqp10broker.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.management.snapshot import document
 from amqp10broker.queues.commands import Delete
-from amqp10broker.service.forwarding import RETRY_MS, Destination
+from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Destination
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from tests.support.dead_letters import held

@@ -10,6 +10,7 @@ import pytest
 from amqp10broker.analysis.cells import Cell
 from amqp10broker.analysis.configurations import DEFAULTS, SETTINGS, configurations, groups
 from amqp10broker.analysis.figures import Measured, measure
+from amqp10broker.analysis.messages import all_told, told
 from amqp10broker.analysis.recommend import (
     Aim,
     Candidate,
@@ -18,7 +19,6 @@ from amqp10broker.analysis.recommend import (
     recommend,
     recommend_all,
 )
-from amqp10broker.analysis.telling import all_told, told
 from amqp10broker.config import FlowSettings
 from amqp10broker.flowevents.schema import RUN_FIELDS, Kind
 

@@ -20,7 +20,7 @@ from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, reco
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
 from amqp10broker.analysis.waits import Wait
-from amqp10broker.analysis.words import WORDS
+from amqp10broker.analysis.wording import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION, Reason
 from amqp10broker.recording.runs import write_run
 from benchmarks import synthetic

@@ -11,7 +11,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader
-from amqp10broker.message.dying import deaths_of
+from amqp10broker.message.dead_lettering import deaths_of
 from amqp10broker.message.message import Message
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.routing.bindings import Binding, Destination

@@ -19,11 +19,11 @@ from amqp10broker.client.errors import (
     TimedOutError,
     TlsError,
 )
-from amqp10broker.spark import patience
+from amqp10broker.spark import retry
 from amqp10broker.spark.connection import may_pass, queue_address, translated, with_retries
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
-from amqp10broker.spark.patience import Patience
+from amqp10broker.spark.retry import RetryBudget
 from tests.support.sleeping_clock import SleepingClock
 
 OPTIONS = ConnectionOptions(
@@ -96,7 +96,7 @@ def test_an_ipv6_address_stands_in_brackets() -> None:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
     made = SleepingClock()
-    monkeypatch.setattr(patience, "time", made)
+    monkeypatch.setattr(retry, "time", made)
     return made
 
 
@@ -145,7 +145,7 @@ def test_a_part_of_other_work_has_the_time_that_is_left_to_it(clock: SleepingClo
     def attempt() -> None:
         raise ConnectError("away")
 
-    shared = Patience(OPTIONS.retry_timeout_s)
+    shared = RetryBudget(OPTIONS.retry_timeout_s)
     assert shared.failed()
     assert with_retries(OPTIONS, lambda: "connected", patience=shared) == "connected"
     clock.now = 104.0

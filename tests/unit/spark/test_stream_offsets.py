@@ -16,7 +16,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from amqp10broker.spark import stream_source
 from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_ends import Bounds
+from amqp10broker.spark.stream_bounds import Bounds
 from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
 from amqp10broker.spark.stream_plan import recut
 from amqp10broker.spark.stream_range import StreamRange

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp10broker.spark.queue_seen import SeenIds, digest, unpack
+from amqp10broker.spark.deduplication import SeenIds, digest, unpack
 from amqp10broker.spark.queue_segments import segment_bytes
 from amqp10broker.spark.spool import Spool, SpoolFile
 

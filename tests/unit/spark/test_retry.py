@@ -10,10 +10,10 @@ import pytest
 
 from amqp10broker.client.blocking_links import Sender
 from amqp10broker.client.errors import ConnectionEndedError
-from amqp10broker.spark import patience, stream_range
+from amqp10broker.spark import retry, stream_range
 from amqp10broker.spark.errors import BrokerUnreachable
 from amqp10broker.spark.options import SinkOptions, StreamOptions, parse_sink, parse_source
-from amqp10broker.spark.patience import Patience
+from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.schema import arrow_schema
 from amqp10broker.spark.sink_sending import Sending
 from amqp10broker.spark.stream_range import StreamRange, read_range
@@ -25,13 +25,13 @@ URL = {"url": "amqp://guest:guest@localhost", "retryTimeout": "1s"}
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> SleepingClock:
     made = SleepingClock()
-    monkeypatch.setattr(patience, "time", made)
+    monkeypatch.setattr(retry, "time", made)
     return made
 
 
 def test_time_begins_with_the_first_failure(clock: SleepingClock) -> None:
     """However long the work took, there is another attempt."""
-    tried = Patience(1.0)
+    tried = RetryBudget(1.0)
     clock.now += 1000
     assert tried.failed()
     clock.now = 1101.0
@@ -40,7 +40,7 @@ def test_time_begins_with_the_first_failure(clock: SleepingClock) -> None:
 
 def test_progress_begins_anew(clock: SleepingClock) -> None:
     """Time and pauses; failures that come again and again between progress are put up with for ever."""
-    tried = Patience(1.0)
+    tried = RetryBudget(1.0)
     for _ in range(100):
         assert tried.failed()
         clock.now += 10
@@ -52,7 +52,7 @@ def test_progress_begins_anew(clock: SleepingClock) -> None:
 
 
 def test_pauses_grow_up_to_two_seconds(clock: SleepingClock) -> None:
-    tried = Patience(100_000.0)
+    tried = RetryBudget(100_000.0)
     for _ in range(2000):
         assert tried.failed()
     assert clock.pauses[:7] == [0.05, 0.1, 0.2, 0.4, 0.8, 1.6, 2.0]

@@ -17,8 +17,8 @@ from amqp10broker.amqp10.types import Array, Described, Symbol, ULong
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import MessageReader, acquired_head, decode_head, encode_head, header_of
 from amqp10broker.message.convert import to_amqp091, to_amqp10
-from amqp10broker.message.deaths import Death
-from amqp10broker.message.dying import Cause, Dying, dead_lettered, deaths_of
+from amqp10broker.message.dead_lettering import Cause, Dying, dead_lettered, deaths_of
+from amqp10broker.message.death_history import Death
 from amqp10broker.message.message import acquired
 from amqp10broker.message.redelivery import redelivered
 from amqp10broker.message.routing_headers import routing_headers

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from amqp10broker.analysis.closing import Ending, first_open_s
+from amqp10broker.analysis.final_windows import Ending, first_open_s
 from amqp10broker.recording.runs import write_run
 from benchmarks import synthetic
 

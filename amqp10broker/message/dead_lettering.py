@@ -30,7 +30,7 @@ from amqp10broker.message.amqp10 import (
     has_own_deaths,
     with_deaths_placed,
 )
-from amqp10broker.message.deaths import (
+from amqp10broker.message.death_history import (
     X_DEATH,
     Death,
     from_annotation,

@@ -12,8 +12,8 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.queues.commands import Publish, ReplyTo
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.service.forwarding import Destination as To
-from amqp10broker.service.forwarding import Forwarding
+from amqp10broker.service.at_least_once_dead_letters import Destination as To
+from amqp10broker.service.at_least_once_dead_letters import Forwarding
 from tests.support.dead_letters import held
 from tests.unit.catalog.conftest import Host
 

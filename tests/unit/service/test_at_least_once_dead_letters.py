@@ -8,12 +8,12 @@ import pytest
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.message.dying import deaths_of
+from amqp10broker.message.dead_lettering import deaths_of
 from amqp10broker.queues.commands import Publish, ReplyTo
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.service.forwarding import RETRY_MS, Forwarding, Post
-from amqp10broker.service.forwarding import Destination as To
+from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Forwarding, Post
+from amqp10broker.service.at_least_once_dead_letters import Destination as To
 from tests.support.dead_letters import held
 from tests.unit.catalog.conftest import Host
 

@@ -14,7 +14,7 @@ PAUSE_FIRST_S: Final = 0.05
 PAUSE_MAX_S: Final = 2.0
 
 
-class Patience:
+class RetryBudget:
     """Counts failures in a row, and pauses between attempts.
 
     Attributes:
@@ -53,4 +53,4 @@ class Patience:
         return True
 
 
-__all__ = ["PAUSE_FIRST_S", "PAUSE_MAX_S", "Patience"]
+__all__ = ["PAUSE_FIRST_S", "PAUSE_MAX_S", "RetryBudget"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from amqp10broker.message.deaths import Death, is_cycle, recorded, times_of, with_times
+from amqp10broker.message.death_history import Death, is_cycle, recorded, times_of, with_times
 
 FIRST = Death("q", "expired", 1, 1_000, 1_000, "ex", ("k", "cc"), 50)
 

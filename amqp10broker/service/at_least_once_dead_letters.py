@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.message.dying import Cause
+from amqp10broker.message.dead_lettering import Cause
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
 from amqp10broker.queues.effects import Confirmed, Reason, Rejected, Unconfirmed
