@@ -8,74 +8,32 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
-from benchmarks import (
-    analyse,
-    backlog,
-    both,
-    connection_setup,
-    consume,
-    durability,
-    filters,
-    idle,
-    latency,
-    links,
-    millions,
-    one_sender_one_receiver,
-    protocols,
-    publish,
-    recommendation,
-    recording_cost,
-    report,
-    scatter,
-    sizes,
-    spark_queue,
-    spark_stream,
-    storage,
-    stream_queue,
-    sweep,
-    sync_publisher,
-    topic,
-    two_senders,
-    versus,
-)
+from benchmarks import report
 from benchmarks.errors import BenchmarkError
 from benchmarks.measure import Benchmark, Context
+from benchmarks.questions import QUESTIONS
 from benchmarks.results import RESULTS, print_table, save, summarise
 
+
+def _questions_of(module: str) -> Sequence[Benchmark]:
+    found = import_module(f"benchmarks.{module}")
+    several: Sequence[Benchmark] | None = getattr(found, "BENCHMARKS", None)
+    return (found.BENCHMARK,) if several is None else several
+
+
+# In the order of `--help` and of `all`; a module that is named has one question of its own.
+_MODULES: Final = (
+    *("protocols", "durability", "millions", "topic", "filters", "storage", "spark_stream", "spark_queue"),
+    *("connection_setup", "idle", "article", "sweep", "recommendation"),
+    *("recording_cost", "versus", "analyse"),
+)
 BENCHMARKS: Final[dict[str, Benchmark]] = {
-    one.name: one
-    for one in (
-        publish.BENCHMARK,
-        consume.BENCHMARK,
-        both.BENCHMARK,
-        protocols.BENCHMARK,
-        latency.BENCHMARK,
-        sync_publisher.BENCHMARK,
-        links.BENCHMARK,
-        backlog.BENCHMARK,
-        durability.BENCHMARK,
-        millions.BENCHMARK,
-        scatter.BENCHMARK,
-        topic.BENCHMARK,
-        filters.BENCHMARK,
-        sizes.BENCHMARK,
-        storage.BENCHMARK,
-        stream_queue.BENCHMARK,
-        spark_stream.BENCHMARK,
-        spark_queue.BENCHMARK,
-        connection_setup.BENCHMARK,
-        idle.BENCHMARK,
-        two_senders.BENCHMARK,
-        one_sender_one_receiver.BENCHMARK,
-        sweep.BENCHMARK,
-        recommendation.BENCHMARK,
-        recording_cost.BENCHMARK,
-        versus.BENCHMARK,
-        analyse.BENCHMARK,
-    )
+    one.name: one for one in (*QUESTIONS, *chain.from_iterable(map(_questions_of, _MODULES)))
 }
 
 
@@ -159,10 +117,10 @@ def parser_of_all() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(dest="benchmark", metavar="NAME")
     for name, benchmark in BENCHMARKS.items():
         one = commands.add_parser(name, parents=[common], help=benchmark.question)
-        benchmark.add_arguments(one)
+        benchmark.add_arguments(one.add_argument_group(name))
     every = commands.add_parser("all", parents=[common], help="every one of them, one after the other")
     for benchmark in _all():
-        benchmark.add_arguments(every)
+        benchmark.add_arguments(every.add_argument_group(benchmark.name))
     made = commands.add_parser("report", help="write results/README.md from the results")
     made.add_argument("--results", type=Path, default=RESULTS)
     made.add_argument("--label", help="only results with this label (default: all but quick ones)")

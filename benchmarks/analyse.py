@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from benchmarks.errors import MeasureError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.processes import family_rss_bytes, own_rss_peak_bytes
 from benchmarks.results import Outcome, Row
 
@@ -31,15 +31,6 @@ _COLUMNS: Final = ("events", "analyse_s", "events_per_s", "rss_mb", "disk_mb", "
 _MILLION: Final = 1_000_000
 _LOOK_S: Final = 0.1
 _LIMIT_S: Final = 1800.0
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--events", type=int, nargs="+", metavar="N", help="events of a recording (10 000 000 and 30 000 000)"
-    )
-    parser.add_argument("--cluster", action="store_true", help="also on a standalone cluster of two workers")
-    parser.add_argument("--cores", type=int, default=2, help="of the local session (%(default)s)")
-    parser.add_argument("--no-peer", action="store_true", help="leave out DuckDB")
 
 
 def run(context: Context) -> Outcome:
@@ -181,7 +172,12 @@ BENCHMARK = Benchmark(
     "analyse",
     "What does the analysis of a recording cost? Synthetic events, Spark and DuckDB",
     run,
-    _add_arguments,
+    options(
+        events=([], "events of a recording (10 000 000 and 30 000 000)"),
+        cluster=(False, "also on a standalone cluster of two workers"),
+        cores=(2, "of the local session"),
+        no_peer=(False, "leave out DuckDB"),
+    ),
     # Needs Java and the extra spark, which the others do not.
     in_all=False,
 )

@@ -2,6 +2,7 @@
 
 A question is a list of cases. Each repetition goes through all of them, each with a fresh broker, so
 that a slow drift of the machine meets every case alike; the floor peer is measured once a case.
+`publishing`, `consuming` and `passing` make the cases of the three kinds of work, in either protocol.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from random import Random
-from typing import Final
+from typing import Any, Final
 
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings
 from benchmarks.errors import BenchmarkError, MeasureError
+from benchmarks.floor_counts import ENDLESS
 from benchmarks.measure import Context, Window, preload, window
 from benchmarks.queues091 import Queues
 from benchmarks.recording import RecordedRun, whole_or_nothing
@@ -27,21 +29,8 @@ STREAM: Final = "stream"
 # the usual credit, so that credit and not supply is what limits.
 OUTSTANDING: Final = 4000
 OUTSTANDING_BYTES_MAX: Final = 32 * 1024 * 1024
-
-
-def published(taken: Window) -> int:
-    """Count messages sent; for unsettled ones that is within one flight of those confirmed."""
-    return taken.counts[0].published
-
-
-def confirmed(taken: Window) -> int:
-    """Count messages confirmed."""
-    return taken.counts[0].confirmed
-
-
-def delivered(taken: Window) -> int:
-    """Count messages delivered."""
-    return taken.counts[0].delivered
+IN_FLIGHT_091: Final = 1000
+"""What AMQP 1.0 allows with the link credit that benchmarks grant; 0-9-1 has no limit of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,10 +40,11 @@ class Case:
     name: str
     connections: Callable[[Callable[[str], str]], spec.Connections]
     """Makes the load, given how queue names are written as addresses."""
-    messages: Callable[[Window], int]
+    counter: str = "delivered"
+    """The counter of stream 0 by which rate and cost are divided: `published`, `confirmed` or `delivered`.
+    Of unsettled messages those published are within one flight of those confirmed."""
     queues: tuple[str, ...] = (QUEUE,)
     preload: int = 0
-    preload_size_bytes: int = 100
     until: Callable[[tuple[Counts, ...]], bool] | None = None
     settings: BrokerSettings | None = None
     floor: tuple[str, ...] | None = ()
@@ -73,6 +63,164 @@ class Case:
     """What a recording calls it, if the name tells settings of the broker as well."""
 
 
+# --- the three kinds of work ----------------------------------------------------------------------
+
+
+def publishing(
+    context: Context,
+    name: str,
+    *,
+    settled: bool = False,
+    count_max: int = 0,
+    in_flight_max: int | None = None,
+    queues: int = 1,
+    amqp091: bool = False,
+) -> Case:
+    """Return the case that publishes alone, over one link or loop a queue.
+
+    Args:
+        context: the run.
+        name: of the case.
+        settled: nothing is confirmed; else those confirmed count.
+        count_max: it is over when so many have been published; 0: never.
+        in_flight_max: unconfirmed messages; None: as many as AMQP 1.0 allows with the usual credit.
+        queues: published to message by message in turns, so that no two like publishes follow each other.
+        amqp091: the protocol.
+    """
+    names = (QUEUE, *(f"{QUEUE}-{number}" for number in range(1, queues)))
+
+    def connections(address: Callable[[str], str]) -> spec.Connections:
+        group = spec.Publish(
+            tuple(map(address, names)),
+            settled=settled,
+            size_bytes=context.size_bytes,
+            burst=1024 if queues == 1 else 1,
+            count_max=count_max,
+            in_flight_max=in_flight_max or (IN_FLIGHT_091 if amqp091 else 10_000),
+        )
+        return (spec.connection(group, amqp091=amqp091),)
+
+    return Case(
+        name,
+        connections,
+        "published" if settled else "confirmed",
+        names,
+        until=(lambda counts: counts[0].published >= count_max) if count_max else None,
+        amqp091=amqp091,
+    )
+
+
+def consuming(
+    context: Context,
+    name: str,
+    *,
+    count: int,
+    settle: spec.Settle = spec.Settle.RANGE,
+    credit: int | None = None,
+    links: int = 1,
+    offset: str = "",
+    amqp091: bool = False,
+) -> Case:
+    """Return the case that empties a queue, which was filled beforehand.
+
+    Args:
+        context: the run.
+        name: of the case.
+        count: messages beforehand. The last twentieth is left out: a queue about to run empty is another
+            question.
+        settle: how.
+        credit: None takes the command line's.
+        links: each on a connection of its own, each to get all messages (of a stream).
+        offset: where in a stream to begin.
+        amqp091: the protocol.
+    """
+
+    def connections(address: Callable[[str], str]) -> spec.Connections:
+        group = spec.Consume(
+            (address(QUEUE),),
+            credit=credit or context.options.credit,
+            settle=settle,
+            size_bytes=context.size_bytes,
+            offset=offset,
+        )
+        return (spec.connection(group, amqp091=amqp091),) * links
+
+    return Case(
+        name,
+        connections,
+        preload=count,
+        until=lambda counts: counts[0].delivered >= count * links * 0.95,
+        floor=("--size", str(context.size_bytes)),
+        floor_queue=ENDLESS,
+        amqp091=amqp091,
+    )
+
+
+def passing(
+    context: Context,
+    name: str,
+    *,
+    sending: Sequence[str] = (QUEUE,),
+    receiving: Sequence[str] | None = None,
+    amqp091: bool = False,
+    **of_load: Any,
+) -> Case:
+    """Return the case in which messages are published, delivered and settled.
+
+    Args:
+        context: the run.
+        name: of the case.
+        sending: a queue for each sending link, of which several may be one.
+        receiving: a queue for each receiving link; None: as for sending.
+        amqp091: the protocol.
+        **of_load: arguments of `publish_and_consume`.
+    """
+    to_read = sending if receiving is None else receiving
+    of_load = {"size_bytes": context.size_bytes, "credit": context.options.credit} | of_load
+    if amqp091:
+        of_load.setdefault("in_flight_max", IN_FLIGHT_091)
+    return Case(
+        name,
+        lambda address: publish_and_consume(
+            [*map(address, sending)], [*map(address, to_read)], amqp091=amqp091, **of_load
+        ),
+        queues=tuple(dict.fromkeys(sending)),
+        amqp091=amqp091,
+    )
+
+
+def publish_and_consume(
+    sending: Sequence[str],
+    receiving: Sequence[str],
+    *,
+    size_bytes: int,
+    credit: int = 1000,
+    settle: spec.Settle = spec.Settle.RANGE,
+    stamp: bool = False,
+    amqp091: bool = False,
+    **of_publish: Any,
+) -> spec.Connections:
+    """Return the load of publish + deliver + settle: one connection sends, another receives.
+
+    The sender keeps a fixed number of messages ahead of what was delivered (within a few megabytes), so that
+    as many come in as go out and the queue's length stays what it was. Links are spread over as few sessions
+    as they fit in, and over as many channels with `amqp091`. What else is given goes to `spec.Publish`.
+    """
+    ahead = max(8, min(OUTSTANDING, OUTSTANDING_BYTES_MAX // max(1, size_bytes)))
+    of_publish = {"follow": 0, "outstanding": ahead} | of_publish
+    senders = [
+        spec.Publish(some, size_bytes=size_bytes, stamp=stamp, **of_publish) for some in spec.spread(sending)
+    ]
+    receivers = [
+        spec.Consume(some, credit=credit, settle=settle, size_bytes=size_bytes, stamp=stamp)
+        for some in spec.spread(receiving)
+    ]
+    return spec.connection(*senders, amqp091=amqp091), spec.connection(*receivers, amqp091=amqp091)
+
+
+# --- measuring ------------------------------------------------------------------------------------
+
+
 def run_cases(context: Context, cases: Sequence[Case], chance: Random | None = None) -> list[Row]:
     """Measure every case, `repetitions` times; return the samples.
 
@@ -85,9 +233,7 @@ def run_cases(context: Context, cases: Sequence[Case], chance: Random | None = N
     """
     samples: list[Row] = []
     if context.with_floor:
-        for case in cases:
-            if case.floor is not None:
-                samples.append(_measured(context, case, "floor"))
+        samples += [_measured(context, case, "floor") for case in cases if case.floor is not None]
     for _ in range(context.repetitions):
         order = list(cases)
         if chance is not None:
@@ -96,9 +242,34 @@ def run_cases(context: Context, cases: Sequence[Case], chance: Random | None = N
     return samples
 
 
+def ratios(samples: Sequence[Row], works: Sequence[str], over: str, under: str, key: str) -> list[Row]:
+    """Return a sample for each repetition of each work: one case's processor time divided by another's.
+
+    Args:
+        samples: of cases named "work: variant"; one that failed, or has no processor time, has no ratio.
+        works: what comes before the colon.
+        over: the variant that is divided.
+        under: the variant by which it is divided.
+        key: what the ratio is called.
+    """
+    costs: dict[str, list[float | None]] = {}
+    for sample in samples:
+        if sample.get("target") != "floor":
+            costs.setdefault(sample["case"], []).append(sample.get("cpu_us"))
+    return [
+        {"case": f"{work}: {over.removeprefix('AMQP ')} / {under.removeprefix('AMQP ')}", "target": "broker"}
+        | {key: one / other}
+        for work in works
+        for one, other in zip(
+            costs.get(f"{work}: {over}", ()), costs.get(f"{work}: {under}", ()), strict=False
+        )
+        if one is not None and other
+    ]
+
+
 def _measured(context: Context, case: Case, target: str) -> Row:
     try:
-        row = _at_broker(context, case) if target == "broker" else _at_floor(context, case, case.floor or ())
+        row = _at_broker(context, case) if target == "broker" else _at_floor(context, case)
     except BenchmarkError as error:
         context.say(f"{target:6} {case.name:32} failed: {error}")
         return {"case": case.name, "target": target, "failed": str(error)}
@@ -106,17 +277,13 @@ def _measured(context: Context, case: Case, target: str) -> Row:
     return row
 
 
-def _at_floor(context: Context, case: Case, arguments: tuple[str, ...]) -> Row:
+def _at_floor(context: Context, case: Case) -> Row:
     warmup_s, duration_s = context.floor_window_s()
-
-    def address(queue: str) -> str:
-        return queue.replace(QUEUE, case.floor_queue, 1)
-
-    with context.floor(*arguments) as floor:
-        connections = spec.without_count(case.connections(address))
-        what = spec.Load(floor.endpoint, connections, name=case.name)
+    with context.floor(*(case.floor or ())) as floor:
+        connections = case.connections(lambda queue: queue.replace(QUEUE, case.floor_queue, 1))
+        what = spec.Load(floor.endpoint, spec.varied(connections, unlimited=True), name=case.name)
         taken = window(floor, what, warmup_s=warmup_s, duration_s=duration_s)
-        return taken.row(case.name, "floor", case.messages(taken))
+        return taken.row(case.name, "floor", getattr(taken.counts[0], case.counter))
 
 
 def _at_broker(context: Context, case: Case) -> Row:
@@ -134,27 +301,23 @@ def _taken(
     context: Context, case: Case, queue_type: str, durable: bool, run: RecordedRun | None
 ) -> tuple[spec.Load, Window, Row]:
     """Measure a case; return its load, its window and its sample. The broker has ended then."""
-    address = _plain_name if case.amqp091 else context.address
+    address: Callable[[str], str] = str if case.amqp091 else context.address
     with context.target(case.settings, queues=case.queues, amqp091=case.amqp091, run=run) as target:
         if case.amqp091 or queue_type != "classic":
             with Queues(target.endpoint) as known:
                 known.declare(dict.fromkeys(case.queues, queue_type))
-        addresses = [address(queue) for queue in case.queues]
         preload(
             target,
-            addresses,
+            [address(queue) for queue in case.queues],
             case.preload,
-            size_bytes=case.preload_size_bytes,
+            size_bytes=context.size_bytes,
             durable=durable,
             amqp091=case.amqp091,
         )
         before = target.rss_bytes()
-        connections = spec.varied(
-            case.connections(address),
-            durable=durable,
-            # Who attaches to a stream without saying where gets nothing of what lies in it already.
-            from_first=queue_type == STREAM and case.preload > 0,
-        )
+        # Who attaches to a stream without saying where gets nothing of what lies in it already.
+        from_first = queue_type == STREAM and case.preload > 0
+        connections = spec.varied(case.connections(address), durable=durable, from_first=from_first)
         what = spec.Load(target.endpoint, connections, name=case.name)
         taken = window(
             target,
@@ -166,71 +329,6 @@ def _taken(
         )
         if taken.counts[0].refused:
             raise MeasureError(f"{case.name}: the broker refused {taken.counts[0].refused} messages")
-        row = taken.row(case.name, "broker", case.messages(taken))
+        row = taken.row(case.name, "broker", getattr(taken.counts[0], case.counter))
         row["rss_before_mb"] = None if before is None else before / 1e6
         return what, taken, row
-
-
-def _plain_name(queue: str) -> str:
-    return queue
-
-
-def outstanding(size_bytes: int) -> int:
-    """Return how many messages of a size may be under way, so that they stay within a few megabytes."""
-    return max(8, min(OUTSTANDING, OUTSTANDING_BYTES_MAX // max(1, size_bytes)))
-
-
-def publish_and_consume(
-    sending: Sequence[str],
-    receiving: Sequence[str],
-    *,
-    size_bytes: int,
-    credit: int = 1000,
-    settle: spec.Settle = spec.Settle.RANGE,
-    settled: bool = False,
-    burst: int = 1024,
-    durable: bool = False,
-    sections: bool = False,
-    mixed: bool = False,
-    in_flight_max: int = 10_000,
-    amqp091: bool = False,
-    rate_per_s: float = 0.0,
-    stamp: bool = False,
-) -> spec.Connections:
-    """Return the load of publish + deliver + settle: one connection sends, another receives.
-
-    The sender keeps a fixed number of messages ahead of what was delivered, so that as many come in as go
-    out and the queue's length stays what it was. Links are spread over as few sessions as they fit in, and
-    over as many channels with `amqp091`.
-    """
-    ahead = outstanding(size_bytes)
-    senders = [
-        spec.Publish(
-            addresses,
-            settled=settled,
-            size_bytes=size_bytes,
-            burst=burst,
-            durable=durable,
-            sections=sections,
-            mixed=mixed,
-            in_flight_max=in_flight_max,
-            follow=0,
-            outstanding=ahead,
-            rate_per_s=rate_per_s,
-            stamp=stamp,
-        )
-        for addresses in spec.spread(sending)
-    ]
-    receivers = [
-        spec.Consume(addresses, credit=credit, settle=settle, size_bytes=size_bytes, stamp=stamp)
-        for addresses in spec.spread(receiving)
-    ]
-    if amqp091:
-        return (
-            tuple(spec.Channel(publish=(group,)) for group in senders),
-            tuple(spec.Channel(consume=(group,)) for group in receivers),
-        )
-    return (
-        tuple(spec.Session(publish=(group,)) for group in senders),
-        tuple(spec.Session(consume=(group,)) for group in receivers),
-    )

@@ -7,7 +7,6 @@ and attach a link), close in order, and again.
 
 from __future__ import annotations
 
-import argparse
 import multiprocessing
 import signal
 import time
@@ -18,7 +17,7 @@ from benchmarks import spec, wire
 from benchmarks.broker_process import Target
 from benchmarks.cases import QUEUE
 from benchmarks.errors import LoadError, MeasureError, PeerError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.peer import Peer, handshake, read_frame
 from benchmarks.processes import process_cpu_s
 from benchmarks.results import Outcome, Row
@@ -31,10 +30,6 @@ _COLUMNS: Final = (
     *("accept_s", "open_s", "connections_per_s", "cpu_us_connection"),
     *("broker_busy", "rss_mb"),
 )
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--connectors", type=int, default=4, help="processes that connect (%(default)s)")
 
 
 def _open_only(endpoint: spec.Endpoint) -> None:
@@ -145,4 +140,9 @@ def run(context: Context) -> Outcome:
     return Outcome(_COLUMNS, context.described_settings(), samples)
 
 
-BENCHMARK = Benchmark("setup", "How fast are start and connection set-up?", run, _add_arguments)
+BENCHMARK = Benchmark(
+    "setup",
+    "How fast are start and connection set-up?",
+    run,
+    options(connectors=(4, "processes that connect")),
+)

@@ -9,23 +9,13 @@ measured in the same run while nothing else is done to it.
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks import spec
-from benchmarks.cases import (
-    QUEUE,
-    STREAM,
-    Case,
-    confirmed,
-    delivered,
-    publish_and_consume,
-    run_cases,
-)
-from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context
+from benchmarks.cases import STREAM, Case, consuming, passing, publishing, run_cases
+from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context, options
 from benchmarks.processes import SyncTime
 from benchmarks.results import Outcome, Row
 
@@ -57,25 +47,6 @@ KINDS: Final = (
 )
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("durability")
-    group.add_argument(
-        "--kind", metavar="TEXT", default="", help="only kinds with this text in their name (default: all)"
-    )
-    group.add_argument(
-        "--promise-publish-max",
-        type=int,
-        default=2_000_000,
-        help="stop a publish case at so many queued messages (%(default)s)",
-    )
-    group.add_argument(
-        "--promise-consume-count",
-        type=int,
-        default=0,
-        help="messages to fill a queue with (default 1 000 000, with --quick 300 000)",
-    )
-
-
 def _of_kind(context: Context, kind: Kind, case: Case) -> Case:
     """Return a case for queue, messages and place of a kind."""
     settings = replace(
@@ -93,69 +64,21 @@ def _of_kind(context: Context, kind: Kind, case: Case) -> Case:
     )
 
 
-def _publish(context: Context, *, in_flight: int = IN_FLIGHT, amqp091: bool = False) -> Case:
-    count_max: int = context.options.promise_publish_max
-
-    def connections(address: Callable[[str], str]) -> spec.Connections:
-        group = spec.Publish(
-            (address(QUEUE),),
-            size_bytes=context.size_bytes,
-            in_flight_max=in_flight,
-            count_max=count_max,
-        )
-        part = spec.Channel(publish=(group,)) if amqp091 else spec.Session(publish=(group,))
-        return ((part,),)  # type: ignore[return-value]  # one part is of one protocol
-
-    name = "publish" if in_flight == IN_FLIGHT else f"publish, {in_flight} in flight"
-    return Case(
-        f"{name}, AMQP 0-9-1" if amqp091 else name,
-        connections,
-        confirmed,
-        until=lambda counts: counts[0].published >= count_max,
-        amqp091=amqp091,
-    )
-
-
-def _consume(context: Context) -> Case:
-    count: int = context.options.promise_consume_count or (300_000 if context.quick else 1_000_000)
-    credit: int = context.options.credit
-
-    def connections(address: Callable[[str], str]) -> spec.Connections:
-        group = spec.Consume((address(QUEUE),), credit=credit, size_bytes=context.size_bytes)
-        return ((spec.Session(consume=(group,)),),)
-
-    return Case(
-        "consume",
-        connections,
-        delivered,
-        preload=count,
-        preload_size_bytes=context.size_bytes,
-        # The last twentieth is left out: a queue about to run empty is another question.
-        until=lambda counts: counts[0].delivered >= count * 0.95,
-    )
-
-
-def _both(context: Context) -> Case:
-    return Case(
-        "both",
-        lambda address: publish_and_consume(
-            (address(QUEUE),),
-            (address(QUEUE),),
-            size_bytes=context.size_bytes,
-            credit=context.options.credit,
-        ),
-        delivered,
-    )
-
-
 def cases_of(context: Context) -> list[Case]:
     """Return every case that was asked for."""
-    kinds = [kind for kind in KINDS if context.options.kind in kind.name]
-    works = (_publish(context), _consume(context), _both(context))
-    cases = [_of_kind(context, kind, work) for work in works for kind in kinds]
+    asked = context.options
+    kinds = [kind for kind in KINDS if asked.kind in kind.name]
     synced = [kind for kind in kinds if kind.data and kind.durable]
-    cases += [_of_kind(context, kind, _publish(context, amqp091=True)) for kind in synced]
-    cases += [_of_kind(context, kind, _publish(context, in_flight=1)) for kind in synced]
+    count = asked.promise_consume_count or (300_000 if context.quick else 1_000_000)
+
+    def publish(name: str, in_flight: int = IN_FLIGHT, amqp091: bool = False) -> Case:
+        limit: int = asked.promise_publish_max
+        return publishing(context, name, count_max=limit, in_flight_max=in_flight, amqp091=amqp091)
+
+    works = (publish("publish"), consuming(context, "consume", count=count), passing(context, "both"))
+    cases = [_of_kind(context, kind, work) for work in works for kind in kinds]
+    for work in (publish("publish, AMQP 0-9-1", amqp091=True), publish("publish, 1 in flight", 1)):
+        cases += [_of_kind(context, kind, work) for kind in synced]
     return cases
 
 
@@ -210,4 +133,13 @@ def run(context: Context) -> Outcome:
     return outcome
 
 
-BENCHMARK = Benchmark("durability", "What does durability cost?", run, _add_arguments)
+BENCHMARK = Benchmark(
+    "durability",
+    "What does durability cost?",
+    run,
+    options(
+        kind=("", "only kinds with this text in their name; default: all"),
+        promise_publish_max=(2_000_000, "stop a publish case at so many queued messages"),
+        promise_consume_count=(int, "messages to fill a queue with (1 000 000, with --quick 300 000)"),
+    ),
+)

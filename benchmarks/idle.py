@@ -6,7 +6,6 @@ session; processor time over a few seconds in which nobody sends anything.
 
 from __future__ import annotations
 
-import argparse
 import socket
 import time
 from contextlib import ExitStack
@@ -16,15 +15,11 @@ from benchmarks import spec, wire
 from benchmarks.broker_process import Target
 from benchmarks.errors import MeasureError
 from benchmarks.load import raise_file_limit
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.peer import handshake, read_frame
 from benchmarks.results import Outcome, Row
 
 WINDOW_S_MAX: Final = 10.0
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--connections", type=int, nargs="+", default=[0, 100, 1000], help="(%(default)s)")
 
 
 def _connect(endpoint: spec.Endpoint) -> socket.socket:
@@ -70,4 +65,6 @@ def run(context: Context) -> Outcome:
     return Outcome(columns, context.described_settings(), samples)
 
 
-BENCHMARK = Benchmark("idle", "What do idle connections take?", run, _add_arguments)
+BENCHMARK = Benchmark(
+    "idle", "What do idle connections take?", run, options(connections=([0, 100, 1000], "connections"))
+)

@@ -14,15 +14,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple, Protocol
 
 from benchmarks import spec
-from benchmarks.broker_process import (
-    BrokerSettings,
-    OwnBroker,
-    RunningBroker,
-    Target,
-)
+from benchmarks.broker_process import BrokerSettings, OwnBroker, RunningBroker, Target
 from benchmarks.errors import MeasureError
 from benchmarks.load import Latency, LoadProcess, LoadResult
 from benchmarks.processes import process_cpu_s
@@ -52,6 +47,40 @@ STANDARD_COLUMNS: Final = (
 )
 
 
+class Arguments(Protocol):
+    """A parser, or a group of one."""
+
+    def add_argument(self, *names: str, **what: Any) -> object: ...
+
+
+def options(**known: tuple[Any, ...]) -> Callable[[Arguments], None]:
+    """Return what adds the options of a question to the command line.
+
+    Args:
+        **known: the default and the help text of each, and the values to choose from, if not all will do.
+            A list takes several values, False is a flag, and a type has no default: the text says what
+            happens then.
+    """
+
+    def add(parser: Arguments) -> None:
+        for name, (default, text, *choices) in known.items():
+            # Names with a hyphen are flags already: those of the article carry a benchmark's name.
+            flag = f"--{name if '-' in name else name.replace('_', '-')}"
+            first = (*default, 0)[0] if isinstance(default, list) else default
+            if isinstance(default, type):
+                parser.add_argument(flag, type=default, help=text)
+            elif default is False:
+                parser.add_argument(flag, action="store_true", help=text)
+            else:
+                many = "+" if isinstance(default, list) else None
+                shown = f"{text} (%(default)s)".strip()
+                among = choices[0] if choices else None
+                kind = type(first)
+                parser.add_argument(flag, type=kind, nargs=many, default=default, help=shown, choices=among)
+
+    return add
+
+
 @dataclass(frozen=True, slots=True)
 class Benchmark:
     """One question: how it is called, what it asks, how it is answered."""
@@ -59,7 +88,7 @@ class Benchmark:
     name: str
     question: str
     run: Callable[[Context], Outcome]
-    add_arguments: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    add_arguments: Callable[[Arguments], None] = lambda parser: None
     in_all: bool = True
     """Whether it is one of those that `all` stands for."""
 
@@ -189,19 +218,38 @@ def window(
     )
 
 
-def progress(process: LoadProcess, done: Callable[[Counts], bool], moved: Callable[[Counts], int]) -> None:
-    """Wait until `done`, as long as something moves.
+class Done(NamedTuple):
+    """A load that was carried through."""
+
+    seconds: float
+    cpu_s: float
+    """The broker's processor time; 0 if it is not known."""
+
+
+def carry_through(
+    target: Target, connections: spec.Connections, count: int, counter: str, *, name: str
+) -> Done:
+    """Run a load until the counter of this name has reached `count` on stream 0.
 
     Raises:
-        MeasureError: nothing has moved for a while.
+        MeasureError: nothing has moved for a while, or the broker has refused a message.
     """
-    last, since = -1, time.monotonic()
-    while not done(now := process.counts()):
-        if moved(now) != last:
-            last, since = moved(now), time.monotonic()
-        elif time.monotonic() - since > _STALL_S:
-            raise MeasureError(f"nothing moved for {_STALL_S:g} s: {now}")
-        time.sleep(_LOOK_S)
+    what = spec.Load(target.endpoint, connections, seconds_max=1800.0, name=name)
+    with LoadProcess(what) as process:
+        cpu_s, began = target.cpu_s() or 0.0, time.monotonic()
+        process.start()
+        last, since = -1, began
+        while (now := getattr(process.counts(), counter)) < count:
+            if now != last:
+                last, since = now, time.monotonic()
+            elif time.monotonic() - since > _STALL_S:
+                raise MeasureError(f"nothing moved for {_STALL_S:g} s: {process.counts()}")
+            time.sleep(_LOOK_S)
+        done = Done(time.monotonic() - began, (target.cpu_s() or 0.0) - cpu_s)
+        result = process.stop()
+    if result.counts[0].refused:
+        raise MeasureError(f"the broker did not accept {result.counts[0].refused} of {count} messages")
+    return done
 
 
 def preload(
@@ -212,7 +260,7 @@ def preload(
     size_bytes: int = 100,
     durable: bool = False,
     amqp091: bool = False,
-) -> None:
+) -> Done:
     """Put `count` messages into the queues, evenly, and wait until each is confirmed.
 
     Args:
@@ -225,30 +273,19 @@ def preload(
             out in the other protocol costs a conversion.
     """
     if count == 0:
-        return
-    connection: spec.Connection
+        return Done(0.0, 0.0)
     groups = [
         spec.Publish(some, size_bytes=size_bytes, durable=durable, count_max=count, burst=256)
         for some in spec.spread(addresses)
     ]
-    if amqp091:
-        connection = tuple(spec.Channel(publish=(group,)) for group in groups)
-    else:
-        connection = tuple(spec.Session(publish=(group,)) for group in groups)
-    what = spec.Load(target.endpoint, (connection,), seconds_max=900.0, name="preload")
-    with LoadProcess(what) as process:
-        process.start()
-        progress(process, lambda now: now.confirmed >= count, lambda now: now.confirmed)
-        result = process.stop()
-    if result.counts[0].refused:
-        raise MeasureError(f"the broker did not accept {result.counts[0].refused} of {count} messages")
+    connections = (spec.connection(*groups, amqp091=amqp091),)
+    return carry_through(target, connections, count, "confirmed", name="preload")
 
 
 def drain(target: Target, addresses: Sequence[str], *, quiet_s: float = 1.0) -> int:
     """Take every message out of the queues; done when nothing has come for `quiet_s`."""
-    sessions = tuple(spec.Session(consume=(spec.Consume(some),)) for some in spec.spread(addresses))
-    what = spec.Load(target.endpoint, (sessions,), seconds_max=900.0, name="drain")
-    with LoadProcess(what) as process:
+    sessions = spec.connection(*(spec.Consume(some) for some in spec.spread(addresses)))
+    with LoadProcess(spec.Load(target.endpoint, (sessions,), seconds_max=900.0, name="drain")) as process:
         process.start()
         last, since = 0, time.monotonic()
         while time.monotonic() - since < quiet_s:

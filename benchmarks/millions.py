@@ -7,7 +7,6 @@ disk. Each kind has a fresh broker and a fresh folder. Classic queues have a sec
 
 from __future__ import annotations
 
-import argparse
 import shutil
 import tempfile
 import time
@@ -19,8 +18,7 @@ from benchmarks import spec
 from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE
 from benchmarks.errors import BenchmarkError, MeasureError
-from benchmarks.load import LoadProcess
-from benchmarks.measure import Benchmark, Context, progress
+from benchmarks.measure import Benchmark, Context, carry_through, options, preload
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
 
@@ -68,39 +66,16 @@ KINDS: Final = (
 LONG: Final = Kind("classic, persistent", "classic", durable=True)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("millions")
-    group.add_argument(
-        "--millions-count", type=int, help="messages (default 1 000 000, with --quick 100 000)"
-    )
-    group.add_argument(
-        "--millions-long-count",
-        type=int,
-        help="messages of the long case (default 10 000 000, with --quick and 0 none)",
-    )
-    group.add_argument(
-        "--millions-kind", metavar="TEXT", default="", help="only kinds with this text in their name"
-    )
-
-
 def _fill(context: Context, broker: OwnBroker, kind: Kind, count: int) -> Row:
     """Publish with confirms, and say what that took and what it left."""
-    group = spec.Publish(
-        (context.address(QUEUE),), size_bytes=context.size_bytes, durable=kind.durable, count_max=count
-    )
-    what = spec.Load(broker.endpoint, ((spec.Session(publish=(group,)),),), seconds_max=1800.0, name="fill")
-    cpu_before = broker.cpu_s() or 0.0
-    with LoadProcess(what) as process:
-        began = time.monotonic()
-        process.start()
-        progress(process, lambda now: now.confirmed >= count, lambda now: now.confirmed)
-        seconds = time.monotonic() - began
-        refused = process.stop().counts[0].refused
-    if refused:
-        raise MeasureError(f"{kind.name}: the broker did not accept {refused} of {count} messages")
-    cpu_s = (broker.cpu_s() or 0.0) - cpu_before
+    address = context.address(QUEUE)
+    done = preload(broker, (address,), count, size_bytes=context.size_bytes, durable=kind.durable)
     time.sleep(SETTLE_S)
-    row: Row = {"messages": count, "fill_per_s": count / seconds, "fill_cpu_us": cpu_s / count * 1e6}
+    row: Row = {
+        "messages": count,
+        "fill_per_s": count / done.seconds,
+        "fill_cpu_us": done.cpu_s / count * 1e6,
+    }
     return row | _room(broker, "rss_mb", "disk_mb")
 
 
@@ -114,19 +89,10 @@ def _room(broker: OwnBroker, rss: str, disk: str) -> Row:
 
 def _drain(context: Context, broker: OwnBroker, count: int) -> Row:
     """Consume everything, and say what that took and what it left."""
-    group = spec.Consume((context.address(QUEUE),), credit=context.options.credit, offset="")
-    sessions = (spec.Session(consume=(group,)),)
-    what = spec.Load(broker.endpoint, (sessions,), seconds_max=1800.0, name="drain")
-    cpu_before = broker.cpu_s() or 0.0
-    with LoadProcess(what) as process:
-        began = time.monotonic()
-        process.start()
-        progress(process, lambda now: now.delivered >= count, lambda now: now.delivered)
-        seconds = time.monotonic() - began
-        process.stop()
-    cpu_s = (broker.cpu_s() or 0.0) - cpu_before
+    group = spec.Consume((context.address(QUEUE),), credit=context.options.credit)
+    done = carry_through(broker, (spec.connection(group),), count, "delivered", name="drain")
     time.sleep(SETTLE_S)
-    row: Row = {"drain_per_s": count / seconds, "drain_cpu_us": cpu_s / count * 1e6}
+    row: Row = {"drain_per_s": count / done.seconds, "drain_cpu_us": done.cpu_s / count * 1e6}
     return row | _room(broker, "empty_rss_mb", "empty_disk_mb")
 
 
@@ -233,5 +199,9 @@ BENCHMARK = Benchmark(
     "millions",
     "How much room do millions of queued messages take, and how long does a start?",
     run,
-    _add_arguments,
+    options(
+        millions_count=(int, "messages (default 1 000 000, with --quick 100 000)"),
+        millions_long_count=(int, "messages of the long case (default 10 000 000, with --quick and 0 none)"),
+        millions_kind=("", "only kinds with this text in their name; default: all"),
+    ),
 )

@@ -26,10 +26,10 @@ from amqp10broker.analysis.configurations import SETTINGS
 from benchmarks import sweep
 from benchmarks.broker_process import REPOSITORY
 from benchmarks.errors import BenchmarkError, MeasureError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
+from benchmarks.questions import size_name
 from benchmarks.recording import Recording
 from benchmarks.results import Outcome, Row, draw_table, median_of
-from benchmarks.sizes import size_name
 from benchmarks.sweep import Cell, Grid
 from benchmarks.verdict import Finding, Verdict, judge
 
@@ -283,23 +283,15 @@ def default_queue_credit(context: Context) -> int:
     return context.settings().max_queue_credit or FlowSettings().max_queue_credit
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    sweep.add_arguments(parser)
-    group = parser.add_argument_group("recommendation")
-    group.add_argument(
-        "--aim", choices=("throughput", "latency"), default="throughput", help="default %(default)s"
-    )
-    group.add_argument(
-        "--rivals",
-        type=int,
-        default=RIVALS,
-        help="so many of the sweep's best are measured again beside the recommended (%(default)s)",
-    )
-    group.add_argument(
-        "--held-out-repetitions", type=int, help=f"default {HELD_OUT_REPETITIONS}, with --quick 4"
-    )
-
-
 BENCHMARK = Benchmark(
-    NAME, "Is what the analysis recommends as good as the best?", run, _add_arguments, in_all=False
+    NAME,
+    "Is what the analysis recommends as good as the best?",
+    run,
+    options(
+        **sweep.OPTIONS,
+        aim=("throughput", "default", ("throughput", "latency")),
+        rivals=(RIVALS, "so many of the sweep's best are measured again beside the recommended"),
+        held_out_repetitions=(int, f"default {HELD_OUT_REPETITIONS}, with --quick 4"),
+    ),
+    in_all=False,
 )

@@ -8,7 +8,6 @@ seen on a machine whose speed drifts by ten.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -26,7 +25,7 @@ from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE, publish_and_consume
 from benchmarks.errors import BenchmarkError, MeasureError
 from benchmarks.load import LoadProcess
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.processes import children_cpu_s, folder_bytes
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
@@ -234,11 +233,9 @@ def run(context: Context) -> Outcome:
     return outcome
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("recording")
-    group.add_argument(
-        "--recording-work", default="", metavar="TEXT", help="only loads whose name has this in it"
-    )
-
-
-BENCHMARK = Benchmark("recording", "What does recording flow events cost?", run, _add_arguments)
+BENCHMARK = Benchmark(
+    "recording",
+    "What does recording flow events cost?",
+    run,
+    options(recording_work=("", "only loads whose name has this in it")),
+)

@@ -1,19 +1,26 @@
 """The report: result files in, `results/README.md` out, with every target and whether it is met.
 
 Targets stand in one table, each with the reason for its figure. They are for a quiet machine of the kind
-the figures were first taken on; a result that misses one is shown as missed, never left out.
+the figures were first taken on; a result that misses one is shown as missed, never left out: the table of
+targets tells of every kept result, whatever its label. Of the figures the latest result of each question is
+shown; the others are in their files.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import ge, le, lt
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.measure import STANDARD_COLUMNS
 from benchmarks.results import HEADINGS, Row, cells_of, load_all, used_columns
 
 Document = dict[str, Any]
+_COMPARE: Final = {"<=": le, ">=": ge, "<": lt}
+Measure = Callable[[Sequence[Row]], float | None]
+"""Takes the rows of the broker; None if they do not hold the figure."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,359 +30,363 @@ class Target:
     benchmark: str
     text: str
     reason: str
-    unit: str
-    measure: Callable[[Sequence[Row]], float | None]
-    """Takes the rows of the broker; None if they do not hold the figure."""
-    passes: Callable[[float], bool]
+    bound: str
+    """How it is compared, the limit, and its unit."""
+    measure: Measure
+
+    def passes(self, value: float) -> bool:
+        """Return whether what was measured is within the bound."""
+        how, limit, *_ = self.bound.split()
+        within: bool = _COMPARE[how](value, float(limit))
+        return within
 
 
-def _figure(case: str, key: str) -> Callable[[Sequence[Row]], float | None]:
+def _known(rows: Sequence[Row], key: str, wanted: Callable[[str], bool]) -> list[float]:
+    return [float(row[key]) for row in rows if row.get(key) is not None and wanted(row["case"])]
+
+
+def _figure(case: str, key: str) -> Measure:
     """Return a measure: one figure of one case."""
-
-    def measure(rows: Sequence[Row]) -> float | None:
-        value: float | None = next((row.get(key) for row in rows if row["case"] == case), None)
-        return value
-
-    return measure
+    return lambda rows: next(iter(_known(rows, key, lambda name: name == case)), None)
 
 
-def _lowest_isolation(rows: Sequence[Row]) -> float | None:
-    """AMQP 1.0 alone: that 0-9-1 has none is what the article shows."""
-    known = (
-        float(row["isolation"])
-        for row in rows
-        if row.get("isolation") is not None and row["case"].startswith("AMQP 1.0")
-    )
-    return min(known, default=None)
+def _highest(key: str, wanted: Callable[[str], bool] = lambda case: True) -> Measure:
+    """Return a measure: the highest figure of the cases wanted."""
+    return lambda rows: max(_known(rows, key, wanted), default=None)
+
+
+def _lowest(key: str, wanted: Callable[[str], bool] = lambda case: True) -> Measure:
+    """Return a measure: the lowest figure of the cases wanted."""
+    return lambda rows: min(_known(rows, key, wanted), default=None)
+
+
+def _of_10(case: str) -> bool:
+    """AMQP 1.0 alone: that 0-9-1 has no isolation is what the article shows."""
+    return case.startswith("AMQP 1.0")
 
 
 def _unlike(rows: Sequence[Row]) -> float | None:
     """Return by how much the two loops of an AMQP 0-9-1 channel differ at worst, in per cent."""
-    known = (
-        abs(float(row["slow_to_fast"]) - 1) * 100
-        for row in rows
-        if row.get("slow_to_fast") is not None and row["case"].startswith("AMQP 0-9-1")
-    )
-    return max(known, default=None)
+    known = _known(rows, "slow_to_fast", lambda case: case.startswith("AMQP 0-9-1"))
+    return max((abs(one - 1) * 100 for one in known), default=None)
 
 
-def _dearest_ratio(rows: Sequence[Row]) -> float | None:
-    return max((float(row["ratio_091"]) for row in rows if row.get("ratio_091") is not None), default=None)
+def _of_million(*kinds: str) -> Callable[[str], bool]:
+    """Return whether a case is of these kinds of queues and of a million messages."""
+    return lambda case: case.startswith("1,000,000 x ") and case.endswith(kinds)
 
 
-def _dearest_since(rows: Sequence[Row]) -> float | None:
-    return max(
-        (float(row["ratio_before"]) for row in rows if row.get("ratio_before") is not None), default=None
-    )
-
-
-def _worst_of_million(kinds: Sequence[str], key: str) -> Callable[[Sequence[Row]], float | None]:
-    """Return a measure: the highest figure among kinds of queues that hold a million messages."""
+def _excess(first: str, others: str) -> Measure:
+    """Return a measure: how much dearer the dearest case that ends so is than the first, in per cent."""
 
     def measure(rows: Sequence[Row]) -> float | None:
-        known = [
-            float(row[key])
-            for row in rows
-            if row.get(key) is not None
-            and row.get("messages") == 1_000_000
-            and row["case"].endswith(tuple(kinds))
-        ]
-        return max(known, default=None)
+        base = _figure(first, "cpu_us")(rows)
+        dearest = _highest("cpu_us", lambda case: case.endswith(others) and case != first)(rows)
+        return None if base is None or dearest is None else (dearest / base - 1) * 100
 
     return measure
-
-
-def _excess(first: str, others: Callable[[str], bool]) -> Callable[[Sequence[Row]], float | None]:
-    """Return a measure: how much dearer the dearest other case is than the first, in per cent."""
-
-    def measure(rows: Sequence[Row]) -> float | None:
-        costs: dict[str, float] = {
-            row["case"]: row["cpu_us"] for row in rows if row.get("cpu_us") is not None
-        }
-        compared = [cost for case, cost in costs.items() if others(case) and case != first]
-        if first not in costs or not compared:
-            return None
-        return (max(compared) / costs[first] - 1) * 100
-
-    return measure
-
-
-def _links(side: str) -> Target:
-    return Target(
-        "links",
-        f"cost flat from 1 to 1000 links ({side}), within 15 %",
-        "a link is a counter, not a task: the queue's work does not depend on how many links feed it",
-        "% dearer at worst",
-        _excess("1 link, burst 32", lambda case: case.endswith(f"links {side}, burst 32")),
-        lambda value: value <= 15.0,
-    )
 
 
 _KEPT: Final = (": classic, persistent", ": quorum")
 
-_DURABLE: Final = (
+TARGETS: Final = (
     Target(
         "versus",
         "transient messages in memory: not dearer than before",
         "who asks for no durability must not pay for it; a tenth is what this machine's noise hides",
-        "times at worst",
-        _dearest_since,
-        lambda value: value <= 1.1,
+        "<= 1.1 times at worst",
+        _highest("ratio_before"),
     ),
     Target(
         "durability",
         "publish, persistent, classic: at most 8 µs of broker CPU a message",
         "publishing in memory costs 2; a record, its checksum and the write are the rest",
-        "µs",
+        "<= 8 µs",
         _figure("publish: classic, persistent", "cpu_us"),
-        lambda value: value <= 8.0,
     ),
     Target(
         "durability",
         "publish, quorum: at least 50 000 confirmed messages/s at 2 000 in flight",
         "2 000 in flight and a commit of 4 ms allow 250 000; the processor is to be the limit, not the disk",
-        "messages/s",
+        ">= 50000 messages/s",
         _figure("publish: quorum", "rate_per_s"),
-        lambda value: value >= 50_000.0,
     ),
     Target(
         "durability",
         "publish, quorum, 2 000 in flight: confirms within 3 fdatasyncs (p50)",
         "a message waits for the sync under way, then for its own; one more is for the work",
-        "fdatasyncs",
+        "<= 3 fdatasyncs",
         _figure("publish: quorum", "confirm_syncs"),
-        lambda value: value <= 3.0,
     ),
     Target(
         "durability",
         "publish, quorum, one in flight: confirm within 3 fdatasyncs (p50)",
         "a lone message waits for its own sync alone",
-        "fdatasyncs",
+        "<= 3 fdatasyncs",
         _figure("publish, 1 in flight: quorum", "confirm_syncs"),
-        lambda value: value <= 3.0,
     ),
     Target(
         "millions",
         "1 000 000 messages of 100 bytes in at most 250 MB of resident memory",
         "bodies of a long backlog live on disk",
-        "MB at worst",
-        _worst_of_million((": classic, transient", *_KEPT), "rss_mb"),
-        lambda value: value <= 250.0,
+        "<= 250 MB at worst",
+        _highest("rss_mb", _of_million(": classic, transient", *_KEPT)),
     ),
     Target(
         "millions",
         "started with 1 000 000 messages, the queue answers in less than 10 s",
         "recovery reads records in batches, and no body twice",
-        "s at worst",
-        _worst_of_million(_KEPT, "crash_answer_s"),
-        lambda value: value < 10.0,
+        "< 10 s at worst",
+        _highest("crash_answer_s", _of_million(*_KEPT)),
     ),
     Target(
         "streams",
         "at least 100 000 messages/s of 100 bytes over one link",
         "so many rows the connector for Spark wants",
-        "messages/s",
+        ">= 100000 messages/s",
         _figure("read, settle presettled", "rate_per_s"),
-        lambda value: value >= 100_000.0,
     ),
-)
-
-TARGETS: Final = (
-    *_DURABLE,
     Target(
         "publish",
         "publish, unsettled: at most 5 µs of broker CPU a message",
         "a prototype needs 1.2 to 1.8 µs for the skeleton; the rest is routing, sections and confirms",
-        "µs",
+        "<= 5 µs",
         _figure("publish unsettled", "cpu_us"),
-        lambda value: value <= 5.0,
     ),
     Target(
         "publish",
         "publish, settled: at most 5 µs of broker CPU a message",
         "it does less than unsettled publishing and must not cost more",
-        "µs",
+        "<= 5 µs",
         _figure("publish settled", "cpu_us"),
-        lambda value: value <= 5.0,
     ),
     Target(
         "both",
         "publish + deliver + settle: at most 8 µs of broker CPU a message",
         "publishing and half as much again for delivery and settlement; RabbitMQ needs 28 here",
-        "µs",
+        "<= 8 µs",
         _figure("unsettled, settle range", "cpu_us"),
-        lambda value: value <= 8.0,
     ),
     Target(
         "two_senders",
         "isolation at least 0.95",
         "link credit stops the slow link alone; the rest is the processor both links share",
-        "",
-        _lowest_isolation,
-        lambda value: value >= 0.95,
+        ">= 0.95",
+        _lowest("isolation", _of_10),
     ),
     Target(
         "two_senders",
         "AMQP 0-9-1: both queues get the same, within 10 %",
         "a slow queue blocks the reader of the whole connection, as in RabbitMQ",
-        "% apart at worst",
+        "<= 10 % apart at worst",
         _unlike,
-        lambda value: value <= 10.0,
     ),
     Target(
         "recommendation",
         "recommended settings within 5 % of the best, noise included",
         "who follows the advice must not lose by it; below 0.95 it may be noise, and the result says so",
-        "of the best, at the lower end of the interval",
-        lambda rows: min((row["to_best_low"] for row in rows if row.get("to_best_low")), default=None),
-        lambda value: value >= 0.95,
+        ">= 0.95 of the best, at the lower end of the interval",
+        _lowest("to_best_low"),
     ),
     Target(
         "protocols",
         "AMQP 0-9-1 at most 1.5 times the processor time of AMQP 1.0",
         "the same queues and the same skeleton; only the frames differ",
-        "times at worst",
-        _dearest_ratio,
-        lambda value: value <= 1.5,
+        "<= 1.5 times at worst",
+        _highest("ratio_091"),
     ),
     Target(
         "one_sender_one_receiver",
         "isolation at least 0.95",
         "dispositions are read while the sender has no credit",
-        "",
-        _lowest_isolation,
-        lambda value: value >= 0.95,
+        ">= 0.95",
+        _lowest("isolation", _of_10),
     ),
     Target(
         "setup",
         "start to first accepted connection in less than 0.3 s",
         "a broker inside a test must not be felt; RabbitMQ takes 2.5 to 4 s",
-        "s",
+        "< 0.3 s",
         _figure("start", "accept_s"),
-        lambda value: value < 0.3,
     ),
     Target(
         "idle",
         "resident memory at rest below 50 MB",
         "RabbitMQ takes 125 MiB",
-        "MB",
+        "< 50 MB",
         _figure("0 connections", "rss_mb"),
-        lambda value: value < 50.0,
     ),
     Target(
         "backlog",
         "cost flat from 10 to 1 000 000 queued, within 15 %",
         "no step of a message's way may look at the others in the queue",
-        "% dearer at worst",
-        _excess("10 queued", lambda case: case.endswith(" queued")),
-        lambda value: value <= 15.0,
+        "<= 15 % dearer at worst",
+        _excess("10 queued", " queued"),
     ),
-    _links("sending"),
-    _links("receiving"),
-    _links("both"),
+    *(
+        Target(
+            "links",
+            f"cost flat from 1 to 1000 links ({side}), within 15 %",
+            "a link is a counter, not a task: the queue's work does not depend on how many links feed it",
+            "<= 15 % dearer at worst",
+            _excess("1 link, burst 32", f"links {side}, burst 32"),
+        )
+        for side in ("sending", "receiving", "both")
+    ),
     Target(
         "scatter",
         "scattered over 1000 queues: at most 25 µs of broker CPU a message",
         "each message then wakes its own queue task, and a wake-up costs about 5 µs in Trio",
-        "µs",
+        "<= 25 µs",
         _figure("1000 queues", "cpu_us"),
-        lambda value: value <= 25.0,
     ),
     Target(
         "sync_publisher",
         "a lone synchronous publisher: at least 10 000 messages/s",
         "a wave through reader, session, queue and back takes 40 to 65 µs; RabbitMQ does 12 to 18 thousand",
-        "messages/s",
+        ">= 10000 messages/s",
         _figure("one message in flight", "rate_per_s"),
-        lambda value: value >= 10_000.0,
     ),
 )
 
 
 def _broker_rows(document: Document) -> list[Row]:
-    return [row for row in document["rows"] if row["target"] == "broker"]
+    return [row for row in document["rows"] if row["target"] != "floor"]
 
 
 def _markdown_table(headings: Sequence[str], lines: Sequence[Sequence[str]], *, left: int) -> list[str]:
     """Write a table whose first `left` columns are words and the others figures."""
     rule = ["---"] * left + ["---:"] * (len(headings) - left)
-    return ["| " + " | ".join(line) + " |" for line in (headings, rule, *lines)]
+    return ["| " + " | ".join(line) + " |" for line in (headings, rule, *lines)] + [""]
 
 
 def target_lines(documents: Sequence[Document]) -> list[list[str]]:
-    """Return one line for each target and each result that speaks of it."""
+    """Return one line a target: what was measured in each result that speaks of it, and whether met."""
     lines = []
     for target in TARGETS:
-        found = [one for one in documents if one["benchmark"] == target.benchmark]
-        if not found:
-            lines.append([f"{target.benchmark}: {target.text}", "not measured", "-", target.reason])
-        for document in found:
+        shown, met = [], []
+        for document in documents:
+            if document["benchmark"] != target.benchmark:
+                continue
             value = target.measure(_broker_rows(document))
-            shown = "not measured" if value is None else f"{value:,.3g} {target.unit}".strip()
-            if value is not None and value >= 1000:
-                shown = f"{value:,.0f} {target.unit}"
-            verdict = "-" if value is None else "yes" if target.passes(value) else "**no**"
-            label = "" if document["label"] == "local" else f" ({document['label']})"
-            lines.append([f"{target.benchmark}{label}: {target.text}", shown, verdict, target.reason])
+            if value is None:
+                continue
+            figure = f"{value:,.0f}" if value >= 1000 else f"{value:,.3g}"
+            shown.append(" ".join((figure, *target.bound.split()[2:])) + f" ({document['label']})")
+            met.append("yes" if target.passes(value) else "**no**")
+        measured, verdicts = "; ".join(shown) or "not measured", ", ".join(met) or "-"
+        lines.append([f"{target.benchmark}: {target.text}", measured, verdicts, target.reason])
     return lines
 
 
-def headroom_line(document: Document) -> str | None:
-    """Say how much faster the generator was against the floor peer, at the tightest case."""
-    floors = {row["case"]: row.get("rate_per_s") for row in document["rows"] if row["target"] == "floor"}
-    ratios = [
-        floors[row["case"]] / row["rate_per_s"]
-        for row in _broker_rows(document)
-        if floors.get(row["case"]) and row.get("rate_per_s")
-    ]
-    if not ratios:
-        return None
-    return f"Against the floor peer the generator reached {min(ratios):.1f} times this rate or more."
+def latest(documents: Sequence[Document]) -> list[Document]:
+    """Return the latest result of each question."""
+    by_date = sorted(documents, key=lambda one: str(one["date"]))
+    newest = {document["benchmark"]: document for document in by_date}
+    return [newest[name] for name in sorted(newest)]
+
+
+def _title(document: Document) -> str:
+    return f"{document['benchmark']} ({document['label']}, {document['revision'] or 'unknown'})"
+
+
+def _floors(document: Document) -> dict[str, float]:
+    """Return the rate of the floor peer in the cases it has played."""
+    rows = [row for row in document["rows"] if row["target"] == "floor"]
+    return {row["case"]: row["rate_per_s"] for row in rows if row.get("rate_per_s")}
+
+
+def _loads(documents: Sequence[Document]) -> list[str]:
+    """Write the results that have the usual columns as one table, the floor's rate beside the broker's."""
+    columns = used_columns([row for one in documents for row in one["rows"]], (*STANDARD_COLUMNS, "disk_mb"))
+    lines = []
+    for document in documents:
+        floors = _floors(document)
+        for row in _broker_rows(document):
+            rate, *others = cells_of(row, columns)
+            floor = f"{floors[row['case']]:,.0f}" if row["case"] in floors else "-"
+            lines.append([_title(document), row["case"], rate, floor, *others])
+    headings = ["question", "case", HEADINGS[columns[0]][0], "floor messages/s"] if columns else []
+    headings += [HEADINGS[column][0] for column in columns[1:]]
+    return ["## Loads", "", *_markdown_table(headings, lines, left=2)] if lines else []
+
+
+# What is divided by what, and what the ratio is called.
+_COMPARED: Final = {
+    "protocols": ("AMQP 0-9-1", "AMQP 1.0", "ratio_091"),
+    "versus": ("now", "before", "ratio_before"),
+    "two_senders": ("with slow neighbour", "alone", "isolation"),
+    "one_sender_one_receiver": ("with slow neighbour", "alone", "isolation"),
+}
+
+
+def _compared(documents: Sequence[Document]) -> list[str]:
+    """Write the results that compare two variants of each work as one table."""
+    lines = []
+    for document in documents:
+        over, under, key = _COMPARED[document["benchmark"]]
+        rows = {row["case"]: row for row in document["rows"]}
+
+        def told(case: str, rows: dict[str, Row] = rows) -> str:
+            cells = cells_of(rows.get(case, {}), ("rate_per_s", "cpu_us", "slow_per_s"))
+            beside = "" if cells[2] == "-" else f", slow {cells[2]}/s"
+            return f"{cells[0]}/s, {cells[1]} µs{beside}"
+
+        for row in rows.values():
+            if row.get(key) is not None:
+                work = row["case"].rpartition(": ")[0]
+                variants = [told(f"{work}: {one}") for one in (over, under)]
+                lines.append([_title(document), work, f"{over} / {under}", *variants, *cells_of(row, (key,))])
+    headings = ("question", "work", "A / B", "A: messages, broker CPU a message", "B", "ratio")
+    return ["## Comparisons", "", *_markdown_table(headings, lines, left=5)] if lines else []
 
 
 def _section(document: Document) -> list[str]:
-    label = document["label"]
-    lines = [f"## {document['benchmark']}" + ("" if label == "local" else f" ({label})"), ""]
-    lines += [document["question"], ""]
+    """Write a result that has columns of its own."""
+    lines = [f"## {_title(document)}: {document['question']}", ""]
     columns = used_columns(document["rows"], document["columns"])
-    if columns and document["benchmark"] != "sweep":
+    if document["tables"] and document["picture"]:
+        lines += ["```", *document["tables"], "```", ""]
+    elif columns:
         headings = ["case", "target", *(HEADINGS[column][0] for column in columns)]
         body = [[row["case"], row["target"], *cells_of(row, columns)] for row in document["rows"]]
-        lines += [*_markdown_table(headings, body, left=2), ""]
-    for table in document["tables"]:
-        lines += ["```", table, "```", ""]
+        lines += _markdown_table(headings, body, left=2)
     if document["picture"]:
         lines += [f"![{document['benchmark']}]({document['picture']})", ""]
-    lines += [f"- {note}" for note in document["notes"]]
-    headroom = headroom_line(document)
-    if headroom:
-        lines.append(f"- {headroom}")
-    machine = document["machine"]
-    lines += [
-        f"- {document['date']}, revision {document['revision'] or 'unknown'}, `{document['command']}`",
-        f"- {machine['cpu']}, {machine['cores']} cores, Linux {machine['kernel']}, {machine['python']}",
-        f"- load average at the end {machine['load_average_1_min']:.2f}",
-        "",
-    ]
     return lines
+
+
+def _notes(documents: Sequence[Document]) -> list[str]:
+    """Return what the results say besides; those that are in the comparisons say what stands there."""
+    told = [one for one in documents if one["benchmark"] not in _COMPARED]
+    lines = [f"- {_title(document)}: {note}" for document in told for note in document["notes"]]
+    return ["## Notes", "", *lines, ""] if lines else []
 
 
 def render(documents: Sequence[Document]) -> str:
     """Return the report as Markdown."""
+    shown = latest(documents)
+    compared = [one for one in shown if one["benchmark"] in _COMPARED]
+    usual = {*STANDARD_COLUMNS, "bytes_per_s_mb"}
+    loads = [
+        one for one in shown if one not in compared and usual.issuperset(one["columns"]) and not one["tables"]
+    ]
     lines = [
         "# Results",
         "",
-        "Made by `python -m benchmarks report` from the JSON files beside it, which also hold every raw",
-        "sample; do not edit. Figures are medians over the repetitions. How to read them: `../README.md`.",
+        "Made by `python -m benchmarks report` from the JSON files beside it, which have every sample;",
+        "do not edit. Medians of the latest result of each question (label, revision); see `NOTES.md`.",
         "",
         "## Targets",
         "",
         *_markdown_table(("target", "measured", "met", "why this figure"), target_lines(documents), left=4),
-        "",
+        *_loads(loads),
+        *_compared(compared),
     ]
-    for document in documents:
-        lines += _section(document)
-    return "\n".join(lines).rstrip() + "\n"
+    for document in shown:
+        if document not in loads and document not in compared:
+            lines += _section(document)
+    return "\n".join((*lines, *_notes(shown))).rstrip() + "\n"
 
 
 def write(directory: Path, label: str | None) -> Path:

@@ -10,7 +10,6 @@ Needs the extra ``spark``. A query is run twice, and the second run counts.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +19,7 @@ from typing import Any, Final
 from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE
 from benchmarks.errors import MeasureError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.processes import process_cpu_s
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
@@ -30,12 +29,6 @@ COLUMNS: Final = ("rate_per_s", "cpu_us", "reader_cpu_us", "python_cpu_us", "jvm
 _BATCH_ROWS: Final = 4000
 _TRIGGER: Final = 50_000
 """maxMessagesPerTrigger: a micro-batch costs some 0.2 s whatever is in it."""
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("spark_queue")
-    group.add_argument("--queue-rows", type=int, help="rows (default 400 000, with --quick 40 000)")
-    group.add_argument("--queue-cores", type=int, default=2, help="of local[N] (default 2)")
 
 
 def run(context: Context) -> Outcome:
@@ -198,5 +191,5 @@ BENCHMARK = Benchmark(
     "spark_queue",
     "How fast do rows get into a queue by Spark, and out of it?",
     run,
-    _add_arguments,
+    options(queue_rows=(int, "rows (default 400 000, with --quick 40 000)"), queue_cores=(2, "of local[N]")),
 )

@@ -12,7 +12,6 @@ and warms the JVM up.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -25,8 +24,7 @@ from benchmarks import spec
 from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE, STREAM
 from benchmarks.errors import MeasureError
-from benchmarks.load import LoadProcess
-from benchmarks.measure import Benchmark, Context, progress
+from benchmarks.measure import Benchmark, Context, carry_through, options, preload
 from benchmarks.processes import process_cpu_s
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
@@ -43,14 +41,6 @@ COLUMNS: Final = (
 )
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_argument_group("spark_stream")
-    group.add_argument("--spark-rows", type=int, help="rows (default 2 000 000, with --quick 200 000)")
-    group.add_argument("--spark-cores", type=int, default=2, help="of local[N] (default 2)")
-    group.add_argument("--spark-partitions", type=int, default=2, help="minPartitions (default 2)")
-    group.add_argument("--spark-batch", type=int, default=4096, help="arrowBatchSize (default 4096)")
-
-
 def run(context: Context) -> Outcome:
     """Fill a stream, and read it in all ways."""
     options = context.options
@@ -59,7 +49,7 @@ def run(context: Context) -> Outcome:
     with OwnBroker(context.settings(), options.python) as broker, tempfile.TemporaryDirectory() as folder:
         with Queues(broker.endpoint) as known:
             known.declare({QUEUE: STREAM})
-        _fill(context, broker, rows)
+        preload(broker, (context.address(QUEUE),), rows, size_bytes=context.size_bytes)
         with session(options.spark_cores, Path(folder)) as spark:
             for repetition in range(context.repetitions):
                 raw = _raw(context, broker, rows)
@@ -76,27 +66,13 @@ def run(context: Context) -> Outcome:
     return outcome
 
 
-def _fill(context: Context, broker: OwnBroker, count: int) -> None:
-    group = spec.Publish((context.address(QUEUE),), size_bytes=context.size_bytes, count_max=count)
-    what = spec.Load(broker.endpoint, ((spec.Session(publish=(group,)),),), seconds_max=1800.0, name="fill")
-    with LoadProcess(what) as process:
-        process.start()
-        progress(process, lambda now: now.confirmed >= count, lambda now: now.confirmed)
-        process.stop()
-
-
 def _raw(context: Context, broker: OwnBroker, count: int) -> Row:
     """What the broker gives to a client that looks at nothing."""
     group = spec.Consume(
         (context.address(QUEUE),), credit=1000, settle=spec.Settle.PRESETTLED, offset="first"
     )
-    what = spec.Load(broker.endpoint, ((spec.Session(consume=(group,)),),), seconds_max=1800.0, name="raw")
-    with LoadProcess(what) as process:
-        cpu, began = broker.cpu_s() or 0.0, time.monotonic()
-        process.start()
-        progress(process, lambda now: now.delivered >= count, lambda now: now.delivered)
-        seconds, cpu = time.monotonic() - began, (broker.cpu_s() or 0.0) - cpu
-        process.stop()
+    connections = (spec.connection(group),)
+    seconds, cpu = carry_through(broker, connections, count, "delivered", name="raw")
     return {
         "case": "raw frames, one link",
         "target": "broker",
@@ -274,5 +250,10 @@ BENCHMARK = Benchmark(
     "spark_stream",
     "How fast does a stream get into Parquet by Spark, and what limits it?",
     run,
-    _add_arguments,
+    options(
+        spark_rows=(int, "rows (default 2 000 000, with --quick 200 000)"),
+        spark_cores=(2, "of local[N]"),
+        spark_partitions=(2, "minPartitions"),
+        spark_batch=(4096, "arrowBatchSize"),
+    ),
 )

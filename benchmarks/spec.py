@@ -167,37 +167,39 @@ def spread(addresses: Sequence[str], links_per_session: int = 250) -> list[tuple
     return [tuple(addresses[start::sessions]) for start in range(sessions)]
 
 
-def varied(connections: Connections, *, durable: bool = False, from_first: bool = False) -> Connections:
-    """Return the same load with other messages, or reading a stream from its beginning.
+def connection(*groups: Publish | Consume, amqp091: bool = False) -> Connection:
+    """Return one connection with a session, or a channel, for each group."""
+    kind = Channel if amqp091 else Session
+    return tuple(  # type: ignore[return-value]  # all of one kind
+        kind(publish=(group,)) if isinstance(group, Publish) else kind(consume=(group,)) for group in groups
+    )
+
+
+def varied(
+    connections: Connections, *, durable: bool = False, from_first: bool = False, unlimited: bool = False
+) -> Connections:
+    """Return the same load with other messages, another beginning or no end.
 
     Args:
         connections: the load.
         durable: send all messages as durable.
         from_first: consumers ask for the first message of a stream, not for what comes next.
+        unlimited: publish without limits on the number of messages, for peers that keep none.
     """
-    changed: list[Connection] = []
-    for connection in connections:
-        parts = [
+
+    def sending(group: Publish) -> Publish:
+        count_max = 0 if unlimited else group.count_max
+        return replace(group, durable=durable or group.durable, count_max=count_max)
+
+    def receiving(group: Consume) -> Consume:
+        return replace(group, offset="first" if from_first else group.offset)
+
+    return tuple(
+        tuple(  # type: ignore[misc]  # as uniform as it was
             replace(
-                part,
-                publish=tuple(replace(group, durable=durable or group.durable) for group in part.publish),
-                consume=tuple(
-                    replace(group, offset="first" if from_first else group.offset) for group in part.consume
-                ),
+                part, publish=tuple(map(sending, part.publish)), consume=tuple(map(receiving, part.consume))
             )
-            for part in connection
-        ]
-        changed.append(tuple(parts))  # type: ignore[arg-type]  # as uniform as it was
-    return tuple(changed)
-
-
-def without_count(connections: Connections) -> Connections:
-    """Return the same load without limits on the number of messages, for peers that keep none."""
-    unlimited: list[Connection] = []
-    for connection in connections:
-        parts = [
-            replace(part, publish=tuple(replace(group, count_max=0) for group in part.publish))
-            for part in connection
-        ]
-        unlimited.append(tuple(parts))  # type: ignore[arg-type]  # as uniform as it was
-    return tuple(unlimited)
+            for part in one
+        )
+        for one in connections
+    )

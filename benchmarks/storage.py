@@ -10,7 +10,6 @@ the helper's is not counted.
 
 from __future__ import annotations
 
-import argparse
 import os
 import tempfile
 import time
@@ -26,7 +25,7 @@ from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.tasks.committer import Committer
 from amqp10broker.tasks.syncer import open_syncer
 from benchmarks.errors import MeasureError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.results import Outcome, Row
 
 _COLUMNS: Final = ("rate_per_s", "cpu_us", "commits_per_s", "confirm_p50_ms", "confirm_p99_ms")
@@ -34,11 +33,6 @@ _HEAD: Final = bytes(50)
 _BODY: Final = bytes(range(100))
 _RECORDS: Final = 1_000_000
 _RECORDS_QUICK: Final = 100_000
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--batches", type=int, nargs="+", default=[1, 16, 256], help="(%(default)s)")
-    parser.add_argument("--storage-dir", type=Path, default=Path(), help="where to write (%(default)s)")
 
 
 class _Window:
@@ -192,5 +186,8 @@ def run(context: Context) -> Outcome:
 
 
 BENCHMARK = Benchmark(
-    "storage", "What does it cost to make a record durable, and to read it again?", run, _add_arguments
+    "storage",
+    "What does it cost to make a record durable, and to read it again?",
+    run,
+    options(batches=([1, 16, 256], "records"), storage_dir=(Path(), "where to write")),
 )

@@ -12,19 +12,18 @@ machine then does not look like an effect of a setting.
 
 from __future__ import annotations
 
-import argparse
+import io
 import random
 from dataclasses import dataclass, replace
-from itertools import product
-from typing import Final
+from itertools import cycle, product
+from typing import Any, Final
 
-from benchmarks.cases import QUEUE, Case, delivered, publish_and_consume, run_cases
+from benchmarks.cases import Case, passing, run_cases
 from benchmarks.errors import MeasureError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
+from benchmarks.questions import size_name
 from benchmarks.results import Outcome, Row, draw_table, summarise
-from benchmarks.sizes import size_name
 from benchmarks.spec import MAX_FRAME_SIZE_BYTES
-from benchmarks.svg import Line, Panel, draw
 
 COLUMNS: Final = (
     "rate_per_s",
@@ -83,23 +82,20 @@ class Grid:
         )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add what is combined, and how."""
-    group = parser.add_argument_group("sweep")
-    group.add_argument(
-        "--sweep-credits", type=int, nargs="+", help="max_link_credit (10 50 170 500 1000 4000)"
-    )
-    group.add_argument("--sweep-windows", type=int, nargs="+", help="max_incoming_window (50 400 2000 10000)")
-    group.add_argument(
-        "--sweep-queue-credits", type=int, nargs="+", help="max_queue_credit (the broker's own alone)"
-    )
-    group.add_argument("--sweep-sizes", type=int, nargs="+", help="bytes in a message (100 10240)")
-    group.add_argument(
-        "--rate", type=float, default=0.0, help="messages a second, by the clock (as fast as it goes)"
-    )
-    group.add_argument(
-        "--sweep-seed", type=int, default=1, help="of the order within each repetition (%(default)s)"
-    )
+OPTIONS: Final[dict[str, tuple[Any, ...]]] = {
+    # What is combined, and how.
+    "rate": (0.0, "messages a second, by the clock; 0: as fast as it goes"),
+    "sweep_seed": (1, "of the order within each repetition"),
+    **{
+        f"sweep_{name}": ([], text)
+        for name, text in {
+            "credits": "max_link_credit (10 50 170 500 1000 4000)",
+            "windows": "max_incoming_window (50 400 2000 10000)",
+            "queue_credits": "max_queue_credit (the broker's own alone)",
+            "sizes": "bytes in a message (100 10240)",
+        }.items()
+    },
+}
 
 
 def case_of(context: Context, cell: Cell) -> Case:
@@ -109,17 +105,9 @@ def case_of(context: Context, cell: Cell) -> Case:
     wanted = context.recording is not None or rate > 0
     stamp = wanted and _STAMPED_BYTES_MIN <= cell.size_bytes <= _STAMPED_BYTES_MAX
     settings = context.settings(max_link_credit=None)
-    return Case(
-        cell.name,
-        lambda address: publish_and_consume(
-            (address(QUEUE),),
-            (address(QUEUE),),
-            size_bytes=cell.size_bytes,
-            credit=context.options.credit,
-            rate_per_s=rate,
-            stamp=stamp,
-        ),
-        delivered,
+    case = passing(context, cell.name, size_bytes=cell.size_bytes, rate_per_s=rate, stamp=stamp)
+    return replace(
+        case,
         settings=replace(
             settings,
             max_link_credit=cell.credit,
@@ -163,7 +151,7 @@ def run(context: Context) -> Outcome:
         samples,
         rows,
         _tables(rows, grid),
-        picture=_picture(rows, grid),
+        picture=picture(rows, grid),
     )
 
 
@@ -201,34 +189,43 @@ def _tables(rows: list[Row], grid: Grid) -> list[str]:
     return tables
 
 
-def _picture(rows: list[Row], grid: Grid) -> str:
-    """Draw rate (above) and processor time (below) over credit, one column a size and queue credit."""
+def picture(rows: list[Row], grid: Grid) -> str | None:
+    """Draw rate (above) and processor time (below) over credit, one column a size and queue credit.
+
+    Lines differ in colour and in marker, so that the picture can be read without colours.
+
+    Returns:
+        An SVG; None without matplotlib, which is in the extras bench and spark.
+    """
+    try:
+        from matplotlib import rc_context
+        from matplotlib.figure import Figure
+    except ImportError:
+        return None
     groups = list(product(grid.sizes, grid.queue_credits))
-
-    def panel(group: tuple[int, int | None], figure: str, y_label: str) -> Panel:
-        lines = tuple(
-            Line(
-                str(window),
-                tuple(
-                    (row["credit"], row[figure])
-                    for row in sorted(rows, key=lambda row: int(row["credit"]))
-                    if row["window"] == window
-                    and (row["size_bytes"], row["queue_credit"]) == group
-                    and row[figure] is not None
-                ),
+    figure = Figure(figsize=(4.5 * len(groups) + 1, 6.5), layout="constrained")
+    figures = {"rate_per_s": "messages / s", "cpu_us": "broker CPU µs / message"}
+    places: Any = figure.subplots(len(figures), len(groups), squeeze=False, sharex=True)
+    for (line, (key, label)), (column, group) in product(enumerate(figures.items()), enumerate(groups)):
+        axes = places[line][column]
+        for window, marker in zip(grid.windows, cycle("os^DvPX"), strict=False):
+            points = sorted(
+                (row["credit"], row[key])
+                for row in rows
+                if (row["window"], row["size_bytes"], row["queue_credit"]) == (window, *group)
+                and row[key] is not None
             )
-            for window in grid.windows
-        )
-        return Panel(_group_name(*group), "max_link_credit", y_label, lines)
+            if points:
+                axes.plot(*zip(*points, strict=True), marker=marker, label=str(window))
+        axes.set(title=_group_name(*group), xscale="log", xlabel="max_link_credit", ylabel=label)
+        axes.set_ylim(bottom=0)
+        axes.grid(alpha=0.3)
+    places[0][0].legend(title="max_incoming_window")
+    figure.suptitle("Publish, deliver and settle: credit and session window")
+    with io.BytesIO() as drawn, rc_context({"svg.fonttype": "none", "svg.hashsalt": "sweep"}):
+        # Text stays text, and the same figures give the same file.
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+        return drawn.getvalue().decode()
 
-    return draw(
-        "Publish, deliver and settle: credit and session window",
-        "max_incoming_window",
-        (
-            [panel(group, "rate_per_s", "messages / s") for group in groups],
-            [panel(group, "cpu_us", "broker CPU µs / message") for group in groups],
-        ),
-    )
 
-
-BENCHMARK = Benchmark("sweep", "Which credit and which window are worth having?", run, add_arguments)
+BENCHMARK = Benchmark("sweep", "Which credit and which window are worth having?", run, options(**OPTIONS))

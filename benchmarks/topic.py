@@ -9,7 +9,6 @@ only when a link's or a channel's cache does not know it.
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Callable
 from typing import Final
@@ -17,7 +16,7 @@ from typing import Final
 from amqp10broker.routing.exchange import Binding, Destination, Exchange
 from amqp10broker.routing.topology import Topology
 from benchmarks.errors import MeasureError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.results import Outcome, Row
 
 _EXCHANGE: Final = "topics"
@@ -32,10 +31,6 @@ _SHAPES: Final[tuple[tuple[str, str, str], ...]] = (
     ("# and *", "#.s{}.*", "stock.s{}.any"),
 )
 """Name, pattern, and a key that it matches."""
-
-
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--bindings", type=int, nargs="+", default=[10, 1000, 100_000], help="(%(default)s)")
 
 
 def _bindings(count: int) -> list[Binding]:
@@ -111,4 +106,9 @@ def run(context: Context) -> Outcome:
     return Outcome(_COLUMNS, context.described_settings(), samples)
 
 
-BENCHMARK = Benchmark("topic", "What does a topic route cost among many bindings?", run, _add_arguments)
+BENCHMARK = Benchmark(
+    "topic",
+    "What does a topic route cost among many bindings?",
+    run,
+    options(bindings=([10, 1000, 100_000], "bindings")),
+)

@@ -16,8 +16,8 @@ import pytest
 from amqp10broker.flowevents.schema import EVENTS, RUN_FIELDS, Kind
 from amqp10broker.recording.parquet import read_events
 from amqp10broker.recording.runs import Run, read_runs
-from benchmarks import publish, sweep, two_senders
-from benchmarks.__main__ import parser_of_all
+from benchmarks import sweep
+from benchmarks.__main__ import BENCHMARKS, parser_of_all
 from benchmarks.measure import Benchmark, Context
 from tests.support.broker_process import BrokerProcess
 
@@ -98,7 +98,8 @@ def test_broker_and_clients_write_into_one_run(tmp_path: Path) -> None:
 def test_two_senders_tell_fast_and_slow_apart(tmp_path: Path) -> None:
     """Each half, with and without its neighbour, is a run; the streams are its two queues."""
     asked = ["--two_senders-delay", "confirm", "--two_senders-delay-ms", "5", "--two_senders-seconds", "2.5"]
-    two_senders.run(context(two_senders.BENCHMARK, tmp_path, *asked))
+    two_senders = BENCHMARKS["two_senders"]
+    two_senders.run(context(two_senders, tmp_path, *asked))
     runs = {(run.protocol, run.case): run for run in read_runs(tmp_path)}
     assert set(runs) == {
         (protocol, f"{neighbour}, confirms +5 ms")
@@ -118,7 +119,8 @@ def test_two_senders_tell_fast_and_slow_apart(tmp_path: Path) -> None:
 
 def test_of_a_foreign_broker_the_clients_alone_are_recorded(tmp_path: Path, broker: BrokerProcess) -> None:
     """Its settings are unknown, and the run says that the broker has not recorded."""
-    publish.run(context(publish.BENCHMARK, tmp_path, "--target", f"127.0.0.1:{broker.port}"))
+    publish = BENCHMARKS["publish"]
+    publish.run(context(publish, tmp_path, "--target", f"127.0.0.1:{broker.port}"))
     runs = read_runs(tmp_path)
     assert {run.case for run in runs} == {"publish settled", "publish unsettled"}
     for run in runs:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import one_sender_one_receiver, spec, two_senders
+from benchmarks import spec
 from benchmarks.__main__ import main
-from benchmarks.article import AMQP_091, AMQP_10, Half
+from benchmarks.article import SENDER_AND_RECEIVER, TWO_SENDERS, Half, halves
 from benchmarks.article_tables import HalfResult, join
+from benchmarks.cases import ratios
 from benchmarks.measure import Context
-from benchmarks.protocols import ratios
+from benchmarks.protocols import AMQP_091, AMQP_10
 from benchmarks.results import Outcome
 
 OPTIONS = {
@@ -39,12 +40,6 @@ def context() -> Context:
     return Context(argparse.Namespace(**OPTIONS))
 
 
-def half_of(halves: tuple[Half, ...], protocol: str) -> Half:
-    """Return one protocol's half."""
-    (found,) = [half for half in halves if half.protocol == protocol]
-    return found
-
-
 def runs(fast: float, slow: float, alone: float, counts: tuple[int, int], **extra: Any) -> dict[str, Any]:
     """Return one repetition's rows."""
     queues = dict(zip(("fast", "slow"), counts, strict=True))
@@ -57,7 +52,7 @@ def runs(fast: float, slow: float, alone: float, counts: tuple[int, int], **extr
 
 def test_two_senders_publishes_as_the_article_does_over_one_channel() -> None:
     """Two loops, no confirms, persistent, mandatory, text, in turns message by message."""
-    half = half_of(two_senders.HALVES, AMQP_091)
+    half = Half(TWO_SENDERS, AMQP_091)
     (channel,) = half.connection(context(), "fast", "slow")
     assert isinstance(channel, spec.Channel)
     assert not channel.confirms
@@ -76,7 +71,7 @@ def test_two_senders_publishes_as_the_article_does_over_one_channel() -> None:
 
 def test_one_sender_one_receiver_confirms_and_consumes_on_the_same_channel() -> None:
     """Batches of 10 000 unconfirmed messages; prefetch 200, each acknowledged singly."""
-    half = half_of(one_sender_one_receiver.HALVES, AMQP_091)
+    half = Half(SENDER_AND_RECEIVER, AMQP_091)
     (channel,) = half.connection(context(), "fast", "slow")
     assert isinstance(channel, spec.Channel)
     assert channel.confirms
@@ -87,7 +82,7 @@ def test_one_sender_one_receiver_confirms_and_consumes_on_the_same_channel() -> 
 
 def test_each_half_can_leave_out_either_link() -> None:
     """Alone, and the neighbour on a connection of its own."""
-    for half in (*two_senders.HALVES, *one_sender_one_receiver.HALVES):
+    for half in (*halves(TWO_SENDERS), *halves(SENDER_AND_RECEIVER)):
         for fast, slow in (("fast", None), (None, "slow")):
             (part,) = half.connection(context(), fast, slow)
             addresses = {queue for group in (*part.publish, *part.consume) for queue in group.addresses}
@@ -145,7 +140,8 @@ def test_ratios_pair_the_repetitions_of_both_protocols() -> None:
             (AMQP_10, "broker", 2.0),
         )
     ]
-    assert [row["ratio_091"] for row in ratios(samples, ["publish", "consume"])] == [1.5]
+    found = ratios(samples, ["publish", "consume"], AMQP_091, AMQP_10, "ratio_091")
+    assert [(row["case"], row["ratio_091"]) for row in found] == [("publish: 0-9-1 / 1.0", 1.5)]
 
 
 @pytest.mark.parametrize("name", ["two_senders", "one_sender_one_receiver", "protocols", "all"])

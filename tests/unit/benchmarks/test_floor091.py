@@ -7,8 +7,7 @@ import pytest
 from benchmarks import spec
 from benchmarks.broker_process import BrokerSettings, OwnBroker
 from benchmarks.cases import publish_and_consume
-from benchmarks.load import LoadProcess
-from benchmarks.measure import preload, progress, window
+from benchmarks.measure import carry_through, preload, window
 from benchmarks.queues091 import Queues
 from tests.support.load_windows import LONG_S, until_delivered
 
@@ -63,11 +62,7 @@ def test_messages_of_every_size_pass() -> None:
             preload(floor, (queue,), 30, size_bytes=size_bytes, amqp091=True)
             assert queues.counts((queue,)) == {queue: 30}
             consume = spec.Consume((queue,), credit=10)
-            what = spec.Load(floor.endpoint, ((spec.Channel(consume=(consume,)),),))
-            with LoadProcess(what) as process:
-                process.start()
-                progress(process, lambda now: now.delivered >= 30, lambda now: now.delivered)
-                assert process.stop().counts[0].delivered == 30
+            carry_through(floor, (spec.connection(consume, amqp091=True),), 30, "delivered", name="drain")
             assert queues.counts((queue,)) == {queue: 0}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import report, results, spec, svg
+from benchmarks import report, results, spec, sweep
 from benchmarks.load import Latency
 
 
@@ -90,7 +90,10 @@ def test_isolation_is_judged_by_amqp_10_and_likeness_by_0_9_1() -> None:
     for row in rows:
         row["target"] = "broker"
     lines = [one for one in report.target_lines([document("two_senders", rows)]) if "two_senders" in one[0]]
-    assert [(one[1], one[2]) for one in lines] == [("0.96", "yes"), ("3 % apart at worst", "yes")]
+    assert [(one[1], one[2]) for one in lines] == [
+        ("0.96 (local)", "yes"),
+        ("3 % apart at worst (local)", "yes"),
+    ]
 
 
 def test_a_target_without_a_result_is_shown_as_not_measured() -> None:
@@ -106,34 +109,44 @@ def test_the_report_is_made_of_every_result_with_the_label(tmp_path: Path) -> No
     results.save("both", "Why?", "local", outcome, tmp_path)
     results.save("publish", "Why?", "quick", outcome, tmp_path)
     text = report.write(tmp_path, None).read_text(encoding="utf-8")
-    assert "## both" in text
-    assert "## publish" not in text
+    assert "| both (local, " in text
+    assert "| publish (" not in text
 
 
-def test_the_picture_is_well_formed_and_has_every_line() -> None:
-    """One polyline for each line of each panel, and its name in the legend."""
-    lines = (
-        svg.Line("50", ((10, 100.0), (1000, 300.0))),
-        svg.Line("<400>", ((10, 150.0), (1000, 900.0))),
-    )
-    panel = svg.Panel("100 B", "credit", "messages / s", lines)
-    root = ET.fromstring(svg.draw("title", "window", [[panel, panel]]))
-    space = "{http://www.w3.org/2000/svg}"
-    assert len(root.findall(f".//{space}polyline")) == 4
-    assert "<400>" in [text.text for text in root.findall(f".//{space}text")]
+def test_the_latest_result_of_a_question_is_shown_and_every_missed_target() -> None:
+    """An older result that misses stays in the table of targets; its figures are in its file."""
+    old = document("publish", [sample("publish unsettled", 6.0)]) | {"label": "old", "date": "2025-01-01"}
+    new = document("publish", [sample("publish unsettled", 4.0), sample("publish unsettled", 1.0, "floor")])
+    text = report.render([new, old])
+    assert "6 µs (old)" in text
+    assert "yes, **no**" in text
+    (line,) = [one for one in text.splitlines() if one.startswith("| publish (")]
+    assert line == "| publish (local, unknown) | publish unsettled | 250,000 | 1,000,000 | 4.00 |"
 
 
-@pytest.mark.parametrize(
-    ("top", "ticks"),
-    [
-        (0.0, [0.0, 1.0]),
-        (9.0, [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]),
-        (500.0, [0.0, 100.0, 200.0, 300.0, 400.0, 500.0]),
-    ],
-)
-def test_ticks_are_round_and_reach_the_top(top: float, ticks: list[float]) -> None:
-    """About five of them."""
-    assert svg.nice_ticks(top) == ticks
+def test_what_is_compared_stands_beside_what_it_is_compared_with() -> None:
+    """One line a ratio."""
+    rows = [sample("both: now", 3.0), sample("both: before", 2.0)]
+    rows += [{"case": "both: now / before", "target": "broker", "ratio_before": 1.5}]
+    lines = report.render([document("versus", rows)]).splitlines()
+    (line,) = [one for one in lines if one.startswith("| versus (")]
+    assert line.endswith("| both | now / before | 333,333/s, 3.00 µs | 500,000/s, 2.00 µs | 1.50 |")
+
+
+def test_the_picture_is_well_formed_and_has_every_window() -> None:
+    """A panel for each size and figure; the legend names the windows."""
+    pytest.importorskip("matplotlib")
+    grid = sweep.Grid(credits=(10, 1000), windows=(50, 400), queue_credits=(None,), sizes=(100, 1024))
+    rows = [
+        {"credit": cell.credit, "window": cell.window, "size_bytes": cell.size_bytes, "queue_credit": None}
+        | {"rate_per_s": 100.0, "cpu_us": None if cell.credit == 10 else 2.0}
+        for cell in grid.cells()
+    ]
+    drawn = sweep.picture(rows, grid)
+    assert drawn is not None
+    texts = [text.text for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"50", "400", "max_incoming_window", "100 B", "1 KiB", "messages / s"} <= set(texts)
+    assert texts.count("broker CPU µs / message") == 2
 
 
 @pytest.mark.parametrize(("links", "sessions"), [(1, 1), (250, 1), (251, 2), (1000, 4)])
