@@ -1,23 +1,199 @@
 """One AMQP 0-9-1 channel of the load generator: its publish loops, its confirms, its consumers.
 
-The publish loops take turns, message by message or burst by burst, and go on where they stopped when the
-socket was full: none gets more than its share. Deliveries are acknowledged once for each socket read.
+A `Publisher` is a group of loops that behave alike (`spec.Publish`), each to a queue of its own through the
+default exchange. There is no credit: the group's own rules and the socket are all that holds it back. The
+loops take turns, message by message or burst by burst, and go on where they stopped when the socket was
+full: none gets more than its share. `Confirms` counts publishes from 1; the broker acknowledges singly, in
+any order, or all up to a number at once. A `Consumer` is a group that consumes alike (`spec.Consume`), one
+for each queue, with a prefetch-count that the broker must never exceed. Deliveries are acknowledged once for
+each socket read.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from benchmarks import spec, wire091
-from benchmarks.blocks091 import ack_block
-from benchmarks.confirms091 import Confirms
-from benchmarks.consumer091 import Consumer
+from benchmarks.blocks091 import PublishBlock, ack_block
 from benchmarks.errors import PeerError
-from benchmarks.publisher091 import Publisher
+from benchmarks.pace import Pace
+from benchmarks.ring import RING, Ring
 from benchmarks.scan091 import Contents
+from benchmarks.stream import read_stamps
 
 if TYPE_CHECKING:
     from benchmarks.peer091 import Peer091
+
+_STAMP_BYTES: Final = 8
+PREFETCH_MAX: Final = 0xFFFF
+
+
+class Confirms:
+    """The sequence numbers of one channel."""
+
+    __slots__ = ("_low", "_ring", "next")
+
+    def __init__(self) -> None:
+        """Start at 1, with nothing unconfirmed."""
+        self._ring = Ring()
+        self._low = 1
+        """The lowest number that may still wait."""
+        self.next = 1
+        """The next publish gets this number."""
+
+    @property
+    def room(self) -> int:
+        """How many messages may be published before the ring is full."""
+        return RING - (self.next - self._low)
+
+    def note(self, count: int, mark: int) -> None:
+        """Give the next `count` numbers to a group, by its mark."""
+        self._ring.note(self.next, count, mark)
+        self.next += count
+
+    def take(self, first: int, last: int, *, multiple: bool) -> tuple[int, bytes]:
+        """Take a confirm.
+
+        Args:
+            first: first number of a run of single confirms.
+            last: its last number; with `multiple`, everything up to here, and 0 is everything sent.
+            multiple: as in basic.ack.
+
+        Returns:
+            The lowest number named, and the marks of the groups from there to the last one.
+
+        Raises:
+            PeerError: a number was never published, or is confirmed a second time.
+        """
+        if multiple:
+            first = self._low
+            last = last or self.next - 1
+        if last >= self.next:
+            raise PeerError(f"the broker confirmed number {last}, only {self.next - 1} were published")
+        if last < first or (not multiple and first < self._low):
+            if multiple:
+                return first, b""
+            raise PeerError(f"the broker confirmed number {first} a second time")
+        marks = self._ring.take(first, last - first + 1)
+        if not multiple and 0 in marks:
+            raise PeerError(f"the broker confirmed number {first + marks.index(0)} a second time")
+        if first == self._low:
+            self._low = last + 1
+            while self._low < self.next and not self._ring.waits(self._low):
+                self._low += 1
+        return first, marks
+
+
+class Publisher:
+    """A group of publish loops of one channel."""
+
+    def __init__(self, channel: PeerChannel, what: spec.Publish, mark: int) -> None:
+        """Make the group; `prepare` makes its frames.
+
+        Args:
+            channel: the channel it publishes on.
+            what: how the group behaves.
+            mark: 1 to 255, the group's number among the channel's confirms.
+        """
+        self.what = what
+        self.mark = mark
+        self.pace = Pace(what, channel.peer.streams)
+        self._channel = channel
+        self._block: PublishBlock | None = None
+        self._queue = 0
+        """The queue whose turn it is."""
+
+    def prepare(self, frame_max: int) -> None:
+        """Make the group's frames, none larger than the broker takes."""
+        self._block = PublishBlock(self._channel.number, self.what, frame_max)
+
+    def produce(self, now_ns: int) -> int:
+        """Publish what may be published in one turn, to one queue; return the number of messages."""
+        block = self._block
+        assert block is not None, "the frames are made when the connection is open"
+        channel, what = self._channel, self.what
+        count = min(self.pace.allowance(now_ns), what.burst, block.capacity)
+        first = 0
+        if channel.confirms is not None:
+            count = min(count, channel.confirms.room)
+            first = channel.confirms.next
+        if count <= 0:
+            return 0
+        queue = self._queue
+        self._queue = (queue + 1) % len(what.addresses)
+        if what.stamp:
+            block.stamp(queue, self.pace.due_times(count, now_ns))
+        channel.peer.out += block.fill(queue, count)
+        if channel.confirms is not None:
+            channel.confirms.note(count, self.mark)
+        self.pace.sent(first, count, now_ns)
+        return count
+
+
+class Consumer:
+    """A group of consumers of one channel."""
+
+    def __init__(self, channel: PeerChannel, what: spec.Consume, number: int) -> None:
+        """Make the group.
+
+        Args:
+            channel: the channel it consumes on.
+            what: how the group behaves.
+            number: of the group in its channel; consumer-tags are made of it.
+
+        Raises:
+            PeerError: the prefetch-count is more than the field holds.
+        """
+        if what.credit > PREFETCH_MAX:
+            raise PeerError(f"a prefetch-count of {what.credit} does not fit: at most {PREFETCH_MAX}")
+        self.what = what
+        self.stream = channel.peer.streams[what.stream]
+        self.tags = [f"b{number}.{index}" for index in range(len(what.addresses))]
+        self.manual = what.settle is not spec.Settle.PRESETTLED
+        self._channel = channel
+        self._unacked = [0] * len(what.addresses)
+        self._touched: set[int] = set()
+
+    def start(self) -> None:
+        """Ask for deliveries: the prefetch-count first, it is for consumers that come after it."""
+        out, number = self._channel.peer.out, self._channel.number
+        out += wire091.method(number, wire091.BASIC_QOS, 0, self.what.credit, 0)
+        bits = 0 if self.manual else wire091.CONSUME_NO_ACK
+        arguments = {"x-stream-offset": self.what.offset} if self.what.offset else {}
+        for tag, queue in zip(self.tags, self.what.addresses, strict=True):
+            out += wire091.method(number, wire091.BASIC_CONSUME, 0, queue, tag, bits, arguments)
+
+    def delivered(self, index: int, run: Contents, data: bytearray, now_ns: int) -> None:
+        """Count a run of deliveries to one consumer.
+
+        Raises:
+            PeerError: more were sent than the prefetch-count allows.
+        """
+        self.stream.delivered += run.messages
+        if self.manual:
+            self._unacked[index] += run.messages
+            excess = self._unacked[index] - self.what.credit
+            if excess > 0:
+                raise PeerError(f"the broker sent {excess} deliveries more than the prefetch-count allows")
+            self._touched.add(index)
+        else:
+            self.stream.settled += run.messages
+        if self.what.stamp:
+            self._sample(run, data, now_ns)
+
+    def acked(self) -> None:
+        """Everything delivered so far has been acknowledged."""
+        for index in self._touched:
+            self.stream.settled += self._unacked[index]
+            self._unacked[index] = 0
+        self._touched.clear()
+
+    def _sample(self, run: Contents, data: bytearray, now_ns: int) -> None:
+        """Read the stamps of a run of deliveries."""
+        if run.position < 0 or run.body_bytes < _STAMP_BYTES:
+            raise PeerError("a stamped message came without its stamp in one piece")
+        stamps = read_stamps(data, run.position, run.stride, run.messages)
+        self.stream.sample_deliveries(stamps, now_ns)
 
 
 class PeerChannel:

@@ -5,7 +5,7 @@ messages of an address as it has counted in. It keeps no message, routes nothing
 delivery. What the load generator reaches against it, on the same machine in the same run, is the most it
 could measure; a broker's rate near that figure is the generator's figure and not the broker's.
 
-This file has what the protocols share and the AMQP 1.0 side; `floor091` has the other one.
+This file has the process and the AMQP 1.0 side; `floor091` has the other one.
 """
 
 from __future__ import annotations
@@ -14,41 +14,31 @@ import argparse
 import select
 import signal
 import socket
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
 from benchmarks import spec, wire, wire091
 from benchmarks.blocks import LargeTransfer, TransferBlock
 from benchmarks.floor091 import FloorConnection091
-from benchmarks.floor_counts import ENDLESS, Floor
+from benchmarks.floor_counts import ENDLESS, Floor, FloorConnection
+from benchmarks.peer import OUT_BYTES_MAX
 from benchmarks.scan import FlowState, Run, Scanner
 from benchmarks.wire import SERIAL_MASK, serial_difference
 
 MECHANISMS: Final = b"\xe0\x12\x02\xa3\x05PLAIN\x09ANONYMOUS"
 """An array8 of 18 bytes: two symbols."""
 INCOMING_WINDOW: Final = 20_000
-OUT_BYTES_MAX: Final = 256 * 1024
-READ_BYTES: Final = 2 * spec.MAX_FRAME_SIZE_BYTES
 
 
 @dataclass(slots=True)
-class _In:
-    """A link on which the client sends."""
+class _Link:
+    """A link on which the client sends, or receives (settled or not)."""
 
     handle: int
     address: str
-    delivery_count: int = 0
-    credit: int = 0
-
-
-@dataclass(slots=True)
-class _Out:
-    """A link on which the client receives."""
-
-    handle: int
-    address: str
-    settled: bool
+    settled: bool = False
     delivery_count: int = 0
     credit: int = 0
 
@@ -61,51 +51,34 @@ class _FloorSession:
     incoming_window: int = INCOMING_WINDOW
     next_outgoing_id: int = 0
     next_delivery_id: int = 0
-    ins: dict[int, _In] = field(default_factory=dict)
-    outs: dict[int, _Out] = field(default_factory=dict)
+    ins: dict[int, _Link] = field(default_factory=dict)
+    outs: dict[int, _Link] = field(default_factory=dict)
     confirm: list[tuple[int, int]] = field(default_factory=list)
     low: set[int] = field(default_factory=set)
     blocks: dict[tuple[int, bool], TransferBlock | LargeTransfer] = field(default_factory=dict)
     partial_bytes: int = 0
 
 
-class FloorConnection:
+class FloorConnection10(FloorConnection):
     """One client of the floor peer that speaks AMQP 1.0."""
 
     def __init__(self, floor: Floor, stream: socket.socket) -> None:
         """Take over an accepted socket."""
-        self.socket = stream
-        self.out = bytearray()
-        self.finished = False
-        self._floor = floor
-        self._data = bytearray(READ_BYTES)
-        self._view = memoryview(self._data)
-        self._filled = 0
+        super().__init__(floor, stream)
         self._scanner = Scanner(self, alike_in_size=floor.kept is not None)
         self._sessions: dict[int, _FloorSession] = {}
 
-    def read(self) -> bool:
-        """Read once; return False when the client has gone."""
-        try:
-            count = self.socket.recv_into(self._view[self._filled :])
-        except BlockingIOError:
-            return True
-        except ConnectionResetError:
-            return False
-        if count == 0:
-            return False
-        end = self._filled + count
-        position = 0
-        while self._data[position : position + 4] == b"AMQP" and end - position >= 8:
-            self._greet(bytes(self._data[position : position + 8]))
+    def scan(self, data: bytearray, position: int, end: int) -> int:
+        """Answer protocol headers, and act on every whole frame."""
+        while data[position : position + 4] == b"AMQP" and end - position >= 8:
+            self._greet(bytes(data[position : position + 8]))
             position += 8
-        position = self._scanner.scan(self._data, position, end)
-        self._filled = end - position
-        if self._filled:
-            self._view[: self._filled] = bytes(self._view[position:end])
+        return self._scanner.scan(data, position, end)
+
+    def answer(self) -> None:
+        """Confirm by range and grant credit, once for one read."""
         for session in self._sessions.values():
             self._answer(session)
-        return True
 
     def _greet(self, header: bytes) -> None:
         self.out += header
@@ -114,13 +87,12 @@ class FloorConnection:
             self.out += wire.frame(body, frame_type=wire.FRAME_SASL)
 
     def _answer(self, session: _FloorSession) -> None:
-        """Confirm by range and grant credit, once for one read."""
         for first, last in session.confirm:
             self.out += wire.disposition_frame(session.channel, receiver=True, first=first, last=last)
         session.confirm.clear()
         for handle in session.low:
             link = session.ins[handle]
-            link.credit = self._floor.credit
+            link.credit = self.floor.credit
             session.incoming_window = INCOMING_WINDOW
             self._flow(session, handle, link.delivery_count, link.credit)
         session.low.clear()
@@ -144,75 +116,54 @@ class FloorConnection:
             next_outgoing_id=session.next_outgoing_id,
         )
 
-    def deliver(self) -> None:
-        """Send what credit, window and the counted messages allow."""
+    def sending(self) -> Iterator[Callable[[], bool]]:
+        """Yield a step for each link."""
         for session in self._sessions.values():
             for link in session.outs.values():
-                while len(self.out) < OUT_BYTES_MAX and self._deliver_some(session, link):
-                    pass
+                yield partial(self._deliver_on, session, link)
 
-    def _deliver_some(self, session: _FloorSession, link: _Out) -> bool:
-        floor = self._floor
-        endless = link.address.startswith(ENDLESS)
-        ready = 1 << 20 if endless else floor.ready[link.address]
-        wanted = min(link.credit, session.remote_window, ready)
+    def _deliver_on(self, session: _FloorSession, link: _Link) -> bool:
+        wanted = min(link.credit, session.remote_window, self.floor.waiting(link.address))
         if wanted <= 0:
             return False
         first = session.next_delivery_id
-        messages = frames = wanted
-        if floor.kept is not None and not endless:
-            messages = frames = 1
+        messages = frames = 1
+        kept = self.floor.next_kept(link.address)
+        block = self._block(session, link) if kept is None else None
+        if kept is not None:
             performative = wire.transfer_performative(link.handle, first, settled=link.settled)
-            payload = floor.kept[link.address].popleft()
-            self.out += wire.frame(performative + payload, channel=session.channel)
-        else:
-            block = self._block(session, link, endless)
-            if isinstance(block, LargeTransfer):
-                messages, frames = 1, block.frame_count
-                if frames > session.remote_window:
-                    return False
-                for piece in block.frames(link.handle, first, 0):
-                    self.out += piece
-            else:
-                messages = frames = min(wanted, block.capacity)
-                self.out += block.fill(link.handle, first, messages)
+            self.out += wire.frame(performative + kept, channel=session.channel)
+        elif isinstance(block, LargeTransfer):
+            frames = block.frame_count
+            if frames > session.remote_window:
+                return False
+            for piece in block.frames(link.handle, first, 0):
+                self.out += piece
+        elif block is not None:
+            messages = frames = min(wanted, block.capacity)
+            self.out += block.fill(link.handle, first, messages)
         link.credit -= messages
         link.delivery_count += messages
         session.remote_window -= frames
         session.next_delivery_id = (first + messages) & SERIAL_MASK
         session.next_outgoing_id = (session.next_outgoing_id + frames) & SERIAL_MASK
-        if not endless:
-            floor.ready[link.address] -= messages
+        self.floor.sent(link.address, messages)
         return True
 
-    def _block(self, session: _FloorSession, link: _Out, endless: bool) -> TransferBlock | LargeTransfer:
+    def _block(self, session: _FloorSession, link: _Link) -> TransferBlock | LargeTransfer:
         """Return ready-made frames for messages like those that came in on the link's address."""
-        floor = self._floor
-        size = floor.endless_bytes if endless else floor.size_bytes[link.address]
+        size = self.floor.size(link.address)
         block = session.blocks.get((size, link.settled))
         if block is None:
+            endless = link.address.startswith(ENDLESS)
             payload = wire.data_message(bytes(size)) if endless else bytes(size)
             limit = spec.MAX_FRAME_SIZE_BYTES
-            if size + 64 <= limit:
-                block = TransferBlock(session.channel, payload, settled=link.settled)
-            else:
-                block = LargeTransfer(
-                    session.channel, payload, settled=link.settled, max_frame_size_bytes=limit
-                )
-            session.blocks[size, link.settled] = block
+            block = session.blocks[size, link.settled] = (
+                TransferBlock(session.channel, payload, settled=link.settled)
+                if size + 64 <= limit
+                else LargeTransfer(session.channel, payload, settled=link.settled, max_frame_size_bytes=limit)
+            )
         return block
-
-    def flush(self) -> bool:
-        """Write as much as the socket takes; return whether bytes are left."""
-        if self.out:
-            try:
-                del self.out[: self.socket.send(self.out)]
-            except BlockingIOError:
-                return True
-            except (BrokenPipeError, ConnectionResetError):
-                self.finished = True
-                self.out.clear()
-        return bool(self.out)
 
     # --- what the scanner reports ---
 
@@ -233,7 +184,7 @@ class FloorConnection:
         else:
             for handle in run.handles:
                 self._count_in(session, handle, 1, size)
-        if self._floor.kept is not None:
+        if self.floor.kept is not None:
             self._keep(session, run)
         if not run.settled:
             last = (first + run.frames - 1) & SERIAL_MASK
@@ -246,19 +197,19 @@ class FloorConnection:
         link.delivery_count += count
         link.credit -= count
         assert link.credit >= 0, "the load generator sent without credit"
-        if link.credit <= self._floor.credit // 2:
+        if link.credit <= self.floor.credit // 2:
             session.low.add(handle)
-        self._floor.ready[link.address] += count
-        self._floor.size_bytes[link.address] = size_bytes
+        self.floor.ready[link.address] += count
+        self.floor.size_bytes[link.address] = size_bytes
 
     def _keep(self, session: _FloorSession, run: Run) -> None:
         """Keep the message bytes of every frame of a run."""
-        assert self._floor.kept is not None
+        assert self.floor.kept is not None
         for index in range(run.frames):
             handle = run.handles if isinstance(run.handles, int) else run.handles[index]
             end = run.position + (index + 1) * run.stride
-            message = bytes(self._data[end - run.payload_bytes : end])
-            self._floor.kept[session.ins[handle].address].append(message)
+            message = bytes(self.data[end - run.payload_bytes : end])
+            self.floor.kept[session.ins[handle].address].append(message)
 
     def on_disposition(
         self, channel: int, receiver: bool, first: int, last: int, settled: bool, accepted: bool
@@ -311,10 +262,10 @@ class FloorConnection:
             presettled=settled,
         )
         if client_receives:
-            session.outs[handle] = _Out(handle, address, settled)
+            session.outs[handle] = _Link(handle, address, settled)
         else:
-            session.ins[handle] = _In(handle, address, credit=self._floor.credit)
-            self._flow(session, handle, 0, self._floor.credit)
+            session.ins[handle] = _Link(handle, address, credit=self.floor.credit)
+            self._flow(session, handle, 0, self.floor.credit)
 
 
 def serve(port: int, floor: Floor) -> None:
@@ -323,7 +274,7 @@ def serve(port: int, floor: Floor) -> None:
     listener.setblocking(False)
     poll = select.poll()
     poll.register(listener, select.POLLIN)
-    connections: dict[int, FloorConnection | FloorConnection091] = {}
+    connections: dict[int, FloorConnection] = {}
     unknown: dict[int, socket.socket] = {}
     print(f"floor peer listening on 127.0.0.1:{listener.getsockname()[1]}", flush=True)
     while True:
@@ -355,7 +306,7 @@ def _recognise(
     floor: Floor,
     fd: int,
     unknown: dict[int, socket.socket],
-    connections: dict[int, FloorConnection | FloorConnection091],
+    connections: dict[int, FloorConnection],
     poll: select.poll,
 ) -> None:
     """Look at a client's first bytes, which stay in the socket, and make the connection they ask for."""
@@ -369,7 +320,7 @@ def _recognise(
     elif greeting == wire091.PROTOCOL_HEADER:
         connections[fd] = FloorConnection091(floor, unknown.pop(fd))
     elif len(greeting) == len(wire.AMQP_HEADER):
-        connections[fd] = FloorConnection(floor, unknown.pop(fd))
+        connections[fd] = FloorConnection10(floor, unknown.pop(fd))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,18 +9,18 @@ in one protocol and another count in the other, though the bytes are then not th
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 from benchmarks import spec, wire091
 from benchmarks.blocks091 import TagBlock, deliver_block
-from benchmarks.floor_counts import ENDLESS, Floor
+from benchmarks.errors import WireError
+from benchmarks.floor_counts import Floor, FloorConnection
+from benchmarks.peer091 import CHANNEL_MAX
 from benchmarks.scan091 import Contents, Scanner091
 
-OUT_BYTES_MAX: Final = 256 * 1024
-READ_BYTES: Final = 2 * spec.MAX_FRAME_SIZE_BYTES
-CHANNEL_MAX: Final = 2047
 UNLIMITED: Final = 1 << 30
 
 
@@ -68,81 +68,58 @@ class _FloorChannel:
         self.unacked = kept
 
 
-class FloorConnection091:
+class FloorConnection091(FloorConnection):
     """One client of the floor peer that speaks AMQP 0-9-1."""
 
     def __init__(self, floor: Floor, stream: socket.socket) -> None:
         """Take over an accepted socket, in which the client's protocol header still waits."""
-        self.socket = stream
-        self.out = bytearray(wire091.method(0, wire091.CONNECTION_START, 0, 9, {}, b"PLAIN", b"en_US"))
-        self.finished = False
-        self._floor = floor
-        self._data = bytearray(READ_BYTES)
-        self._view = memoryview(self._data)
-        self._filled = 0
+        super().__init__(floor, stream)
+        self.out += wire091.method(0, wire091.CONNECTION_START, 0, 9, {}, b"PLAIN", b"en_US")
         self._scanner = Scanner091(self, alike_in_size=floor.kept is not None)
         self._greeted = False
         self._channels: dict[int, _FloorChannel] = {}
 
-    def read(self) -> bool:
-        """Read once; return False when the client has gone."""
-        try:
-            count = self.socket.recv_into(self._view[self._filled :])
-        except BlockingIOError:
-            return True
-        except ConnectionResetError:
-            return False
-        if count == 0:
-            return False
-        end = self._filled + count
-        position = 0
+    def scan(self, data: bytearray, position: int, end: int) -> int:
+        """Pass over the protocol header, and act on every whole frame."""
         if not self._greeted:
             self._greeted = True
-            position = len(wire091.PROTOCOL_HEADER)
-        position = self._scanner.scan(self._data, position, end)
-        self._filled = end - position
-        if self._filled:
-            self._view[: self._filled] = bytes(self._view[position:end])
+            position += len(wire091.PROTOCOL_HEADER)
+        return self._scanner.scan(data, position, end)
+
+    def answer(self) -> None:
+        """Confirm all that was published, at once."""
         for number, channel in self._channels.items():
             if channel.confirming and channel.confirmed < channel.published:
                 channel.confirmed = channel.published
                 self.out += wire091.method(number, wire091.BASIC_ACK, channel.confirmed, wire091.ACK_MULTIPLE)
-        return True
 
-    def deliver(self) -> None:
-        """Send what prefetch-counts and the counted messages allow."""
+    def sending(self) -> Iterator[Callable[[], bool]]:
+        """Yield a step for each consumer."""
         for number, channel in self._channels.items():
             for consumer in channel.consumers:
-                while len(self.out) < OUT_BYTES_MAX and self._deliver_some(number, channel, consumer):
-                    pass
+                yield partial(self._deliver_to, number, channel, consumer)
 
-    def _deliver_some(self, number: int, channel: _FloorChannel, consumer: _FloorConsumer) -> bool:
-        floor = self._floor
-        endless = consumer.queue.startswith(ENDLESS)
-        wanted = min(consumer.room, UNLIMITED if endless else floor.ready[consumer.queue])
+    def _deliver_to(self, number: int, channel: _FloorChannel, consumer: _FloorConsumer) -> bool:
+        wanted = min(consumer.room, self.floor.waiting(consumer.queue))
         if wanted <= 0:
             return False
         first = channel.next_tag
-        kept = floor.kept
-        if kept is not None and not endless:
-            count = 1
-            body = kept[consumer.queue].popleft()
-            (only,) = self._made(number, consumer, body).fill(first, 1)
-            self.out += only
+        kept = self.floor.next_kept(consumer.queue)
+        if kept is not None:
+            count, block = 1, self._made(number, consumer, kept)
         else:
-            size = floor.endless_bytes if endless else floor.size_bytes[consumer.queue]
+            size = self.floor.size(consumer.queue)
             if consumer.block is None or consumer.block[0] != size:
                 consumer.block = (size, self._made(number, consumer, bytes(size)))
             block = consumer.block[1]
             count = min(wanted, block.capacity)
-            for some in block.fill(first, count):
-                self.out += some
+        for some in block.fill(first, count):
+            self.out += some
         channel.next_tag += count
         if consumer.room < UNLIMITED:
             consumer.room -= count
             channel.unacked.append((first, first + count - 1, consumer))
-        if not endless:
-            floor.ready[consumer.queue] -= count
+        self.floor.sent(consumer.queue, count)
         return True
 
     @staticmethod
@@ -150,31 +127,19 @@ class FloorConnection091:
         limit = spec.MAX_FRAME_SIZE_BYTES
         return deliver_block(number, consumer.tag, consumer.queue, body, wire091.properties(), limit)
 
-    def flush(self) -> bool:
-        """Write as much as the socket takes; return whether bytes are left."""
-        if self.out:
-            try:
-                del self.out[: self.socket.send(self.out)]
-            except BlockingIOError:
-                return True
-            except (BrokenPipeError, ConnectionResetError):
-                self.finished = True
-                self.out.clear()
-        return bool(self.out)
-
     # --- what the scanner reports ---
 
     def on_contents(self, run: Contents) -> None:
         """Count messages in."""
         _, _, queue, _ = run.arguments
-        floor = self._floor
+        floor = self.floor
         floor.ready[queue] += run.messages
         floor.size_bytes[queue] = run.body_bytes
         self._channels[run.channel].published += run.messages
         if floor.kept is not None:
             assert run.position >= 0, "stamped messages are small"
             for place in range(run.position, run.position + run.messages * run.stride, run.stride):
-                floor.kept[queue].append(bytes(self._data[place : place + run.body_bytes]))
+                floor.kept[queue].append(bytes(self.data[place : place + run.body_bytes]))
 
     def on_acks(self, channel: int, first: int, last: int, *, multiple: bool, accepted: bool) -> None:
         """Give room again to the consumers."""
@@ -182,55 +147,40 @@ class FloorConnection091:
 
     def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
         """Answer set-up and ending methods."""
-        answer = _ANSWERS[code](self, channel, arguments)
-        if answer is not None:
+        answer = self._answer(channel, code, arguments)
+        if answer:
             self.out += wire091.method(channel, *answer)
 
-    def _tune(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        return wire091.CONNECTION_TUNE, CHANNEL_MAX, spec.MAX_FRAME_SIZE_BYTES, 0
+    def _answer(self, channel: int, code: int, arguments: list[Any]) -> tuple[Any, ...]:
+        match code:
+            case wire091.CONNECTION_START_OK:
+                return wire091.CONNECTION_TUNE, CHANNEL_MAX, spec.MAX_FRAME_SIZE_BYTES, 0
+            case wire091.CONNECTION_TUNE_OK:
+                return ()
+            case wire091.CONNECTION_OPEN:
+                return wire091.CONNECTION_OPEN_OK, ""
+            case wire091.CONNECTION_CLOSE:
+                self.finished = True
+                return (wire091.CONNECTION_CLOSE_OK,)
+            case wire091.CHANNEL_OPEN:
+                self._channels[channel] = _FloorChannel()
+                return wire091.CHANNEL_OPEN_OK, b""
+            case wire091.QUEUE_DECLARE:
+                return wire091.QUEUE_DECLARE_OK, arguments[1], self.floor.ready[arguments[1]], 0
+            case wire091.QUEUE_PURGE:
+                return wire091.QUEUE_PURGE_OK, self.floor.ready.pop(arguments[1], 0)
+            case wire091.BASIC_QOS:
+                self._channels[channel].prefetch = arguments[1]
+                return (wire091.BASIC_QOS_OK,)
+            case wire091.BASIC_CONSUME:
+                return self._consume(channel, *arguments[1:4])
+            case wire091.CONFIRM_SELECT:
+                self._channels[channel].confirming = True
+                return (wire091.CONFIRM_SELECT_OK,)
+        raise WireError(f"the floor peer does not know method {code >> 16}.{code & 0xFFFF}")
 
-    def _open_channel(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        self._channels[channel] = _FloorChannel()
-        return wire091.CHANNEL_OPEN_OK, b""
-
-    def _declare(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        queue = arguments[1]
-        return wire091.QUEUE_DECLARE_OK, queue, self._floor.ready[queue], 0
-
-    def _purge(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        return wire091.QUEUE_PURGE_OK, self._floor.ready.pop(arguments[1], 0)
-
-    def _qos(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        self._channels[channel].prefetch = arguments[1]
-        return (wire091.BASIC_QOS_OK,)
-
-    def _consume(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        _, queue, tag, bits, _ = arguments
+    def _consume(self, channel: int, queue: str, tag: str, bits: int) -> tuple[Any, ...]:
         mine = self._channels[channel]
         limited = mine.prefetch and not bits & wire091.CONSUME_NO_ACK
-        room = mine.prefetch if limited else UNLIMITED
-        mine.consumers.append(_FloorConsumer(tag, queue, room))
+        mine.consumers.append(_FloorConsumer(tag, queue, mine.prefetch if limited else UNLIMITED))
         return wire091.BASIC_CONSUME_OK, tag
-
-    def _confirm(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        self._channels[channel].confirming = True
-        return (wire091.CONFIRM_SELECT_OK,)
-
-    def _close(self, channel: int, arguments: list[Any]) -> tuple[Any, ...]:
-        self.finished = True
-        return (wire091.CONNECTION_CLOSE_OK,)
-
-
-_Answer = Callable[[FloorConnection091, int, list[Any]], tuple[Any, ...] | None]
-_ANSWERS: Final[Mapping[int, _Answer]] = {
-    wire091.CONNECTION_START_OK: FloorConnection091._tune,
-    wire091.CONNECTION_TUNE_OK: lambda connection, channel, arguments: None,
-    wire091.CONNECTION_OPEN: lambda connection, channel, arguments: (wire091.CONNECTION_OPEN_OK, ""),
-    wire091.CONNECTION_CLOSE: FloorConnection091._close,
-    wire091.CHANNEL_OPEN: FloorConnection091._open_channel,
-    wire091.QUEUE_DECLARE: FloorConnection091._declare,
-    wire091.QUEUE_PURGE: FloorConnection091._purge,
-    wire091.BASIC_QOS: FloorConnection091._qos,
-    wire091.BASIC_CONSUME: FloorConnection091._consume,
-    wire091.CONFIRM_SELECT: FloorConnection091._confirm,
-}

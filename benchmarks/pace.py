@@ -2,7 +2,7 @@
 
 The rules of `spec.Publish` are the same in both protocols: messages in flight, batches, a count, a rate,
 another stream to follow. What the protocol allows (credit and window, or the socket) comes on top and is
-the business of `sender` and `publisher091`.
+the business of `session` and `channel091`.
 """
 
 from __future__ import annotations

@@ -1,22 +1,22 @@
-"""One connection of the load generator.
+"""One connection of the load generator, and that of AMQP 1.0.
 
-`Peer` owns a socket and the bytes on their way in and out. It never sends a transfer without credit and
-an open window, and it ends the run if the broker does: a figure reached by breaking the protocol is no
-figure. `handshake` is what every connection begins with, also those that carry no load.
+`Connection` owns a socket and the bytes on their way in and out, whatever they mean; the peers of both
+protocols and the floor's own connections are made of it. `Peer` speaks AMQP 1.0: it never sends a transfer
+without credit and an open window, and it ends the run if the broker does: a figure reached by breaking the
+protocol is no figure. `handshake` is what every connection begins with, also those that carry no load.
 """
 
 from __future__ import annotations
 
 import socket
 import time
-from typing import Final, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import ClassVar, Final, NamedTuple
 
 from benchmarks import spec, wire
 from benchmarks.errors import PeerError, WireError
-from benchmarks.receiver import Receiver
 from benchmarks.scan import FlowState, Run, Scanner
-from benchmarks.sender import Sender
-from benchmarks.session import PeerSession
+from benchmarks.session import PeerSession, Receiver, Sender
 from benchmarks.stream import Stream
 
 OUT_BYTES_MAX: Final = 256 * 1024
@@ -26,30 +26,143 @@ READ_BYTES: Final = 2 * spec.MAX_FRAME_SIZE_BYTES
 HANDSHAKE_TIMEOUT_S: Final = 20.0
 
 
-class Peer:
-    """One AMQP 1.0 connection to the broker under test."""
+_Socket = socket.socket
 
-    out_bytes_max: Final = OUT_BYTES_MAX
 
-    def __init__(self, endpoint: spec.Endpoint, sessions: tuple[spec.Session, ...], streams: list[Stream]):
-        """Remember what to do; `open` connects."""
-        self.endpoint = endpoint
-        self.streams = streams
+class Connection:
+    """A socket, what has been read from it and not yet understood, and what waits to be written."""
+
+    socket: _Socket
+
+    def __init__(self) -> None:
+        """Make the buffers; the socket comes when there is one."""
         self.out = bytearray()
         self.data = bytearray(READ_BYTES)
         self._view = memoryview(self.data)
         self._filled = 0
-        stamped = any(consume.stamp for session in sessions for consume in session.consume)
-        self._scanner = Scanner(self, alike_in_size=stamped)
+
+    def receive(self, scan: Callable[[bytearray, int, int], int]) -> bool:
+        """Read once and scan; return False when the other side has closed.
+
+        Args:
+            scan: given the buffer and both ends of what is in it, returns where it has stopped.
+        """
+        try:
+            count = self.socket.recv_into(self._view[self._filled :])
+        except BlockingIOError:
+            return True
+        end = self._filled + count
+        position = scan(self.data, 0, end) if count else 0
+        self._filled = end - position
+        if position and self._filled:
+            self._view[: self._filled] = bytes(self._view[position:end])
+        return count > 0
+
+    def send(self) -> bool:
+        """Write as much as the socket takes; return whether bytes are left."""
+        if self.out:
+            try:
+                del self.out[: self.socket.send(self.out)]
+            except BlockingIOError:
+                return True
+        return bool(self.out)
+
+
+class LoadPeer(Connection):
+    """What the peers of both protocols have in common: beginning, ending, heartbeats."""
+
+    out_bytes_max: ClassVar[int] = OUT_BYTES_MAX
+    heartbeat: ClassVar[bytes] = wire.HEARTBEAT
+    last_words: ClassVar[bytes] = wire.close_frame()
+    """What closes the connection in order."""
+
+    def __init__(self, endpoint: spec.Endpoint, streams: list[Stream]) -> None:
+        """Remember whom to load; opening connects."""
+        super().__init__()
+        self.endpoint = endpoint
+        self.streams = streams
         self._now_ns = 0
+        self._sent_ns = 0
+        self._heartbeat_ns = 0
+        """Silence for so long is broken by a heartbeat; 0: never."""
         self._waiting_for = 0
         self._closing = False
         self._closed = False
-        self.peer_max_frame_size_bytes = 0
-        self._heartbeat_ns = 0
-        """Half the broker's idle time-out; silence for so long is broken by an empty frame."""
-        self._sent_ns = 0
-        self.socket = socket.socket()
+
+    def scan(self, data: bytearray, position: int, end: int) -> int:
+        """Act on every whole frame; return where the first that is not whole begins."""
+        raise NotImplementedError
+
+    def after_read(self) -> None:
+        """Settle and grant, once for one socket read."""
+        raise NotImplementedError
+
+    def connected(self, stream: _Socket, heartbeat_ns: int) -> None:
+        """Take over the socket of a handshake."""
+        self.socket = stream
+        self._heartbeat_ns = heartbeat_ns
+        self._sent_ns = time.monotonic_ns()
+
+    def exchange(self, frames: bytes | bytearray, answers: int) -> None:
+        """Send, blocking, and read until so many answers have come."""
+        self._waiting_for += answers
+        self.socket.settimeout(HANDSHAKE_TIMEOUT_S)
+        self.socket.sendall(frames)
+        while self._waiting_for > 0:
+            self.read()
+
+    def close(self) -> None:
+        """Close the connection in order, waiting a little for the broker's answer."""
+        self._closing = True
+        try:
+            self.socket.settimeout(2.0)
+            self.socket.sendall(self.out + self.last_words)
+            while not self._closed:
+                self.read()
+        except (OSError, PeerError, WireError):
+            # The run's figures are already taken; a broker that is slow to say goodbye keeps them.
+            pass
+        finally:
+            self.socket.close()
+
+    def read(self) -> None:
+        """Read once from the socket and act on every whole frame.
+
+        Raises:
+            PeerError: the broker closed the connection or broke a rule.
+        """
+        if not self.receive(self._scan_now):
+            if not self._closing:
+                raise PeerError("the broker closed the socket")
+            self._closed = True
+        elif not self._closing:
+            self.after_read()
+
+    def _scan_now(self, data: bytearray, position: int, end: int) -> int:
+        self._now_ns = time.monotonic_ns()
+        return self.scan(data, position, end)
+
+    def flush(self, now_ns: int) -> bool:
+        """Write as much as the socket takes, a heartbeat if there is nothing else and it is time for one.
+
+        Returns:
+            Whether bytes are left.
+        """
+        if self._heartbeat_ns and not self.out and now_ns - self._sent_ns > self._heartbeat_ns:
+            self.out += self.heartbeat
+        if self.out:
+            self._sent_ns = now_ns
+        return self.send()
+
+
+class Peer(LoadPeer):
+    """One AMQP 1.0 connection to the broker under test."""
+
+    def __init__(self, endpoint: spec.Endpoint, sessions: Sequence[spec.Session], streams: list[Stream]):
+        """Remember what to do; `open` connects."""
+        super().__init__(endpoint, streams)
+        stamped = any(consume.stamp for session in sessions for consume in session.consume)
+        self.scan = Scanner(self, alike_in_size=stamped).scan  # type: ignore[method-assign]
         self.sessions = [PeerSession(self, channel, what) for channel, what in enumerate(sessions)]
         self._by_channel: dict[int, PeerSession] = {}
         self._by_name: dict[str, tuple[PeerSession, Sender | Receiver, int]] = {}
@@ -59,8 +172,6 @@ class Peer:
         """Every group of sending links."""
         return [sender for session in self.sessions for sender in session.senders]
 
-    # --- set-up and ending, blocking ---
-
     def open(self) -> None:
         """Connect, log in, begin every session, attach every link; then switch to non-blocking.
 
@@ -68,67 +179,38 @@ class Peer:
             PeerError: the broker refused one of these.
             OSError: no connection.
         """
-        self.socket, self.peer_max_frame_size_bytes, idle_timeout_ms = handshake(self.endpoint)
-        self._heartbeat_ns = idle_timeout_ms * 500_000
-        self._sent_ns = time.monotonic_ns()
+        stream, max_frame_size_bytes, idle_timeout_ms = handshake(self.endpoint)
+        # Half the broker's idle time-out.
+        self.connected(stream, idle_timeout_ms * 500_000)
+        handle_max = spec.LINKS_PER_SESSION_MAX - 1
+        begins = [
+            wire.begin_frame(one.channel, incoming_window=one.what.incoming_window, handle_max=handle_max)
+            for one in self.sessions
+        ]
+        self.exchange(b"".join(begins), len(begins))
         for session in self.sessions:
-            self.out += wire.begin_frame(
-                session.channel,
-                incoming_window=session.what.incoming_window,
-                handle_max=spec.LINKS_PER_SESSION_MAX - 1,
-            )
-        self._exchange(len(self.sessions))
-        for session in self.sessions:
+            frames: list[bytes] = []
             for sender in session.senders:
-                sender.cut(self.peer_max_frame_size_bytes)
-                self._attach(session, sender, sender.what.settled)
+                sender.cut(max_frame_size_bytes)
+                frames += self._attaches(session, sender, sender.what.settled)
             for receiver in session.receivers:
                 presettled = receiver.what.settle is spec.Settle.PRESETTLED
-                self._attach(session, receiver, presettled, receiver.what.offset)
-            self._exchange(session.link_count)
+                frames += self._attaches(session, receiver, presettled, receiver.what.offset)
+            self.exchange(b"".join(frames), len(frames))
         self.socket.setblocking(False)
 
-    def _attach(
+    def _attaches(
         self, session: PeerSession, group: Sender | Receiver, presettled: bool, offset: str = ""
-    ) -> None:
+    ) -> list[bytes]:
+        frames = []
         for index, address in enumerate(group.what.addresses):
             handle = group.first_handle + index
             name = f"bench-{id(self):x}-{session.channel}-{handle}"
             self._by_name[name] = (session, group, index)
-            self.out += wire.attach_frame(
-                session.channel,
-                handle,
-                name=name,
-                receiver=isinstance(group, Receiver),
-                address=address,
-                presettled=presettled,
-                offset=offset,
-            )
-
-    def _exchange(self, answers: int) -> None:
-        """Send what is ready and read until so many begin or attach frames have come."""
-        self._waiting_for += answers
-        self.socket.settimeout(HANDSHAKE_TIMEOUT_S)
-        self.socket.sendall(self.out)
-        self.out.clear()
-        while self._waiting_for > 0:
-            self.read()
-
-    def close(self) -> None:
-        """Close the connection in order, waiting a little for the broker's close."""
-        self._closing = True
-        try:
-            self.socket.settimeout(2.0)
-            self.socket.sendall(self.out + wire.close_frame())
-            while not self._closed:
-                self.read()
-        except (OSError, PeerError, WireError):
-            # The run's figures are already taken; a broker that is slow to say goodbye keeps them.
-            pass
-        finally:
-            self.socket.close()
-
-    # --- the running connection ---
+            receiver = isinstance(group, Receiver)
+            link = {"name": name, "receiver": receiver, "address": address, "offset": offset}
+            frames.append(wire.attach_frame(session.channel, handle, presettled=presettled, **link))  # type: ignore[arg-type]
+        return frames
 
     def start(self) -> None:
         """Grant the first credit on every receiving link."""
@@ -137,47 +219,10 @@ class Peer:
                 receiver.start()
             session.after_read()
 
-    def read(self) -> None:
-        """Read once from the socket and act on every whole frame.
-
-        Raises:
-            PeerError: the broker closed the connection or broke a rule.
-        """
-        try:
-            count = self.socket.recv_into(self._view[self._filled :])
-        except BlockingIOError:
-            return
-        if count == 0:
-            if self._closing:
-                self._closed = True
-                return
-            raise PeerError("the broker closed the socket")
-        end = self._filled + count
-        self._now_ns = time.monotonic_ns()
-        position = self._scanner.scan(self.data, 0, end)
-        self._filled = end - position
-        if position and self._filled:
-            self._view[: self._filled] = bytes(self._view[position:end])
-        if not self._closing:
-            for session in self.sessions:
-                session.after_read()
-
-    def flush(self, now_ns: int) -> bool:
-        """Write as much as the socket takes, a heartbeat if there is nothing else and it is time for one.
-
-        Returns:
-            Whether bytes are left.
-        """
-        if self._heartbeat_ns and not self.out and now_ns - self._sent_ns > self._heartbeat_ns:
-            self.out += wire.HEARTBEAT
-        if self.out:
-            self._sent_ns = now_ns
-            try:
-                count = self.socket.send(self.out)
-            except BlockingIOError:
-                return True
-            del self.out[:count]
-        return bool(self.out)
+    def after_read(self) -> None:
+        """Settle what was read, grant credit, open windows."""
+        for session in self.sessions:
+            session.after_read()
 
     # --- what the scanner reports ---
 
@@ -220,14 +265,19 @@ class Peer:
                 session.receiving[field(1)] = (group, index)
                 group.delivery_count[index] = field(9) or 0
             self._waiting_for -= 1
-        elif code == wire.CLOSE:
-            self._closed = True
+        elif code in _ENDINGS:
+            self._closed = self._closed or code == wire.CLOSE
             if not self._closing:
-                raise PeerError(f"the broker closed the connection: {wire.describe_error(field(0))}")
-        elif code == wire.END and not self._closing:
-            raise PeerError(f"the broker ended a session: {wire.describe_error(field(0))}")
-        elif code == wire.DETACH and not self._closing:
-            raise PeerError(f"the broker detached a link: {wire.describe_error(field(2))}")
+                what, place = _ENDINGS[code]
+                raise PeerError(f"the broker {what}: {wire.describe_error(field(place))}")
+
+
+_ENDINGS: Final = {
+    # What the broker did, and which field has the error.
+    wire.CLOSE: ("closed the connection", 0),
+    wire.END: ("ended a session", 0),
+    wire.DETACH: ("detached a link", 2),
+}
 
 
 # --- connecting ---------------------------------------------------------------------------------------
@@ -244,6 +294,17 @@ class Opened(NamedTuple):
     """The broker gives up a silent peer after so long (or twice that); 0 if it does not."""
 
 
+def connect(endpoint: spec.Endpoint, timeout_s: float) -> socket.socket:
+    """Connect and send small segments at once.
+
+    Raises:
+        OSError: nobody listens, or no answer came in time.
+    """
+    stream = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
+    stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return stream
+
+
 def handshake(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S) -> Opened:
     """Connect, log in and exchange open frames, one step after the other as a client library does.
 
@@ -251,31 +312,22 @@ def handshake(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
         PeerError: the broker refused the login or the connection.
         OSError: nobody listens, or no answer came in time.
     """
-    stream = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
+    stream = connect(endpoint, timeout_s)
     try:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.sendall(wire.SASL_HEADER)
-        if _read_exactly(stream, 8) != wire.SASL_HEADER:
+        if read_exactly(stream, 8) != wire.SASL_HEADER:
             raise PeerError("the peer does not speak AMQP 1.0 with SASL")
         read_frame(stream)
-        if endpoint.user is None:
-            stream.sendall(wire.sasl_init_anonymous())
-        else:
-            stream.sendall(wire.sasl_init_plain(endpoint.user, endpoint.password))
+        stream.sendall(wire.sasl_init(endpoint.user, endpoint.password))
         outcome = read_frame(stream)
         if outcome.code != wire.SASL_OUTCOME or outcome.field(0) != 0:
             raise PeerError(f"the broker refused the login (outcome {outcome.field(0)})")
         stream.sendall(wire.AMQP_HEADER)
-        if _read_exactly(stream, 8) != wire.AMQP_HEADER:
+        if read_exactly(stream, 8) != wire.AMQP_HEADER:
             raise PeerError("the broker refused the AMQP header after SASL")
-        stream.sendall(
-            wire.open_frame(
-                "benchmark",
-                hostname=endpoint.hostname,
-                max_frame_size_bytes=spec.MAX_FRAME_SIZE_BYTES,
-                channel_max=spec.SESSIONS_PER_CONNECTION_MAX - 1,
-            )
-        )
+        channel_max, size = spec.SESSIONS_PER_CONNECTION_MAX - 1, spec.MAX_FRAME_SIZE_BYTES
+        opening = {"max_frame_size_bytes": size, "channel_max": channel_max}
+        stream.sendall(wire.open_frame("benchmark", hostname=endpoint.hostname, **opening))
         opened = read_frame(stream)
         if opened.code != wire.OPEN:
             raise PeerError(f"the broker refused the connection: {wire.describe_error(opened.field(0))}")
@@ -285,7 +337,8 @@ def handshake(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
         raise
 
 
-def _read_exactly(stream: socket.socket, count: int) -> bytes:
+def read_exactly(stream: socket.socket, count: int) -> bytes:
+    """Read so many bytes from a blocking socket; only set-up uses this."""
     data = b""
     while len(data) < count:
         some = stream.recv(count - len(data))
@@ -298,8 +351,8 @@ def _read_exactly(stream: socket.socket, count: int) -> bytes:
 def read_frame(stream: socket.socket) -> wire.Performative:
     """Read one frame from a blocking socket, passing over heartbeats; only set-up uses this."""
     while True:
-        header = _read_exactly(stream, wire.FRAME_HEADER_BYTES)
+        header = read_exactly(stream, wire.FRAME_HEADER_BYTES)
         size = int.from_bytes(header[:4], "big")
-        body = _read_exactly(stream, size - wire.FRAME_HEADER_BYTES)
+        body = read_exactly(stream, size - wire.FRAME_HEADER_BYTES)
         if body:
             return wire.decode_performative(body, header[4] * 4 - wire.FRAME_HEADER_BYTES)

@@ -1,20 +1,20 @@
 """One AMQP 0-9-1 connection of the load generator.
 
-`Peer091` owns a socket and the bytes on their way in and out. It publishes as fast as the socket takes it:
-the broker's push-back is TCP's, and it is respected by never holding more than a little outside the socket.
-It ends the run if the broker does, or breaks a rule. `handshake091` is what every connection begins with.
+`Peer091` publishes as fast as the socket takes it: the broker's push-back is TCP's, and it is respected by
+never holding more than a little outside the socket. It ends the run if the broker does, or breaks a rule.
+`handshake091` is what every connection begins with.
 """
 
 from __future__ import annotations
 
 import socket
-import time
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from benchmarks import spec, wire091
 from benchmarks.channel091 import PeerChannel
-from benchmarks.errors import PeerError, WireError
-from benchmarks.peer import HANDSHAKE_TIMEOUT_S, READ_BYTES
+from benchmarks.errors import PeerError
+from benchmarks.peer import HANDSHAKE_TIMEOUT_S, LoadPeer, connect, read_exactly
 from benchmarks.scan091 import Contents, Scanner091
 from benchmarks.stream import Stream
 
@@ -26,39 +26,26 @@ HEARTBEATS_PER_INTERVAL: Final = 2
 _GUEST: Final = ("guest", "guest")
 
 
-class Peer091:
+class Peer091(LoadPeer):
     """One AMQP 0-9-1 connection to the broker under test."""
 
-    out_bytes_max: Final = OUT_BYTES_MAX
+    out_bytes_max = OUT_BYTES_MAX
+    heartbeat = wire091.HEARTBEAT
+    last_words = wire091.method(0, wire091.CONNECTION_CLOSE, 200, "done", 0, 0)
 
-    def __init__(self, endpoint: spec.Endpoint, channels: tuple[spec.Channel, ...], streams: list[Stream]):
+    def __init__(self, endpoint: spec.Endpoint, channels: Sequence[spec.Channel], streams: list[Stream]):
         """Remember what to do; `open` connects."""
-        self.endpoint = endpoint
-        self.streams = streams
-        self.out = bytearray()
-        self.data = bytearray(READ_BYTES)
+        super().__init__(endpoint, streams)
         self.blocked = False
         """The broker has said connection.blocked."""
         self.channels = [PeerChannel(self, number, what) for number, what in enumerate(channels, 1)]
-        self.socket = socket.socket()
-        self._view = memoryview(self.data)
-        self._filled = 0
         stamped = any(consume.stamp for channel in channels for consume in channel.consume)
-        self._scanner = Scanner091(self, alike_in_size=stamped)
-        self._now_ns = 0
-        self._waiting_for = 0
-        self._closing = False
-        self._closed = False
-        self._heartbeat_ns = 0
-        """Silence for so long is broken by a heartbeat; 0: never."""
-        self._sent_ns = 0
+        self.scan = Scanner091(self, alike_in_size=stamped).scan  # type: ignore[method-assign]
 
     @property
     def producers(self) -> list[PeerChannel]:
         """Every channel that publishes."""
         return [channel for channel in self.channels if channel.publishers]
-
-    # --- set-up and ending, blocking ---
 
     def open(self) -> None:
         """Connect, log in, open every channel; then switch to non-blocking.
@@ -67,35 +54,13 @@ class Peer091:
             PeerError: the broker refused one of these, or a queue is missing.
             OSError: no connection.
         """
-        self.socket.close()
-        self.socket, frame_max, heartbeat_s = handshake091(self.endpoint)
-        self._heartbeat_ns = heartbeat_s * 1_000_000_000 // HEARTBEATS_PER_INTERVAL
-        self._sent_ns = time.monotonic_ns()
+        stream, frame_max, heartbeat_s = handshake091(self.endpoint)
+        self.connected(stream, heartbeat_s * 1_000_000_000 // HEARTBEATS_PER_INTERVAL)
         for channel in self.channels:
             for publisher in channel.publishers:
                 publisher.prepare(frame_max)
-            frames, answers = channel.opening()
-            self._waiting_for += answers
-            self.socket.sendall(frames)
-            while self._waiting_for > 0:
-                self.read()
+            self.exchange(*channel.opening())
         self.socket.setblocking(False)
-
-    def close(self) -> None:
-        """Close the connection in order, waiting a little for the broker's answer."""
-        self._closing = True
-        try:
-            self.socket.settimeout(2.0)
-            self.socket.sendall(self.out + wire091.method(0, wire091.CONNECTION_CLOSE, 200, "done", 0, 0))
-            while not self._closed:
-                self.read()
-        except (OSError, PeerError, WireError):
-            # The run's figures are already taken; a broker that reads nothing just now keeps them.
-            pass
-        finally:
-            self.socket.close()
-
-    # --- the running connection ---
 
     def start(self) -> None:
         """Start every consumer."""
@@ -103,47 +68,10 @@ class Peer091:
             for consumer in channel.consumers:
                 consumer.start()
 
-    def read(self) -> None:
-        """Read once from the socket and act on everything that is whole.
-
-        Raises:
-            PeerError: the broker closed the connection or broke a rule.
-        """
-        try:
-            count = self.socket.recv_into(self._view[self._filled :])
-        except BlockingIOError:
-            return
-        if count == 0:
-            if self._closing:
-                self._closed = True
-                return
-            raise PeerError("the broker closed the socket")
-        end = self._filled + count
-        self._now_ns = time.monotonic_ns()
-        position = self._scanner.scan(self.data, 0, end)
-        self._filled = end - position
-        if position and self._filled:
-            self._view[: self._filled] = bytes(self._view[position:end])
-        if not self._closing:
-            for channel in self.channels:
-                channel.after_read()
-
-    def flush(self, now_ns: int) -> bool:
-        """Write as much as the socket takes, a heartbeat if there is nothing else and it is time for one.
-
-        Returns:
-            Whether bytes are left.
-        """
-        if self._heartbeat_ns and not self.out and now_ns - self._sent_ns > self._heartbeat_ns:
-            self.out += wire091.HEARTBEAT
-        if self.out:
-            self._sent_ns = now_ns
-            try:
-                count = self.socket.send(self.out)
-            except BlockingIOError:
-                return True
-            del self.out[:count]
-        return bool(self.out)
+    def after_read(self) -> None:
+        """Acknowledge what was read."""
+        for channel in self.channels:
+            channel.after_read()
 
     # --- what the scanner reports ---
 
@@ -215,9 +143,8 @@ def handshake091(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOU
         PeerError: the broker refused the login or the connection, or speaks something else.
         OSError: nobody listens, or no answer came in time.
     """
-    stream = socket.create_connection((endpoint.host, endpoint.port), timeout=timeout_s)
+    stream = connect(endpoint, timeout_s)
     try:
-        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         stream.sendall(wire091.PROTOCOL_HEADER)
         _, _, _, mechanisms, _ = expect(stream, wire091.CONNECTION_START)
         if b"PLAIN" not in mechanisms.split():
@@ -263,21 +190,11 @@ def read_method(stream: socket.socket) -> tuple[int, list[Any]]:
         PeerError: the socket was closed, or the peer speaks another protocol.
     """
     while True:
-        head = _read_exactly(stream, wire091.FRAME_HEAD_BYTES)
+        head = read_exactly(stream, wire091.FRAME_HEAD_BYTES)
         if head[:4] == wire091.PROTOCOL_HEADER[:4]:
             raise PeerError("the peer does not speak AMQP 0-9-1: it answered with a protocol header")
         kind, _, size = wire091.FRAME_HEAD.unpack(head)
-        payload = _read_exactly(stream, size + 1)
+        payload = read_exactly(stream, size + 1)
         if kind == wire091.FRAME_METHOD:
             code = int.from_bytes(payload[:4], "big")
             return code, wire091.arguments(code, payload, 4)
-
-
-def _read_exactly(stream: socket.socket, count: int) -> bytes:
-    data = b""
-    while len(data) < count:
-        some = stream.recv(count - len(data))
-        if not some:
-            raise PeerError("the broker closed the socket during the handshake")
-        data += some
-    return data

@@ -15,15 +15,13 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from benchmarks import wire
 from benchmarks.errors import WireError
+from benchmarks.runs import Pattern
 from benchmarks.wire import ACCEPTED, DISPOSITION, FLOW, SERIAL_MASK, TRANSFER
 
 _U32: Final = Struct(">I")
 _U16: Final = Struct(">H")
 _PREFIX_TRANSFER: Final = b"\x00\x53\x14"
 _PREFIX_DISPOSITION: Final = b"\x00\x53\x15"
-
-# Up to so many frames it is cheaper to compare frame by frame than column by column.
-SHORT_RUN_FRAMES: Final = 5
 
 _Disposition = tuple[bool, int, int, bool, bool]
 """Peer is the receiver, first, last, settled, accepted."""
@@ -85,38 +83,15 @@ class FrameHandler(Protocol):
 class _Layout:
     """Where the changing bytes of one kind of transfer frame are."""
 
-    __slots__ = (
-        *("_fields_of", "_tag_end", "columns", "fields", "handle_at", "id_at", "payload_at"),
-        *("pieces", "stride", "tag_at"),
-    )
+    __slots__ = ("_fields_of", "_tag_end", "fields", "handle_at", "id_at", "pattern", "payload_at", "tag_at")
 
-    def __init__(self, data: bytearray, position: int, stride: int) -> None:
-        """Learn from the frame at `position`."""
-        whole = bytes(data[position : position + stride])
-        performative = wire.decode_performative(whole, wire.FRAME_HEADER_BYTES)
-        self.stride = stride
-        self.payload_at = performative.end
-        self.fields = performative
-        self.handle_at = -1
-        self.id_at = -1
-        self.tag_at = -1
-        self._tag_end = -1
+    def __init__(self, whole: bytes) -> None:
+        """Learn from one frame."""
+        self.fields = wire.decode_performative(whole, wire.FRAME_HEADER_BYTES)
+        self.payload_at = self.fields.end
+        self.handle_at = self.id_at = self.tag_at = self._tag_end = -1
         self._fields_of: Callable[[bytearray, int], tuple[Any, ...]] | None = None
-        changing = self._changing_offsets(whole)
-        self.columns: list[tuple[int, bytes]] = []
-        """Offset and value of every byte that must be the same in each frame."""
-        self.pieces: list[tuple[int, int, bytes]] = []
-        """The same bytes joined: start, end, value."""
-        for offset in range(performative.end):
-            if offset in changing:
-                continue
-            value = whole[offset : offset + 1]
-            self.columns.append((offset, value))
-            if self.pieces and self.pieces[-1][1] == offset:
-                start, _, head = self.pieces.pop()
-                self.pieces.append((start, offset + 1, head + value))
-            else:
-                self.pieces.append((offset, offset + 1, value))
+        self.pattern = Pattern(whole, self._changing_offsets(whole), self.payload_at)
 
     def _changing_offsets(self, whole: bytes) -> set[int]:
         """Return the offsets of handle, delivery-id and delivery-tag data."""
@@ -176,41 +151,6 @@ class _Layout:
             delivery_id = (delivery_id + 1) & SERIAL_MASK
         return count, position
 
-    def run_length(self, data: bytearray, position: int, end: int) -> int:
-        """Return how many whole frames from `position` on have this layout; 0 if not even the first."""
-        stride = self.stride
-        whole = (end - position) // stride
-        count = 0
-        while count < min(whole, SHORT_RUN_FRAMES):
-            for start, stop, value in self.pieces:
-                if data[position + start : position + stop] != value:
-                    return count
-            count += 1
-            position += stride
-        # Gallop: a long look ahead would be wasted each time runs are short.
-        look_ahead = 8 * SHORT_RUN_FRAMES
-        while count < whole:
-            wanted = min(whole - count, look_ahead)
-            found = self._run_length_by_column(data, position, wanted)
-            count += found
-            if found < wanted:
-                break
-            position += wanted * stride
-            look_ahead *= 4
-        return count
-
-    def _run_length_by_column(self, data: bytearray, position: int, count: int) -> int:
-        stride = self.stride
-        limit = position + count * stride
-        for offset, value in self.columns:
-            column = data[position + offset : limit : stride]
-            if column != value * count:
-                count = len(column) - len(column.lstrip(value))
-                if count == 0:
-                    return 0
-                limit = position + count * stride
-        return count
-
 
 class Scanner:
     """Cuts one connection's bytes into frames and tells a handler about them."""
@@ -258,12 +198,12 @@ class Scanner:
     def _transfers(self, data: bytearray, position: int, size: int, end: int) -> int:
         """Handle the run of transfers that starts at `position`; return the offset behind it."""
         layout = self._layouts.get(size)
-        count = layout.run_length(data, position, end) if layout is not None else 0
+        count = layout.pattern.run_length(data, position, end) if layout is not None else 0
         if layout is None or count == 0:
             if len(self._layouts) > 64:
                 self._layouts.clear()
-            layout = self._layouts[size] = _Layout(data, position, size)
-            count = layout.run_length(data, position, end)
+            layout = self._layouts[size] = _Layout(bytes(data[position : position + size]))
+            count = layout.pattern.run_length(data, position, end)
         fields = layout.fields
         first: int | None = fields.field(1)
         if layout.id_at >= 0:
@@ -365,30 +305,12 @@ def _fast_disposition(data: bytearray, position: int, size: int) -> _Disposition
 
 
 def _slow_disposition(performative: wire.Performative) -> _Disposition:
-    first: int = performative.field(1)
-    last: int | None = performative.field(2)
-    state: Any = performative.field(4)
+    receiver, first, last, settled, state = map(performative.field, range(5))
     accepted = isinstance(state, wire.Described) and state.descriptor == ACCEPTED
-    return (
-        bool(performative.field(0)),
-        first,
-        first if last is None else last,
-        bool(performative.field(3)),
-        accepted,
-    )
+    return bool(receiver), first, first if last is None else last, bool(settled), accepted
 
 
 def _flow_state(performative: wire.Performative) -> FlowState:
-    field = performative.field
-    return FlowState(
-        field(0),
-        field(1) or 0,
-        field(2) or 0,
-        field(3) or 0,
-        field(4),
-        field(5),
-        field(6),
-        field(7),
-        bool(field(8)),
-        bool(field(9)),
-    )
+    fields = [performative.field(index) for index in range(10)]
+    counts, told = [each or 0 for each in fields[1:4]], [bool(each) for each in fields[8:]]
+    return FlowState._make((fields[0], *counts, *fields[4:8], *told))

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from benchmarks import wire091
 from benchmarks.errors import WireError
-from benchmarks.scan import SHORT_RUN_FRAMES
+from benchmarks.runs import Pattern
 from benchmarks.wire091 import (
     BASIC_ACK,
     BASIC_DELIVER,
@@ -82,10 +82,7 @@ class FrameHandler(Protocol):
 class _Layout:
     """Where the changing bytes of one kind of message are."""
 
-    __slots__ = (
-        *("_columns", "_fields", "_fixed", "_pieces", "_tag_step"),
-        *("arguments", "body_at", "stride", "tag_at"),
-    )
+    __slots__ = ("_fields", "_fixed", "_tag_step", "arguments", "body_at", "pattern", "tag_at")
 
     def __init__(self, whole: bytes, code: int, header_at: int, body_at: int) -> None:
         """Learn from the first message.
@@ -97,26 +94,14 @@ class _Layout:
             body_at: where the body starts.
         """
         self.arguments = wire091.arguments(code, whole, FRAME_HEAD_BYTES + 4)
-        self.stride = len(whole)
         self.body_at = body_at
         self.tag_at = -1
-        changing = set(range(body_at, len(whole) - 1)) if body_at < len(whole) else set()
+        changing = set(range(body_at, len(whole) - 1))
         if code == BASIC_DELIVER:
             # The tag stands behind the consumer-tag, a short string.
             self.tag_at = FRAME_HEAD_BYTES + 5 + whole[FRAME_HEAD_BYTES + 4]
             changing.update(range(self.tag_at, self.tag_at + _TAG_BYTES))
-        self._columns: list[tuple[int, bytes]] = []
-        self._pieces: list[tuple[int, int, bytes]] = []
-        for offset in range(len(whole)):
-            if offset in changing:
-                continue
-            value = whole[offset : offset + 1]
-            self._columns.append((offset, value))
-            if self._pieces and self._pieces[-1][1] == offset:
-                start, _, head = self._pieces.pop()
-                self._pieces.append((start, offset + 1, head + value))
-            else:
-                self._pieces.append((offset, offset + 1, value))
+        self.pattern = Pattern(whole, changing, len(whole))
 
         # For bodies of other lengths: what lies before the tag, it, what lies before the body's size in the
         # header, it, what lies before the body frame's size, and it. Without a tag the first eight bytes
@@ -159,41 +144,6 @@ class _Layout:
             position = behind
             tag += step
         return count, position
-
-    def run_length(self, data: bytearray, position: int, end: int) -> int:
-        """Return how many whole messages from `position` on have this layout; 0 if not even the first."""
-        stride = self.stride
-        whole = (end - position) // stride
-        count = 0
-        while count < min(whole, SHORT_RUN_FRAMES):
-            for start, stop, value in self._pieces:
-                if data[position + start : position + stop] != value:
-                    return count
-            count += 1
-            position += stride
-        # Gallop: a long look ahead would be wasted each time runs are short.
-        look_ahead = 8 * SHORT_RUN_FRAMES
-        while count < whole:
-            wanted = min(whole - count, look_ahead)
-            found = self._run_length_by_column(data, position, wanted)
-            count += found
-            if found < wanted:
-                break
-            position += wanted * stride
-            look_ahead *= 4
-        return count
-
-    def _run_length_by_column(self, data: bytearray, position: int, count: int) -> int:
-        stride = self.stride
-        limit = position + count * stride
-        for offset, value in self._columns:
-            column = data[position + offset : limit : stride]
-            if column != value * count:
-                count = len(column) - len(column.lstrip(value))
-                if count == 0:
-                    return 0
-                limit = position + count * stride
-        return count
 
 
 class _Partial:
@@ -279,31 +229,31 @@ class Scanner091:
         body_at, after = shape
         key = _key(data, position, behind, body_at, code)
         layout = self._layouts.get(key)
-        count = layout.run_length(data, position, end) if layout is not None else 0
+        count = layout.pattern.run_length(data, position, end) if layout is not None else 0
         if layout is None or count == 0:
             if len(self._layouts) >= _LAYOUTS_MAX:
                 self._layouts.clear()
             layout = _Layout(bytes(data[position:after]), code, behind - position, body_at - position)
             self._layouts[key] = layout
-            count = layout.run_length(data, position, end)
+            count = layout.pattern.run_length(data, position, end)
         found = layout.arguments
+        whole = stride = layout.pattern.stride
         first = 0
         if layout.tag_at >= 0:
             (first,) = _U64.unpack_from(data, position + layout.tag_at)
-            last_at = position + (count - 1) * layout.stride + layout.tag_at
+            last_at = position + (count - 1) * stride + layout.tag_at
             (last,) = _U64.unpack_from(data, last_at)
             if last - first != count - 1:
                 count = 1
             found = [found[0], first, *found[2:]]
-        behind = position + count * layout.stride
-        stride = layout.stride
+        behind = position + count * stride
         if not self._alike_in_size:
             more, behind = layout.follow(data, behind, end, first + count)
             if more:
                 count += more
                 stride = 0
         (channel,) = _CHANNEL(data, position + 1)
-        body_bytes = layout.stride - layout.body_at - 1 if after > body_at else 0
+        body_bytes = whole - layout.body_at - 1 if after > body_at else 0
         self._handler.on_contents(Contents(channel, code, found, count, body_bytes, body_at, stride))
         return behind
 

@@ -30,25 +30,11 @@ HEARTBEAT: Final = b"\x00\x00\x00\x08\x02\x00\x00\x00"
 # Before open has been exchanged no frame may be larger than this (part 2 §2.4.1).
 FRAME_SIZE_BYTES_MIN: Final = 512
 
-OPEN: Final = 0x10
-BEGIN: Final = 0x11
-ATTACH: Final = 0x12
-FLOW: Final = 0x13
-TRANSFER: Final = 0x14
-DISPOSITION: Final = 0x15
-DETACH: Final = 0x16
-END: Final = 0x17
-CLOSE: Final = 0x18
-ACCEPTED: Final = 0x24
-SOURCE: Final = 0x28
-TARGET: Final = 0x29
-SASL_MECHANISMS: Final = 0x40
-SASL_INIT: Final = 0x41
-SASL_OUTCOME: Final = 0x44
-MESSAGE_HEADER: Final = 0x70
-MESSAGE_PROPERTIES: Final = 0x73
-MESSAGE_APPLICATION_PROPERTIES: Final = 0x74
-MESSAGE_DATA: Final = 0x75
+# Descriptors of performatives (part 2 §2.7), of a few other types, and of a message's sections.
+OPEN, BEGIN, ATTACH, FLOW, TRANSFER, DISPOSITION, DETACH, END, CLOSE = range(0x10, 0x19)
+ACCEPTED, SOURCE, TARGET = 0x24, 0x28, 0x29
+SASL_MECHANISMS, SASL_INIT, SASL_OUTCOME = 0x40, 0x41, 0x44
+MESSAGE_HEADER, MESSAGE_PROPERTIES, MESSAGE_APPLICATION_PROPERTIES, MESSAGE_DATA = 0x70, 0x73, 0x74, 0x75
 
 NULL: Final = b"\x40"
 TRUE: Final = b"\x41"
@@ -155,15 +141,13 @@ def frame(body: bytes, *, channel: int = 0, frame_type: int = FRAME_AMQP) -> byt
     return FRAME_HEADER.pack(FRAME_HEADER_BYTES + len(body), 2, frame_type, channel) + body
 
 
-def sasl_init_anonymous() -> bytes:
-    """Return the sasl-init frame for ANONYMOUS (RFC 4505)."""
-    return frame(described(SASL_INIT, (symbol("ANONYMOUS"), binary(b"benchmark"))), frame_type=FRAME_SASL)
-
-
-def sasl_init_plain(user: str, password: str) -> bytes:
-    """Return the sasl-init frame for PLAIN (RFC 4616): authzid NUL authcid NUL password."""
-    response = b"\0" + user.encode() + b"\0" + password.encode()
-    return frame(described(SASL_INIT, (symbol("PLAIN"), binary(response))), frame_type=FRAME_SASL)
+def sasl_init(user: str | None = None, password: str = "") -> bytes:
+    """Return sasl-init for ANONYMOUS (RFC 4505), or PLAIN (RFC 4616): authzid NUL authcid NUL password."""
+    mechanism, response = "ANONYMOUS", "benchmark"
+    if user is not None:
+        mechanism, response = "PLAIN", f"\0{user}\0{password}"
+    fields = (symbol(mechanism), binary(response.encode()))
+    return frame(described(SASL_INIT, fields), frame_type=FRAME_SASL)
 
 
 def open_frame(
@@ -361,11 +345,12 @@ def data_message(body: bytes, *, durable: bool = False, sections: bool = False) 
 
 # --- reading --------------------------------------------------------------------------------------
 
-# constructor -> (bytes of data, how to read them); part 1 §1.6 has the list.
-_SIGNED: Final = {0x51: 1, 0x61: 2, 0x54: 1, 0x71: 4, 0x55: 1, 0x81: 8, 0x83: 8}
-_UNSIGNED: Final = {0x50: 1, 0x60: 2, 0x52: 1, 0x70: 4, 0x53: 1, 0x80: 8}
-_OPAQUE: Final = {0x72: 4, 0x82: 8, 0x73: 4, 0x74: 4, 0x84: 8, 0x94: 16, 0x98: 16}
-_EMPTY: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0}
+# The upper half of a constructor says how wide its data is; part 1 §1.6 has the list.
+_WIDTHS: Final = {0x4: 0, 0x5: 1, 0x6: 2, 0x7: 4, 0x8: 8, 0x9: 16}
+_EMPTY: Final[dict[int, Any]] = {0x40: None, 0x41: True, 0x42: False, 0x43: 0, 0x44: 0, 0x45: []}
+_SIGNED: Final = frozenset((0x51, 0x54, 0x55, 0x61, 0x71, 0x81, 0x83))
+_UNSIGNED: Final = frozenset((0x50, 0x52, 0x53, 0x60, 0x70, 0x80))
+_OPAQUE: Final = frozenset((0x72, 0x73, 0x74, 0x82, 0x84, 0x94, 0x98))
 
 
 def decode(data: bytes | bytearray, position: int) -> tuple[Any, int]:
@@ -388,82 +373,55 @@ def decode(data: bytes | bytearray, position: int) -> tuple[Any, int]:
 
 
 def _decode(data: bytes | bytearray, position: int) -> tuple[Any, int]:
-    code = data[position]
-    position += 1
-    if code == 0x00:
-        descriptor, position = _decode(data, position)
+    if data[position] == 0x00:
+        descriptor, position = _decode(data, position + 1)
         value, position = _decode(data, position)
         return Described(descriptor, value), position
-    return _decode_as(code, data, position)
+    return _decode_as(data[position], data, position + 1)
 
 
 def _decode_as(code: int, data: bytes | bytearray, position: int) -> tuple[Any, int]:
     """Decode the data of one value whose constructor has been read."""
     if code in _EMPTY:
-        return _EMPTY[code], position
-    if code in _UNSIGNED:
-        end = position + _UNSIGNED[code]
-        return int.from_bytes(data[position:end], "big"), end
-    if code == 0x56:
-        return data[position] == 1, position + 1
-    if code in _SIGNED:
-        end = position + _SIGNED[code]
-        return int.from_bytes(data[position:end], "big", signed=True), end
-    if code in _OPAQUE:
-        end = position + _OPAQUE[code]
-        return bytes(data[position:end]), end
-    family = code >> 4
-    if family == 0xA or family == 0xB:
-        return _decode_variable(code, data, position)
-    if code == 0x45:
-        return [], position
-    if family in (0xC, 0xD, 0xE, 0xF):
-        return _decode_compound(code, data, position)
+        return [] if code == 0x45 else _EMPTY[code], position
+    family, kind = code >> 4, code & 0x0F
+    if family in _WIDTHS:
+        raw = data[position : (end := position + _WIDTHS[family])]
+        if code in _SIGNED or code in _UNSIGNED:
+            return int.from_bytes(raw, "big", signed=code in _SIGNED), end
+        if code == 0x56:
+            return data[position] == 1, end
+        if code in _OPAQUE:
+            return bytes(raw), end
+    elif family >= 0xA:
+        # Even families have sizes and counts of one byte, odd ones of four.
+        width = 4 if family & 1 else 1
+        start = position + width
+        end = start + int.from_bytes(data[position:start], "big")
+        if end > len(data):
+            raise IndexError
+        if family in (0xA, 0xB):
+            raw = data[start:end]
+            return bytes(raw) if kind == 0 else bytes(raw).decode("utf-8" if kind == 1 else "ascii"), end
+        items = _items(family >= 0xE, data, start + width, int.from_bytes(data[start : start + width], "big"))
+        return dict(zip(items[::2], items[1::2], strict=True)) if code in (0xC1, 0xD1) else items, end
     raise WireError(f"unknown constructor 0x{code:02x} at offset {position - 1}")
 
 
-def _decode_variable(code: int, data: bytes | bytearray, position: int) -> tuple[Any, int]:
-    width = 1 if code < 0xB0 else 4
-    start = position + width
-    end = start + int.from_bytes(data[position:start], "big")
-    if end > len(data):
-        raise IndexError
-    raw = bytes(data[start:end])
-    kind = code & 0x0F
-    if kind == 0:
-        return raw, end
-    return raw.decode("utf-8" if kind == 1 else "ascii"), end
-
-
-def _decode_compound(code: int, data: bytes | bytearray, position: int) -> tuple[Any, int]:
-    """Decode list, map (as dict) or array (as list)."""
-    family = code >> 4
-    width = 1 if family in (0xC, 0xE) else 4
-    end = position + width + int.from_bytes(data[position : position + width], "big")
-    if end > len(data):
-        raise IndexError
-    position += width
-    count = int.from_bytes(data[position : position + width], "big")
-    position += width
+def _items(array: bool, data: bytes | bytearray, position: int, count: int) -> list[Any]:
+    """Decode the elements of a list or map, or of an array, which have one constructor."""
     items: list[Any] = []
-    if family in (0xE, 0xF):
-        element_code = data[position]
+    descriptor: Any = None
+    code = 0
+    if array:
+        if data[position] == 0x00:
+            descriptor, position = _decode(data, position + 1)
+        code = data[position]
         position += 1
-        descriptor: Any = None
-        if element_code == 0x00:
-            descriptor, position = _decode(data, position)
-            element_code = data[position]
-            position += 1
-        for _ in range(count):
-            value, position = _decode_as(element_code, data, position)
-            items.append(value if descriptor is None else Described(descriptor, value))
-        return items, end
     for _ in range(count):
-        value, position = _decode(data, position)
-        items.append(value)
-    if code in (0xC1, 0xD1):
-        return dict(zip(items[::2], items[1::2], strict=True)), end
-    return items, end
+        value, position = _decode_as(code, data, position) if array else _decode(data, position)
+        items.append(value if descriptor is None else Described(descriptor, value))
+    return items
 
 
 class Performative(NamedTuple):

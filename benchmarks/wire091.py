@@ -28,75 +28,50 @@ FRAME_HEAD_BYTES: Final = 7
 FRAME_OVERHEAD_BYTES: Final = 8
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 
-# Class and method as one number: class-id * 65536 + method-id.
-CONNECTION_START: Final = 0x000A000A
-CONNECTION_START_OK: Final = 0x000A000B
-CONNECTION_TUNE: Final = 0x000A001E
-CONNECTION_TUNE_OK: Final = 0x000A001F
-CONNECTION_OPEN: Final = 0x000A0028
-CONNECTION_OPEN_OK: Final = 0x000A0029
-CONNECTION_CLOSE: Final = 0x000A0032
-CONNECTION_CLOSE_OK: Final = 0x000A0033
-CONNECTION_BLOCKED: Final = 0x000A003C
-CONNECTION_UNBLOCKED: Final = 0x000A003D
-CHANNEL_OPEN: Final = 0x0014000A
-CHANNEL_OPEN_OK: Final = 0x0014000B
-CHANNEL_FLOW: Final = 0x00140014
-CHANNEL_FLOW_OK: Final = 0x00140015
-CHANNEL_CLOSE: Final = 0x00140028
-CHANNEL_CLOSE_OK: Final = 0x00140029
-QUEUE_DECLARE: Final = 0x0032000A
-QUEUE_DECLARE_OK: Final = 0x0032000B
-QUEUE_PURGE: Final = 0x0032001E
-QUEUE_PURGE_OK: Final = 0x0032001F
-BASIC_QOS: Final = 0x003C000A
-BASIC_QOS_OK: Final = 0x003C000B
-BASIC_CONSUME: Final = 0x003C0014
-BASIC_CONSUME_OK: Final = 0x003C0015
-BASIC_CANCEL: Final = 0x003C001E
-BASIC_PUBLISH: Final = 0x003C0028
-BASIC_RETURN: Final = 0x003C0032
-BASIC_DELIVER: Final = 0x003C003C
-BASIC_ACK: Final = 0x003C0050
-BASIC_NACK: Final = 0x003C0078
-CONFIRM_SELECT: Final = 0x0055000A
-CONFIRM_SELECT_OK: Final = 0x0055000B
+ARGUMENTS: Final[dict[int, str]] = {}
+"""Of each method. o: octet, or up to eight bits; s: short; l: long; L: longlong; t: shortstr; S: longstr;
+T: table."""
 
-# o: octet, or up to eight bits; s: short; l: long; L: longlong; t: shortstr; S: longstr; T: table.
-ARGUMENTS: Final[dict[int, str]] = {
-    CONNECTION_START: "ooTSS",
-    CONNECTION_START_OK: "TtSt",
-    CONNECTION_TUNE: "sls",
-    CONNECTION_TUNE_OK: "sls",
-    CONNECTION_OPEN: "tto",
-    CONNECTION_OPEN_OK: "t",
-    CONNECTION_CLOSE: "stss",
-    CONNECTION_CLOSE_OK: "",
-    CONNECTION_BLOCKED: "t",
-    CONNECTION_UNBLOCKED: "",
-    CHANNEL_OPEN: "t",
-    CHANNEL_OPEN_OK: "S",
-    CHANNEL_FLOW: "o",
-    CHANNEL_FLOW_OK: "o",
-    CHANNEL_CLOSE: "stss",
-    CHANNEL_CLOSE_OK: "",
-    QUEUE_DECLARE: "stoT",
-    QUEUE_DECLARE_OK: "tll",
-    QUEUE_PURGE: "sto",
-    QUEUE_PURGE_OK: "l",
-    BASIC_QOS: "lso",
-    BASIC_QOS_OK: "",
-    BASIC_CONSUME: "sttoT",
-    BASIC_CONSUME_OK: "t",
-    BASIC_CANCEL: "to",
-    BASIC_PUBLISH: "stto",
-    BASIC_RETURN: "sttt",
-    BASIC_DELIVER: "tLott",
-    BASIC_ACK: "Lo",
-    BASIC_NACK: "Lo",
-    CONFIRM_SELECT: "o",
-    CONFIRM_SELECT_OK: "",
-}
+
+def _method(class_id: int, method_id: int, arguments: str) -> int:
+    """Return class and method as one number, as they stand in a frame."""
+    code = class_id << 16 | method_id
+    ARGUMENTS[code] = arguments
+    return code
+
+
+CONNECTION_START: Final = _method(10, 10, "ooTSS")
+CONNECTION_START_OK: Final = _method(10, 11, "TtSt")
+CONNECTION_TUNE: Final = _method(10, 30, "sls")
+CONNECTION_TUNE_OK: Final = _method(10, 31, "sls")
+CONNECTION_OPEN: Final = _method(10, 40, "tto")
+CONNECTION_OPEN_OK: Final = _method(10, 41, "t")
+CONNECTION_CLOSE: Final = _method(10, 50, "stss")
+CONNECTION_CLOSE_OK: Final = _method(10, 51, "")
+CONNECTION_BLOCKED: Final = _method(10, 60, "t")
+CONNECTION_UNBLOCKED: Final = _method(10, 61, "")
+CHANNEL_OPEN: Final = _method(20, 10, "t")
+CHANNEL_OPEN_OK: Final = _method(20, 11, "S")
+CHANNEL_FLOW: Final = _method(20, 20, "o")
+CHANNEL_FLOW_OK: Final = _method(20, 21, "o")
+CHANNEL_CLOSE: Final = _method(20, 40, "stss")
+CHANNEL_CLOSE_OK: Final = _method(20, 41, "")
+QUEUE_DECLARE: Final = _method(50, 10, "stoT")
+QUEUE_DECLARE_OK: Final = _method(50, 11, "tll")
+QUEUE_PURGE: Final = _method(50, 30, "sto")
+QUEUE_PURGE_OK: Final = _method(50, 31, "l")
+BASIC_QOS: Final = _method(60, 10, "lso")
+BASIC_QOS_OK: Final = _method(60, 11, "")
+BASIC_CONSUME: Final = _method(60, 20, "sttoT")
+BASIC_CONSUME_OK: Final = _method(60, 21, "t")
+BASIC_CANCEL: Final = _method(60, 30, "to")
+BASIC_PUBLISH: Final = _method(60, 40, "stto")
+BASIC_RETURN: Final = _method(60, 50, "sttt")
+BASIC_DELIVER: Final = _method(60, 60, "tLott")
+BASIC_ACK: Final = _method(60, 80, "Lo")
+BASIC_NACK: Final = _method(60, 120, "Lo")
+CONFIRM_SELECT: Final = _method(85, 10, "o")
+CONFIRM_SELECT_OK: Final = _method(85, 11, "")
 CARRY_CONTENT: Final = frozenset({BASIC_PUBLISH, BASIC_RETURN, BASIC_DELIVER})
 
 DECLARE_PASSIVE: Final = 1

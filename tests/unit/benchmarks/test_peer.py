@@ -45,7 +45,6 @@ def session_of(*, publish: spec.Publish | None = None, consume: spec.Consume | N
         for index in range(len(receiver.credit)):
             session.receiving[receiver.first_handle + index] = (receiver, index)
     peer.out.clear()
-    peer.socket.close()
     return session
 
 

@@ -23,7 +23,6 @@ def channel_of(
 ) -> PeerChannel:
     """Return the channel of a connection that is open."""
     peer = Peer091(ENDPOINT, (spec.Channel(publish, consume),), [Stream() for _ in range(streams)])
-    peer.socket.close()
     for publisher in peer.channels[0].publishers:
         publisher.prepare(FRAME_MAX)
     return peer.channels[0]
