@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from importlib import import_module
 from itertools import chain
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from benchmarks import report
 from benchmarks.errors import BenchmarkError
-from benchmarks.measure import Benchmark, Context
+from benchmarks.measure import Benchmark, Context, options
 from benchmarks.questions import QUESTIONS
 from benchmarks.results import RESULTS, print_table, save, summarise
 
@@ -37,70 +37,55 @@ BENCHMARKS: Final[dict[str, Benchmark]] = {
 }
 
 
+_QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+_COMMON: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
+    "measuring": {
+        "quick": (False, "a few seconds: does it work, not how fast it is"),
+        "repetitions": (int, "default 3, with --quick 1"),
+        "duration": (float, "seconds of a measuring window (3, with --quick 1)"),
+        "warmup": (float, "seconds thrown away before it (1, with --quick 0.4)"),
+        "size": (100, "bytes in a message's data section"),
+        "credit": (1000, "credit of receiving links"),
+        "queue_type": ("classic", "of queues whose type a question does not choose itself", _QUEUE_TYPES),
+        "durable": (False, "send all messages as durable (persistent)"),
+        "no_floor": (False, "leave out the generator's own limit"),
+        "label": (str, "name of the result file (default: local, with --quick quick)"),
+        "results": (RESULTS, "directory of results"),
+    },
+    "recording flow events": {
+        "record": (Path, "make each measured run a run of the recording in this folder (needs pyarrow)"),
+        "record_every": (50, "milliseconds between two looks of the broker at its links; 0: at every wake"),
+    },
+    "the broker started here": {
+        "max_link_credit": (int, "default 1000; as in the article: the broker's own"),
+        "max_incoming_window": (int, "default: the broker's own"),
+        "max_queue_credit": (int, "default: the broker's own"),
+        "data": (False, "keep what is durable in a data folder (default: all in memory)"),
+        "data_root": (
+            Path(tempfile.gettempdir()),
+            "where data folders are made; on a disk, for syncs of memory say nothing",
+        ),
+        "sync_delay_ms": (0, "with --data: each sync takes so much longer"),
+        "broker_arg": ((), "one more argument for the broker"),
+        "python": (sys.executable, "interpreter of the broker"),
+    },
+    "a broker that runs already": {
+        "target": (str, "HOST:PORT: load this broker; its queues must be empty"),
+        "pid": (int, "its process id, for processor time and memory"),
+        "user": (str, "log in with SASL PLAIN (default: ANONYMOUS; in 0-9-1 guest)"),
+        "password": ("", "of that user"),
+        "hostname": ("localhost", "hostname of the open frame"),
+        "vhost": ("/", "virtual host of AMQP 0-9-1"),
+        "address": ("{queue}", "how queue names become addresses"),
+    },
+}
+
+
 def _common_arguments() -> argparse.ArgumentParser:
     """Return the options that every benchmark has."""
     parser = argparse.ArgumentParser(add_help=False)
-    group = parser.add_argument_group("measuring")
-    group.add_argument("--quick", action="store_true", help="a few seconds: does it work, not how fast it is")
-    group.add_argument("--repetitions", type=int, help="default 3, with --quick 1")
-    group.add_argument("--duration", type=float, help="seconds of a measuring window (3, with --quick 1)")
-    group.add_argument("--warmup", type=float, help="seconds thrown away before it (1, with --quick 0.4)")
-    group.add_argument(
-        "--size", type=int, default=100, help="bytes in a message's data section (%(default)s)"
-    )
-    group.add_argument("--credit", type=int, default=1000, help="credit of receiving links (%(default)s)")
-    group.add_argument(
-        "--queue-type",
-        choices=("classic", "quorum", "stream"),
-        default="classic",
-        help="type of the queues, where a question does not choose it itself (%(default)s)",
-    )
-    group.add_argument("--durable", action="store_true", help="send all messages as durable (persistent)")
-    group.add_argument("--no-floor", action="store_true", help="leave out the generator's own limit")
-    group.add_argument("--label", help="name of the result file (default: local, with --quick quick)")
-    group.add_argument("--results", type=Path, default=RESULTS, help="directory of results (%(default)s)")
-    group = parser.add_argument_group("recording flow events")
-    group.add_argument(
-        "--record",
-        type=Path,
-        metavar="DIR",
-        help="make each measured run a run of this recording (needs pyarrow: the extra record)",
-    )
-    group.add_argument(
-        "--record-every",
-        type=int,
-        default=50,
-        metavar="MS",
-        help="how often the broker samples its links; 0: whenever it looks at one (%(default)s)",
-    )
-    group = parser.add_argument_group("the broker started here")
-    group.add_argument(
-        "--max-link-credit", type=int, help="default 1000; as in the article: the broker's own"
-    )
-    group.add_argument("--max-incoming-window", type=int, help="default: the broker's own")
-    group.add_argument("--max-queue-credit", type=int, help="default: the broker's own")
-    group.add_argument(
-        "--data", action="store_true", help="keep what is durable in a data folder (default: all in memory)"
-    )
-    group.add_argument(
-        "--data-root",
-        type=Path,
-        default=Path(tempfile.gettempdir()),
-        help="where data folders are made; on a disk, for syncs of memory say nothing (%(default)s)",
-    )
-    group.add_argument(
-        "--sync-delay-ms", type=int, default=0, help="with --data: each sync takes so much longer"
-    )
-    group.add_argument("--broker-arg", action="append", default=[], help="one more argument for the broker")
-    group.add_argument("--python", default=sys.executable, help="interpreter of the broker (this one)")
-    group = parser.add_argument_group("a broker that runs already")
-    group.add_argument("--target", metavar="HOST:PORT", help="load this broker; its queues must be empty")
-    group.add_argument("--pid", type=int, help="its process id, for processor time and memory")
-    group.add_argument("--user", help="log in with SASL PLAIN (default: ANONYMOUS; in 0-9-1 guest)")
-    group.add_argument("--password", default="")
-    group.add_argument("--hostname", default="localhost", help="hostname of the open frame (%(default)s)")
-    group.add_argument("--vhost", default="/", help="virtual host of AMQP 0-9-1 (%(default)s)")
-    group.add_argument("--address", default="{queue}", help="how queue names become addresses (%(default)s)")
+    for title, known in _COMMON.items():
+        options(**known)(parser.add_argument_group(title))
     return parser
 
 
@@ -127,11 +112,11 @@ def parser_of_all() -> argparse.ArgumentParser:
     return parser
 
 
-def _run(benchmark: Benchmark, options: argparse.Namespace) -> int:
+def _run(benchmark: Benchmark, asked: argparse.Namespace) -> int:
     """Run one benchmark, print and save its result; return its exit status: 1 if a case failed."""
     print(f"\n{benchmark.name}: {benchmark.question}", flush=True)
     began = time.monotonic()
-    context = Context(options, benchmark.name)
+    context = Context(asked, benchmark.name)
     try:
         if context.recording is not None:
             context.recording.check()
@@ -145,8 +130,8 @@ def _run(benchmark: Benchmark, options: argparse.Namespace) -> int:
         keys = [key for key, value in _numbers(outcome.samples)]
         outcome.rows = summarise(outcome.samples, list(dict.fromkeys(keys)))
     print_table(outcome)
-    label = options.label or ("quick" if options.quick else "local")
-    path = save(benchmark.name, benchmark.question, label, outcome, options.results)
+    label = asked.label or ("quick" if asked.quick else "local")
+    path = save(benchmark.name, benchmark.question, label, outcome, asked.results)
     print(f"{path} ({time.monotonic() - began:.0f} s)")
     return 1 if failed else outcome.status
 
@@ -164,18 +149,18 @@ def _numbers(samples: Sequence[dict[str, object]]) -> list[tuple[str, float]]:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
     parser = parser_of_all()
-    options = parser.parse_args(arguments)
-    if options.benchmark is None:
+    asked = parser.parse_args(arguments)
+    if asked.benchmark is None:
         parser.print_help()
         return 0
-    if options.benchmark == "report":
-        print(report.write(options.results, options.label))
+    if asked.benchmark == "report":
+        print(report.write(asked.results, asked.label))
         return 0
     # SIGTERM unwinds like ctrl-C, so that brokers and load processes are stopped.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    chosen = _all() if options.benchmark == "all" else [BENCHMARKS[options.benchmark]]
+    chosen = _all() if asked.benchmark == "all" else [BENCHMARKS[asked.benchmark]]
     try:
-        ended = [_run(benchmark, options) for benchmark in chosen]
+        ended = [_run(benchmark, asked) for benchmark in chosen]
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130

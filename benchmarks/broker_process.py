@@ -18,7 +18,7 @@ import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from benchmarks import spec
 from benchmarks.errors import BrokerError, PeerError
@@ -39,28 +39,35 @@ DEFAULT_LINK_CREDIT: Final = 170
 """What RabbitMQ and the broker under test grant when nothing is set."""
 
 
-class Target(Protocol):
-    """What a measurement needs of the broker it loads."""
+class Target:
+    """What a measurement asks of the broker it loads; None is what is not known of it."""
 
     endpoint: spec.Endpoint
+    pid: int | None = None
 
     def cpu_s(self) -> float | None:
-        """Processor time the broker has used so far, None if it cannot be known."""
+        """Return the processor time the broker has used so far."""
+        return None if self.pid is None else process_cpu_s(self.pid)
 
     def helper_cpu_s(self) -> float | None:
-        """Processor time of the processes that the broker has started: to sync its data folder, to record."""
+        """Return that of the processes it has started: to sync its data folder, to record."""
+        return None if self.pid is None else children_cpu_s(self.pid)
 
     def rss_bytes(self) -> int | None:
-        """Resident memory of the broker now, None if it cannot be known."""
+        """Return its resident memory now."""
+        return None if self.pid is None else process_rss_bytes(self.pid)
 
     def disk_bytes(self) -> int | None:
-        """Room that its data folder takes now, None if it has none or it cannot be known."""
+        """Return the room that its data folder takes now."""
+        return None
 
     def queue_counts(self) -> dict[str, int] | None:
-        """Messages in each queue (ready and unsettled), None if the broker does not tell."""
+        """Return the messages in each queue, ready and unsettled."""
+        return None
 
     def connection_states(self) -> list[str] | None:
-        """State of each AMQP 0-9-1 connection, None if the broker does not tell."""
+        """Return the state of each AMQP 0-9-1 connection."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,8 +105,8 @@ class BrokerSettings:
         return [*result, *self.extra]
 
 
-@dataclass(slots=True)
-class OwnBroker:
+@dataclass
+class OwnBroker(Target):
     """A broker process that lives as long as the `with` block."""
 
     settings: BrokerSettings = field(default_factory=BrokerSettings)
@@ -113,6 +120,7 @@ class OwnBroker:
     recording: tuple[str, ...] = ()
     """Arguments that make the broker record flow events."""
     endpoint: spec.Endpoint = field(init=False)
+    pid: int | None = field(init=False, default=None)
     accept_s: float = field(init=False, default=0.0)
     """Time from starting the process to the first accepted TCP connection."""
     open_s: float = field(init=False, default=0.0)
@@ -128,9 +136,8 @@ class OwnBroker:
             command = [self.python, "-m", "benchmarks.floor", "--port", str(port), "--credit", credit]
             return [*command, *self.floor]
         serve = [self.python, "-m", "amqp10broker", "serve", "--host", "127.0.0.1", "--port", str(port)]
-        folder = self.folder or self._own_folder
-        if folder is not None:
-            serve += ["--data-dir", str(folder)]
+        if self.data_folder is not None:
+            serve += ["--data-dir", str(self.data_folder)]
         return [*serve, *self.settings.arguments(), *self.recording]
 
     def __enter__(self) -> Self:
@@ -150,7 +157,7 @@ class OwnBroker:
         if self.settings.data_root is not None and self.folder is None:
             self._own_folder = Path(tempfile.mkdtemp(prefix="amqp10broker-", dir=self.settings.data_root))
         began = time.monotonic()
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             self.command(port),
             cwd=REPOSITORY if self.floor is not None else self.settings.tree,
             stdin=subprocess.DEVNULL,
@@ -159,8 +166,9 @@ class OwnBroker:
             # Ctrl-C belongs to the benchmark, which then stops the broker in order.
             start_new_session=True,
         )
+        self._process, self.pid = process, process.pid
         try:
-            self._await_port(port, began)
+            self._await_port(port, process, began)
             handshake(self.endpoint).socket.close()
             self.open_s = time.monotonic() - began
         except (OSError, PeerError) as error:
@@ -171,23 +179,21 @@ class OwnBroker:
             self._stop()
             raise
 
-    def _await_port(self, port: int, began: float) -> None:
+    def _await_port(self, port: int, process: subprocess.Popen[bytes], began: float) -> None:
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
                 self.accept_s = time.monotonic() - began
                 return
             except OSError:
-                assert self._process is not None
-                if self._process.poll() is not None:
-                    raise BrokerError(
-                        f"the broker ended with {self._process.returncode}:\n{self._log_end()}"
-                    ) from None
-                if time.monotonic() - began > START_TIMEOUT_S:
-                    raise BrokerError(
-                        f"no listener after {START_TIMEOUT_S:g} s:\n{self._log_end()}"
-                    ) from None
-                time.sleep(0.002)
+                if process.poll() is not None:
+                    why = f"the broker ended with {process.returncode}"
+                elif time.monotonic() - began > START_TIMEOUT_S:
+                    why = f"no listener after {START_TIMEOUT_S:g} s"
+                else:
+                    time.sleep(0.002)
+                    continue
+                raise BrokerError(f"{why}:\n{self._log_end()}") from None
 
     def _log_end(self) -> str:
         self._log.seek(0)
@@ -223,42 +229,31 @@ class OwnBroker:
         self._process.wait()
 
     @property
-    def pid(self) -> int:
-        """Process id of the broker."""
-        assert self._process is not None
-        return self._process.pid
-
-    def cpu_s(self) -> float | None:
-        """Processor time used so far."""
-        return process_cpu_s(self.pid)
+    def data_folder(self) -> Path | None:
+        """Where it keeps what is durable; None if it does not."""
+        return self.folder or self._own_folder
 
     def helper_cpu_s(self) -> float | None:
-        """Processor time of its helper processes; None if it has no data folder and does not record."""
-        folder = self.folder or self._own_folder
-        return None if folder is None and not self.recording else children_cpu_s(self.pid)
-
-    def rss_bytes(self) -> int | None:
-        """Resident memory now."""
-        return process_rss_bytes(self.pid)
+        """Return that of its helpers; None if it has no data folder and does not record."""
+        return Target.helper_cpu_s(self) if self.data_folder is not None or self.recording else None
 
     def disk_bytes(self) -> int | None:
-        """Room that its data folder takes now; None if it has none."""
-        folder = self.folder or self._own_folder
-        return None if folder is None else folder_bytes(folder)
+        """Return the room that its data folder takes now; None if it has none."""
+        return None if self.data_folder is None else folder_bytes(self.data_folder)
 
     def queue_counts(self) -> dict[str, int] | None:
-        """Messages in each queue, by the broker's own `status` command; None if it does not answer."""
-        queues = self._status("queues")
-        if queues is None:
+        """Ask the broker's own `status` command; None if it does not answer."""
+        found = self._status("queues")
+        if found is None:
             return None
-        return {one["name"]: one["messages_ready"] + one["messages_unsettled"] for one in queues}
+        return {one["name"]: one["messages_ready"] + one["messages_unsettled"] for one in found}
 
     def connection_states(self) -> list[str] | None:
-        """State of each AMQP 0-9-1 connection, by the same command."""
-        connections = self._status("connections")
-        if connections is None:
+        """Ask the same command."""
+        found = self._status("connections")
+        if found is None:
             return None
-        return [str(one.get("state")) for one in connections if "0-9-1" in str(one.get("protocol"))]
+        return [str(one.get("state")) for one in found if "0-9-1" in str(one.get("protocol"))]
 
     def _status(self, part: str) -> list[dict[str, Any]] | None:
         """Return one part of the status document; None if the broker does not answer."""
@@ -277,42 +272,9 @@ class OwnBroker:
             return None
 
 
-@dataclass(slots=True)
-class RunningBroker:
-    """A broker that somebody else started and will stop."""
+@dataclass
+class RunningBroker(Target):
+    """A broker that somebody else started and will stop; where it keeps its messages is not known."""
 
     endpoint: spec.Endpoint
     pid: int | None = None
-
-    def __enter__(self) -> Self:
-        """Do nothing: it runs."""
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Do nothing: it goes on running."""
-
-    def cpu_s(self) -> float | None:
-        """Processor time used so far, if the process id is known."""
-        return None if self.pid is None else process_cpu_s(self.pid)
-
-    def helper_cpu_s(self) -> float | None:
-        """Processor time of the processes it has started, if the process id is known."""
-        return None if self.pid is None else children_cpu_s(self.pid)
-
-    def rss_bytes(self) -> int | None:
-        """Resident memory now, if the process id is known."""
-        return None if self.pid is None else process_rss_bytes(self.pid)
-
-    def disk_bytes(self) -> int | None:
-        """Where other brokers keep their messages is not known."""
-        return None
-
-    def queue_counts(self) -> dict[str, int] | None:
-        """Other brokers are not asked."""
-        return None
-
-    def connection_states(self) -> list[str] | None:
-        """Other brokers are not asked."""
-        return None

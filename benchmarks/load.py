@@ -15,24 +15,24 @@ import os
 import resource
 import select
 import signal
-import socket
 import time
 from collections.abc import Sequence
 from ctypes import Array, c_uint64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Self
 
 from benchmarks import spec
+from benchmarks.channel091 import PeerChannel
 from benchmarks.client_events import SAMPLE_NS, ClientEvents, ClientRecorder, Recorded, wall_offset_ns
 from benchmarks.errors import LoadError, PeerError, WireError
 from benchmarks.peer import Peer
 from benchmarks.peer091 import Peer091
-from benchmarks.stream import Counts, Stream
+from benchmarks.session import Sender
+from benchmarks.stream import COUNTERS, Counts, Stream
 
 _SPAWN: Final = multiprocessing.get_context("spawn")
-COUNTERS: Final = ("published", "confirmed", "refused", "delivered", "settled")
 # poll() counts in milliseconds; a fixed-rate load spins through the last one and a half.
 _SPIN_NS: Final = 1_500_000
 _IDLE_POLL_MS: Final = 200.0
@@ -187,34 +187,7 @@ class LoadProcess:
 # --- inside the load process ------------------------------------------------------------------------------
 
 
-class _LoadPeer(Protocol):
-    """One connection, whatever it speaks."""
-
-    socket: socket.socket
-    out: bytearray
-
-    @property
-    def out_bytes_max(self) -> int: ...
-    @property
-    def producers(self) -> Sequence[_Producer]: ...
-    def open(self) -> None: ...
-    def start(self) -> None: ...
-    def read(self) -> None: ...
-    def flush(self, now_ns: int) -> bool: ...
-    def close(self) -> None: ...
-
-
-class _Producer(Protocol):
-    """What publishes on a connection: a group of links, or a channel."""
-
-    @property
-    def peer(self) -> _LoadPeer: ...
-    def start(self, now_ns: int) -> None: ...
-    def due_ns(self) -> int | None: ...
-    def produce(self, now_ns: int) -> int: ...
-
-
-def _peer_for(endpoint: spec.Endpoint, connection: spec.Connection, streams: list[Stream]) -> _LoadPeer:
+def _peer_for(endpoint: spec.Endpoint, connection: spec.Connection, streams: list[Stream]) -> Peer | Peer091:
     """Make the peer for a connection: what stands in it says which protocol it speaks."""
     channels = tuple(part for part in connection if isinstance(part, spec.Channel))
     if channels:
@@ -258,9 +231,9 @@ class _Driver:
         self._recorder = None if events is None else ClientRecorder(what, events, self._streams)
         self._idle_poll_ms = _IDLE_POLL_MS if events is None else SAMPLE_NS / 1e6
         self._peers = [_peer_for(what.endpoint, one, self._streams) for one in what.connections]
-        self._producers: list[_Producer] = []
+        self._producers: list[Sender | PeerChannel] = []
         self._poll = select.poll()
-        self._by_fd: dict[int, _LoadPeer] = {}
+        self._by_fd: dict[int, Peer | Peer091] = {}
         self._events: dict[int, int] = {}
         self._started = False
         self._running = True

@@ -58,8 +58,8 @@ def options(**known: tuple[Any, ...]) -> Callable[[Arguments], None]:
 
     Args:
         **known: the default and the help text of each, and the values to choose from, if not all will do.
-            A list takes several values, False is a flag, and a type has no default: the text says what
-            happens then.
+            A list takes several values, () may be given several times, False is a flag, and a type has no
+            default: the text says what happens then.
     """
 
     def add(parser: Arguments) -> None:
@@ -69,13 +69,15 @@ def options(**known: tuple[Any, ...]) -> Callable[[Arguments], None]:
             first = (*default, 0)[0] if isinstance(default, list) else default
             if isinstance(default, type):
                 parser.add_argument(flag, type=default, help=text)
+            elif default == ():
+                parser.add_argument(flag, action="append", default=[], help=text)
             elif default is False:
                 parser.add_argument(flag, action="store_true", help=text)
             else:
                 many = "+" if isinstance(default, list) else None
                 shown = f"{text} (%(default)s)".strip()
                 among = choices[0] if choices else None
-                kind = type(first)
+                kind = Path if isinstance(first, Path) else type(first)
                 parser.add_argument(flag, type=kind, nargs=many, default=default, help=shown, choices=among)
 
     return add

@@ -35,18 +35,29 @@ def process_cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
 
 
-def children_cpu_s(pid: int) -> float:
-    """Return user plus system time of all processes that a process has started and that still run."""
-    total = 0.0
+def _everything() -> Iterator[tuple[int, list[str]]]:
+    """Yield each process that runs and its fields."""
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                fields = _stat_fields(entry)
+                yield int(entry), _stat_fields(entry)
             except (FileNotFoundError, ProcessLookupError):
                 continue  # it ended after the directory was read
-            if int(fields[1]) == pid:
-                total += (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
-    return total
+
+
+def descendants(pid: int) -> set[int]:
+    """Return the processes that came of a process, and of those."""
+    parents = {child: int(fields[1]) for child, fields in _everything()}
+    family = {pid}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return family - {pid}
+
+
+def children_cpu_s(pid: int) -> float:
+    """Return user plus system time of all processes that a process has started and that still run."""
+    found = [fields for _, fields in _everything() if int(fields[1]) == pid]
+    return sum(int(fields[11]) + int(fields[12]) for fields in found) / _TICKS_PER_S
 
 
 def process_rss_bytes(pid: int) -> int:
@@ -70,19 +81,8 @@ def own_rss_peak_bytes() -> int:
 
 def family_rss_bytes(pid: int) -> int:
     """Return the resident memory of a process and of all that came of it; pages they share count twice."""
-    parents: dict[int, int] = {}
-    pages: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = _stat_fields(entry)
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # it ended after the directory was read
-            parents[int(entry)], pages[int(entry)] = int(fields[1]), int(fields[21])
-    family = {pid}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    return sum(pages.get(member, 0) for member in family) * _PAGE_BYTES
+    pages = {member: int(fields[21]) for member, fields in _everything()}
+    return sum(pages.get(member, 0) for member in (pid, *descendants(pid))) * _PAGE_BYTES
 
 
 def folder_bytes(folder: Path) -> int:

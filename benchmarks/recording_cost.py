@@ -141,7 +141,9 @@ class _Recorded:
 
     def _look(self) -> tuple[float, float, float, int]:
         moved = sum(self._work.moved(self._load.counts(stream)) for stream in range(self._streams))
-        return time.monotonic(), threads_cpu_s(self._broker.pid), children_cpu_s(self._broker.pid), moved
+        pid = self._broker.pid
+        assert pid is not None, "it runs"
+        return time.monotonic(), threads_cpu_s(pid), children_cpu_s(pid), moved
 
     def _command(self, *words: str) -> str:
         command = [self._broker.python, "-m", "amqp10broker", "record", *words]

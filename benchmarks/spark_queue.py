@@ -11,8 +11,7 @@ Needs the extra ``spark``. A query is run twice, and the second run counts.
 from __future__ import annotations
 
 import tempfile
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,10 +19,9 @@ from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context, options
-from benchmarks.processes import process_cpu_s
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
-from benchmarks.spark_stream import python_cpu_s, session
+from benchmarks.spark_costs import costs, session, to_parquet
 
 COLUMNS: Final = ("rate_per_s", "cpu_us", "reader_cpu_us", "python_cpu_us", "jvm_cpu_us", "cores_busy")
 _BATCH_ROWS: Final = 4000
@@ -52,61 +50,29 @@ def run(context: Context) -> Outcome:
 
 
 def _figures(context: Context, broker: OwnBroker, count: int, spark: Any, place: Path) -> Iterator[Row]:
-    yield _alone("writer, one process", broker, count, lambda: _write(context, broker, count))
-    yield _alone("reader, one process", broker, count, lambda: _read(broker, count, place))
+    with costs("writer, one process", broker, count) as row:
+        written = _write(context, broker, count)
+    yield _whole(row, written, count)
+    with costs("reader, one process", broker, count) as row:
+        found = _read(broker, count, place)
+    yield _whole(row, found, count)
     _in_and_out(context, broker, count, spark, place / "warm")
     yield from _in_and_out(context, broker, count, spark, place / "counted")
 
 
 def _in_and_out(context: Context, broker: OwnBroker, count: int, spark: Any, place: Path) -> tuple[Row, Row]:
     """Both ways within Spark."""
-    into = _with_spark(
-        "DataFrame to queue", broker, count, spark, lambda: _save(context, broker, count, spark)
-    )
-    out = _with_spark("queue to Parquet", broker, count, spark, lambda: _query(broker, spark, place))
-    found = spark.read.parquet(str(place / "out")).count()
+    with costs("DataFrame to queue", broker, count, spark) as into:
+        _save(context, broker, count, spark)
+    with costs("queue to Parquet", broker, count, spark) as out:
+        to_parquet(spark, "amqp10", _source(broker, place.with_suffix(".spool")), place)
+    return into, _whole(out, spark.read.parquet(str(place / "out")).count(), count)
+
+
+def _whole(row: Row, found: int, count: int) -> Row:
     if found != count:
-        raise MeasureError(f"{found} rows of {count} are in the Parquet files")
-    return into, out
-
-
-def _alone(case: str, broker: OwnBroker, count: int, work: Callable[[], int]) -> Row:
-    """Work in this process, without Spark."""
-    cpu, own, began = broker.cpu_s() or 0.0, time.process_time(), time.monotonic()
-    done = work()
-    seconds, own = time.monotonic() - began, time.process_time() - own
-    cpu = (broker.cpu_s() or 0.0) - cpu
-    if done != count:
-        raise MeasureError(f"{case}: {done} rows of {count}")
-    return {
-        "case": case,
-        "target": "broker",
-        "rate_per_s": count / seconds,
-        "cpu_us": cpu / count * 1e6,
-        "reader_cpu_us": own / count * 1e6,
-        "cores_busy": (cpu + own) / seconds,
-    }
-
-
-def _with_spark(case: str, broker: OwnBroker, count: int, spark: Any, work: Callable[[], None]) -> Row:
-    jvm = spark.sparkContext._gateway.proc.pid
-
-    def spent() -> tuple[float, float, float]:
-        return broker.cpu_s() or 0.0, process_cpu_s(jvm), python_cpu_s(jvm)
-
-    before, began = spent(), time.monotonic()
-    work()
-    seconds = time.monotonic() - began
-    broker_s, jvm_s, python_s = (late - early for late, early in zip(spent(), before, strict=True))
-    return {
-        "case": case,
-        "target": "broker",
-        "rate_per_s": count / seconds,
-        "cpu_us": broker_s / count * 1e6,
-        "python_cpu_us": python_s / count * 1e6,
-        "jvm_cpu_us": jvm_s / count * 1e6,
-        "cores_busy": (broker_s + jvm_s + python_s) / seconds,
-    }
+        raise MeasureError(f"{row['case']}: {found} rows of {count}")
+    return row
 
 
 def _write(context: Context, broker: OwnBroker, count: int) -> int:
@@ -154,20 +120,6 @@ def _save(context: Context, broker: OwnBroker, count: int, spark: Any) -> None:
     table = spark.range(0, count, numPartitions=context.options.queue_cores)
     bodies = table.selectExpr(f"rpad(cast(id as string), {context.size_bytes}, '.') as body")
     bodies.write.format("amqp10").options(**_sink(broker)).mode("append").save()
-
-
-def _query(broker: OwnBroker, spark: Any, place: Path) -> None:
-    query = (
-        spark.readStream.format("amqp10")
-        .options(**_source(broker, place.with_suffix(".spool")))
-        .load()
-        .writeStream.format("parquet")
-        .option("path", str(place / "out"))
-        .option("checkpointLocation", str(place / "checkpoint"))
-        .trigger(availableNow=True)
-        .start()
-    )
-    query.awaitTermination()
 
 
 def _sink(broker: OwnBroker) -> dict[str, str]:

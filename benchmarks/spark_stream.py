@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import os
 import tempfile
-import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,9 +23,9 @@ from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE, STREAM
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context, carry_through, options, preload
-from benchmarks.processes import process_cpu_s
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
+from benchmarks.spark_costs import costs, session, to_parquet
 
 COLUMNS: Final = (
     "rate_per_s",
@@ -90,111 +88,35 @@ def _reader(context: Context, broker: OwnBroker, count: int) -> Row:
     options = parse_source({**_options(context, broker), "minPartitions": "1"}, streaming=False)
     assert isinstance(options, StreamOptions)
     reader = StreamReader(options)
-    cpu, own, began = broker.cpu_s() or 0.0, time.process_time(), time.monotonic()
-    (piece,) = reader.partitions()
-    found = sum(batch.num_rows for batch in reader.read(piece))
-    seconds, own = time.monotonic() - began, time.process_time() - own
-    cpu = (broker.cpu_s() or 0.0) - cpu
+    with costs("reader to Arrow, one process", broker, count) as row:
+        (piece,) = reader.partitions()
+        found = sum(batch.num_rows for batch in reader.read(piece))
     if found != count:
         raise MeasureError(f"the reader gave {found} rows of {count}")
-    return {
-        "case": "reader to Arrow, one process",
-        "target": "broker",
-        "rate_per_s": count / seconds,
-        "cpu_us": cpu / count * 1e6,
-        "reader_cpu_us": own / count * 1e6,
-        "cores_busy": (cpu + own) / seconds,
-    }
+    return row
 
 
 def _queries(context: Context, broker: OwnBroker, count: int, spark: Any, folder: Path) -> Iterator[Row]:
     """Into Parquet: without a broker, and with it."""
     from benchmarks.spark_floor import FORMAT
 
-    made = {
-        "count": str(count),
-        "size": str(context.size_bytes),
-        "minPartitions": str(context.options.spark_partitions),
-        "arrowBatchSize": str(context.options.spark_batch),
-    }
-    floor = _query(broker, count, spark, folder / "floor", FORMAT, made)
-    yield {"case": "query, rows made in the reader", "target": "floor", **floor}
-    real = _query(broker, count, spark, folder / "stream", "amqp10", _options(context, broker))
-    yield {
-        "case": "query, stream to Parquet",
-        "target": "broker",
-        **real,
-        "to_floor": real["rate_per_s"] / floor["rate_per_s"],
-    }
-
-
-def _query(
-    broker: OwnBroker, count: int, spark: Any, folder: Path, source: str, options: dict[str, str]
-) -> dict[str, float]:
-    jvm = spark.sparkContext._gateway.proc.pid
-
-    def into(name: str) -> float:
-        began = time.monotonic()
-        query = (
-            spark.readStream.format(source)
-            .options(**options)
-            .load()
-            .writeStream.format("parquet")
-            .option("path", str(folder / name / "out"))
-            .option("checkpointLocation", str(folder / name / "checkpoint"))
-            .trigger(availableNow=True)
-            .start()
-        )
-        query.awaitTermination()
-        return time.monotonic() - began
-
-    def spent() -> tuple[float, float, float, float]:
-        return broker.cpu_s() or 0.0, process_cpu_s(jvm), python_cpu_s(jvm), _machine_cpu_s()
-
-    into("warm")
-    before = spent()
-    seconds = into("counted")
-    broker_s, jvm_s, python_s, machine_s = (late - early for late, early in zip(spent(), before, strict=True))
-    found = spark.read.parquet(str(folder / "counted" / "out")).select("offset").distinct().count()
-    if found != count:
-        raise MeasureError(f"{found} different offsets of {count} are in the Parquet files of {source}")
-    return {
-        "rate_per_s": count / seconds,
-        "cpu_us": broker_s / count * 1e6,
-        "python_cpu_us": python_s / count * 1e6,
-        "jvm_cpu_us": jvm_s / count * 1e6,
-        "cores_busy": (broker_s + jvm_s + python_s) / seconds,
-        "machine_busy": machine_s / seconds,
-    }
-
-
-def _machine_cpu_s() -> float:
-    """Processor time of everything that runs here, from /proc/stat (user, nice, system)."""
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return sum(map(int, fields[1:4])) / os.sysconf("SC_CLK_TCK")
-
-
-def python_cpu_s(jvm: int) -> float:
-    """Processor time of the processes under the JVM: its Python daemons and their workers."""
-    parents: dict[int, int] = {}
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                fields = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents[int(entry)] = int(fields[1])
-    total = 0.0
-    for pid in parents:
-        above = parents[pid]
-        while above > 1 and above != jvm:
-            above = parents.get(above, 0)
-        if above == jvm:
-            try:
-                total += process_cpu_s(pid)
-            except (FileNotFoundError, ProcessLookupError):
-                continue  # a worker that ends takes its time along; Spark keeps them for a minute
-    return total
+    real = _options(context, broker)
+    made = {name: real[name] for name in ("minPartitions", "arrowBatchSize")}
+    made |= {"count": str(count), "size": str(context.size_bytes)}
+    rates: list[float] = []
+    for case, target, source, asked in (
+        ("query, rows made in the reader", "floor", FORMAT, made),
+        ("query, stream to Parquet", "broker", "amqp10", real),
+    ):
+        place = folder / source
+        to_parquet(spark, source, asked, place / "warm")
+        with costs(case, broker, count, spark, target=target) as row:
+            to_parquet(spark, source, asked, place / "counted")
+        found = spark.read.parquet(str(place / "counted" / "out")).select("offset").distinct().count()
+        if found != count:
+            raise MeasureError(f"{found} different offsets of {count} are in the Parquet files of {source}")
+        rates.append(row["rate_per_s"])
+        yield row if target == "floor" else row | {"to_floor": rates[1] / rates[0]}
 
 
 def _options(context: Context, broker: OwnBroker) -> dict[str, str]:
@@ -206,23 +128,6 @@ def _options(context: Context, broker: OwnBroker) -> dict[str, str]:
         "arrowBatchSize": str(context.options.spark_batch),
         "linkCredit": str(context.options.credit),
     }
-
-
-@contextmanager
-def session(cores: int, folder: Path) -> Iterator[Any]:
-    from amqp10broker.spark.register import register
-    from amqp10broker.spark.session import local_session
-    from benchmarks.spark_floor import FloorSource
-
-    spark = local_session(
-        "benchmark", cores=f"local[{cores}]", conf={"spark.local.dir": str(folder / "local")}
-    )
-    try:
-        register(spark)
-        spark.dataSource.register(FloorSource)
-        yield spark
-    finally:
-        spark.stop()
 
 
 def _limit(samples: list[Row], processors: int) -> str:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from struct import Struct
 from typing import TYPE_CHECKING, Final
 
@@ -29,31 +29,28 @@ class Counts:
     delivered: int
     settled: int
 
+    def __iter__(self) -> Iterator[int]:
+        """Yield them in the order of `COUNTERS`."""
+        return (getattr(self, name) for name in COUNTERS)
+
     def __sub__(self, before: Counts) -> Counts:
         """Return what was counted since an earlier moment."""
-        return Counts(
-            self.published - before.published,
-            self.confirmed - before.confirmed,
-            self.refused - before.refused,
-            self.delivered - before.delivered,
-            self.settled - before.settled,
-        )
+        return Counts(*(now - then for now, then in zip(self, before, strict=True)))
+
+
+COUNTERS: Final = tuple(field.name for field in fields(Counts))
 
 
 class Stream:
     """Counters of one stream; only ever grow."""
 
-    __slots__ = (
-        "confirm_ns",
-        "confirmed",
-        "delivered",
-        "delivery_ns",
-        "events",
-        "number",
-        "published",
-        "refused",
-        "settled",
-    )
+    __slots__ = (*COUNTERS, "confirm_ns", "delivery_ns", "events", "number")
+    published: int
+    confirmed: int
+    refused: int
+    """Confirmed with another outcome than accepted."""
+    delivered: int
+    settled: int
 
     def __init__(self, number: int = 0, events: ClientEvents | None = None) -> None:
         """Start at zero.
@@ -64,12 +61,8 @@ class Stream:
         """
         self.number = number
         self.events = events
-        self.published = 0
-        self.confirmed = 0
-        self.refused = 0
-        """Confirmed with another outcome than accepted."""
-        self.delivered = 0
-        self.settled = 0
+        for name in COUNTERS:
+            setattr(self, name, 0)
         self.confirm_ns = array("q")
         """Time from sending to confirm, of the first message of each batch sent."""
         self.delivery_ns = array("q")
@@ -82,7 +75,7 @@ class Stream:
 
     def counts(self) -> Counts:
         """Return the counters as they are now."""
-        return Counts(self.published, self.confirmed, self.refused, self.delivered, self.settled)
+        return Counts(*(getattr(self, name) for name in COUNTERS))
 
     def sample_deliveries(self, stamps: Sequence[int], now_ns: int) -> None:
         """Keep the latencies of messages that have just been delivered.

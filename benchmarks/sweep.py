@@ -220,7 +220,8 @@ def picture(rows: list[Row], grid: Grid) -> str | None:
         axes.set(title=_group_name(*group), xscale="log", xlabel="max_link_credit", ylabel=label)
         axes.set_ylim(bottom=0)
         axes.grid(alpha=0.3)
-    places[0][0].legend(title="max_incoming_window")
+    if places[0][0].lines:
+        places[0][0].legend(title="max_incoming_window")
     figure.suptitle("Publish, deliver and settle: credit and session window")
     with io.BytesIO() as drawn, rc_context({"svg.fonttype": "none", "svg.hashsalt": "sweep"}):
         # Text stays text, and the same figures give the same file.

@@ -147,6 +147,8 @@ def test_the_picture_is_well_formed_and_has_every_window() -> None:
     texts = [text.text for text in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
     assert {"50", "400", "max_incoming_window", "100 B", "1 KiB", "messages / s"} <= set(texts)
     assert texts.count("broker CPU µs / message") == 2
+    failed = [row | {"rate_per_s": None, "cpu_us": None} for row in rows]
+    assert sweep.picture(failed, grid) is not None, "a sweep that failed has a picture without lines"
 
 
 @pytest.mark.parametrize(("links", "sessions"), [(1, 1), (250, 1), (251, 2), (1000, 4)])
