@@ -229,11 +229,13 @@ def _verify_fast(record: PasswordRecord, password: bytes) -> bool:
 
 
 def _verify_argon2(value: str, password: bytes) -> bool:
-    from argon2.exceptions import InvalidHashError, VerificationError
+    # The package, not a module in it: Python locks a module before the package that it is in, and the package
+    # before its modules. A thread that does the one while the loop does the other gets an error (deadlock).
+    from argon2 import exceptions
 
     try:
         return _hasher().verify(value, password)
-    except (VerificationError, InvalidHashError):
+    except (exceptions.VerificationError, exceptions.InvalidHashError):
         return False
 
 

@@ -28,7 +28,6 @@ MODULES: Final = (
     "amqp10broker.message.filters.filters",
     "amqp10broker.message.filters.consumer_arguments",
     "argon2",
-    "argon2.exceptions",
     "ctypes",
     "encodings.idna",
 )

@@ -54,6 +54,46 @@ trio.run(main)
 print("declared")
 """
 
+LOGIN_MEANWHILE = """
+import threading, time
+from importlib import _bootstrap
+from importlib.machinery import SourceFileLoader
+import trio
+from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord
+from amqp10broker.config import Config
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.preload import preload
+
+RIGHT = (
+    "$argon2id$v=19$m=8,t=1,p=1$MDEyMzQ1Njc4OWFiY2RlZg$"
+    "eHh4eHh4eHh4eHh4eHh4eHh4eHh4eHh4eHh4eHh4eHg"
+)
+answers = []
+
+def create_module(loader, spec):
+    if spec.name == "argon2" and threading.current_thread() is threading.main_thread():
+        login.start()
+        # Until it waits for the lock of a module that this thread holds.
+        while not _bootstrap._blocking_on.get(login.ident):
+            assert login.is_alive()
+            time.sleep(0.001)
+    return None  # as loaders of source files do
+
+SourceFileLoader.create_module = create_module
+
+async def main():
+    global login
+    async with Broker(Config(port=0, admin_socket="")) as broker:
+        broker.catalog.users.add("ann", PasswordRecord(PasswordAlgorithm.ARGON2ID, RIGHT))
+        verify = broker.passwords.slow("ann", b"wrong")
+        login = threading.Thread(target=lambda: answers.append(verify()))
+        await preload()
+        login.join()
+
+trio.run(main)
+print(answers)
+"""
+
 
 def functions_imports(path: Path) -> Iterator[str]:
     """What functions of a file import."""
@@ -80,3 +120,11 @@ def test_every_kind_of_queue_and_password_works_when_nothing_can_be_imported() -
     """As when the files of the process are used up: declaring a quorum queue then was a 541."""
     done = subprocess.run([sys.executable, "-c", DECLARE], capture_output=True, text=True, check=False)
     assert done.stdout == "declared\n", done.stderr
+
+
+def test_a_login_in_a_thread_may_import_what_is_being_imported_ahead() -> None:
+    """The two took the locks of argon2 and of a module in it in opposite order, and the broker ended."""
+    done = subprocess.run(
+        [sys.executable, "-c", LOGIN_MEANWHILE], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "[False]\n", done.stderr
