@@ -186,8 +186,19 @@ async def serve_stream(broker: Broker, stream: Stream, peer: str, origin: Peer) 
             if connection.user:
                 connection.log.info("connection closed", reason=connection.end)
             connection.release()
-    except* Exception as group:
-        _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=group)
+    except Exception as error:
+        _log_fault(number, peer, error)
+    except BaseExceptionGroup as group:
+        # `except* Exception` by hand: PyPy 8.0 raises AssertionError in place of what that does not take.
+        faults, rest = group.split(Exception)
+        if faults is None or rest is None:  # a group of Exceptions alone is an Exception
+            raise
+        _log_fault(number, peer, faults)
+        raise rest from None
+
+
+def _log_fault(number: int, peer: str, error: Exception) -> None:
+    _log.error("connection failed by a fault in the broker", connection=number, peer=peer, exc_info=error)
 
 
 async def _greet(broker: Broker, stream: Stream, number: int, peer: str) -> tuple[Protocol, bytes] | None:

@@ -10,17 +10,21 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import memory_stream_pair
 
 from amqp10broker.amqp10.performatives import Accepted, Attach, Close, Disposition, Flow, Transfer
 from amqp10broker.config import FlowSettings
+from amqp10broker.security.login import Peer
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
+from amqp10broker.tasks.listener import serve_stream
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.writer import CONTROL_BYTES_MAX
 from tests.support.rawframes import (
+    SASL_HEADER,
     attach_receiver,
     attach_sender,
     body_of,
@@ -115,6 +119,32 @@ async def test_crash_ends_its_own_connection_only_and_is_logged_once_with_its_ca
     errors = log.of("error")
     assert len(errors) == 1, errors
     assert "on purpose" in repr(errors[0][1]["exc_info"])
+
+
+class Stop(BaseException):
+    """What ends the program, as the interrupt of an operator."""
+
+
+async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on(
+    autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two tasks of a connection end in the same moment, one by a fault and one because all ends."""
+
+    async def run(_self: Connection10) -> None:
+        raise BaseExceptionGroup("both", [Fault("on purpose"), BaseExceptionGroup("one", [Stop()])])
+
+    monkeypatch.setattr(Connection10, "run", run)
+    async with running_broker() as broker:
+        ours, theirs = memory_stream_pair()
+        await ours.send_all(SASL_HEADER)
+        with pytest.raises(BaseExceptionGroup) as caught:
+            await serve_stream(broker, theirs, "a peer", Peer(loopback=True, address="a peer"))
+        assert broker.connections == {}
+    (inner,) = caught.value.exceptions
+    assert [type(each) for each in inner.exceptions] == [Stop]
+    ((event, fields),) = log.of("error")
+    assert event == "connection failed by a fault in the broker"
+    assert [type(each) for each in fields["exc_info"].exceptions] == [Fault]
 
 
 async def test_crash_of_the_writer_ends_its_own_connection_only(
