@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.last_error import LastError
+from amqp10broker.catalog.queue_kind import KINDS, QueueKind
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
@@ -135,7 +136,7 @@ class DeclaredQueue:
     Attributes:
         name: unique in the virtual host.
         vhost: name of the virtual host.
-        type: ``classic``, ``quorum`` or ``stream``.
+        type: ``classic``, ``quorum`` or ``stream``; ``volatile`` of what was not declared.
         durable: as declared.
         owner: the connection that has it exclusively, None if anyone may use it.
         auto_delete: it goes with its last consumer.
@@ -158,6 +159,11 @@ class DeclaredQueue:
     number: int = 0
     declaration_id: str = ""
     last_error: LastError | None = None
+
+    @property
+    def kind(self) -> QueueKind:
+        """What its kind of queue is to those who use it."""
+        return KINDS[self.type]
 
     @property
     def exclusive(self) -> bool:

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import InUse, NotFound, NotSupported
 from amqp10broker.management.caller import Ask, BadRequest, Caller
 from amqp10broker.management.names import check_name, check_not_reserved
@@ -135,7 +134,7 @@ def purge_queue(caller: Caller, name: str) -> Ask:
     """
     caller.may_read("queue", name)
     queue = caller.for_use(caller.vhost.lookup(name))
-    if queue.type == STREAM:
+    if queue.kind.replays:
         raise NotSupported(
             f"queue '{name}'", f"purge not supported by queue '{name}' in vhost '{caller.vhost.name}'"
         )
@@ -183,7 +182,7 @@ def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -
         "durable": queue.durable,
         "auto_delete": queue.auto_delete,
         "exclusive": queue.owner is not None,
-        "type": VOLATILE_TYPE if queue.type == VOLATILE else queue.type,
+        "type": VOLATILE_TYPE if queue.kind.volatile else queue.type,
         "arguments": dict(queue.arguments),
         "message_count": ready,
         "consumer_count": consumers,
@@ -195,7 +194,7 @@ def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -
 
 def _facts_of_stream(queue: DeclaredQueue) -> dict[str, Any]:
     """Which stream it is, and which offsets it has; nothing for any other queue."""
-    if queue.type != STREAM:
+    if not queue.kind.replays:
         return {}
     figures = queue.handle.figures()
     return {

@@ -73,6 +73,11 @@ class ClientCounters:
             total.add(each)
         return total
 
+    @property
+    def decided(self) -> int:
+        """Deliveries on which the client has decided."""
+        return self.acknowledged + self.requeued + self.discarded
+
     def settled(self, verdict: Verdict, deliveries: int) -> None:
         """Count what the client has decided on deliveries."""
         if verdict is Verdict.ACCEPT:

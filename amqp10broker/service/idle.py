@@ -6,8 +6,8 @@ only when it is; otherwise who or what has the messages.
 
 from __future__ import annotations
 
-from amqp10broker.catalog.queue import DeclaredQueue, QueueType
-from amqp10broker.catalog.vhost import VOLATILE, VirtualHost
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.effects import Reason
 from amqp10broker.queues.outlook import Outlook, Part, Progress, Reading
@@ -25,11 +25,11 @@ def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
         return Wait.NOT_ACTIVE
     if own is not None and own.quiescing:
         return Wait.NOT_ACTIVE
-    if queue.type == QueueType.STREAM:
+    if queue.kind.replays:
         return _stream_wait(outlook, outlook.readings.get(ref))
     if outlook.ready:
         return None  # the queue will come to it
-    return _queue_wait(outlook, ref, own, volatile=queue.type == VOLATILE)
+    return _queue_wait(outlook, ref, own, volatile=queue.kind.volatile)
 
 
 def _queue_wait(outlook: Outlook, ref: ConsumerRef, own: Part | None, *, volatile: bool) -> Wait:
@@ -101,7 +101,7 @@ class _Sentence:
         self._ref = ref
         self._now_ms = now_ms
         self._vhost = vhost
-        self._name = f"{'stream' if queue.type == QueueType.STREAM else 'queue'} '{queue.name}'"
+        self._name = f"{queue.kind.noun} '{queue.name}'"
         self._outlook = queue.handle.outlook()
         self._own = self._outlook.parts.get(ref)
 

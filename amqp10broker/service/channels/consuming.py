@@ -12,10 +12,11 @@ from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.channels.consumer import Consumer, Terms
 from amqp10broker.service.channels.consumer_arguments import ConsumerOptions
 from amqp10broker.service.channels.context import ChannelContext, Post
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.queue_credit import QueueCredit
 
 OVERHEAD_BYTES: Final = 64
 """What a delivery's frames take beside the content, for the writer's budget."""
@@ -72,11 +73,11 @@ class Consuming:
     ) -> Consumer:
         """Ask the queue for a new consumer; it answers."""
         ref = ConsumerRef(self._context.reply_to, f"consumer '{tag}'")
-        moment = self._context.moment
-        consumer = Consumer(tag, queue, ref, self._post, no_ack=no_ack, prefetch=self.prefetch, moment=moment)
-        consumer.timeout_ms = options.timeout_ms
         self._made += 1
-        consumer.number = self._made
+        prefetch = 0 if no_ack else self.prefetch
+        terms = Terms(no_ack, tag, self._made, prefetch, options.timeout_ms)
+        credit = QueueCredit(queue, ref, self._post)
+        consumer = Consumer(terms, credit, self._context.moment)
         self._by_ref[ref] = consumer
         filters = options.filters
         subscribe = Subscribe(
@@ -94,8 +95,8 @@ class Consuming:
 
     def start(self, consumer: Consumer) -> None:
         """The queue has accepted it: let deliveries come."""
-        self.consumers[consumer.tag] = consumer
-        self._encoders[consumer] = DeliverEncoder(self._number, consumer.tag, self._context.frame_max)
+        self.consumers[consumer.terms.tag] = consumer
+        self._encoders[consumer] = DeliverEncoder(self._number, consumer.terms.tag, self._context.frame_max)
         consumer.request(self._global_room())
 
     def cancel(self, tag: str) -> Consumer | None:
@@ -113,13 +114,12 @@ class Consuming:
         consumer = self._by_ref.pop(ref, None)
         if consumer is None:
             return None
-        consumer.cancelled = True
-        consumer.forget_unsent()
+        consumer.forget()
         self._encoders.pop(consumer, None)
         self._unsent.pop(consumer, None)
-        if self.consumers.get(consumer.tag) is consumer:
-            del self.consumers[consumer.tag]
-        key = (consumer.queue, consumer.no_ack)
+        if self.consumers.get(consumer.terms.tag) is consumer:
+            del self.consumers[consumer.terms.tag]
+        key = (consumer.queue, consumer.terms.no_ack)
         if self._fetchers.get(key) is consumer:
             del self._fetchers[key]
         return consumer
@@ -127,7 +127,7 @@ class Consuming:
     @property
     def lasting(self) -> list[Consumer]:
         """Consumers that have not been cancelled, also those that their queue has not answered about."""
-        return [each for each in self._by_ref.values() if each.tag and not each.cancelled]
+        return [each for each in self._by_ref.values() if each.terms.tag and not each.cancelled]
 
     def find(self, ref: ConsumerRef) -> Consumer | None:
         """The consumer or fetcher that a queue means."""
@@ -138,8 +138,8 @@ class Consuming:
         fetcher = self._fetchers.get((queue, no_ack))
         if fetcher is None:
             ref = ConsumerRef(self._context.reply_to, "consumer (basic.get)")
-            moment = self._context.moment
-            fetcher = Consumer("", queue, ref, self._post, no_ack=no_ack, prefetch=0, moment=moment)
+            credit = QueueCredit(queue, ref, self._post)
+            fetcher = Consumer(Terms(no_ack), credit, self._context.moment)
             self._fetchers[queue, no_ack] = fetcher
             self._by_ref[ref] = fetcher
             self._post(queue.handle, Subscribe(ref, no_ack, counted=False))
@@ -153,7 +153,7 @@ class Consuming:
             return None
         tag = self._next_tag
         self._next_tag += 1
-        if fetcher.no_ack:
+        if fetcher.terms.no_ack:
             self._counters.got_settled += 1
         else:
             self._counters.got += 1
@@ -174,7 +174,7 @@ class Consuming:
         if consumer is not None:
             consumer.on_deliver(effect.keys, effect.messages, effect.epoch, spent=effect.spent)
             self._stirred[consumer] = None
-            if consumer.keys and consumer.tag:
+            if consumer.keys and consumer.terms.tag:
                 self._unsent[consumer] = None
 
     def on_reply(self, effect: CreditReply) -> Consumer | None:
@@ -208,8 +208,8 @@ class Consuming:
         room = self._global_room()
         # What one of them gives back of the channel's own limit, all of them may have.
         for consumer in stirred if room is None else self.consumers.values():
-            if consumer.tag:
-                consumer.request(None if consumer.no_ack else room)
+            if consumer.terms.tag:
+                consumer.request(None if consumer.terms.no_ack else room)
 
     @property
     def full(self) -> bool:
@@ -220,7 +220,7 @@ class Consuming:
         """Every consumer was allowed what the channel has left; what is too much goes back."""
         if self.global_prefetch and self._unsettled >= self.global_prefetch:
             for consumer in list(self._unsent):
-                if consumer.unsent and not consumer.no_ack:
+                if consumer.unsent and not consumer.terms.no_ack:
                     consumer.give_back()
                     self._stirred[consumer] = None
                     self._unsent.pop(consumer, None)
@@ -261,7 +261,7 @@ class Consuming:
                 break
             spent += len(head) + len(body) + OVERHEAD_BYTES
             count += 1
-        if self.global_prefetch and not consumer.no_ack:
+        if self.global_prefetch and not consumer.terms.no_ack:
             count = min(count, self.global_prefetch - self._unsettled)
             if count <= 0:
                 return 0
@@ -269,8 +269,9 @@ class Consuming:
         self._stirred[consumer] = None
         first = self._next_tag
         self._next_tag += len(keys)
-        self.moved_ms = consumer.moved_ms = self._context.moment.ms
-        if consumer.no_ack:
+        self.moved_ms = self._context.moment.ms
+        consumer.times.moved()
+        if consumer.terms.no_ack:
             self._counters.delivered_settled += len(keys)
         else:
             self._counters.delivered += len(keys)
@@ -345,4 +346,4 @@ class Consuming:
 
 
 def _number(consumer: Consumer) -> int:
-    return consumer.number
+    return consumer.terms.number

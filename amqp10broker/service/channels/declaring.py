@@ -203,7 +203,7 @@ class Declaring:
         name = self.queue_named(method.queue)
         self._context.access.read("queue", name)
         queue = usable(self._channel, name)
-        if queue.type == "stream":
+        if queue.kind.replays:
             raise NotSupported(
                 f"queue '{name}'", f"purge not supported by queue '{name}' in vhost '{queue.vhost}'"
             )
@@ -226,7 +226,7 @@ class Declaring:
             self._reply(method.no_wait, methods.QueueDeleteOk(0))
             return
         vhost.for_connection(queue, self._context.connection)
-        if queue.type in ("quorum", "stream") and (method.if_unused or method.if_empty):
+        if (method.if_unused or method.if_empty) and not queue.kind.conditional_delete:
             flag = "if-unused" if method.if_unused else "if-empty"
             raise NotSupported(
                 f"queue '{name}'",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import get_ok_frames
-from amqp10broker.catalog.queue import QueueType
-from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import NotSupported, ResourceLocked
 from amqp10broker.message.convert import to_amqp091
 from amqp10broker.queues.effects import CreditReply, QueueDeleted
@@ -26,12 +24,12 @@ class Fetching:
         name = channel.queue_named(method.queue)
         channel.context.access.read("queue", name)
         queue = usable(channel, name)
-        if queue.type == VOLATILE:
+        if queue.kind.volatile:
             raise NotSupported(
                 f"queue '{name}'",
                 f"basic.get not supported by volatile queue '{name}' in vhost '{queue.vhost}'",
             )
-        if queue.type == QueueType.STREAM:
+        if queue.kind.replays:
             raise NotSupported(
                 f"queue '{name}'",
                 f"basic.get not supported by stream queues queue '{name}' in vhost '{queue.vhost}'",

@@ -18,10 +18,10 @@ def channel_view(channel: BrokerChannel, around: Surroundings) -> ChannelView:
     publishing, consuming = channel.publishing, channel.consuming
     consumers = tuple(
         ConsumerView(
-            tag=consumer.tag,
+            tag=consumer.terms.tag,
             queue=consumer.queue.name,
-            no_ack=consumer.no_ack,
-            prefetch=consumer.prefetch,
+            no_ack=consumer.terms.no_ack,
+            prefetch=consumer.terms.prefetch,
             unacknowledged=consumer.unacked,
             unsent=consumer.unsent,
             wait=why_consumer_waits(channel, consumer, around).view(),

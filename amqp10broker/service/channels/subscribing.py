@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
-from amqp10broker.catalog.queue import DeclaredQueue, QueueType
-from amqp10broker.catalog.vhost import VOLATILE
+from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed
 from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
 from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused, TimedOut
@@ -59,7 +58,7 @@ class Subscribing:
             name = self._channel.queue_named(method.queue)
             context.access.read("queue", name)
             queue = usable(self._channel, name)
-            if queue.type == VOLATILE:
+            if queue.kind.volatile:
                 raise AccessRefused(
                     f"queue '{name}'", f"only creator channel may consume from queue '{name}'"
                 )
@@ -70,7 +69,7 @@ class Subscribing:
             queue,
             no_ack=method.no_ack,
             # Other kinds of queue have no exclusive consumers, and take the flag for nothing.
-            exclusive=method.exclusive and queue.type in (QueueType.CLASSIC, VOLATILE),
+            exclusive=method.exclusive and queue.kind.exclusive_consumers,
             options=options,
         )
         self._asked[consumer.ref] = (consumer, method.no_wait)
@@ -79,13 +78,13 @@ class Subscribing:
     def _check_kind(self, queue: DeclaredQueue, method: methods.BasicConsume) -> None:
         """Refuse what the queue could not do for a consumer."""
         resource = f"queue '{queue.name}' in vhost '{queue.vhost}'"
-        if queue.type != QueueType.CLASSIC and self._channel.consuming.global_prefetch:
+        if self._channel.consuming.global_prefetch and not queue.kind.global_prefetch:
             raise NotSupported(resource, f"{resource} does not support global qos")
-        if queue.type == QueueType.STREAM:
+        if queue.kind.replays:
             check_stream_consumer(queue, no_ack=method.no_ack, prefetch=self._channel.consuming.prefetch)
         if (
             method.exclusive
-            and queue.type == QueueType.CLASSIC
+            and queue.kind.exclusive_consumers
             and queue.effective.settings.single_active_consumer
         ):
             # Whoever waits to become the active consumer could never be let in.
@@ -128,7 +127,7 @@ class Subscribing:
         consumer, no_wait = asked
         self._channel.resume()
         if not no_wait:
-            self._channel.write(methods.BasicConsumeOk(consumer.tag))
+            self._channel.write(methods.BasicConsumeOk(consumer.terms.tag))
         self._channel.consuming.start(consumer)
 
     def on_refused(self, effect: SubscribeRefused) -> None:
@@ -153,11 +152,11 @@ class Subscribing:
         consumer = consuming.find(effect.consumer)
         if consumer is None or consumer.cancelled:
             return
-        if consumer.tag and CANCEL_NOTIFY in self._context.capabilities:
-            consuming.cancel(consumer.tag)
+        if consumer.terms.tag and CANCEL_NOTIFY in self._context.capabilities:
+            consuming.cancel(consumer.terms.tag)
             self._tell_cancelled(consumer, "consumer cancelled: it held deliveries for too long")
             return
-        allowed_ms = consumer.timeout_ms
+        allowed_ms = consumer.terms.timeout_ms
         if allowed_ms is None:
             allowed_ms = consumer.queue.effective.settings.consumer_timeout_ms
         raise AmqpChannelError(
@@ -181,17 +180,17 @@ class Subscribing:
             self._channel.resume()
             # Deleted a moment ago. One of that name that is there now is another queue.
             raise not_found(effect.queue, self._context.vhost.name)
-        if consumer is not None and lasted and consumer.tag:
+        if consumer is not None and lasted and consumer.terms.tag:
             self._tell_cancelled(consumer, "consumer cancelled: its queue was deleted")
 
     def _tell_cancelled(self, consumer: Consumer, event: str) -> None:
         """Tell of a consumer that is there no more: the client, if it wants to know, and the log."""
         told = CANCEL_NOTIFY in self._context.capabilities
         if told:
-            self._channel.write(methods.BasicCancel(consumer.tag, True))
+            self._channel.write(methods.BasicCancel(consumer.terms.tag, True))
         self._channel.warn(
             event,
-            consumer=consumer.tag,
+            consumer=consumer.terms.tag,
             queue=consumer.queue.name,
             text="basic.cancel" if told else None,
         )
@@ -203,7 +202,7 @@ class Subscribing:
             PermissionDenied: of one of them it may not.
         """
         for consumer in self._channel.consuming.lasting:
-            if consumer.queue.type != VOLATILE:
+            if not consumer.queue.kind.volatile:
                 self._context.access.read("queue", consumer.queue.name)
 
     def close(self) -> None:

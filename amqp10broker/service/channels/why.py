@@ -8,9 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Final
 
-from amqp10broker.catalog.queue import QueueType
 from amqp10broker.service.channels.channel import BrokerChannel
-from amqp10broker.service.channels.consumer import QUORUM_PREFETCH_MAX, Consumer
+from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.idle import idle_wait, storage_text, why_idle
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
@@ -140,9 +139,9 @@ def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings)
         return Wait.WRITER_BLOCKED
     if consumer.full:
         return Wait.PREFETCH_FULL
-    if channel.consuming.full and not consumer.no_ack:
+    if channel.consuming.full and not consumer.terms.no_ack:
         return Wait.CHANNEL_PREFETCH_FULL
-    if consumer.in_flight and not consumer.unsent:
+    if consumer.credit.in_flight and not consumer.unsent:
         return Wait.QUEUE_CREDIT_IN_FLIGHT
     return None
 
@@ -174,7 +173,7 @@ def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Surro
             why = f"it holds {held}, and acknowledgements have to wait: {hold_up.why}"
             return Waiting(wait, why, hold_up.for_ms)
         case Wait.PREFETCH_FULL:
-            since_ms = consumer.moved_ms
+            since_ms = consumer.times.moved_ms
             why = f"{_prefetch(channel, consumer, now_ms)}; {_ready(consumer)}"
         case Wait.CHANNEL_PREFETCH_FULL:
             since_ms = channel.consuming.moved_ms
@@ -185,11 +184,13 @@ def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Surro
                 f"{_ready(consumer)}"
             )
         case Wait.QUEUE_CREDIT_IN_FLIGHT:
-            since_ms = consumer.asked_ms
-            why = f"{count(consumer.granted, 'message')} were asked of {queue}: no answer yet"
+            since_ms = consumer.times.asked_ms
+            why = f"{count(consumer.credit.granted, 'message')} were asked of {queue}: no answer yet"
             why += storage_text(consumer.queue.handle.progress(), now_ms)
         case _:
-            idle = why_idle(consumer.queue, consumer.ref, now_ms, consumer.idle_ms, channel.context.vhost)
+            idle = why_idle(
+                consumer.queue, consumer.ref, now_ms, consumer.times.idle_ms, channel.context.vhost
+            )
             if wait is Wait.UNSETTLED_HERE:
                 return replace(idle, why=idle.why + _uncommitted(channel, consumer))
             return idle
@@ -204,21 +205,20 @@ def _uncommitted(channel: BrokerChannel, consumer: Consumer) -> str:
 
 
 def _prefetch(channel: BrokerChannel, consumer: Consumer, now_ms: int) -> str:
-    most = consumer.prefetch
     of = "that it may have unacknowledged (basic.qos)"
-    if not most:
-        most, of = QUORUM_PREFETCH_MAX, "that a consumer of a quorum queue may have without basic.qos"
-    why = f"it holds {consumer.holds} of {most} deliveries {of}"
+    if not consumer.terms.prefetch:
+        of = f"that a consumer of a {consumer.queue.kind.name} queue may have without basic.qos"
+    why = f"it holds {consumer.holds} of {consumer.holds_max} deliveries {of}"
     uncommitted = _uncommitted(channel, consumer)
     if uncommitted:
         return f"{why}{uncommitted}"
-    if consumer.settled_ms is None:
+    if consumer.times.settled_ms is None:
         return f"{why}; the client has acknowledged none"
-    return f"{why}; the client acknowledged last {seconds(now_ms - consumer.settled_ms)} ago"
+    return f"{why}; the client acknowledged last {seconds(now_ms - consumer.times.settled_ms)} ago"
 
 
 def _ready(consumer: Consumer) -> str:
     queue = consumer.queue
-    if queue.type == QueueType.STREAM:
+    if queue.kind.replays:
         return f"stream '{queue.name}' goes on when it does"
     return f"{count(queue.handle.ready, 'message')} ready in queue '{queue.name}'"

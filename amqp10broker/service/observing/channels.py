@@ -123,10 +123,10 @@ class ChannelObserver:
             part.trail.turn = turn
             depth = consumer.queue.handle.ready
             reason = NUMBERS[consumer_wait(channel, consumer, around)]
-            left = max(0, consumer.prefetch - consumer.holds) if consumer.prefetch else 0
-            written, granted = consumer.written, max(0, consumer.granted)
+            left = max(0, consumer.terms.prefetch - consumer.holds) if consumer.terms.prefetch else 0
+            written, granted = consumer.credit.written, max(0, consumer.credit.granted)
             part.trail.see(emit, now_ns, ts_ns, written, reason, left, 0, granted, depth, whole=whole)
-            if latencies and not consumer.no_ack:
+            if latencies and not consumer.terms.no_ack:
                 part.latency.see(emit, now_ns, ts_ns, written, written - consumer.unacked)
         if len(consumers) < len(parts):
             self._forget_gone(now_ns, ts_ns, latencies=latencies)
@@ -145,7 +145,7 @@ class ChannelObserver:
         self._confirming = self._publishing.confirming
         self._publisher.latency.begin(*_published(self._publishing))
         self._publisher.latency.taking = self._confirming
-        consumers = [each for each in self._consumers.items() if not each[0].no_ack]
+        consumers = [each for each in self._consumers.items() if not each[0].terms.no_ack]
         if len(consumers) > PROBE_LINKS_MAX:
             first = self._turn * PROBE_LINKS_MAX % len(consumers)
             consumers = [*consumers[first:], *consumers[:first]][:PROBE_LINKS_MAX]
@@ -188,7 +188,7 @@ class ChannelObserver:
     def _new_consumer(self, consumer: Consumer, now_ns: int, *, from_now: bool) -> _Part:
         self._handles += 1
         counts = _delivered(consumer) if from_now else (0, 0)
-        tag, queue = consumer.tag, consumer.queue.name
+        tag, queue = consumer.terms.tag, consumer.queue.name
         self._on_link(now_ns, Kind.LINK_OUT, self._channel.number, self._handles, tag, queue)
         return self._new_part((Kind.LINK_OUT, Kind.SETTLE), self._handles, counts, now_ns)
 
@@ -216,7 +216,7 @@ class ChannelObserver:
             part = self._consumers.pop(consumer)
             written, settled = _delivered(consumer)
             part.trail.see(self._emit, now_ns, ts_ns, written, 0, 0, 0, 0, 0, whole=True)
-            if latencies and not consumer.no_ack:
+            if latencies and not consumer.terms.no_ack:
                 part.latency.see(self._emit, now_ns, ts_ns, written, settled)
 
 
@@ -243,5 +243,5 @@ def _published(publishing: Publishing) -> tuple[int, int]:
 
 def _delivered(consumer: Consumer) -> tuple[int, int]:
     """Deliveries that were written, and those that are settled."""
-    written = consumer.written
+    written = consumer.credit.written
     return written, written - consumer.unacked

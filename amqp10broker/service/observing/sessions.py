@@ -114,7 +114,7 @@ class SessionObserver:
             sent = consumer.sent
             left = consumer.link.credit.link_credit
             link.trail.see(
-                emit, now_ns, ts_ns, sent, reason, left, window, consumer.queue_credit, depth, whole=whole
+                emit, now_ns, ts_ns, sent, reason, left, window, consumer.credit.left, depth, whole=whole
             )
             if latencies and _is_settled_later(consumer):
                 link.latency.see(emit, now_ns, ts_ns, sent, consumer.settled)

@@ -10,15 +10,15 @@ from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
 from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.queue import QueueHandle
-from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import PermissionDenied
 from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, Subscribe
 from amqp10broker.queues.effects import QueueDeleted, SubscribeRefused
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.queue_credit import QueueCredit
 from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
-from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.consumer import Consumer, ConsumerTerms
 from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.publisher import Publisher
 
@@ -80,21 +80,22 @@ class ClientLinks:
             offered_capabilities=plan.capabilities,
         )
         settled = attach.snd_settle_mode == SenderSettleMode.SETTLED
+        terms = ConsumerTerms(
+            address,
+            plan.default_verdict,
+            plan.dynamic,
+            # Which of its deliveries we still have we cannot know, and we have none: so none are sent.
+            resuming=attach.incomplete_unsettled,
+        )
         consumer = Consumer(
             self._session,
             link,
-            plan.queue,
-            ref,
-            address,
+            QueueCredit(plan.queue, ref, self._post),
+            terms,
             self._context.flow_for(address),
-            self._post,
             self,
             moment=self._context.moment,
-            default_verdict=plan.default_verdict,
-            exclusive_queue=plan.dynamic,
             log=self._context.log,
-            # Which of its deliveries we still have we cannot know, and we have none: so none are sent.
-            resuming=attach.incomplete_unsettled,
         )
         self._owners.senders[link] = consumer
         self.consumers[ref] = consumer
@@ -178,7 +179,7 @@ class ClientLinks:
         """
         access = self._context.access
         for consumer in list(self.consumers.values()):
-            if consumer.exclusive_queue or consumer.queue.type == VOLATILE:
+            if consumer.terms.exclusive_queue or consumer.queue.kind.volatile:
                 continue
             try:
                 access.read("queue", consumer.queue.name)
@@ -249,7 +250,7 @@ class ClientLinks:
             return
         self._let_go(consumer)
         consumer.leave(unsent, lost=lost)
-        if consumer.exclusive_queue:
+        if consumer.terms.exclusive_queue:
             self._delete_queue(consumer.queue.name, consumer.queue.handle)
 
     def drop_publisher(self, publisher: Publisher) -> None:

@@ -93,7 +93,7 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
         case Wait.QUEUE_CREDIT_IN_FLIGHT:
             since_ms = times.request_ms
             why = (
-                f"{count(consumer.queue_credit, 'message')} were asked of {_queue(consumer)}: no answer yet"
+                f"{count(consumer.credit.left, 'message')} were asked of {_queue(consumer)}: no answer yet"
                 f"{_progress(consumer, now_ms)}"
             )
         case Wait.UNSETTLED_INCOMPLETE:
@@ -121,13 +121,13 @@ def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Surrou
             return Wait.WRITER_BLOCKED
     if around.stuck:
         return Wait.WRITER_BLOCKED
-    if credit.drain and (credit.link_credit or consumer.in_flight):
+    if credit.drain and (credit.link_credit or consumer.credit.in_flight):
         return Wait.DRAINING
     if credit.link_credit == 0:
         return _SPENT[credit.spent]
-    if consumer.in_flight:
+    if consumer.credit.in_flight:
         return Wait.QUEUE_CREDIT_IN_FLIGHT
-    return Wait.UNSETTLED_INCOMPLETE if consumer.resuming else None
+    return Wait.UNSETTLED_INCOMPLETE if consumer.terms.resuming else None
 
 
 def _queue(consumer: Consumer) -> str:

@@ -7,8 +7,9 @@ from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, ConsumerRef, Publish, PublisherRef, ReplyTo, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.figures import QueueFigures
-from amqp10broker.service.channels.consumer import Consumer
+from amqp10broker.service.channels.consumer import Consumer, Terms
 from amqp10broker.service.moment import Moment
+from amqp10broker.service.queue_credit import QueueCredit
 
 REPLY_TO = ReplyTo("1.1")
 
@@ -21,9 +22,8 @@ class Wire:
         self.letters: list[Command] = []
         ref = ConsumerRef(REPLY_TO)
         declared = DeclaredQueue("q", "/", "classic", True, None, False, {}, self)
-        self.consumer = Consumer(
-            "c", declared, ref, self._put, no_ack=False, prefetch=prefetch, moment=Moment()
-        )
+        terms = Terms(no_ack=False, tag="c", prefetch=prefetch)
+        self.consumer = Consumer(terms, QueueCredit(declared, ref, self._put), Moment())
         self.queue.apply(Subscribe(ref, False))
         numbers = range(messages)
         contents = [(b"\x91" + bytes(9), b"%d" % number) for number in numbers]

@@ -278,7 +278,9 @@ def test_a_queue_that_has_not_answered(world: World, channel: WorldChannel) -> N
     world.box("q").stalled = False
     assert consumer(channel)[0] is not None
     world.box("q").stalled = True
-    channel.service.consuming.consumers["c"]._ask(7, drain=False)
+    asking = channel.service.consuming.consumers["c"]
+    asking.credit.request(7, 7)
+    asking.times.asked()
     assert consumer(channel) == (
         "queue-credit-in-flight",
         "7 messages were asked of queue 'q': no answer yet",

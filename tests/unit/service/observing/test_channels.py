@@ -19,8 +19,8 @@ from amqp10broker.amqp091.methods import (
     TxCommit,
     TxSelect,
 )
+from amqp10broker.catalog.queue_kind import QUORUM
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
-from amqp10broker.service.channels.consumer import QUORUM_PREFETCH_MAX
 from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
@@ -258,7 +258,7 @@ def test_a_queue_that_has_not_answered() -> None:
     watched.world.box("q").stalled = True
     watched.channel.publish("q", b"x")
     (consumer,) = watched.channel.service.consuming.consumers.values()
-    consumer.in_flight = True
+    consumer.credit.in_flight = True
     assert waits(watched) == {Reason.QUEUE_CREDIT_IN_FLIGHT: 5}
 
 
@@ -279,7 +279,7 @@ def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
     watched = Watched(**{"x-queue-type": "quorum"})
     watched.channel.consume("q", "c")
     (consumer,) = watched.channel.service.consuming.consumers.values()
-    consumer.unacked = QUORUM_PREFETCH_MAX
+    consumer.unacked = QUORUM.held_max or 0
     assert waits(watched) == {Reason.PREFETCH_FULL: 5}
 
 

@@ -1,0 +1,84 @@
+"""What kinds of queue are to those who use one: facts, so that nobody asks for a queue's name of kind.
+
+The arguments that a kind knows are in `queue_arguments`, the settings in `effective`; which arguments of a
+consumer, and which termini, fit a kind is decided where these are read. A new kind is a new record here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+QUORUM_PREFETCH_MAX: Final = 2_000
+"""Deliveries of a quorum queue that a consumer of AMQP 0-9-1 without prefetch may hold (RabbitMQ's limit)."""
+
+UNSENT_REPLIES_MAX: Final = 1_000_000
+"""Replies of direct reply-to that may wait for one consumer: its queue keeps nothing, so what is beyond is
+lost (docs/adr/0033)."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueKind:
+    """Facts of one kind. The defaults are those of a classic queue.
+
+    Attributes:
+        name: as `DeclaredQueue.type` has it.
+        noun: what people call such a queue.
+        volatile: it belongs to one consumer of one connection, keeps nothing and is not declared: what that
+            consumer has no credit for is lost.
+        replays: consumers read it from positions of their own and take nothing away, so that what is ready
+            differs from one to the other; it is not purged and not read by basic.get.
+        keeps_encoding: what it delivers is encoded for AMQP 1.0, whatever published it.
+        answers_settlements: it says `Settled` when a decision cannot be lost any more.
+        keeps_annotations: annotations of a decision (`modified`) go with the message.
+        counts_lost_as_failed: what a client held when its connection was lost counts as a failed attempt.
+        tells_active: its consumers hear which of them is the single active one.
+        exclusive_consumers: a consumer may have it for itself.
+        global_prefetch: a limit of a whole channel may hold its deliveries back.
+        conditional_delete: it can be deleted only if it is unused, or empty.
+        unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
+            own limit is, and without a bound of bytes; None: the limits of the session or channel count.
+        held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
+    """
+
+    name: str
+    noun: str = "queue"
+    volatile: bool = False
+    replays: bool = False
+    keeps_encoding: bool = False
+    answers_settlements: bool = False
+    keeps_annotations: bool = False
+    counts_lost_as_failed: bool = False
+    tells_active: bool = False
+    exclusive_consumers: bool = True
+    global_prefetch: bool = True
+    conditional_delete: bool = True
+    unsent_max: int | None = None
+    held_max: int | None = None
+
+
+CLASSIC: Final = QueueKind("classic")
+QUORUM: Final = QueueKind(
+    "quorum",
+    answers_settlements=True,
+    keeps_annotations=True,
+    counts_lost_as_failed=True,
+    tells_active=True,
+    exclusive_consumers=False,
+    global_prefetch=False,
+    conditional_delete=False,
+    held_max=QUORUM_PREFETCH_MAX,
+)
+STREAM: Final = QueueKind(
+    "stream",
+    noun="stream",
+    replays=True,
+    keeps_encoding=True,
+    exclusive_consumers=False,
+    global_prefetch=False,
+    conditional_delete=False,
+)
+VOLATILE_KIND: Final = QueueKind("volatile", volatile=True, unsent_max=UNSENT_REPLIES_MAX)
+
+KINDS: Final[Mapping[str, QueueKind]] = {kind.name: kind for kind in (CLASSIC, QUORUM, STREAM, VOLATILE_KIND)}

@@ -1,0 +1,228 @@
+"""A consumer's credit with its queue: asked for, used up, given back. One for both protocols.
+
+The queue hands out what it was asked for and no more, so that what a client does not take stays in the queue.
+A request names the queue's delivery-count up to what was *written*, and the credit from there: what waits
+here for the socket counts against it. It is bounded in deliveries and in bytes (docs/adr/0023), so that the
+next one goes out when nothing of the last one waits here. One request is under way at most, and always
+answered.
+
+What goes back to the queue takes all credit with it. Deliveries and answers that were made before the queue
+heard of it bear an older epoch (docs/adr/0006): the queue has taken those deliveries back by itself.
+
+Counted per batch; a decision of a client does not come by here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from amqp10broker.amqp10.serial import MASK
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import (
+    NO_BOUND,
+    ROOM_BYTES,
+    Cancel,
+    Command,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import CreditReply
+from amqp10broker.service.context import Post
+
+
+class QueueCredit:
+    """See the module.
+
+    Attributes:
+        queue: where deliveries come from.
+        ref: under which the queue knows the consumer.
+        in_flight: a request has no answer yet, or nobody has acted on it.
+        closed: nothing is asked for or taken any more.
+        seen: deliveries that came, in all.
+        waiting: those of them that are neither written nor gone.
+        returned: those that went back to the queue, or went with it, before they were written.
+        epoch: of what the queue hands out since the last `give_back`.
+        available: messages that were ready when the queue answered last.
+        granted: deliveries that the queue may still hand out. Negative when it has handed out more, before it
+            heard of less.
+        forfeited: credit that the queue gave up with its last answer, which was to a drain.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_post",
+        "available",
+        "closed",
+        "epoch",
+        "forfeited",
+        "granted",
+        "in_flight",
+        "queue",
+        "ref",
+        "returned",
+        "seen",
+        "waiting",
+    )
+
+    def __init__(self, queue: DeclaredQueue, ref: ConsumerRef, post: Post) -> None:
+        """Begin without credit.
+
+        Args:
+            queue: where deliveries come from.
+            ref: under which the queue knows the consumer.
+            post: puts a letter to a queue.
+        """
+        self._post = post
+        self.queue = queue
+        self.ref = ref
+        self.in_flight = False
+        self.closed = False
+        self.seen = 0
+        self.waiting = 0
+        self.returned = 0
+        self.epoch = 0
+        self.available = 0
+        self.forfeited = 0
+        self.granted = 0
+        # How far the queue's count is ahead of `seen`: what drains have made it give up.
+        self._ahead = 0
+
+    @property
+    def left(self) -> int:
+        """Deliveries of the last request that are not written: they wait here, or with the queue."""
+        return max(0, self.granted + self.waiting)
+
+    @property
+    def delivery_count(self) -> int:
+        """As the queue counts, up to what was written."""
+        return (self.seen + self._ahead - self.waiting) & MASK
+
+    @property
+    def written(self) -> int:
+        """Deliveries written, in all."""
+        return self.seen - self.waiting - self.returned
+
+    # --- to the queue -----------------------------------------------------------------------------
+
+    def post(self, command: Command) -> None:
+        """Put a letter to the queue."""
+        self._post(self.queue.handle, command)
+
+    def request(self, wanted: int, most: int, *, drain: bool = False) -> None:
+        """Ask for deliveries, in place of what was asked for before.
+
+        Args:
+            wanted: deliveries that the client can take beyond what was written.
+            most: of them, if the queue's kind has no limit of its own.
+            drain: what cannot be delivered at once is forfeited.
+        """
+        unsent_max = self.queue.kind.unsent_max
+        credit = min(wanted, most if unsent_max is None else unsent_max)
+        self.granted = credit - self.waiting
+        self.in_flight = True
+        room = ROOM_BYTES if unsent_max is None else NO_BOUND
+        self.post(Credit(self.ref, self.delivery_count, credit, drain, self.seen, room))
+
+    def top_up(self, wanted: int, most: int, *, renew_at: int = 0, drain: bool = False) -> bool:
+        """Ask for more, if that is more than is left and little enough is.
+
+        Args:
+            wanted, most, drain: see `request`.
+            renew_at: so little must be left.
+
+        Returns:
+            Whether the queue was asked.
+        """
+        if self.in_flight or self.closed:
+            return False
+        unsent_max = self.queue.kind.unsent_max
+        if unsent_max is not None:
+            # Such a queue keeps nothing: its credit must not run out as long as the client's has not.
+            most, renew_at = unsent_max, unsent_max // 2
+        elif self.waiting:
+            return False  # each request is bounded in bytes: one behind the other, so is what waits here
+        if self.left > renew_at or min(wanted, most) <= self.left:
+            return False
+        self.request(wanted, most, drain=drain)
+        return True
+
+    def give_back(self, keys: Sequence[int], messages: Sequence[Message]) -> None:
+        """Deliveries that wait here go back to their places, and so does what is on its way."""
+        self.drop(len(keys))
+        self.epoch += 1
+        self.granted = 0
+        count = (self.seen + self._ahead) & MASK
+        self.post(GiveBack(self.ref, keys, messages, count, self.seen, self.epoch))
+
+    def cancel(self) -> None:
+        """No more deliveries; what the client holds may still be settled."""
+        self.closed = True
+        self.post(Cancel(self.ref))
+
+    def leave(self, keys: Sequence[int], messages: Sequence[Message], verdict: Verdict) -> None:
+        """The consumer is gone.
+
+        Args:
+            keys: of deliveries that were never sent.
+            messages: as many.
+            verdict: for all else that it held.
+        """
+        self.closed = True
+        self.post(Unsubscribe(self.ref, keys, messages, self.seen, verdict))
+
+    # --- from the queue ---------------------------------------------------------------------------
+
+    def on_deliver(self, deliveries: int, epoch: int, *, spent: bool) -> bool:
+        """The queue delivers.
+
+        Args:
+            deliveries: how many.
+            epoch: see the attribute.
+            spent: nothing more comes of what was asked for: its bytes are used up.
+
+        Returns:
+            Whether they are to be taken; if not, the queue has them again.
+        """
+        if epoch != self.epoch or self.closed:
+            return False
+        self.seen += deliveries
+        self.waiting += deliveries
+        self.granted = 0 if spent else self.granted - deliveries
+        return True
+
+    def on_reply(self, reply: CreditReply) -> None:
+        """The answer to the request has come, behind what was delivered before; see `answered`."""
+        if reply.epoch == self.epoch and not reply.drain:
+            self.granted = reply.credit
+
+    def answered(self, reply: CreditReply) -> bool:
+        """What was delivered before the answer is written, and it is acted on: the next request may go.
+
+        Returns:
+            Whether it counts; if not, a `give_back` has overtaken it, and there is no credit.
+        """
+        self.in_flight = False
+        self.available = reply.available
+        if reply.epoch != self.epoch:
+            return False
+        if reply.drain:
+            # Nothing was delivered since, so what the queue's count is ahead of ours is what it gave up.
+            self.forfeited = (reply.delivery_count - self.seen - self._ahead) & MASK
+            self._ahead = (self._ahead + self.forfeited) & MASK
+            self.granted = reply.credit
+        return True
+
+    # --- what becomes of deliveries ---------------------------------------------------------------
+
+    def sent(self, deliveries: int) -> None:
+        """So many were written."""
+        self.waiting -= deliveries
+
+    def drop(self, deliveries: int) -> None:
+        """So many will not be written: the queue has them again, or is gone."""
+        self.waiting -= deliveries
+        self.returned += deliveries

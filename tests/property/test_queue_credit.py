@@ -1,0 +1,350 @@
+"""A consumer's credit with its queue, alone: against a queue that does what `queues/commands.py` says, letter
+by letter, with everything under way for as long as it likes.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from amqp10broker.amqp10.serial import MASK, diff
+from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import (
+    NO_BOUND,
+    ROOM_BYTES,
+    Command,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    ReplyTo,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import CreditReply, Deliver
+from amqp10broker.service.queue_credit import QueueCredit
+
+MOST = 6
+SIZES = (1, ROOM_BYTES // 4, ROOM_BYTES - 1, ROOM_BYTES, 3 * ROOM_BYTES)
+REF = ConsumerRef(ReplyTo("1.1"))
+EMPTY: Message = (b"", b"")
+
+
+class NaiveQueue:
+    """Messages are numbers, which are their keys. It counts deliveries one by one."""
+
+    def __init__(self, delivery_count: int, *, keeps: bool) -> None:
+        self.keeps = keeps
+        self.ready: list[int] = []
+        self.sizes: dict[int, int] = {}
+        self.lost: list[int] = []
+        self.handed_out: list[int] = []
+        self.delivery_count = delivery_count
+        self.credit = 0
+        self.room = 0
+        self.epoch = 0
+        self.effects: deque[Deliver | CreditReply] = deque()
+
+    def put(self, size: int) -> None:
+        """One message more."""
+        number = len(self.sizes)
+        self.sizes[number] = size
+        self.ready.append(number)
+        self.work()
+        if not self.keeps:
+            self.lost += self.ready
+            self.ready.clear()
+
+    def work(self) -> None:
+        """Hand out one message after the other."""
+        while self.credit > 0 and self.room > 0 and self.ready:
+            number = self.ready.pop(0)
+            self.handed_out.append(number)
+            self.credit -= 1
+            self.room -= self.sizes[number]
+            self.delivery_count = (self.delivery_count + 1) & MASK
+            spent = self.room <= 0
+            if spent:
+                self.credit = 0
+            self.effects.append(Deliver(REF, [number], [EMPTY], self.epoch, spent))
+
+    def take_back(self, keys: Sequence[int], seen: int) -> None:
+        """What was given back, and what was handed out beyond `seen`, comes back to its place."""
+        back = {*keys, *self.handed_out[seen:]}
+        assert not back & set(self.ready), "given back, and never handed out"
+        if self.keeps:
+            self.ready = sorted([*self.ready, *back])
+        else:
+            self.lost += back
+
+    def on(self, command: Command) -> None:
+        """One letter."""
+        match command:
+            case Credit():
+                assert command.room == (ROOM_BYTES if self.keeps else NO_BOUND)
+                limit = (command.delivery_count + command.credit) & MASK
+                self.credit = max(0, diff(limit, self.delivery_count))
+                self.room = command.room
+                self.work()
+                if command.drain and self.room > 0:
+                    self.delivery_count = (self.delivery_count + self.credit) & MASK
+                    self.credit = 0
+                self.effects.append(
+                    CreditReply(
+                        REF, self.delivery_count, self.credit, len(self.ready), command.drain, self.epoch
+                    )
+                )
+            case GiveBack():
+                self.take_back(command.keys, command.seen)
+                # Numbers that were handed out and not seen are not in the count of what is seen any more.
+                del self.handed_out[command.seen :]
+                self.delivery_count = command.delivery_count
+                self.epoch = command.epoch
+                self.credit = 0
+            case Unsubscribe():
+                self.take_back(command.unsent, command.seen)
+                self.credit = 0
+            case _:
+                raise AssertionError(command)
+
+
+class QueueCreditMachine(RuleBasedStateMachine):
+    """Letters and effects are under way for as long as the rules like."""
+
+    keeps = True
+    acts_at_once = False
+
+    @initialize(delivery_count=st.sampled_from((0, MASK - 3)))
+    def begin(self, delivery_count: int) -> None:
+        """Somewhere in the numbers."""
+        self.queue = NaiveQueue(delivery_count, keeps=self.keeps)
+        kind = "classic" if self.keeps else "volatile"
+        declared = DeclaredQueue("q", "/", kind, True, None, False, {}, handle=Nowhere())
+        self.letters: deque[Command] = deque()
+        self.credit = QueueCredit(declared, REF, self._post)
+        self.credit._ahead = delivery_count
+        self.waiting: list[int] = []
+        self.written: list[int] = []
+        # Answers that wait for what was delivered before them to be written.
+        self.markers: deque[CreditReply] = deque()
+
+    def _post(self, handle: QueueHandle, command: Command) -> None:
+        self.letters.append(command)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    @rule(sizes=st.lists(st.sampled_from(SIZES), min_size=1, max_size=4))
+    def publish(self, sizes: list[int]) -> None:
+        for size in sizes:
+            self.queue.put(size)
+
+    @precondition(lambda self: not self.credit.in_flight)
+    @rule(wanted=st.integers(0, 2 * MOST), drain=st.booleans())
+    def request(self, wanted: int, drain: bool) -> None:
+        """A client's flow. It has given back what is beyond its credit before."""
+        if wanted < len(self.waiting):
+            self.give_back(wanted)
+        self.credit.request(wanted, MOST, drain=drain)
+        assert self.credit.in_flight
+
+    @rule(wanted=st.integers(0, 2 * MOST), renew_at=st.integers(0, MOST))
+    def top_up(self, wanted: int, renew_at: int) -> None:
+        """Never while something waits here, or a request is under way; never for less than is left."""
+        left, in_flight = self.credit.left, self.credit.in_flight
+        letters = len(self.letters)
+        asked = self.credit.top_up(wanted, MOST, renew_at=renew_at)
+        assert len(self.letters) - letters == asked
+        if asked:
+            assert not in_flight
+            assert wanted > left
+            assert not (self.keeps and self.waiting)
+        elif not in_flight and not left:
+            assert not wanted or (self.keeps and self.waiting), "the consumer waits for nothing"
+
+    @rule(keep=st.integers(0, MOST))
+    def give_back(self, keep: int) -> None:
+        """The client has lowered its credit."""
+        back, self.waiting = self.waiting[keep:], self.waiting[:keep]
+        before = len(back) + self.credit.returned
+        self.credit.give_back(back, [EMPTY] * len(back))
+        assert self.credit.returned == before
+
+    @precondition(lambda self: self.letters)
+    @rule()
+    def letter(self) -> None:
+        """The queue takes a letter."""
+        self.queue.on(self.letters.popleft())
+
+    @precondition(lambda self: self.queue.effects)
+    @rule()
+    def effect(self) -> None:
+        """Something the queue did arrives."""
+        effect = self.queue.effects.popleft()
+        if isinstance(effect, CreditReply):
+            self.credit.on_reply(effect)
+            self.markers.append(effect)
+            if self.acts_at_once:
+                self._act()
+            return
+        taken = self.credit.on_deliver(len(effect.keys), effect.epoch, spent=effect.spent)
+        expected = effect.epoch == self.credit.epoch and not self.credit.closed
+        assert taken == expected, "of an epoch that is over"
+        if taken:
+            self.waiting += effect.keys
+
+    @rule(count=st.integers(1, MOST))
+    def write(self, count: int) -> None:
+        """The socket takes some."""
+        gone, self.waiting = self.waiting[:count], self.waiting[count:]
+        self.written += gone
+        self.credit.sent(len(gone))
+
+    @precondition(lambda self: self.markers)
+    @rule()
+    def act(self) -> None:
+        """What stood before the answer is written, or went back."""
+        if not self.waiting:
+            self._act()
+
+    def _act(self) -> None:
+        reply = self.markers.popleft()
+        counts = self.credit.answered(reply)
+        assert counts == (reply.epoch == self.credit.epoch)
+        assert not self.credit.in_flight
+        assert self.credit.available == reply.available
+        if not counts:
+            assert self.credit.left == len(self.waiting), "an answer of an epoch that is over gives credit"
+
+    @rule(wanted=st.integers(1, 3 * MOST))
+    def drain(self, wanted: int) -> None:
+        """As a session does it: again and again until the queue gives up credit, or none is wanted."""
+        self._settle_down()
+        if len(self.waiting) > wanted:
+            return
+        wanted -= len(self.waiting)
+        for _ in range(4 * MOST + len(self.queue.sizes)):
+            if self.credit.in_flight:
+                self._settle_down()
+            self._write_all()
+            before = len(self.written)
+            self.credit.request(wanted, MOST, drain=True)
+            self._settle_down()
+            self._write_all()
+            wanted -= len(self.written) - before
+            if self.credit.forfeited or wanted <= 0:
+                break
+        else:
+            raise AssertionError("the drain does not end")
+        assert wanted <= 0 or not self.queue.ready
+        assert self.credit.left == 0
+
+    def _settle_down(self) -> None:
+        while self.letters or self.queue.effects or self.markers:
+            while self.letters:
+                self.letter()
+            while self.queue.effects:
+                self.effect()
+            if self.markers:
+                self._write_all()
+                self._act()
+
+    def _write_all(self) -> None:
+        if self.waiting:
+            self.write(len(self.waiting))
+
+    # --- what always holds ------------------------------------------------------------------------
+
+    def _coming(self) -> list[int]:
+        """Under way, and to be taken."""
+        return [
+            key
+            for effect in self.queue.effects
+            if isinstance(effect, Deliver) and effect.epoch == self.credit.epoch
+            for key in effect.keys
+        ]
+
+    @invariant()
+    def counts_are_those_of_the_deliveries(self) -> None:
+        assert self.credit.waiting == len(self.waiting)
+        assert self.credit.written == len(self.written)
+        assert self.credit.left >= 0
+
+    @invariant()
+    def no_more_is_outside_than_was_granted(self) -> None:
+        """In deliveries, and two rooms of bytes, each with the message that uses it up."""
+        outside = [*self.waiting, *self._coming()]
+        if self.keeps:
+            assert len(outside) <= MOST
+            sizes = [self.queue.sizes[key] for key in outside]
+            assert sum(sizes) <= 2 * (ROOM_BYTES + max(SIZES))
+
+    @invariant()
+    def every_message_is_in_one_place(self) -> None:
+        """Written ones in order: what goes back is not overtaken by what came behind it."""
+        places = [*self.written, *self.waiting, *self._coming()]
+        assert places == sorted(places)
+        assert len(set(places)) == len(places)
+        if self.keeps and not any(isinstance(letter, GiveBack) for letter in self.letters):
+            # Until the queue hears of it, it takes what went back, or was not taken, for handed out.
+            assert {*places, *self.queue.ready} == set(self.queue.sizes)
+        assert not set(self.queue.ready) & set(places)
+
+    @invariant()
+    def at_rest_both_know_the_same(self) -> None:
+        if self.letters or self.queue.effects or self.markers:
+            return
+        assert not self.credit.in_flight
+        assert self.credit.granted == self.queue.credit
+        assert self.credit.left == self.queue.credit + len(self.waiting)
+        count = (self.credit.delivery_count + len(self.waiting)) & MASK
+        assert count == self.queue.delivery_count
+
+    def teardown(self) -> None:
+        """What is there comes through, and what waits when the consumer leaves is back in its place."""
+        if not hasattr(self, "queue"):
+            return
+        self._settle_down()
+        for _ in range(4 * len(self.queue.sizes) + 8):
+            self._write_all()
+            self.credit.top_up(MASK, MOST)
+            self._settle_down()
+        assert not self.queue.ready, "messages wait, and the consumer asks for none"
+        self.every_message_is_in_one_place()
+        self.publish([1, 1])
+        self.credit.leave(self.waiting, [EMPTY] * len(self.waiting), Verdict.REQUEUE)
+        self.waiting.clear()
+        while self.letters:
+            self.letter()
+        while self.queue.effects:
+            self.effect()
+        assert not self.waiting, "taken after the end"
+        if self.keeps:
+            assert self.queue.ready == [key for key in self.queue.sizes if key not in self.written]
+
+
+class AtOnce(QueueCreditMachine):
+    """Answers are acted on when they come, as channels do."""
+
+    acts_at_once = True
+
+
+class Replies(QueueCreditMachine):
+    """Of a queue that keeps nothing."""
+
+    keeps = False
+
+
+class Nowhere:
+    """A handle to which nothing is put: letters go by the test's own post."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise AssertionError(f"{name} of the handle is not asked for")
+
+
+TestQueueCredit = QueueCreditMachine.TestCase
+TestAtOnce = AtOnce.TestCase
+TestReplies = Replies.TestCase
