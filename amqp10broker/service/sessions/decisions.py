@@ -19,21 +19,25 @@ class Decisions:
     __slots__ = ("_expired", "_undurable")
 
     def __init__(self) -> None:
+        # Both are made when they are needed: few links ever have any, and empty ones take 800 bytes.
         # In the order in which the queue was told, which is that of its answers.
-        self._undurable: deque[tuple[Sequence[int], Outcome | None]] = deque()
-        self._expired: set[int] = set()
+        self._undurable: deque[tuple[Sequence[int], Outcome | None]] | None = None
+        self._expired: set[int] | None = None
 
     def wait(self, ids: Sequence[int], outcome: Outcome | None) -> None:
         """The client waits to hear of these deliveries."""
+        if self._undurable is None:
+            self._undurable = deque()
         self._undurable.append((ids, outcome))
 
     def take_durable(self) -> tuple[Sequence[int], Outcome | None]:
         """The first of them that waits is durable."""
+        assert self._undurable is not None
         return self._undurable.popleft()
 
     def expire(self, ids: Iterable[int]) -> None:
         """The queue has taken these deliveries back."""
-        self._expired.update(ids)
+        self._expired = (self._expired or set()) | set(ids)
 
     def without_expired(self, keys: list[int], ids: list[int]) -> tuple[list[int], list[int], list[int]]:
         """Part deliveries on which the client decides now.
