@@ -150,6 +150,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
             self.give_back(wanted)
         self.credit.request(wanted, MOST, drain=drain)
         assert self.credit.in_flight
+        assert self.credit.left == (min(wanted, MOST) if self.keeps else wanted)
 
     @rule(wanted=st.integers(0, 2 * MOST), renew_at=st.integers(0, MOST))
     def top_up(self, wanted: int, renew_at: int) -> None:
@@ -158,6 +159,8 @@ class QueueCreditMachine(RuleBasedStateMachine):
         letters = len(self.letters)
         asked = self.credit.top_up(wanted, MOST, renew_at=renew_at)
         assert len(self.letters) - letters == asked
+        if not self.keeps:
+            assert asked == (not in_flight and wanted > left), "its credit runs out"
         if asked:
             assert not in_flight
             assert wanted > left
