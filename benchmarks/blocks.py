@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from struct import Struct
-from typing import Final, Protocol
+from typing import Final
 
 from benchmarks.wire import (
     DISPOSITION,
@@ -89,117 +89,81 @@ def write_stamps(buffer: bytearray, offset: int, stride: int, times_ns: Sequence
         offset += stride
 
 
-class Block(Protocol):
-    """Single-frame deliveries, ready to be sent."""
-
-    @property
-    def capacity(self) -> int:
-        """Most frames of one `fill`."""
-
-    @property
-    def frame_bytes_max(self) -> int:
-        """Size of the largest frame."""
-
-    def fill(self, handles: int | bytes, first_delivery_id: int, count: int) -> memoryview:
-        """Return `count` transfer frames, valid until the next call.
-
-        Args:
-            handles: the link's handle, or one handle a frame.
-            first_delivery_id: delivery-id of the first frame; the others follow it.
-            count: 1 to `capacity`.
-        """
-
-    def stamp(self, times_ns: Sequence[int]) -> None:
-        """Write a time into the payload of the first frames of the block, one each, in their order."""
-
-
 class TransferBlock:
-    """Single-frame deliveries of one message on one session."""
+    """Single-frame deliveries on one session, ready to be sent: of one message, or of several in turns.
 
-    def __init__(self, channel: int, payload: bytes, *, settled: bool, stamp_offset: int | None = None):
+    The block repeats a pattern of frames, one for each message. Frames at the same place of the pattern lie
+    a pattern's length apart, so that columns are rewritten one place after the other.
+    """
+
+    def __init__(self, channel: int, *payloads: bytes, settled: bool, stamp_offset: int | None = None):
         """Make the block.
 
         Args:
             channel: channel of the session.
-            payload: the encoded message.
+            payloads: the encoded messages, of any sizes.
             settled: send pre-settled.
             stamp_offset: where in the payload `stamp` writes, None if nothing is stamped.
+
+        Raises:
+            ValueError: messages of different sizes are to be stamped.
         """
-        one = frame(transfer_performative(0, 0, settled=settled) + payload, channel=channel)
-        self.stride: Final = len(one)
-        self.frame_bytes_max: Final = len(one)
-        self.capacity: Final = max(1, min(BLOCK_FRAMES_MAX, BLOCK_BYTES // self.stride))
-        self._buffer = bytearray(one * self.capacity)
+        if stamp_offset is not None and len(payloads) > 1:
+            raise ValueError("mixed messages carry no stamps: measure latency with one size")
+        ones = [
+            frame(transfer_performative(0, 0, settled=settled) + one, channel=channel) for one in payloads
+        ]
+        pattern = b"".join(ones)
+        repeats = max(1, min(BLOCK_FRAMES_MAX // len(ones), BLOCK_BYTES // len(pattern)))
+        self.frame_bytes_max: Final = max(len(one) for one in ones)
+        """Size of the largest frame."""
+        self.capacity: Final = repeats * len(ones)
+        """Most frames of one `fill`."""
+        self._offsets: Final = [0, *accumulate(len(one) for one in ones)]
+        self._places: Final = len(ones)
+        self._stride: Final = len(pattern)
+        self._buffer = bytearray(pattern * repeats)
         self._view = memoryview(self._buffer)
-        self._stamp_at = None if stamp_offset is None else self.stride - len(payload) + stamp_offset
+        self._stamp_at = None if stamp_offset is None else self._stride - len(payloads[0]) + stamp_offset
         self._handles: int | bytes = 0
         self._handles_written = self.capacity
 
     def fill(self, handles: int | bytes, first_delivery_id: int, count: int) -> memoryview:
-        """See `Block`."""
-        buffer = self._buffer
-        stride = self.stride
+        """Return `count` transfer frames (1 to `capacity`), valid until the next call.
+
+        Args:
+            handles: the link's handle, or one handle a frame.
+            first_delivery_id: delivery-id of the first frame; the others follow it.
+            count: how many.
+        """
+        buffer, stride, places = self._buffer, self._stride, self._places
         if count == 1:
             buffer[HANDLE_OFFSET] = handles if isinstance(handles, int) else handles[0]
             _U32.pack_into(buffer, DELIVERY_ID_OFFSET, first_delivery_id)
             _U32.pack_into(buffer, TAG_OFFSET, first_delivery_id)
             self._handles_written = 0
-            return self._view[:stride]
+            return self._view[: self._offsets[1]]
+        column = b""
         if handles != self._handles or count > self._handles_written:
             column = bytes((handles,)) * count if isinstance(handles, int) else handles
-            buffer[HANDLE_OFFSET : HANDLE_OFFSET + (count - 1) * stride + 1 : stride] = column
             self._handles = handles
             self._handles_written = count
-        write_serials(buffer, DELIVERY_ID_OFFSET, stride, first_delivery_id, count)
-        write_serials(buffer, TAG_OFFSET, stride, first_delivery_id, count)
-        return self._view[: count * stride]
-
-    def stamp(self, times_ns: Sequence[int]) -> None:
-        """See `Block`."""
-        assert self._stamp_at is not None, "this block was made without a place for stamps"
-        write_stamps(self._buffer, self._stamp_at, self.stride, times_ns)
-
-
-class MixedBlock:
-    """Single-frame deliveries of several messages of different sizes, in turns.
-
-    The block repeats a pattern of frames, one for each message. Frames at the same place of the pattern
-    lie a pattern's length apart, so that columns work as in `TransferBlock`, one place after the other.
-    """
-
-    def __init__(self, channel: int, payloads: Sequence[bytes], *, settled: bool):
-        """Make the block from encoded messages."""
-        ones = [
-            frame(transfer_performative(0, 0, settled=settled) + one, channel=channel) for one in payloads
-        ]
-        self._offsets: Final = [0, *accumulate(len(one) for one in ones)]
-        pattern = b"".join(ones)
-        repeats = max(1, min(BLOCK_FRAMES_MAX // len(ones), BLOCK_BYTES // len(pattern)))
-        self.frame_bytes_max: Final = max(len(one) for one in ones)
-        self.capacity: Final = repeats * len(ones)
-        self._places: Final = len(ones)
-        self._stride: Final = len(pattern)
-        self._buffer = bytearray(pattern * repeats)
-        self._view = memoryview(self._buffer)
-
-    def fill(self, handles: int | bytes, first_delivery_id: int, count: int) -> memoryview:
-        """See `Block`."""
-        buffer, stride, places = self._buffer, self._stride, self._places
-        column = bytes((handles,)) * count if isinstance(handles, int) else handles
         for place in range(min(places, count)):
             start = self._offsets[place]
             frames = -(-(count - place) // places)
-            at = start + HANDLE_OFFSET
-            buffer[at : at + (frames - 1) * stride + 1 : stride] = column[place::places]
+            if column:
+                at = start + HANDLE_OFFSET
+                buffer[at : at + (frames - 1) * stride + 1 : stride] = column[place::places]
             first = (first_delivery_id + place) & SERIAL_MASK
-            for offset in (DELIVERY_ID_OFFSET, TAG_OFFSET):
-                write_serials(buffer, start + offset, stride, first, frames, places)
+            write_serials(buffer, start + DELIVERY_ID_OFFSET, stride, first, frames, places)
+            write_serials(buffer, start + TAG_OFFSET, stride, first, frames, places)
         whole, rest = divmod(count, places)
         return self._view[: whole * stride + self._offsets[rest]]
 
     def stamp(self, times_ns: Sequence[int]) -> None:
-        """Refuse: messages of different sizes are not used for latency."""
-        raise ValueError("mixed messages carry no stamps: measure latency with one size")
+        """Write a time into the payload of the first frames of the block, one each, in their order."""
+        assert self._stamp_at is not None, "this block was made without a place for stamps"
+        write_stamps(self._buffer, self._stamp_at, self._stride, times_ns)
 
 
 class LargeTransfer:

@@ -17,7 +17,6 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, Self
 
 from benchmarks import spec
@@ -199,9 +198,7 @@ class OwnBroker(Target):
         self._log.seek(0)
         return bytes(self._log.read())[-4000:].decode(errors="replace")
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         """Stop the process; if the measurement failed, show the end of its log."""
         if error is not None and not isinstance(error, KeyboardInterrupt):
             print(f"--- end of the broker's log ---\n{self._log_end()}", file=sys.stderr)

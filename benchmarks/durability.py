@@ -34,6 +34,11 @@ class Kind:
     durable: bool
     data: bool
 
+    @property
+    def survives(self) -> bool:
+        """Whether its messages are there after a restart."""
+        return self.durable and self.data
+
 
 KINDS: Final = (
     Kind(BASE, "classic", durable=False, data=False),
@@ -68,7 +73,7 @@ def cases_of(context: Context) -> list[Case]:
     """Return every case that was asked for."""
     asked = context.options
     kinds = [kind for kind in KINDS if asked.kind in kind.name]
-    synced = [kind for kind in kinds if kind.data and kind.durable]
+    synced = [kind for kind in kinds if kind.survives]
     count = asked.promise_consume_count or (300_000 if context.quick else 1_000_000)
 
     def publish(name: str, in_flight: int = IN_FLIGHT, amqp091: bool = False) -> Case:
@@ -96,7 +101,7 @@ def compare(samples: Sequence[Row], sync: SyncTime) -> None:
         work, _, kind = row["case"].partition(": ")
         if row.get("cpu_us") and base.get(work):
             row["cost_ratio"] = row["cpu_us"] / base[work]
-        if row.get("confirm_p50_ms") and any(kind == one.name and one.data and one.durable for one in KINDS):
+        if row.get("confirm_p50_ms") and any(kind == one.name and one.survives for one in KINDS):
             row["confirm_syncs"] = row["confirm_p50_ms"] / sync.p50_ms
 
 

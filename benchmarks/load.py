@@ -20,7 +20,6 @@ from collections.abc import Sequence
 from ctypes import Array, c_uint64
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, Final, Self
 
 from benchmarks import spec
@@ -102,9 +101,7 @@ class LoadProcess:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         """Make sure that the process is gone."""
         self._kill()
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
-from benchmarks import spec
+from benchmarks import durability, spec
 from benchmarks.broker_process import OwnBroker
 from benchmarks.cases import QUEUE
+from benchmarks.durability import Kind
 from benchmarks.errors import BenchmarkError, MeasureError
 from benchmarks.measure import Benchmark, Context, carry_through, options, preload
 from benchmarks.queues091 import Queues
@@ -44,26 +45,16 @@ ANSWER_TIMEOUT_S: Final = 120.0
 _LOOK_S: Final = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
-    """One queue to fill."""
-
-    name: str
-    queue_type: str
-    durable: bool
-    data: bool = True
-    survives: bool = True
-    """Its messages are there after a restart."""
-
-
-KINDS: Final = (
-    Kind("classic, transient, in memory", "classic", durable=False, data=False, survives=False),
-    Kind("classic, transient", "classic", durable=False, survives=False),
-    Kind("classic, persistent", "classic", durable=True),
-    Kind("quorum", "quorum", durable=True),
-    Kind("stream", "stream", durable=True),
+_ASKED: Final = (
+    "classic, transient, in memory",
+    "classic, transient",
+    "classic, persistent",
+    "quorum",
+    "stream",
 )
-LONG: Final = Kind("classic, persistent", "classic", durable=True)
+KINDS: Final = tuple(kind for kind in durability.KINDS if kind.name in _ASKED)
+LONG: Final = "classic, persistent"
+"""The kind that has a second case, with more messages."""
 
 
 def _fill(context: Context, broker: OwnBroker, kind: Kind, count: int) -> Row:
@@ -174,8 +165,8 @@ def run(context: Context) -> Outcome:
     if long_count is None:
         long_count = 0 if context.quick else 10_000_000
     wanted = [(kind, count) for kind in KINDS if options.millions_kind in kind.name]
-    if long_count and options.millions_kind in LONG.name:
-        wanted.append((LONG, long_count))
+    if long_count:
+        wanted += [(kind, long_count) for kind, _ in wanted if kind.name == LONG]
     outcome = Outcome(COLUMNS, context.described_settings())
     for _ in range(context.repetitions):
         for kind, messages in wanted:

@@ -15,7 +15,79 @@ from benchmarks.measure import STANDARD_COLUMNS, Benchmark, Context, options
 from benchmarks.results import Outcome, median_of
 from benchmarks.spec import Settle
 
+QUESTIONS: Final[list[Benchmark]] = []
+_STOP: Final = "stop a publish case at so many queued messages, for the sake of memory"
+_FILL: Final = "messages to fill it with (default 2 000 000, with --quick 600 000)"
+_SIDES: Final = ["sending", "receiving", "both"]
 
+_Cases = Callable[[Context], list[Case]]
+
+
+def _question(
+    name: str,
+    question: str,
+    *,
+    warmup_max_s: float = 60.0,
+    columns: tuple[str, ...] = STANDARD_COLUMNS,
+    finish: Callable[[Context, Outcome], None] = lambda context, outcome: None,
+    **known: tuple[Any, ...],
+) -> Callable[[_Cases], _Cases]:
+    """Make a question of a function that returns its cases.
+
+    Args:
+        name: what it is called.
+        question: what it asks.
+        warmup_max_s: of each case.
+        columns: of its table.
+        finish: adds to the answer.
+        **known: options of the command line.
+    """
+
+    def made(cases: _Cases) -> _Cases:
+        def run(context: Context) -> Outcome:
+            context.warmup_s = min(context.warmup_s, warmup_max_s)
+            outcome = Outcome(columns, context.described_settings(), run_cases(context, cases(context)))
+            finish(context, outcome)
+            return outcome
+
+        QUESTIONS.append(Benchmark(name, question, run, options(**known)))
+        return cases
+
+    return made
+
+
+def size_name(size_bytes: int) -> str:
+    """Write a size the way people say it."""
+    for unit, name in ((1024 * 1024, "MiB"), (1024, "KiB")):
+        if size_bytes >= unit and size_bytes % unit == 0:
+            return f"{size_bytes // unit} {name}"
+    return f"{size_bytes} B"
+
+
+def _room_of_backlog(context: Context, outcome: Outcome) -> None:
+    backlogs: list[int] = sorted(context.options.backlogs)
+    first, last = backlogs[0], backlogs[-1]
+    low, high = (
+        median_of(row.get("rss_before_mb") for row in outcome.samples if row["case"] == f"{count} queued")
+        for count in (first, last)
+    )
+    if low is not None and high is not None and last > first:
+        outcome.notes.append(
+            f"A queued message of {context.size_bytes} bytes takes {(high - low) * 1e6 / (last - first):.0f} "
+            f"bytes of resident memory ({high:.0f} MB with {last} queued, {low:.0f} MB with {first})."
+        )
+
+
+def _bytes_per_s(context: Context, outcome: Outcome) -> None:
+    by_name = {size_name(size): size for size in context.options.sizes}
+    for row in outcome.samples:
+        if "rate_per_s" in row:
+            row["bytes_per_s_mb"] = row["rate_per_s"] * by_name[row["case"]] / 1e6
+
+
+@_question(
+    "publish", "What does it cost to take a message in?", warmup_max_s=0.5, publish_max=(3_000_000, _STOP)
+)
 def _publish(context: Context) -> list[Case]:
     """One connection, one session, one sending link to one queue that nobody reads.
 
@@ -29,6 +101,9 @@ def _publish(context: Context) -> list[Case]:
     ]
 
 
+@_question(
+    "consume", "What does it cost to give a message out?", warmup_max_s=0.3, consume_count=(int, _FILL)
+)
 def _consume(context: Context) -> list[Case]:
     """A queue is filled first; then one receiving link empties it.
 
@@ -53,6 +128,7 @@ _BOTH: Final[dict[str, dict[str, Any]]] = {
 }
 
 
+@_question("both", "What does a message cost from publish to settlement?")
 def _both(context: Context) -> list[Case]:
     """One connection publishes unsettled to a queue, another receives from it and settles, in step.
 
@@ -63,6 +139,11 @@ def _both(context: Context) -> list[Case]:
     return [passing(context, name, **what) for name, what in _BOTH.items()]
 
 
+@_question(
+    "latency",
+    "How long does a message take at a given rate?",
+    rates=([1_000.0, 10_000.0, 50_000.0], "messages a second"),
+)
 def _latency(context: Context) -> list[Case]:
     """Messages are published at a fixed rate by the clock, each carrying the time at which it was due.
 
@@ -80,6 +161,7 @@ def _latency(context: Context) -> list[Case]:
     ]
 
 
+@_question("sync_publisher", "How fast is a lone publisher that waits for every confirm?")
 def _sync_publisher(context: Context) -> list[Case]:
     """One message in flight: the rate is one over the round trip, and batching helps nobody.
 
@@ -88,6 +170,13 @@ def _sync_publisher(context: Context) -> list[Case]:
     return [publishing(context, "one message in flight", in_flight_max=1)]
 
 
+@_question(
+    "links",
+    "Does the cost of a message depend on the number of links?",
+    links=([1, 10, 100, 1000], "links"),
+    sides=(_SIDES, "where there are many links", _SIDES),
+    bursts=([32], "messages a turn"),
+)
 def _links(context: Context) -> list[Case]:
     """1 to 1000 links to one queue: sending, receiving, or on both sides, at most 250 to a session.
 
@@ -110,6 +199,12 @@ def _links(context: Context) -> list[Case]:
     return list({one.name: one for one in cases}.values())
 
 
+@_question(
+    "backlog",
+    "Does the cost depend on how many lie in the queue?",
+    finish=_room_of_backlog,
+    backlogs=([10, 1000, 100_000, 1_000_000], "messages in the queue"),
+)
 def _backlog(context: Context) -> list[Case]:
     """The queue is filled; then as many are published as are delivered and settled.
 
@@ -123,20 +218,7 @@ def _backlog(context: Context) -> list[Case]:
     ]
 
 
-def _room_of_backlog(context: Context, outcome: Outcome) -> None:
-    backlogs: list[int] = sorted(context.options.backlogs)
-    first, last = backlogs[0], backlogs[-1]
-    low, high = (
-        median_of(row.get("rss_before_mb") for row in outcome.samples if row["case"] == f"{count} queued")
-        for count in (first, last)
-    )
-    if low is not None and high is not None and last > first:
-        outcome.notes.append(
-            f"A queued message of {context.size_bytes} bytes takes {(high - low) * 1e6 / (last - first):.0f} "
-            f"bytes of resident memory ({high:.0f} MB with {last} queued, {low:.0f} MB with {first})."
-        )
-
-
+@_question("scatter", "What does a message cost over many queues?", queues=([1, 10, 100, 1000], "queues"))
 def _scatter(context: Context) -> list[Case]:
     """1000 queues, each with one sending and one receiving link; successive messages go to successive queues.
 
@@ -154,14 +236,13 @@ def _scatter(context: Context) -> list[Case]:
     ]
 
 
-def size_name(size_bytes: int) -> str:
-    """Write a size the way people say it."""
-    for unit, name in ((1024 * 1024, "MiB"), (1024, "KiB")):
-        if size_bytes >= unit and size_bytes % unit == 0:
-            return f"{size_bytes // unit} {name}"
-    return f"{size_bytes} B"
-
-
+@_question(
+    "sizes",
+    "How do cost and throughput depend on message size?",
+    columns=(STANDARD_COLUMNS[0], "bytes_per_s_mb", *STANDARD_COLUMNS[1:]),
+    finish=_bytes_per_s,
+    sizes=([12, 100, 1024, 10 * 1024, 100 * 1024, 1024 * 1024], "bytes in a message"),
+)
 def _sizes(context: Context) -> list[Case]:
     """Publish, deliver and settle at sizes from 12 bytes to 1 MiB.
 
@@ -171,13 +252,7 @@ def _sizes(context: Context) -> list[Case]:
     return [passing(context, size_name(size), size_bytes=size) for size in context.options.sizes]
 
 
-def _bytes_per_s(context: Context, outcome: Outcome) -> None:
-    by_name = {size_name(size): size for size in context.options.sizes}
-    for row in outcome.samples:
-        if "rate_per_s" in row:
-            row["bytes_per_s_mb"] = row["rate_per_s"] * by_name[row["case"]] / 1e6
-
-
+@_question("streams", "What does a stream cost?", warmup_max_s=0.3, stream_count=(int, _FILL))
 def _streams(context: Context) -> list[Case]:
     """Publishing into a stream, and reading it from its first message.
 
@@ -200,86 +275,3 @@ def _streams(context: Context) -> list[Case]:
         passing(context, "the same in AMQP 0-9-1", amqp091=True, in_flight_max=10_000),
     )
     return [replace(case, floor=None, queue_type=STREAM) for case in cases]
-
-
-def _question(
-    name: str,
-    question: str,
-    cases: Callable[[Context], list[Case]],
-    *,
-    warmup_max_s: float = 60.0,
-    columns: tuple[str, ...] = STANDARD_COLUMNS,
-    finish: Callable[[Context, Outcome], None] = lambda context, outcome: None,
-    **known: tuple[Any, ...],
-) -> Benchmark:
-    """Return a question: its cases, a bound of the warm-up, and what is added to the answer."""
-
-    def run(context: Context) -> Outcome:
-        context.warmup_s = min(context.warmup_s, warmup_max_s)
-        outcome = Outcome(columns, context.described_settings(), run_cases(context, cases(context)))
-        finish(context, outcome)
-        return outcome
-
-    return Benchmark(name, question, run, options(**known))
-
-
-_STOP: Final = "stop a publish case at so many queued messages, for the sake of memory"
-_FILL: Final = "messages to fill it with (default 2 000 000, with --quick 600 000)"
-_SIDES: Final = ["sending", "receiving", "both"]
-
-QUESTIONS: Final = (
-    _question(
-        "publish",
-        "What does it cost to take a message in?",
-        _publish,
-        warmup_max_s=0.5,
-        publish_max=(3_000_000, _STOP),
-    ),
-    _question(
-        "consume",
-        "What does it cost to give a message out?",
-        _consume,
-        warmup_max_s=0.3,
-        consume_count=(int, _FILL),
-    ),
-    _question("both", "What does a message cost from publish to settlement?", _both),
-    _question(
-        "latency",
-        "How long does a message take at a given rate?",
-        _latency,
-        rates=([1_000.0, 10_000.0, 50_000.0], "messages a second"),
-    ),
-    _question(
-        "sync_publisher", "How fast is a lone publisher that waits for every confirm?", _sync_publisher
-    ),
-    _question(
-        "links",
-        "Does the cost of a message depend on the number of links?",
-        _links,
-        links=([1, 10, 100, 1000], "links"),
-        sides=(_SIDES, "where there are many links", _SIDES),
-        bursts=([32], "messages a turn"),
-    ),
-    _question(
-        "backlog",
-        "Does the cost depend on how many lie in the queue?",
-        _backlog,
-        finish=_room_of_backlog,
-        backlogs=([10, 1000, 100_000, 1_000_000], "messages in the queue"),
-    ),
-    _question(
-        "scatter",
-        "What does a message cost over many queues?",
-        _scatter,
-        queues=([1, 10, 100, 1000], "queues"),
-    ),
-    _question(
-        "sizes",
-        "How do cost and throughput depend on message size?",
-        _sizes,
-        columns=(STANDARD_COLUMNS[0], "bytes_per_s_mb", *STANDARD_COLUMNS[1:]),
-        finish=_bytes_per_s,
-        sizes=([12, 100, 1024, 10 * 1024, 100 * 1024, 1024 * 1024], "bytes in a message"),
-    ),
-    _question("streams", "What does a stream cost?", _streams, warmup_max_s=0.3, stream_count=(int, _FILL)),
-)

@@ -15,14 +15,13 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from amqp10broker.analysis.statistics import estimate_ratio
 from benchmarks import spec
 from benchmarks.broker_process import OwnBroker
-from benchmarks.cases import QUEUE, publish_and_consume
+from benchmarks.cases import QUEUE, Case, passing, publishing
 from benchmarks.errors import BenchmarkError, MeasureError
 from benchmarks.load import LoadProcess
 from benchmarks.measure import Benchmark, Context, options
@@ -30,7 +29,6 @@ from benchmarks.processes import children_cpu_s, folder_bytes
 from benchmarks.queues091 import Queues
 from benchmarks.results import Outcome, Row
 from benchmarks.spec import Settle
-from benchmarks.stream import Counts
 
 OFF: Final = -1
 EVERY_MS: Final[dict[int, str]] = {OFF: "off", 50: "every 50 ms", 10: "every 10 ms", 0: "each wake"}
@@ -51,60 +49,22 @@ _COMMAND_S: Final = 60.0
 _SPARE_S: Final = 240.0
 
 
-@dataclass(frozen=True, slots=True)
-class Work:
-    """One load, and which of its counters counts."""
-
-    name: str
-    connections: Callable[[Callable[[str], str]], spec.Connections]
-    moved: Callable[[Counts], int]
-    queues: tuple[str, ...] = (QUEUE,)
-    amqp091: bool = False
-
-
-def works(context: Context) -> list[Work]:
+def works(context: Context) -> list[Case]:
     """Return the loads: one busy pair of connections in each protocol, many links, and one in flight."""
-    many = tuple(f"{QUEUE}{number}" for number in range(100))
-
-    def both(names: tuple[str, ...], **what: object) -> Callable[[Callable[[str], str]], spec.Connections]:
-        def connections(address: Callable[[str], str]) -> spec.Connections:
-            addresses = tuple(address(name) for name in names)
-            return publish_and_consume(
-                addresses,
-                addresses,
-                size_bytes=context.size_bytes,
-                credit=context.options.credit,
-                **what,  # type: ignore[arg-type]
-            )
-
-        return connections
-
-    def one_in_flight(address: Callable[[str], str]) -> spec.Connections:
-        group = spec.Publish((address(QUEUE),), size_bytes=context.size_bytes, in_flight_max=1, burst=1)
-        return ((spec.Session(publish=(group,)),),)
-
+    many = [f"{QUEUE}{number}" for number in range(100)]
     return [
-        Work("both, settle range", both((QUEUE,)), _delivered),
-        Work("both, settle each", both((QUEUE,), settle=Settle.EACH), _delivered),
-        Work(
-            "both, settle each, AMQP 0-9-1",
-            both((QUEUE,), settle=Settle.EACH, amqp091=True, in_flight_max=1000),
-            _delivered,
-            amqp091=True,
-        ),
-        Work("both, 100 queues and 200 links", both(many), _delivered, many),
-        Work("publish, one in flight", one_in_flight, lambda counts: counts.confirmed),
+        passing(context, "both, settle range"),
+        passing(context, "both, settle each", settle=Settle.EACH),
+        passing(context, "both, settle each, AMQP 0-9-1", settle=Settle.EACH, amqp091=True),
+        passing(context, "both, 100 queues and 200 links", sending=many),
+        publishing(context, "publish, one in flight", in_flight_max=1),
     ]
-
-
-def _delivered(counts: Counts) -> int:
-    return counts.delivered
 
 
 class _Recorded:
     """A broker under load whose recording is switched."""
 
-    def __init__(self, broker: OwnBroker, load: LoadProcess, work: Work, folder: Path, streams: int) -> None:
+    def __init__(self, broker: OwnBroker, load: LoadProcess, work: Case, folder: Path, streams: int) -> None:
         self._broker = broker
         self._load = load
         self._work = work
@@ -140,7 +100,7 @@ class _Recorded:
         return row
 
     def _look(self) -> tuple[float, float, float, int]:
-        moved = sum(self._work.moved(self._load.counts(stream)) for stream in range(self._streams))
+        moved = sum(getattr(self._load.counts(stream), self._work.counter) for stream in range(self._streams))
         pid = self._broker.pid
         assert pid is not None, "it runs"
         return time.monotonic(), threads_cpu_s(pid), children_cpu_s(pid), moved
@@ -167,9 +127,9 @@ def threads_cpu_s(pid: int) -> float:
     return total / 1e9
 
 
-def _measure(context: Context, work: Work, folder: Path) -> list[Row]:
+def _measure(context: Context, work: Case, folder: Path) -> list[Row]:
     """Windows of one work, off and on in turn; the order of what is on changes."""
-    address = (lambda name: name) if work.amqp091 else context.address
+    address: Callable[[str], str] = str if work.amqp091 else context.address
     samples: list[Row] = []
     with context.target(queues=work.queues, amqp091=work.amqp091) as broker:
         if not isinstance(broker, OwnBroker):

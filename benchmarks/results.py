@@ -110,7 +110,6 @@ HEADINGS: Final[dict[str, tuple[str, str]]] = {
     "events": ("events", ",.0f"),
     "analyse_s": ("seconds", ",.1f"),
     "cells": ("cells", ",.0f"),
-    "rss_bytes_message": ("RSS B/queued msg", ",.0f"),
 }
 
 

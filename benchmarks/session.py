@@ -14,7 +14,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from benchmarks import spec, wire
-from benchmarks.blocks import Block, DispositionBlock, LargeTransfer, MixedBlock, TransferBlock
+from benchmarks.blocks import DispositionBlock, LargeTransfer, TransferBlock
 from benchmarks.errors import PeerError
 from benchmarks.pace import Pace
 from benchmarks.ring import RING, Ring
@@ -46,19 +46,16 @@ class Sender:
         self.cursor = 0
         self._large: LargeTransfer | None = None
         self._large_progress: tuple[int, int, int] | None = None
-        payload = self._message(what.size_bytes)
-        self._payload = payload
-        self._block: Block
+        self._payload = self._message(what.size_bytes)
+        payloads = [self._payload]
         if what.mixed:
             # 16 sizes in an order that is no ramp: 7 and 16 have no common divisor.
             shares = (0.5 + (place * 7 % 16) / 15 for place in range(16))
-            messages = [self._message(round(what.size_bytes * share)) for share in shares]
-            self._block = MixedBlock(session.channel, messages, settled=what.settled)
-        else:
-            stamp_offset = len(payload) - what.size_bytes if what.stamp else None
-            self._block = TransferBlock(
-                session.channel, payload, settled=what.settled, stamp_offset=stamp_offset
-            )
+            payloads = [self._message(round(what.size_bytes * share)) for share in shares]
+        stamp_offset = len(self._payload) - what.size_bytes if what.stamp else None
+        self._block = TransferBlock(
+            session.channel, *payloads, settled=what.settled, stamp_offset=stamp_offset
+        )
 
     def _message(self, body_bytes: int) -> bytes:
         what = self.what

@@ -8,7 +8,6 @@ from benchmarks import wire
 from benchmarks.blocks import (
     DispositionBlock,
     LargeTransfer,
-    MixedBlock,
     TransferBlock,
     write_serials,
     write_stamps,
@@ -60,8 +59,9 @@ def test_a_block_can_be_filled_again_for_other_links() -> None:
 def test_a_mixed_block_equals_frames_encoded_singly(count: int) -> None:
     """Messages of different sizes follow each other in turns."""
     payloads = [wire.data_message(bytes(size)) for size in (5, 300, 40)]
-    block = MixedBlock(2, payloads, settled=False)
+    block = TransferBlock(2, *payloads, settled=False)
     block.fill(3, 17, 29)
+    block.fill(3, 17, 1)
     assert bytes(block.fill(5, 65_530, count)) == one_by_one([5] * count, 65_530, payloads, settled=False)
 
 
@@ -74,6 +74,12 @@ def test_a_stamp_lies_at_the_start_of_the_body() -> None:
     size = len(frames) // 2
     assert frames[size - 10 : size - 2] == bytes.fromhex("1122334455667788")
     assert frames[2 * size - 10 : 2 * size - 2] == bytes.fromhex("0102030405060708")
+
+
+def test_messages_of_different_sizes_carry_no_stamps() -> None:
+    """Their places differ from frame to frame."""
+    with pytest.raises(ValueError, match="measure latency with one size"):
+        TransferBlock(0, PAYLOAD, PAYLOAD + b"x", settled=False, stamp_offset=0)
 
 
 def test_a_large_message_is_cut_to_the_frame_size() -> None:

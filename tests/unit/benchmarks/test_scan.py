@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from benchmarks import wire
-from benchmarks.blocks import MixedBlock, TransferBlock
+from benchmarks.blocks import TransferBlock
 from benchmarks.errors import WireError
 from benchmarks.scan import FlowState, Run, Scanner
 
@@ -79,7 +79,7 @@ def test_handles_of_a_run_may_differ() -> None:
 def test_sizes_of_a_run_may_differ() -> None:
     """Messages of different sizes on one link are one run, unless the handler looks into the frames."""
     payloads = [wire.data_message(bytes(size)) for size in (5, 300, 40, 41)]
-    data = bytearray(MixedBlock(0, payloads, settled=False).fill(2, 10, 90))
+    data = bytearray(TransferBlock(0, *payloads, settled=False).fill(2, 10, 90))
     recorder = scan(bytes(data))
     assert recorder.transfers == [(0, 2, 10 + index, False, False) for index in range(90)]
     assert len(recorder.runs) == 1
