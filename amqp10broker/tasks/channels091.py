@@ -29,7 +29,6 @@ from amqp10broker.tasks.channel import RunningChannel, contents_of, split
 from amqp10broker.tasks.mail import Frames, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
-from amqp10broker.tasks.turns import Turn
 from amqp10broker.tasks.writer import Lane
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ class Channels:
         self._connection = connection
         self._flow = CreditFlowSettings.of(broker.config)
         self._held_until = -FLOW_SHOWN_S
-        self._turn = Turn()
         self.by_number: dict[int, RunningChannel] = {}
         self.held_by: RunningChannel | None = None
         self.blocked_at: float | None = None
@@ -108,22 +106,13 @@ class Channels:
         """The connection is over: let go of it."""
         del self._connection
 
-    def begin_turn(self) -> None:
-        """The reader has waited for the client: others had their turn."""
-        self._turn.begin()
-
     async def pass_on(self, event: ChannelItems) -> None:
         """Give a channel what the client sent on it, as much in one turn as others can wait for."""
-        for items in self._turn.portions(event.items):
+        turn = self._connection.turn
+        for items in turn.portions(event.items):
             await self._give(event.channel, items)
-            if self._turn.over:
-                await self.let_others()
-
-    async def let_others(self) -> None:
-        """This turn is over: every other task runs once."""
-        self._connection.flush()
-        await trio.lowlevel.checkpoint()
-        self._turn.begin()
+            if turn.over:
+                await self._connection.let_others()
 
     async def _give(self, number: int, items: Sequence[Item]) -> None:
         """Give a channel what the client sent on it, waiting as long as its credit says."""

@@ -19,6 +19,7 @@ from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.lifeline import Lifeline
 from amqp10broker.tasks.queue import RunningQueue
 from amqp10broker.tasks.session import RunningSession
+from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.writer import Writer
 from tests.support.rawframes import (
     attach_receiver,
@@ -321,6 +322,6 @@ async def test_cancelled_send_poisons_the_connection(autojump_clock: object) -> 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
     """The names used above exist: a renamed task must not silence these tests."""
     assert hasattr(Lifeline, "_run_writer")
-    assert hasattr(Connection10, "_run_session")
+    assert hasattr(Sessions, "_run_session")
     assert hasattr(Writer, "run")
     assert hasattr(RunningQueue, "run")

@@ -18,10 +18,10 @@ from amqp10broker.security.login import Peer
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
 from amqp10broker.tasks.listener import serve_stream
 from amqp10broker.tasks.session import READS_MAX
+from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.writer import CONTROL_BYTES_MAX
 from tests.support.rawframes import (
     SASL_HEADER,
@@ -82,7 +82,7 @@ FAULTS = [
     (BrokerSession, "on_effects", transfer(0, 0, b"x")),
     (BrokerSession, "pump", transfer(0, 0, b"x")),
     (BrokerSession, "take_mail", transfer(0, 0, b"x")),
-    (Connection10, "_pass_on", transfer(0, 0, b"x")),
+    (Sessions, "pass_on", transfer(0, 0, b"x")),
 ]
 
 
@@ -281,7 +281,7 @@ async def test_flooder_that_never_reads_is_stopped_by_its_own_socket(autojump_cl
         request_bytes = len(flow(0, echo=True))
         assert task.line.bytes_received < CONTROL_BYTES_MAX * 3 + (READS_MAX + 3) * 65_536
         assert task.line.writer.waiting_bytes < CONTROL_BYTES_MAX * 3
-        (session,) = task._sessions.values()
+        (session,) = task.parts.values()
         assert session.inbox.most <= READS_MAX + 1
         await round_trip(good, "good", 0, 0)
         # It reads at last: every request that got in whole is answered exactly once.
@@ -305,7 +305,7 @@ async def test_connection_of_a_client_that_never_reads_can_be_ended(
                 await flooder.send(flow(0, echo=True) * 1000)
         task = flooder.task
         assert task is not None
-        assert any(session.lane.overfull for session in task._sessions.values())
+        assert any(session.lane.overfull for session in task.parts.values())
         task.crash(Fault("on purpose"))
         await trio.sleep(CLOSE_WAIT_S + 1)
         assert flooder.task is None

@@ -202,7 +202,7 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
         await client.send(flow(0, incoming_window=0), attach_receiver(0, "q", snd_settle_mode=mode))
         await client.until(Attach)
         task = client.task
-        (session,) = task._sessions.values()
+        (session,) = task.parts.values()
         (consumer,) = session.service.consumers
         queue = broker.catalog.lookup_vhost("/").find("q").handle.queue
         # The queue's deliveries and a frame that closes the connection, in one batch of letters.

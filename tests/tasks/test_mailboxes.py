@@ -70,7 +70,7 @@ async def test_load_keeps_every_mailbox_within_its_bound(autojump_clock: object,
     async with running_broker() as broker:
         publishers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(8)]
         consumers = [await connect(broker, pair=partial(pipe_pair, 65_536)).open() for _ in range(4)]
-        sessions = [session for each in broker.connections.values() for session in each._sessions.values()]
+        sessions = [session for each in broker.connections.values() for session in each.parts.values()]
         async with trio.open_nursery() as nursery:
             for client in publishers:
                 await client.send(attach_sender(0, "q"))
@@ -148,7 +148,7 @@ async def test_flood_of_link_flows_leaves_one_request_under_way(autojump_clock: 
             await client.send(*[credit(0, number % 7) for number in range(500)])
             await settle_down()
         assert handle._mailbox.most <= 2
-        (session,) = client.task._sessions.values()
+        (session,) = client.task.parts.values()
         assert session.inbox.most <= READS_MAX + 2
         await client.send(credit(0, 3, echo=True))
         assert (await client.until(Flow)).link_credit == 3
@@ -160,7 +160,7 @@ async def test_reader_waits_while_its_session_does_not_work(
     """The reader's share of a mailbox is READS_MAX letters; then the socket is left alone."""
     async with running_broker() as broker:
         client = await connect(broker, pair=partial(pipe_pair, 1_000_000)).open()
-        (session,) = client.task._sessions.values()
+        (session,) = client.task.parts.values()
         release = trio.Event()
 
         async def stand_still() -> None:

@@ -35,6 +35,7 @@ from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.session import READS_MAX, RunningSession
+from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.turns import HEAVY, PORTION, Turn
 from amqp10broker.tasks.writer import Lane
 from tests.support.rawframes import attach_receiver, attach_sender, begin, frame
@@ -89,7 +90,7 @@ async def test_begins_and_ends_in_one_write_are_shared_out_over_turns(
     """A thousand pairs on one channel: a few a turn; a session counts until its task is gone, so that there
     are never more at once than are allowed."""
     neighbour = Neighbour()
-    counted(monkeypatch, Connection10, "_begin", neighbour)
+    counted(monkeypatch, Sessions, "_begin", neighbour)
     pairs = 1000
     async with running_broker(session_max_per_connection=8) as broker:
         client = await connect(broker).open(channels=0)

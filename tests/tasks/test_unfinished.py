@@ -29,7 +29,7 @@ async def test_deliveries_that_are_not_whole_are_bounded_over_all_sessions(autoj
     async with running_broker(unfinished_bytes_max=100_000, max_message_size_bytes=20_000) as broker:
         client = await connect(broker).open(channels=2)
         await begun(client, 5, 10_000, channel=0)
-        unfinished = client.task._unfinished
+        unfinished = client.task._sessions.unfinished
         held = unfinished.held_bytes
         assert 50_000 < held < 51_000
         await begun(client, 4, 10_000, channel=1)
@@ -55,7 +55,7 @@ async def test_what_is_not_unfinished_any_more_counts_no_more(autojump_clock: ob
     async with running_broker() as broker:
         client = await connect(broker).open()
         await begun(client, 1, 10_000)
-        unfinished = client.task._unfinished
+        unfinished = client.task._sessions.unfinished
         assert unfinished.held_bytes > 10_000
         await client.send(
             {
@@ -78,7 +78,7 @@ async def test_frames_without_payload_do_not_pile_up(autojump_clock: object) -> 
         await client.send(*[empty] * 2_000)
         end = await client.until(End)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED
-        assert client.task._unfinished.held_bytes == 0
+        assert client.task._sessions.unfinished.held_bytes == 0
 
 
 async def test_one_message_of_the_largest_size_always_fits(autojump_clock: object) -> None:

@@ -1,0 +1,376 @@
+"""What a connection of either protocol is and does: reader, login, heartbeats, its end.
+
+A base class, where the house prefers to hold parts: who looks at a connection (status, tracing, rights, the
+recorder) wants one object with one set of names. What a protocol adds is the abstract half below; streams,
+writer and the order of the end are in `lifeline`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+import trio
+
+from amqp10broker.amqp10.heartbeat import IdleTimer
+from amqp10broker.management.snapshot import ConnectionView
+from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
+from amqp10broker.service.counters import ClientCounters
+from amqp10broker.tasks.connection_log import ConnectionLog
+from amqp10broker.tasks.lifeline import Lifeline, Speaker
+from amqp10broker.tasks.mail import Stop
+from amqp10broker.tasks.membership import Membership
+from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.turns import Turn
+
+if TYPE_CHECKING:
+    from amqp10broker.catalog.vhost import VirtualHost
+    from amqp10broker.tasks.broker import Broker
+    from amqp10broker.tasks.channel import RunningChannel
+    from amqp10broker.tasks.session import RunningSession
+
+Event = TypeVar("Event")
+Fault = TypeVar("Fault", bound=Exception)
+FaultIn = TypeVar("FaultIn", bound=Exception, contravariant=True)
+PartT = TypeVar("PartT", bound="RunningSession | RunningChannel")
+Around = TypeVar("Around", covariant=True)
+
+LOST: Final = "lost: the client's socket ended without a close"
+
+
+class Engine(Protocol[Event, FaultIn]):
+    """What the shell needs of a protocol's state machine: bytes in, events out; orders in, bytes out."""
+
+    state: Any
+
+    @property
+    def more(self) -> bool: ...
+
+    def receive(self, data: bytes) -> list[Event]: ...
+
+    def fail(self, fault: FaultIn) -> None: ...
+
+    def take_output(self) -> bytes: ...
+
+
+class Parts(Protocol[PartT, Around]):
+    """The sessions or channels of one connection; `full`: the reader waits, or soon will, for one of them."""
+
+    by_number: dict[int, PartT]
+
+    @property
+    def full(self) -> bool: ...
+
+    def counted(self) -> ClientCounters: ...
+
+    def around(self, part: PartT, /) -> Around: ...
+
+    def release(self) -> None: ...
+
+
+class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
+    """One client's connection.
+
+    Attributes:
+        number: unique in this broker's life, for logs and status.
+        peer: the client's address as text.
+        origin: what is known of the client before it logs in.
+        user: authenticated name, empty before.
+        engine: the protocol state.
+        line: stream, writer and tasks.
+        log: what is logged of it.
+        member: its place in a virtual host; None before it is open.
+        turn: how much the reader may still hand over before others are next.
+        no_alarm: the reader waits for it; None while it does not wait out an alarm.
+        open_state: the engine's, when neither side has closed it.
+        awaiting_states: the client's close, or its answer to ours, is still to come.
+        closed_states: these and all later ones.
+    """
+
+    protocol: ClassVar[str]
+    heartbeat: ClassVar[bytes]
+    open_state: ClassVar[Enum]
+    awaiting_states: ClassVar[frozenset[Any]]
+    closed_states: ClassVar[frozenset[Any]]
+
+    def __init__(
+        self,
+        broker: Broker,
+        stream: Stream,
+        number: int,
+        peer: str,
+        origin: Peer,
+        first_bytes: bytes,
+        engine: Engine[Event, Fault],
+        parts: Parts[PartT, Around],
+    ) -> None:
+        self._broker = broker
+        self._authentication: Authentication | None = None
+        self._refused: Fault | None = None
+        self._parts = parts
+        self.number = number
+        self.peer = peer
+        self.origin = origin
+        self.user = ""
+        self.engine = engine
+        self.line = Lifeline(stream, first_bytes, broker.config.writer_buffer_bytes)
+        self.log = ConnectionLog(self, broker.log_limits, broker.catalog)
+        self.member: Membership | None = None
+        self.turn = Turn()
+        self.no_alarm: trio.Event | None = None
+
+    @property
+    def end(self) -> str:
+        """How the connection ended, for the log."""
+        return self.line.end
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host it is in, empty before it is open."""
+        return "" if self.member is None else self.member.vhost.name
+
+    @property
+    def home(self) -> VirtualHost:
+        """The virtual host of an open connection."""
+        assert self.member is not None, "not open"
+        return self.member.vhost
+
+    @property
+    def parts(self) -> Mapping[int, PartT]:
+        """Its sessions, or channels, by number."""
+        return self._parts.by_number
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is open, and neither side has closed it."""
+        return self.engine.state is self.open_state
+
+    @property
+    def awaits_close(self) -> bool:
+        """Whether the client's close, or its answer to ours, is still to come."""
+        return self.engine.state in self.awaiting_states
+
+    @property
+    def state(self) -> str:
+        """In a word, for status."""
+        return "blocked" if self.no_alarm is not None else self.engine.state.name.lower()
+
+    def counted(self) -> ClientCounters:
+        """What its sessions or channels did and got, those that are gone included."""
+        return self._parts.counted()
+
+    def around(self, part: PartT) -> Around:
+        """What it does for one of its sessions or channels at present."""
+        return self._parts.around(part)
+
+    # --- what a protocol says ---------------------------------------------------------------------
+
+    @abstractmethod
+    async def greet(self) -> None:
+        """The handshake, until the connection is open or over: around `shake_hands`."""
+
+    @abstractmethod
+    async def dispatch(self, events: list[Event]) -> None:
+        """Do what the client wants."""
+
+    @abstractmethod
+    async def wait_out_alarm(self) -> None:
+        """Return when the client may send."""
+
+    @abstractmethod
+    def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
+        """Tell the client how its login goes on; after a failure it has waited for that."""
+
+    @abstractmethod
+    def refusal_text(self) -> str | None:
+        """What the client hears of a failed login, for the log."""
+
+    @abstractmethod
+    def fault_fields(self, fault: Fault) -> dict[str, Any]:
+        """What the client was told, for the log."""
+
+    @abstractmethod
+    def fault_of_ours(self, error: Exception) -> Fault:
+        """What the client is told of an internal error."""
+
+    @abstractmethod
+    def fall_silent(self) -> None:
+        """Nothing has come for too long: end it."""
+
+    # --- life -------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve the client until the connection is over; closes the stream."""
+        try:
+            await self.line.run(self)
+        finally:
+            self.leave()
+
+    def leave(self) -> None:
+        """Leave the virtual host, if it was entered."""
+        if self.member is not None:
+            self.member.leave()
+
+    def release(self) -> None:
+        """Over: nothing of it refers back to it any more (see `BrokerSession.release`)."""
+        self.log.release()
+        self._parts.release()
+
+    def give_up(self) -> None:
+        """Nothing more is said."""
+        self.engine.state = type(self.open_state)["END"]
+
+    async def read(self) -> None:
+        """The reader: bytes to the engine, frames to parts, until the connection is over."""
+        try:
+            await self.greet()
+            await self._take(b"")  # what came behind the open
+            while self.is_open:
+                await self.wait_out_alarm()
+                data = await self.line.receive()
+                if not data:
+                    self.line.end = LOST
+                    return
+                await self._take(data)
+        except trio.BrokenResourceError as error:
+            self.line.end = f"lost: {error}"
+        except trio.ClosedResourceError:
+            return
+        except Exception as error:
+            self.crash(error)
+
+    async def _take(self, data: bytes) -> None:
+        """Work off what the client sent."""
+        self.turn.begin()
+        await self.dispatch(self.engine.receive(data))
+        while self.engine.more:
+            await self.let_others()
+            await self.dispatch(self.engine.receive(b""))
+        self.flush()
+
+    async def let_others(self) -> None:
+        """This turn is over: every other task runs once."""
+        self.flush()
+        await trio.lowlevel.checkpoint()
+        self.turn.begin()
+
+    async def shake_hands(self) -> None:
+        """From the first byte to the answer to open, within the time allowed."""
+        timeout_ms = self._broker.config.handshake_timeout_ms
+        with trio.move_on_after(timeout_ms / 1000) as limit:
+            while not self.is_open and self.engine.state not in self.closed_states:
+                data = await self.line.receive()
+                if not data:
+                    self.line.end = LOST
+                    self.give_up()
+                    return
+                events = self.engine.receive(data)
+                while events:
+                    await self.dispatch(events)
+                    if self.member is not None or self._refused is not None:
+                        return  # it has its answer to open, and what is behind that does not hurry
+                    # Bytes behind a frame that waited for our answer.
+                    events = self.engine.receive(b"")
+                self.flush()
+        if limit.cancelled_caught:
+            self.log.warning("handshake timed out", state=self.engine.state.name, timeout_ms=timeout_ms)
+            self.give_up()
+
+    async def log_in(self, step: Step) -> None:
+        """One step of the login, with the time that it takes."""
+        broker = self._broker
+        assert self._authentication is not None
+        answer = await broker.logins.settle(self._authentication, step, self.origin.address)
+        if isinstance(answer, Success):
+            self.user = answer.user
+        elif not isinstance(answer, Challenge):
+            if isinstance(answer, Failure):
+                self.log.login_failed(answer, text=self.refusal_text())
+            await broker.logins.hold(self.origin.address, broker.config.auth_failure_delay_ms / 1000)
+        self.answer_login(answer)
+
+    def start_heartbeats(self, timer: IdleTimer) -> None:
+        """Send heartbeats, and end the connection when nothing comes, as the timer says."""
+        if timer.interval is not None:
+            self.line.start_companion(self._keep_alive, timer, timer.interval)
+
+    async def _keep_alive(self, timer: IdleTimer, interval: float) -> None:
+        line = self.line
+        while self.engine.state not in self.closed_states and not line.reading.cancel_called:
+            await trio.sleep(interval)
+            heartbeat, expired = timer.tick(
+                trio.current_time(),
+                line.bytes_received,
+                line.writer.bytes_sent,
+                # While the reader waits for something of ours, silence is not the client's.
+                listening=self.no_alarm is None and not self._parts.full,
+            )
+            if heartbeat:
+                line.lane.put([self.heartbeat])
+            if expired:
+                self.fall_silent()
+                return
+
+    def flush(self) -> None:
+        """Hand what the engine has to say to the writer."""
+        out = self.engine.take_output()
+        if out:
+            self.line.lane.put([out])
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    def stop_parts(self) -> None:
+        """Tell the sessions or channels to end."""
+        for part in list(self._parts.by_number.values()):
+            part.inbox.put(Stop())
+            part.lane.abandon()
+
+    def fail(self, fault: Fault, **details: Any) -> None:
+        """Close the connection because the client, or the broker, cannot go on.
+
+        Args:
+            fault: what the client is told.
+            details: for the log.
+        """
+        if not self.is_open:
+            return
+        self.engine.fail(fault)
+        self.log_fault(fault, **details)
+        self.line.stop()
+
+    def log_fault(self, fault: Fault, **details: Any) -> None:
+        """The client is told why the connection is closed."""
+        self.line.end = f"by the broker: {fault}"
+        self.log.warning("connection closed by the broker", **self.fault_fields(fault), **details)
+
+    def crash(self, error: Exception) -> None:
+        """A fault of ours in this connection's tasks: log it once, with its cause, and end only this."""
+        self.log.error("connection failed by a fault in the broker", exc_info=error)
+        self.fail(self.fault_of_ours(error))
+        self.line.stop()
+
+    # --- status -----------------------------------------------------------------------------------
+
+    def view_of(self, **own: Any) -> ConnectionView:
+        """What doors show of this connection.
+
+        Args:
+            own: the fields that the protocols have different answers to.
+        """
+        line = self.line
+        return ConnectionView(
+            id=self.number,
+            protocol=self.protocol,
+            peer=self.peer,
+            user=self.user,
+            vhost=self.vhost,
+            state=self.state,
+            bytes_in=line.bytes_received,
+            bytes_out=line.writer.bytes_sent,
+            writer_waiting_bytes=line.writer.waiting_bytes,
+            last_error=self.log.last_error,
+            counters=self.counted().document(),
+            **own,
+        )
