@@ -18,6 +18,7 @@ from amqp10broker.security.login import Peer
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
 from amqp10broker.tasks.listener import serve_stream
 from amqp10broker.tasks.session import READS_MAX

@@ -30,7 +30,7 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.log_limits import BURST, PERIOD_S
 from tests.support import rawframes as raw
 from tests.support.trioclient import Client, connect, running_broker, settle_down
-from tests.support.trioclient091 import connect091, start_ok
+from tests.support.trioclient091 import HEADER, connect091, start_ok
 from tests.tasks.conftest import LogRecorder
 
 AMQP_VALUE = b"\x00\x53\x77\xa1\x01x"
@@ -362,3 +362,22 @@ def connection_status_of(broker: Broker, number: int) -> dict[str, Any]:
     """Of the connection with this number."""
     (status,) = (each for each in document(broker.view())["connections"] if each["id"] == number)
     return dict(status)
+
+
+async def test_a_client_that_goes_between_login_and_open_is_lost(
+    autojump_clock: object, log: LogRecorder
+) -> None:
+    """Of both protocols; it is not said to have closed the connection."""
+    async with running_broker() as broker:
+        first = connect(broker)
+        await first.send(raw.login())
+        await settle_down()
+        await first.stream.aclose()
+        second = connect091(broker)
+        await second.send_bytes(HEADER)
+        await second.send(0, start_ok())
+        await settle_down()
+        await second.stream.aclose()
+        await settle_down()
+    ends = [fields["reason"] for event, fields in log.of("info") if event == "connection closed"]
+    assert ends == ["lost: the client's socket ended without a close"] * 2
