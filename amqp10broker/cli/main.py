@@ -30,7 +30,7 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "serving": {
         "serve": "run the broker",
     },
-    "operating": {
+    "status_commands": {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
         "set": "change a flow control setting of a running broker",
         "close-connection": "close a client's connection",
