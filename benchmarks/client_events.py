@@ -107,16 +107,14 @@ class ClientEvents:
         return bytes(self._buffer)
 
 
+@dataclass(slots=True)
 class _Direction:
     """One stream's sending or receiving: what was told of it so far."""
 
-    __slots__ = ("kind", "payload_bytes", "stream", "told")
-
-    def __init__(self, kind: Kind, stream: int, payload_bytes: int) -> None:
-        self.kind = kind
-        self.stream = stream
-        self.payload_bytes = payload_bytes
-        self.told = 0
+    kind: Kind
+    stream: int
+    payload_bytes: int
+    told: int = 0
 
 
 class ClientRecorder:
@@ -127,10 +125,8 @@ class ClientRecorder:
         self._events = events
         self._streams = streams
         sent, received = payload_bytes_of(what)
-        self._directions = [_Direction(Kind.CLIENT_SENT, number, size) for number, size in sent.items()]
-        self._directions += [
-            _Direction(Kind.CLIENT_RECEIVED, number, size) for number, size in received.items()
-        ]
+        self._directions = [_Direction(Kind.CLIENT_SENT, *one) for one in sent.items()]
+        self._directions += [_Direction(Kind.CLIENT_RECEIVED, *one) for one in received.items()]
         self._last_ns = 0
         self._edges: list[Edge] = []
         self.due_ns: float = float("inf")
@@ -173,15 +169,11 @@ def payload_bytes_of(what: spec.Load) -> tuple[Mapping[int, int], Mapping[int, i
 
     Messages of mixed sizes count with their mean; 0 stands for groups of one stream that differ.
     """
-    sent: dict[int, set[int]] = {}
-    received: dict[int, set[int]] = {}
-    for part in (part for connection in what.connections for part in connection):
-        for publish in part.publish:
-            sent.setdefault(publish.stream, set()).add(publish.size_bytes)
-        for consume in part.consume:
-            received.setdefault(consume.stream, set()).add(consume.size_bytes)
-    return _only(sent), _only(received)
+    return _sizes(what.publishing), _sizes(what.consuming)
 
 
-def _only(sizes: Mapping[int, set[int]]) -> dict[int, int]:
+def _sizes(groups: Sequence[spec.Publish | spec.Consume]) -> dict[int, int]:
+    sizes: dict[int, set[int]] = {}
+    for group in groups:
+        sizes.setdefault(group.stream, set()).add(group.size_bytes)
     return {stream: some.pop() if len(some) == 1 else 0 for stream, some in sizes.items()}

@@ -133,7 +133,7 @@ class RecordedRun:
         run = replace(
             self._row_of(what, recorded, settings),
             queue_type=queue_type,
-            durable=durable or any(group.durable for group in _publishers(what) if group.stream == 0),
+            durable=durable or any(group.durable for group in what.publishing if group.stream == 0),
             settings=json.dumps(self._described(recorded, settings, row, more or {}), ensure_ascii=False),
         )
         run = replace(run, repetition=self.recording.repetition(run))
@@ -155,7 +155,7 @@ class RecordedRun:
 
         began, ended = recorded.edges
         broker = self._brokers_row()
-        publish, consume = _publishers(what), _consumers(what)
+        publish, consume = what.publishing, what.consuming
         sizes = {one.size_bytes for one in (publish or consume)}
         rates = sum(one.rate_per_s for one in publish)
         link_credit, incoming_window, queue_credit = self._flow_settings(settings)
@@ -172,7 +172,7 @@ class RecordedRun:
             max_incoming_window=incoming_window,
             max_queue_credit=queue_credit,
             message_size_bytes=sizes.pop() if len(sizes) == 1 else None,
-            protocol="amqp091" if _is_091(what) else "amqp10",
+            protocol="amqp091" if isinstance(what.parts[0], spec.Channel) else "amqp10",
             publishers=sum(len(one.addresses) for one in publish),
             consumers=sum(len(one.addresses) for one in consume),
             rate_limit_per_s=rates or None,
@@ -250,15 +250,3 @@ def _told() -> Iterator[None]:
 def _edges(recorded: Recorded) -> Iterable[tuple[Counts, Counts]]:
     began, ended = recorded.edges
     return zip(began.counts, ended.counts, strict=True)
-
-
-def _publishers(what: spec.Load) -> list[spec.Publish]:
-    return [group for connection in what.connections for part in connection for group in part.publish]
-
-
-def _consumers(what: spec.Load) -> list[spec.Consume]:
-    return [group for connection in what.connections for part in connection for group in part.consume]
-
-
-def _is_091(what: spec.Load) -> bool:
-    return any(isinstance(part, spec.Channel) for connection in what.connections for part in connection)

@@ -9,7 +9,7 @@ shown; the others are in their files.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import ge, le, lt
 from pathlib import Path
 from typing import Any, Final
@@ -28,11 +28,16 @@ class Target:
     """One figure to reach."""
 
     benchmark: str
-    text: str
-    reason: str
     bound: str
     """How it is compared, the limit, and its unit."""
     measure: Measure
+    text: str = ""
+    reason: str = ""
+    """Why this figure."""
+
+    def named(self, text: str, reason: str) -> Target:
+        """Return the same target with its words."""
+        return replace(self, text=text, reason=reason)
 
     def passes(self, value: float) -> bool:
         """Return whether what was measured is within the bound."""
@@ -90,162 +95,99 @@ def _excess(first: str, others: str) -> Measure:
 _KEPT: Final = (": classic, persistent", ": quorum")
 
 TARGETS: Final = (
-    Target(
-        "versus",
+    Target("versus", "<= 1.1 times at worst", _highest("ratio_before")).named(
         "transient messages in memory: not dearer than before",
         "who asks for no durability must not pay for it; a tenth is what this machine's noise hides",
-        "<= 1.1 times at worst",
-        _highest("ratio_before"),
     ),
-    Target(
-        "durability",
+    Target("durability", "<= 8 µs", _figure("publish: classic, persistent", "cpu_us")).named(
         "publish, persistent, classic: at most 8 µs of broker CPU a message",
         "publishing in memory costs 2; a record, its checksum and the write are the rest",
-        "<= 8 µs",
-        _figure("publish: classic, persistent", "cpu_us"),
     ),
-    Target(
-        "durability",
+    Target("durability", ">= 50000 messages/s", _figure("publish: quorum", "rate_per_s")).named(
         "publish, quorum: at least 50 000 confirmed messages/s at 2 000 in flight",
         "2 000 in flight and a commit of 4 ms allow 250 000; the processor is to be the limit, not the disk",
-        ">= 50000 messages/s",
-        _figure("publish: quorum", "rate_per_s"),
     ),
-    Target(
-        "durability",
+    Target("durability", "<= 3 fdatasyncs", _figure("publish: quorum", "confirm_syncs")).named(
         "publish, quorum, 2 000 in flight: confirms within 3 fdatasyncs (p50)",
         "a message waits for the sync under way, then for its own; one more is for the work",
-        "<= 3 fdatasyncs",
-        _figure("publish: quorum", "confirm_syncs"),
     ),
-    Target(
-        "durability",
+    Target("durability", "<= 3 fdatasyncs", _figure("publish, 1 in flight: quorum", "confirm_syncs")).named(
         "publish, quorum, one in flight: confirm within 3 fdatasyncs (p50)",
         "a lone message waits for its own sync alone",
-        "<= 3 fdatasyncs",
-        _figure("publish, 1 in flight: quorum", "confirm_syncs"),
     ),
     Target(
-        "millions",
+        "millions", "<= 250 MB at worst", _highest("rss_mb", _of_million(": classic, transient", *_KEPT))
+    ).named(
         "1 000 000 messages of 100 bytes in at most 250 MB of resident memory",
         "bodies of a long backlog live on disk",
-        "<= 250 MB at worst",
-        _highest("rss_mb", _of_million(": classic, transient", *_KEPT)),
     ),
-    Target(
-        "millions",
+    Target("millions", "< 10 s at worst", _highest("crash_answer_s", _of_million(*_KEPT))).named(
         "started with 1 000 000 messages, the queue answers in less than 10 s",
         "recovery reads records in batches, and no body twice",
-        "< 10 s at worst",
-        _highest("crash_answer_s", _of_million(*_KEPT)),
     ),
-    Target(
-        "streams",
-        "at least 100 000 messages/s of 100 bytes over one link",
-        "so many rows the connector for Spark wants",
-        ">= 100000 messages/s",
-        _figure("read, settle presettled", "rate_per_s"),
+    Target("streams", ">= 100000 messages/s", _figure("read, settle presettled", "rate_per_s")).named(
+        "at least 100 000 messages/s of 100 bytes over one link", "so many rows the connector for Spark wants"
     ),
-    Target(
-        "publish",
+    Target("publish", "<= 5 µs", _figure("publish unsettled", "cpu_us")).named(
         "publish, unsettled: at most 5 µs of broker CPU a message",
         "a prototype needs 1.2 to 1.8 µs for the skeleton; the rest is routing, sections and confirms",
-        "<= 5 µs",
-        _figure("publish unsettled", "cpu_us"),
     ),
-    Target(
-        "publish",
+    Target("publish", "<= 5 µs", _figure("publish settled", "cpu_us")).named(
         "publish, settled: at most 5 µs of broker CPU a message",
         "it does less than unsettled publishing and must not cost more",
-        "<= 5 µs",
-        _figure("publish settled", "cpu_us"),
     ),
-    Target(
-        "both",
+    Target("both", "<= 8 µs", _figure("unsettled, settle range", "cpu_us")).named(
         "publish + deliver + settle: at most 8 µs of broker CPU a message",
         "publishing and half as much again for delivery and settlement; RabbitMQ needs 28 here",
-        "<= 8 µs",
-        _figure("unsettled, settle range", "cpu_us"),
     ),
-    Target(
-        "two_senders",
+    Target("two_senders", ">= 0.95", _lowest("isolation", _of_10)).named(
         "isolation at least 0.95",
         "link credit stops the slow link alone; the rest is the processor both links share",
-        ">= 0.95",
-        _lowest("isolation", _of_10),
     ),
-    Target(
-        "two_senders",
+    Target("two_senders", "<= 10 % apart at worst", _unlike).named(
         "AMQP 0-9-1: both queues get the same, within 10 %",
         "a slow queue blocks the reader of the whole connection, as in RabbitMQ",
-        "<= 10 % apart at worst",
-        _unlike,
     ),
     Target(
-        "recommendation",
+        "recommendation", ">= 0.95 of the best, at the lower end of the interval", _lowest("to_best_low")
+    ).named(
         "recommended settings within 5 % of the best, noise included",
         "who follows the advice must not lose by it; below 0.95 it may be noise, and the result says so",
-        ">= 0.95 of the best, at the lower end of the interval",
-        _lowest("to_best_low"),
     ),
-    Target(
-        "protocols",
+    Target("protocols", "<= 1.5 times at worst", _highest("ratio_091")).named(
         "AMQP 0-9-1 at most 1.5 times the processor time of AMQP 1.0",
         "the same queues and the same skeleton; only the frames differ",
-        "<= 1.5 times at worst",
-        _highest("ratio_091"),
     ),
-    Target(
-        "one_sender_one_receiver",
-        "isolation at least 0.95",
-        "dispositions are read while the sender has no credit",
-        ">= 0.95",
-        _lowest("isolation", _of_10),
+    Target("one_sender_one_receiver", ">= 0.95", _lowest("isolation", _of_10)).named(
+        "isolation at least 0.95", "dispositions are read while the sender has no credit"
     ),
-    Target(
-        "setup",
+    Target("setup", "< 0.3 s", _figure("start", "accept_s")).named(
         "start to first accepted connection in less than 0.3 s",
         "a broker inside a test must not be felt; RabbitMQ takes 2.5 to 4 s",
-        "< 0.3 s",
-        _figure("start", "accept_s"),
     ),
-    Target(
-        "idle",
-        "resident memory at rest below 50 MB",
-        "RabbitMQ takes 125 MiB",
-        "< 50 MB",
-        _figure("0 connections", "rss_mb"),
+    Target("idle", "< 50 MB", _figure("0 connections", "rss_mb")).named(
+        "resident memory at rest below 50 MB", "RabbitMQ takes 125 MiB"
     ),
-    Target(
-        "backlog",
+    Target("backlog", "<= 15 % dearer at worst", _excess("10 queued", " queued")).named(
         "cost flat from 10 to 1 000 000 queued, within 15 %",
         "no step of a message's way may look at the others in the queue",
-        "<= 15 % dearer at worst",
-        _excess("10 queued", " queued"),
     ),
     *(
         Target(
-            "links",
+            "links", "<= 15 % dearer at worst", _excess("1 link, burst 32", f"links {side}, burst 32")
+        ).named(
             f"cost flat from 1 to 1000 links ({side}), within 15 %",
             "a link is a counter, not a task: the queue's work does not depend on how many links feed it",
-            "<= 15 % dearer at worst",
-            _excess("1 link, burst 32", f"links {side}, burst 32"),
         )
         for side in ("sending", "receiving", "both")
     ),
-    Target(
-        "scatter",
+    Target("scatter", "<= 25 µs", _figure("1000 queues", "cpu_us")).named(
         "scattered over 1000 queues: at most 25 µs of broker CPU a message",
         "each message then wakes its own queue task, and a wake-up costs about 5 µs in Trio",
-        "<= 25 µs",
-        _figure("1000 queues", "cpu_us"),
     ),
-    Target(
-        "sync_publisher",
+    Target("sync_publisher", ">= 10000 messages/s", _figure("one message in flight", "rate_per_s")).named(
         "a lone synchronous publisher: at least 10 000 messages/s",
         "a wave through reader, session, queue and back takes 40 to 65 µs; RabbitMQ does 12 to 18 thousand",
-        ">= 10000 messages/s",
-        _figure("one message in flight", "rate_per_s"),
     ),
 )
 

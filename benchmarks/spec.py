@@ -153,6 +153,21 @@ class Load:
     record: bool = False
     """Keep flow events of what its clients see, and hand them over with the result."""
 
+    @property
+    def parts(self) -> list[Session | Channel]:
+        """Every session or channel."""
+        return [part for one in self.connections for part in one]
+
+    @property
+    def publishing(self) -> list[Publish]:
+        """Every group that sends."""
+        return [group for part in self.parts for group in part.publish]
+
+    @property
+    def consuming(self) -> list[Consume]:
+        """Every group that receives."""
+        return [group for part in self.parts for group in part.consume]
+
 
 def spread(addresses: Sequence[str], links_per_session: int = 250) -> list[tuple[str, ...]]:
     """Divide one link an address over as few sessions as possible, evenly.
