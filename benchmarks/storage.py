@@ -23,6 +23,7 @@ from amqp10broker.storage.folder import DataFolder, open_data_folder
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.tasks.committer import Committer
+from amqp10broker.tasks.keeping import journal_sizes
 from amqp10broker.tasks.syncer import open_syncer
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context, options
@@ -76,7 +77,15 @@ class _Window:
 
 def _open(path: str) -> tuple[Journal, DataFolder]:
     folder = open_data_folder(OsDisk(), os.path.join(path, "data"), "a benchmark")
-    return Journal(OsDisk(), folder.journal, folder.inventory.part("journal")), folder
+    file_bytes_max, reserve_bytes = journal_sizes(folder)
+    journal = Journal(
+        OsDisk(),
+        folder.journal,
+        folder.inventory.part("journal"),
+        file_bytes_max=file_bytes_max,
+        reserve_bytes=reserve_bytes,
+    )
+    return journal, folder
 
 
 def _opened(path: str) -> tuple[Journal, DataFolder]:

@@ -218,7 +218,8 @@ def _journal(journal: Document | None) -> list[str]:
     if journal.get("spool_bytes"):
         facts.append(f"paged out {size(journal.get('spool_bytes'))}")
     if journal.get("disk_full"):
-        facts.append("THE DISK IS FULL: nothing is confirmed")
+        left = size(journal.get("reserve_bytes"))
+        facts.append(f"THE DISK IS FULL: no publish is confirmed, consumers have {left} in reserve")
     return facts
 
 

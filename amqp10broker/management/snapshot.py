@@ -376,7 +376,8 @@ class JournalView:
         commits: since the start.
         last_sync_ms: how long the last sync took.
         sync_running: whether one is under way.
-        disk_full: whether a write waits for room.
+        disk_full: whether what is published waits for room.
+        reserve_bytes: what else can be written before any room is made.
     """
 
     recovered: bool
@@ -388,6 +389,7 @@ class JournalView:
     last_sync_ms: float | None = None
     sync_running: bool | None = None
     disk_full: bool | None = None
+    reserve_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,22 +7,40 @@ the callers know which file they were about and say so (`StorageError`).
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import fcntl
 import os
 import stat
+import sys
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 FILE_MODE: Final = 0o600
 FOLDER_MODE: Final = 0o700
 
 # Not every system has it; fsync does more.
 _fdatasync: Final = getattr(os, "fdatasync", os.fsync)
+# FALLOC_FL_KEEP_SIZE of Linux; `os.posix_fallocate` makes the file longer, or writes zeros.
+_KEEP_SIZE: Final = 1
 # The most buffers that Linux takes in one call (IOV_MAX).
 _PIECES_MAX: Final = 1024
 # Up to this average size, copying pieces together costs less than handing each to the system.
 _JOIN_BYTES_MAX: Final = 4096
+
+
+def _find_fallocate() -> Any:
+    """The system's call; None where there is none."""
+    if sys.platform != "linux":
+        return None
+    library = ctypes.CDLL(None, use_errno=True)
+    found = getattr(library, "fallocate64", None) or getattr(library, "fallocate", None)
+    if found is not None:
+        found.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    return found
+
+
+_fallocate: Final = _find_fallocate()
 
 
 class Disk(Protocol):
@@ -61,6 +79,18 @@ class Disk(Protocol):
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file to `size` bytes."""
 
+    def allocate(self, fd: int, end: int) -> bool:
+        """Have room for all bytes before `end`, so that writing them cannot fail for want of it.
+
+        The size stays; cutting the file gives back what is behind its new end.
+
+        Returns:
+            Whether there is: not every system can.
+
+        Raises:
+            OSError: there is no room; some of it may have been taken.
+        """
+
     def sync(self, fd: int) -> None:
         """Make durable what was written to a file and its size, or the names in a folder."""
 
@@ -94,6 +124,9 @@ class Disk(Protocol):
 
     def free_bytes(self, path: str) -> int:
         """What can still be written to the file system of `path` by this user."""
+
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system of `path`."""
 
     def fresh_id(self) -> int:
         """A number of 64 bits that no other file has."""
@@ -153,6 +186,19 @@ class OsDisk:
         """Cut the file to `size` bytes."""
         os.ftruncate(fd, size)
 
+    def allocate(self, fd: int, end: int) -> bool:
+        """Have room for all bytes before `end`; on Linux, where the file system can."""
+        if _fallocate is None:
+            return False
+        code = errno.EINTR
+        while code == errno.EINTR:  # some file systems stop for a signal
+            if _fallocate(fd, _KEEP_SIZE, 0, end) == 0:
+                return True
+            code = ctypes.get_errno()
+        if code in (errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL, errno.EPERM):
+            return False
+        raise OSError(code, os.strerror(code))
+
     def sync(self, fd: int) -> None:
         """Make durable what was written to a file and its size, or the names in a folder."""
         if stat.S_ISDIR(os.fstat(fd).st_mode):
@@ -201,6 +247,11 @@ class OsDisk:
         """What can still be written to the file system of `path` by this user."""
         found = os.statvfs(path)
         return found.f_bavail * found.f_frsize
+
+    def total_bytes(self, path: str) -> int:
+        """The size of the file system of `path`."""
+        found = os.statvfs(path)
+        return found.f_blocks * found.f_frsize
 
     def fresh_id(self) -> int:
         """A number of 64 bits that no other file has."""

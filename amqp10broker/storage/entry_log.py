@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 import os.path
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -30,6 +31,9 @@ PUT: Final = 1
 """Kind of a record of entries: a line ``[key,value]`` for each."""
 FORGET: Final = 2
 """Kind of a record of keys: a line for each."""
+
+ALLOCATED_BYTES: Final = 256 * 1024
+"""Room for so many bytes of changes is kept behind the end of the file."""
 
 SPARE_BYTES: Final = 1024 * 1024
 """The file may be so much longer than twice what it is good for, before it is written anew."""
@@ -190,6 +194,17 @@ class EntryLog:
             raise
         self.trouble = None
         self._written_changes = self.changes
+        self._allocate()
+
+    def _allocate(self) -> None:
+        """Have room for more changes, also when the disk is full: deleting is how room is made."""
+        file = self._opened
+        if file.allocated < file.end + ALLOCATED_BYTES // 2:
+            try:
+                if not file.allocate(file.end + ALLOCATED_BYTES):
+                    file.allocated = sys.maxsize  # this file system cannot; it is not asked again
+            except StorageError:
+                return  # with the next change
 
     def _undoing(self, changed: Sequence[tuple[Key, bytes]]) -> None:
         """Write the record of `store` that was collected; if it cannot be, collect one that undoes it."""
@@ -328,6 +343,7 @@ class EntryLog:
         self._rewrite_at = 2 * file.written + SPARE_BYTES
         if old is not None:
             old.close()
+        self._allocate()
 
     def _rename(self, aside: str) -> None:
         try:
@@ -415,6 +431,7 @@ class EntryLog:
         self._written_changes = self.durable_changes = self.changes
         self._rewrite_at = 2 * self.live_bytes + SPARE_BYTES
         self.tidy()
+        self._allocate()
 
     def read(self, known: Known | None = None) -> FileReader:
         """Take in the entries of the file that is there, and change nothing.

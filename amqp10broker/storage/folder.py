@@ -26,11 +26,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Final
 
-from amqp10broker.errors import DamagedFile, FolderInUse, StorageError
+from amqp10broker.errors import DamagedFile, DiskFull, FolderInUse, StorageError
 from amqp10broker.storage import inventory
 from amqp10broker.storage.disk import Disk, sync_folder
 from amqp10broker.storage.entry_log import ASIDE
 from amqp10broker.storage.inventory import Inventory, open_inventory
+from amqp10broker.storage.logfile import FULL
 from amqp10broker.storage.reader import BRING_BACK
 
 FORMAT: Final = 2
@@ -86,6 +87,15 @@ class DataFolder:
         """
         with _told(self.path, "the free space cannot be told"):
             return self._disk.free_bytes(self.path)
+
+    def total_bytes(self) -> int:
+        """The size of the folder's file system.
+
+        Raises:
+            StorageError: the system does not tell.
+        """
+        with _told(self.path, "the size of the file system cannot be told"):
+            return self._disk.total_bytes(self.path)
 
     def close(self) -> None:
         """Let another process have the folder; twice is fine. What was not synced may get lost."""
@@ -299,6 +309,8 @@ def _told(path: str, problem: str) -> Iterator[None]:
         ) from error
     except OSError as error:
         where = error.filename if isinstance(error.filename, str) else path
+        if error.errno in FULL:
+            raise DiskFull(where, f"{problem}: {error.strerror}", "make room on that file system") from error
         raise StorageError(
             where, f"{problem}: {error.strerror}", "check that it is there, and that it is yours to write"
         ) from error

@@ -14,6 +14,11 @@ Three rules keep the files readable after a loss of power (`reader` and `sequenc
 - Recovery syncs the last file and the folder before anything is appended: what a crashed broker wrote
   without syncing is then as good as confirmed.
 
+A disk that is full takes nothing, and yet records must be appended for room to be made: settlements, what
+lives in the oldest file. So room is kept allocated behind the end, the *reserve*, and the next file is made
+in advance. Whoever appends what does not free room asks first (`admits`): while there is a `shortage` it
+would be at the expense of the reserve.
+
 Space comes back from the oldest file on. The queues say how many bytes of each file they still need
 (`add_live`, `add_dead`); `to_clean` names the oldest file when cleaning pays, the queues append what lives
 in it again, and `drop` removes it when that is durable.
@@ -39,6 +44,16 @@ FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), or
 there would be no room to clean one when it is on."""
 
+ALLOCATED_AT_ONCE: Final = 8
+"""Beyond the reserve, this share of a file is allocated at a time."""
+
+RESERVE_BYTES_MIN: Final = 1024 * 1024
+"""A journal shorter than its reserve may get has a reserve as long as itself, and at least this: what can be
+settled or cleaned is not more than there is, and an empty folder takes little of a disk."""
+
+NEXT_BYTES: Final = 64 * 1024
+"""Allocated in the next file as long as it is not begun."""
+
 OPEN_FILES_MAX: Final = 64
 """Descriptors of files that are only read; more are closed, the longest unused first."""
 
@@ -62,9 +77,19 @@ class Journal:
         durable: everything with this ticket or a lower one is durable.
         found: what recovery found; None before.
         live_bytes: what the queues need of all files.
+        shortage: why the reserve is not whole, or there is no room for what was asked for beside it; None if
+            there is, or no reserve.
     """
 
-    def __init__(self, disk: Disk, folder: str, part: Part, *, file_bytes_max: int = FILE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        folder: str,
+        part: Part,
+        *,
+        file_bytes_max: int = FILE_BYTES_MAX,
+        reserve_bytes: int = 0,
+    ) -> None:
         """Name the journal; nothing is opened.
 
         Args:
@@ -73,7 +98,10 @@ class Journal:
             part: the folder's part of the inventory. Whoever syncs for the journal syncs the inventory
                 before `synced`, and then calls `remove_dropped`.
             file_bytes_max: see `FILE_BYTES_MAX`.
+            reserve_bytes: room that is kept allocated behind the end, see above, once the journal is as long
+                as that; 0: none.
         """
+        self.shortage: DiskFull | None = None
         self.durable = 0
         self.found: Found | None = None
         self.live_bytes = 0
@@ -82,6 +110,13 @@ class Journal:
         self._part = part
         self._folder_fd: int | None = None
         self._file_bytes_max = file_bytes_max
+        self._reserve = reserve_bytes
+        # Behind this offset of the file being filled the reserve begins.
+        self._limit = 0
+        # What was asked for last that there is no room for.
+        self._refused = 0
+        # The next file, made in advance: when the disk is full there may be no room to make one.
+        self._next: LogFile | None = None
         self._ticket = 0
         # All files that can be read, oldest first, those that are still to be made included.
         self._files: dict[int, LogFile] = {}
@@ -97,9 +132,10 @@ class Journal:
         self._filling: LogFile | None = None
         self._last_tickets: dict[int, int] = {}
         # What a sync of everything written so far would make durable.
-        self._points: deque[tuple[int, LogFile, int, LogFile | None, bool]] = deque()
+        self._points: deque[tuple[int, LogFile, int, LogFile | None, int]] = deque()
         self._syncing = False
-        self._folder_dirty = False
+        # Files made, and how many of their names are durable.
+        self._names = self._names_synced = 0
         # Files to remove, and the ticket that must be durable first; then the change of the inventory.
         self._dropped: deque[tuple[int, LogFile]] = deque()
         self._leaving: deque[tuple[int, LogFile]] = deque()
@@ -125,11 +161,35 @@ class Journal:
         """
         filling = self._filling
         assert filling is not None, "recover first"
-        if filling.end >= self._file_bytes_max:
+        if filling.end >= self._file_bytes_max and self._may_roll(filling):
             filling = self._roll(filling)
         offset = filling.append(group, kind, index, payload, term)
+        if filling.end > self._limit and self._reserve:
+            self._extend()
         self._ticket = ticket = self._ticket + 1
         return ticket, filling.number, offset
+
+    def admits(self, size: int, last: int) -> bool:
+        """Whether records that free no room may be appended, now: so that the reserve stays whole.
+
+        Args:
+            size: about their bytes, with those that were admitted before and are still to be appended.
+            last: how many of them are asked about. If there is no room, there is a shortage until there is.
+
+        Raises:
+            StorageError: it cannot be told.
+        """
+        filling = self._filling
+        assert filling is not None, "recover first"
+        if self.shortage is not None:
+            return False
+        if not self._reserve or filling.end + size <= self._limit:
+            return True
+        if filling.end >= self._file_bytes_max and self._may_roll(filling):
+            self._roll(filling)
+        self._refused = last
+        self._extend(size)
+        return self.shortage is None
 
     @property
     def ticket(self) -> int:
@@ -167,9 +227,13 @@ class Journal:
         """
         assert not self._syncing, "a sync is under way: it would be taken to cover this as well"
         current = self._advance()
+        if self._reserve:
+            self._refill()
         if current.collected_bytes:
             current.write()
-        following = self._pending[0] if self._pending else None
+        following = self._pending[0] if self._pending else self._next
+        if following is self._next and following is not None and not following.is_made:
+            following = None  # made in advance, when there is room
         if following is not None and not following.is_made:
             try:
                 following.make()
@@ -179,13 +243,13 @@ class Journal:
                 # First let what has been written be synced and confirmed; the next call tries again.
                 following = None
             else:
-                self._folder_dirty = True
+                self._names += 1
         made = following if following is not None and not following.synced else None
-        folder = self._folder_dirty and made is not None
-        if current.written == current.synced and made is None and not folder:
+        names = self._names if made is not None and self._names > self._names_synced else 0
+        if current.written == current.synced and made is None:
             return None
         ticket = self._last_tickets[current.number] if self._pending else self._ticket
-        self._points.append((ticket, current, current.written, made, folder))
+        self._points.append((ticket, current, current.written, made, names))
         return ticket
 
     def fds_to_sync(self) -> list[int]:
@@ -195,12 +259,12 @@ class Journal:
             StorageError: one cannot be opened; nothing was done, ask again.
         """
         fds: dict[int, None] = {}
-        for _, current, size, made, folder in self._points:
+        for _, current, size, made, names in self._points:
             if size > current.synced:
                 fds[current.fileno()] = None
             if made is not None:
                 fds[made.fileno()] = None
-            if folder:
+            if names:
                 fds[self._folder_descriptor()] = None
         self._syncing = True
         return list(fds)
@@ -209,12 +273,12 @@ class Journal:
         """Note that what `fds_to_sync` named has been synced, after the `write` that gave this ticket."""
         self._syncing = False
         while self._points and self._points[0][0] <= ticket:
-            _, current, size, made, folder = self._points.popleft()
+            _, current, size, made, names = self._points.popleft()
             current.synced_to(size)
             if made is not None:
                 made.synced_to(HEADER_BYTES)
-            if folder:
-                self._folder_dirty = False
+            # More may have been made since.
+            self._names_synced = max(self._names_synced, names)
         self.durable = max(self.durable, ticket)
         self.remove_dropped()
 
@@ -260,17 +324,37 @@ class Journal:
         """The oldest file, if it is full and it pays to clean it.
 
         That is when no byte in it lives, or when more than half of all bytes are dead and there are two
-        full files or more. Append its live records again, count them as dead here and live there, then
-        `drop` it.
+        full files or more. While there is a shortage it is when more than half of the oldest files' bytes
+        are dead, however many files these are, and the copies fit into what room there is. Append its live
+        records again, count them as dead here and live there, then `drop` it.
         """
         assert self._current is not None, "recover first"
         oldest = next(iter(self._files))
         full = self._current.number - oldest
         if full < 1:
             return None
-        if not self._live[oldest] or (full >= 2 and 2 * self.live_bytes < self.size_bytes):
+        if not self._live[oldest]:
+            return oldest
+        if self.shortage is not None:
+            return oldest if self._frees_room() else None
+        if full >= 2 and 2 * self.live_bytes < self.size_bytes:
             return oldest
         return None
+
+    def _frees_room(self) -> bool:
+        """Whether to clean the oldest full files, some or all of them, gives more than it takes."""
+        room = self.room_bytes // 2
+        size = live = 0
+        for number, file in self._files.items():
+            if file is self._current or file is self._filling:
+                return False
+            size += file.end
+            live += self._live[number]
+            if live > room:
+                return False
+            if 2 * live < size:
+                return True
+        return False
 
     def records_of(self, file: int) -> Iterator[Record]:
         """All records of a full file, read in parts: let others run between some thousands.
@@ -321,6 +405,17 @@ class Journal:
     # --- what there is ----------------------------------------------------------------------------
 
     @property
+    def room_bytes(self) -> int:
+        """What can still be appended whether or not the disk is full; 0 without a reserve."""
+        assert self._filling is not None, "recover first"
+        return max(0, self._filling.allocated - self._filling.end)
+
+    @property
+    def reserves(self) -> bool:
+        """Whether there is a reserve, or would be if there were room: not every file system can allocate."""
+        return self._reserve > 0
+
+    @property
     def size_bytes(self) -> int:
         """Bytes of all files, with what is collected, without those dropped."""
         assert self._filling is not None, "recover first"
@@ -367,6 +462,8 @@ class Journal:
         """Close all descriptors; what is only collected is lost."""
         for file in self._files.values():
             file.close()
+        if self._next is not None:
+            self._next.close()
         if self._folder_fd is not None:
             self._disk.close(self._folder_fd)
             self._folder_fd = None
@@ -381,13 +478,104 @@ class Journal:
         self._last_tickets[full.number] = self._ticket
         self._full_bytes += full.end
         number = full.number + 1
-        header = Header(Purpose.JOURNAL, number, self._disk.fresh_id())
-        filling = LogFile(self._disk, self._path(number), header)
+        filling, self._next = self._next or self._new(number), None
+        self._limit = 0
         self._files[number] = filling
         self._live[number] = 0
         self._pending.append(filling)
         self._filling = filling
         return filling
+
+    def _new(self, number: int) -> LogFile:
+        return LogFile(self._disk, self._path(number), Header(Purpose.JOURNAL, number, self._disk.fresh_id()))
+
+    # --- the reserve ------------------------------------------------------------------------------
+
+    def _may_roll(self, full: LogFile) -> bool:
+        """Whether to go on in a further file now that this one is long enough.
+
+        While there is a shortage the reserve is behind the end of this one, and the next has little room. So
+        it is left when hardly anything in it is needed, and it can be cleaned, or when its room is used up.
+        """
+        if not self._reserve:
+            return True
+        if not self._make_next(full.number + 1):
+            return False
+        following = self._next
+        if self.shortage is None or full.end >= full.allocated or following is None:
+            return True
+        little = self._live[full.number] <= min(following.allocated, full.end) // 4
+        return little and full.end >= self._file_bytes_max // ALLOCATED_AT_ONCE
+
+    def _make_next(self, number: int) -> bool:
+        """Make the file after the one being filled; whether it is there.
+
+        Only one empty file may stand behind records that are not durable: `survey` takes the file before it
+        for the one that may end in the middle of a record.
+        """
+        if self._pending:
+            return False
+        if self._next is None:
+            self._next = self._new(number)
+        if not self._next.is_made:
+            try:
+                self._next.make()
+            except DiskFull as error:
+                self.shortage = self.shortage or error
+                return False
+            self._names += 1
+        if not self._next.allocated:
+            try:
+                self._next.allocate(HEADER_BYTES + NEXT_BYTES)
+            except DiskFull:
+                return True  # it has its header, and on most systems a block with it
+        return True
+
+    def _extend(self, size: int = 0) -> None:
+        """Allocate so much behind the end that the reserve is whole, if there is room.
+
+        Args:
+            size: bytes that are to be appended before the reserve begins.
+        """
+        file = self._filling
+        assert file is not None
+        if not file.is_made:
+            return  # when it is; it was made in advance, or there is room to make it
+        reserve = min(self._reserve, max(RESERVE_BYTES_MIN, self.size_bytes))
+        wanted = reserve + max(size, self._refused)
+        beyond = min(reserve, self._file_bytes_max // ALLOCATED_AT_ONCE)
+        part = wanted + beyond
+        shortage: DiskFull | None = None
+        while part > self.room_bytes:
+            try:
+                if not file.allocate(file.end + part):
+                    self._reserve = 0  # this file system cannot
+                    return
+            except DiskFull as error:
+                if part > wanted:
+                    part = wanted
+                    continue
+                # What there is is better than nothing.
+                shortage = error
+                part //= 2
+                if part < reserve // 16:
+                    break
+        self.shortage = shortage
+        if shortage is None:
+            self._refused = 0
+        # While there is a shortage not every record is a reason to ask: `write` does it again and again.
+        self._limit = file.allocated - reserve if shortage is None else file.end + reserve
+
+    def _refill(self) -> None:
+        """Before a write: what could not be allocated or made earlier is tried again."""
+        filling = self._filling
+        assert filling is not None
+        if self.shortage is not None or filling.end > self._limit:
+            self._extend()
+        if self.shortage is not None and not self._pending and self._may_roll(filling):
+            # With hardly anything alive in it it can be cleaned now.
+            filling = self._roll(filling)
+        self._make_next(filling.number + 1)
 
     def _advance(self) -> LogFile:
         """The file to write to: the next one, if that is made and all before it is durable."""
@@ -401,6 +589,7 @@ class Journal:
         ):
             following = self._pending[0]
             self._claim(current, following)
+            current.give_back()
             del self._last_tickets[current.number]
             self._keep_open(current)
             self._current = current = self._pending.popleft()
@@ -441,7 +630,7 @@ class Journal:
         try:
             for leftover in found.leftovers:
                 self._disk.unlink(leftover)
-            if found.unused is not None:
+            if found.unused is not None and not self._reserve:
                 self._disk.unlink(found.unused)
             if last is not None and last.header is None:
                 self._disk.unlink(path)
@@ -450,6 +639,8 @@ class Journal:
             else:
                 current = LogFile(self._disk, path, Header(Purpose.JOURNAL, number, self._disk.fresh_id()))
                 current.make_durable()
+            if found.unused is not None and self._reserve:
+                self._adopt(found.unused, number + 1)
             sync_folder(self._disk, self._folder)
         except OSError as error:
             raise StorageError(
@@ -458,12 +649,27 @@ class Journal:
         self._files[number] = self._current = self._filling = current
         self._live.setdefault(number, 0)
         self._full_bytes = sum(file.end for file in self._files.values()) - current.end
+        if self._reserve:
+            self._extend()
         try:
             self._claim(*self._files.values())
             self._part.sync()
         except DiskFull:
             # What is claimed is as true as before, and a broker must start on a full disk: that may free it.
             return
+
+    def _adopt(self, unused: str, number: int) -> None:
+        """A next file that was made in advance is kept: there may be no room to make one."""
+        named = JOURNAL.number(os.path.basename(unused))
+        assert named is not None
+        reader = FileReader(self._disk, unused, purpose=Purpose.JOURNAL, number=named, last=True)
+        reader.close()
+        if reader.header is None or named != number:
+            # Not whole; or a file before it was given up.
+            self._disk.unlink(unused)
+        else:
+            self._next = LogFile(self._disk, unused, reader.header, size=HEADER_BYTES)
+            self._next.sync()
 
 
 def _name(file: LogFile) -> str:

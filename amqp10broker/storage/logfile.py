@@ -46,11 +46,12 @@ class LogFile:
         written: bytes that the system has been given.
         synced: bytes that are known to be durable; 0 as long as the header and the name are not.
         end: where the next record begins, or a marker before it.
+        allocated: bytes before this can be written whether or not the disk is full.
     """
 
     __slots__ = (
         "_cut_short", "_disk", "_fd", "_marked", "_pieces", "_places", "_seed",
-        "end", "header", "number", "path", "synced", "written",
+        "allocated", "end", "header", "number", "path", "synced", "written",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, header: Header, *, size: int = 0, synced: int = 0) -> None:
@@ -69,6 +70,7 @@ class LogFile:
         self.written = size
         self.synced = synced
         self.end = max(size, HEADER_BYTES)
+        self.allocated = 0
         self._disk = disk
         # A write failed, and may have left a part of itself.
         self._cut_short = False
@@ -152,6 +154,35 @@ class LogFile:
             raise self._failed("cannot be synced", error) from error
         self.synced_to(self.written)
 
+    def allocate(self, end: int) -> bool:
+        """Have room for all bytes before `end`.
+
+        Returns:
+            Whether there is: not every system can.
+
+        Raises:
+            DiskFull: there is none, and `allocated` is as it was.
+            StorageError: the same, for another reason.
+        """
+        try:
+            allocated = self._disk.allocate(self.fileno(), end)
+        except OSError as error:
+            raise self._failed("cannot be given room", error) from error
+        if allocated:
+            self.allocated = max(self.allocated, end)
+        return allocated
+
+    def give_back(self) -> None:
+        """Room behind the end is not needed any more: nothing will be appended."""
+        if self.allocated > self.written:
+            try:
+                self._disk.truncate(self.fileno(), self.written)
+            except OSError as error:
+                if error.errno not in FULL:
+                    raise self._failed("cannot give room back", error) from error
+                # Where files are copied on write even that takes room; it is given back when the file goes.
+            self.allocated = self.written
+
     def append(self, group: int, kind: int, index: int, payload: Sequence[bytes], term: int = 0) -> int:
         """Collect a record.
 
@@ -210,6 +241,7 @@ class LogFile:
             self._disk.write(fd, self.written, self._pieces)
         except OSError as error:
             self._cut_short = True
+            self.allocated = 0
             try:
                 self._disk.truncate(fd, self.written)
             except OSError:

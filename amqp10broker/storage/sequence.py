@@ -122,12 +122,6 @@ def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) 
     first = min(must, default=0)
     numbers = [number for number in there if number >= first]
     missing = set(must).difference(there)
-    if naming.gapless:
-        missing.update(
-            before + 1
-            for before, after in itertools.pairwise(numbers)
-            if after != before + 1 and not (after in must and must[after].gap)
-        )
     unused = None
     may_be_torn = set(numbers[-1:])
     if numbers and numbers[-1] not in must:
@@ -137,6 +131,12 @@ def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) 
             numbers.pop()
             # Of a stream, all before is durable when a file is made.
             may_be_torn = set(numbers[-1:]) if naming.gapless else set()
+    if naming.gapless:
+        missing.update(
+            before + 1
+            for before, after in itertools.pairwise(numbers)
+            if after != before + 1 and not (after in must and must[after].gap)
+        )
     return Survey(
         [
             Member(number, os.path.join(folder, naming.name(number)), number in may_be_torn, must.get(number))

@@ -34,7 +34,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.errors import BrokerError, ConfigError, LimitExceeded, StorageError
 from amqp10broker.management.snapshot import (
     BrokerView,
     ExchangeView,
@@ -307,11 +307,13 @@ class Broker:
         if self.data is None:
             users = furnish(self.catalog, self.config, self.passwords)
         else:
-            given = self.data.load(self.catalog, self.passwords.exportable)
-            users = furnish(self.catalog, self.config, self.passwords, given)
-            if given is None:
-                self.data.furnished(default_records(self.catalog, self.config, users))
-            self.data.catalog_log.sync()
+            try:
+                users = self._furnish_folder(self.data)
+            except LimitExceeded as error:
+                if isinstance(error.__cause__, StorageError):
+                    # No client asked for it: the start is refused, and the file says what to do.
+                    raise error.__cause__ from None
+                raise
             if self.keeping is not None:
                 streams = (queue.number for queue in self.catalog if queue.type == QueueType.STREAM)
                 self.keeping.remove_deleted_streams(streams)
@@ -319,6 +321,14 @@ class Broker:
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""
+
+    def _furnish_folder(self, data: Data) -> frozenset[str]:
+        given = data.load(self.catalog, self.passwords.exportable)
+        users = furnish(self.catalog, self.config, self.passwords, given)
+        if given is None:
+            data.furnished(default_records(self.catalog, self.config, users))
+        data.catalog_log.sync()
+        return users
 
     async def _open_tls_sockets(self) -> list[socket.socket]:
         host, port = self.config.host, self.config.tls_port

@@ -1,8 +1,9 @@
 """Group commit: one task writes what the journal has collected, has it synced, and tells who waits.
 
 While a sync is under way the next batch collects, so the slower the disk, the larger the batches. A disk
-that is full is not an end: nothing is lost, nothing is confirmed, and it is tried again each second. A
-sync that fails is one: the broker stops.
+that is full is not an end: what is appended goes into the journal's reserve, which queues keep for what is
+not published, and it is tried again each second to make it whole. A sync that fails is one: the broker
+stops.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Committer:
         journal: the journal; append to it and then call `wake`.
         commits: how many syncs there were.
         sync_ms: how long the last one took.
-        full: the disk does not take more at present.
+        full: the disk does not take what is published; there may be a reserve for the rest.
         full_at: since when, by Trio's clock.
         failure: why nothing is committed any more.
     """
@@ -83,7 +84,9 @@ class Committer:
         # A commit since the inventory was told last.
         self._unmarked = False
         self._waiting: list[tuple[int, Callable[[], None]]] = []
+        self._for_room: list[Callable[[], None]] = []
         self._events: set[trio.Event] = set()
+        self._next_commit = trio.Event()
 
     # --- for those who append -----------------------------------------------------------------------
 
@@ -123,6 +126,14 @@ class Committer:
             self._waiting.append((ticket, callback))
             self.wake()
 
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Have a function called when the journal has no `shortage`; also wakes the committer.
+
+        It is called once, in the committer's task; never, if storage fails.
+        """
+        self._for_room.append(callback)
+        self.wake()
+
     async def wait_durable(self, ticket: int) -> None:
         """Wait until a ticket is durable.
 
@@ -142,6 +153,10 @@ class Committer:
         if ticket > self.journal.durable:
             assert self.failure is not None
             raise self.failure
+
+    async def wait_commit(self) -> None:
+        """Wait until the next commit, or as long as the disk is full until it is tried again."""
+        await self._next_commit.wait()
 
     def stop(self) -> None:
         """Commit what there is, and end `run`."""
@@ -189,12 +204,16 @@ class Committer:
         if full is not None:
             await self._wait_for_room(full)
             return not self._stopping
+        self._note(self.journal.shortage)
+        if self.journal.shortage is None and self._for_room:
+            waiting, self._for_room = self._for_room, []
+            for callback in waiting:
+                callback()
+        if ticket is not None or self.full:
+            self._next_commit.set()
+            self._next_commit = trio.Event()
         if ticket is None and not also:
             return False
-        if self.full:
-            self.full = False
-            _log.info("the disk takes writes again")
-            self._on_full(False)
         self._tell()
         return True
 
@@ -231,6 +250,8 @@ class Committer:
             # Of the inventory itself nobody keeps an inventory.
             await self._commit()
             self._unmarked = False
+        elif self.full:
+            await self._parked_for(FULL_RETRY_S)
         elif not self._wanted:
             await self._lot.park()
 
@@ -241,12 +262,25 @@ class Committer:
                 await self._lot.park()
         return self._wanted
 
-    async def _wait_for_room(self, error: DiskFull) -> None:
-        if not self.full:
-            self.full = True
+    def _note(self, shortage: DiskFull | None) -> None:
+        """Whether there is room for more than what makes room."""
+        full = shortage is not None
+        if full == self.full:
+            return
+        self.full = full
+        if full:
             self.full_at = trio.current_time()
-            _log.error("the disk is full, nothing is confirmed until there is room", reason=str(error))
-            self._on_full(True)
+            _log.error(
+                "the disk is full, nothing that is published is confirmed until there is room",
+                reason=str(shortage),
+                reserve_bytes=self.journal.room_bytes,
+            )
+        else:
+            _log.info("the disk takes writes again")
+        self._on_full(full)
+
+    async def _wait_for_room(self, error: DiskFull) -> None:
+        self._note(error)
         if self._stopping:
             _log.warning("stopping with a full disk, what was not confirmed is lost")
             self._unmarked = False

@@ -43,6 +43,9 @@ _log = Log("amqp10broker.keeping")
 UNSAFE_BYTES_MAX: Final = 4 * 1024 * 1024
 """What cleaning may have appended that is not durable yet, before it waits."""
 
+FILE_BYTES_MIN: Final = 1024 * 1024
+FILES_MIN: Final = 16
+"""A file of the journal is no longer than this part of the file system, nor shorter than `FILE_BYTES_MIN`."""
 
 SOON_S: Final = 0.2
 """How long it may take until a settlement in a classic queue is written, if nothing else is."""
@@ -220,7 +223,13 @@ class Keeping:
             bytes=found.bytes,
             of_deleted_queues=strangers,
             seconds=round(trio.current_time() - started_at, 3),
+            reserve_bytes=self.journal.room_bytes,
         )
+        if not self.journal.reserves:
+            _log.warning(
+                "this file system cannot reserve room: while it is full nothing can be settled",
+                folder=self._folder.path,
+            )
         self.recovered.set()
 
     def _hand_out(self, batch: Sequence[Record]) -> int:
@@ -245,7 +254,7 @@ class Keeping:
         """Clean the journal whenever it pays."""
         try:
             while True:
-                await self.committer.wait_durable(self.journal.ticket + 1)
+                await self.committer.wait_commit()
                 while not self._abandoned and (file := self.journal.to_clean()) is not None:
                     await self._clean(file)
         except StorageError as error:
@@ -297,7 +306,23 @@ class Keeping:
             last_sync_ms=round(committer.last_sync_ms, 3),
             sync_running=committer.began is not None,
             disk_full=committer.full,
+            reserve_bytes=journal.room_bytes,
         )
+
+
+def journal_sizes(folder: DataFolder) -> tuple[int, int]:
+    """How long a file of the journal gets, and how much is reserved behind the last: bytes.
+
+    On a small disk files are smaller, so that some of it is free soon. The reserve is for cleaning one, and
+    for settlements half as long.
+
+    Raises:
+        StorageError: the system does not tell the size of the file system.
+    """
+    # Some file systems say that they have none.
+    share = folder.total_bytes() // FILES_MIN or FILE_BYTES_MAX
+    file_bytes_max = min(FILE_BYTES_MAX, max(FILE_BYTES_MIN, share))
+    return file_bytes_max, file_bytes_max + file_bytes_max // 2
 
 
 @asynccontextmanager
@@ -324,8 +349,14 @@ async def opened_keeping(
         return
     async with open_syncer(delay_ms=sync_delay_ms) as helper:
         inventory = data.folder.inventory
-        part = inventory.part("journal")
-        journal = Journal(data.disk, data.folder.journal, part, file_bytes_max=FILE_BYTES_MAX)
+        file_bytes_max, reserve_bytes = journal_sizes(data.folder)
+        journal = Journal(
+            data.disk,
+            data.folder.journal,
+            inventory.part("journal"),
+            file_bytes_max=file_bytes_max,
+            reserve_bytes=reserve_bytes,
+        )
         streams = StreamSyncs()
         also = (data.catalog_log, streams, inventory)
         committer = Committer(

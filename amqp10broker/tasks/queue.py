@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import trio
@@ -13,10 +13,11 @@ from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Command, Delete, Publish, ReplyTo
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.effects import DeadLetters, Effect
+from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.tasks.admission import Admission
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
@@ -68,6 +69,7 @@ class RunningQueue(LetterBox):
     """
 
     __slots__ = (
+        "_admission",
         "_asked_for",
         "_at_work",
         "_clock",
@@ -120,6 +122,7 @@ class RunningQueue(LetterBox):
         self._delay_s = confirm_delay_ms / 1000
         self._keeping = keeping
         self._store = store
+        self._admission = Admission(None if store is None else keeping, self._wake)
         self._asked_for = 0  # the ticket whose being durable we are told of
 
     @property
@@ -152,7 +155,7 @@ class RunningQueue(LetterBox):
     def outlook(self) -> Outlook:
         """See `QueueHandle`. Made once a wake at most, however many ask."""
         if self._outlook is None:
-            self._outlook = self.queue.outlook()
+            self._outlook = self._admission.told(self.queue.outlook())
         return self._outlook
 
     def progress(self) -> Progress:
@@ -160,7 +163,8 @@ class RunningQueue(LetterBox):
         keeping = self._keeping
         if keeping is None or self._store is None:
             return Progress(self.busy)
-        return keeping.progress(self._clock, busy=self.busy, waits=self.queue.unsafe_ticket is not None)
+        waits = bool(self._admission.waiting) or self.queue.unsafe_ticket is not None
+        return keeping.progress(self._clock, busy=self.busy, waits=waits)
 
     @property
     def unsettled(self) -> int:
@@ -180,9 +184,10 @@ class RunningQueue(LetterBox):
         finally:
             self.begun.set()
         while not queue.deleted:
-            letters = self._at_work = await self._next_letters()
-            self._outlook = None
+            letters = await self._next_letters()
             now_ms = self._clock.now_ms()
+            letters = self._at_work = self._admission.admitted(letters, now_ms)
+            self._outlook = None
             published = False
             for commands in letters:
                 for command in commands:
@@ -196,7 +201,8 @@ class RunningQueue(LetterBox):
                 await trio.sleep(self._delay_s)
             self._send_effects()
             self._at_work = []
-        for commands in mailbox.close():
+        waiting: list[Command] = [*self._admission.take()]
+        for commands in (waiting, *mailbox.close()):
             self.post_all(commands)
 
     async def _recover(self) -> None:
@@ -211,13 +217,14 @@ class RunningQueue(LetterBox):
         if self._store is not None:
             self.queue.refuse_unsafe()
             self._send_effects()
+            refuse(self._admission.take(), self.queue.name)
 
     def finish(self) -> None:
         """The task is over because the broker stops: what was put before is still decided and kept."""
         keeping = self._keeping
         if keeping is not None and self._store is not None and not keeping.recovered.is_set():
             return  # what is in the mailbox is about messages that have not been read
-        for commands in self._mailbox.close():
+        for commands in self._admission.admitted(self._mailbox.close(), self._clock.now_ms()):
             for command in commands:
                 self.queue.apply(command)
         self._keep()
@@ -240,7 +247,7 @@ class RunningQueue(LetterBox):
             keeping.committer.when_durable(ticket, self._wake)
 
     def _wake(self) -> None:
-        """Something is durable: an empty letter makes the queue look."""
+        """Something is durable, or there is room again: an empty letter makes the queue look."""
         self._mailbox.put([])
 
     async def _next_letters(self) -> list[QueueLetter]:
@@ -267,7 +274,8 @@ class RunningQueue(LetterBox):
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
-        self.queue.break_down(command for commands in self._at_work for command in commands)
+        at_work: list[QueueLetter] = [*self._at_work, [*self._admission.take()]]
+        self.queue.break_down(command for commands in at_work for command in commands)
         self._send_effects()
         for commands in self._mailbox.close():
             self.post_all(commands)
@@ -335,6 +343,14 @@ class InlineQueue(LetterBox):
     def figures(self) -> QueueFigures:
         """See `QueueHandle`. It keeps no message, and counts none."""
         return QueueFigures(consumers=self.queue.consumers, counters=QueueCounters().document())
+
+
+def refuse(publishes: Sequence[Publish], queue: str) -> None:
+    """Tell publishers that what they published is not kept, because nothing is any more."""
+    for each in publishes:
+        reply_to = each.publisher.reply_to
+        assert isinstance(reply_to, SessionAddress)
+        reply_to.mailbox.put([Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=queue)])
 
 
 def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:

@@ -23,11 +23,12 @@ from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick, 
 from amqp10broker.queues.quorum_dead import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.service.at_least_once_dead_letters import Destination
+from amqp10broker.tasks.admission import Admission
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import LetterBox, SessionAddress
+from amqp10broker.tasks.queue import LetterBox, SessionAddress, refuse
 
 if TYPE_CHECKING:
     from amqp10broker.persistence.quorum_store import QuorumStore
@@ -59,6 +60,7 @@ class RunningQuorum(LetterBox):
     """
 
     __slots__ = (
+        "_admission",
         "_at_work",
         "_clock",
         "_delay_s",
@@ -112,6 +114,7 @@ class RunningQuorum(LetterBox):
         self._delay_s = confirm_delay_ms / 1000
         self._keeping = keeping
         self._store = store
+        self._admission = Admission(None if store is None else keeping, self._wake)
         self._mailbox: Mailbox[list[QuorumCommand]] = Mailbox()
         self._at_work: list[list[QuorumCommand]] = []
         self._due_ms: int | None = None
@@ -154,13 +157,14 @@ class RunningQuorum(LetterBox):
         if self._outlook is None:
             outlook, told = self.queue.outlook(), self._told
             effects = [each for entry in told for batch in entry.effects.values() for each in batch]
-            self._outlook = replace(
+            outlook = replace(
                 outlook,
                 unsynced=sum(len(each.keys) for each in effects if isinstance(each, Deliver)),
                 unsynced_ms=told[0].at_ms if told else None,
                 unconfirmed=sum(len(each.ids) for each in effects if isinstance(each, Confirmed)),
                 unconfirmed_ms=told[0].at_ms if told else None,
             )
+            self._outlook = self._admission.told(outlook)
         return self._outlook
 
     def progress(self) -> Progress:
@@ -169,7 +173,7 @@ class RunningQuorum(LetterBox):
         keeping = self._keeping
         if keeping is None or self._store is None:
             return Progress(busy)
-        return keeping.progress(self._clock, busy=busy, waits=bool(self._told))
+        return keeping.progress(self._clock, busy=busy, waits=bool(self._told or self._admission.waiting))
 
     @property
     def unsettled(self) -> int:
@@ -189,7 +193,8 @@ class RunningQuorum(LetterBox):
         finally:
             self.begun.set()
         while not self.queue.deleted:
-            letters = self._at_work = await self._next_letters()
+            letters = await self._next_letters()
+            letters = self._at_work = self._admission.admitted(letters, self._clock.now_ms())
             self._outlook = None
             commands = joined(command for letter in letters for command in letter)
             self._work(commands)
@@ -200,7 +205,8 @@ class RunningQuorum(LetterBox):
         await self._tell_the_rest()
         if self._worker is not None:
             self._worker.end()
-        for letter in self._mailbox.close():
+        waiting: list[QuorumCommand] = [*self._admission.take()]
+        for letter in (waiting, *self._mailbox.close()):
             self._put(letter)
 
     async def _recover(self) -> None:
@@ -263,7 +269,7 @@ class RunningQuorum(LetterBox):
         return Told(ticket, queue.take_effects(), queue.take_dead_letters(), dead, now_ms)
 
     def _wake(self) -> None:
-        """Something is durable: an empty letter makes the queue look."""
+        """Something is durable, or there is room again: an empty letter makes the queue look."""
         self._mailbox.put([])
 
     # --- telling ----------------------------------------------------------------------------------
@@ -329,6 +335,7 @@ class RunningQuorum(LetterBox):
         """Nothing can be kept any more: who waits for a confirm hears that it does not come."""
         if self._store is not None:
             self._refuse_told()
+            refuse(self._admission.take(), self.queue.name)
 
     def _refuse_told(self) -> None:
         """What has not been told, because it is not durable, never will be: publishers hear so."""
@@ -349,7 +356,8 @@ class RunningQuorum(LetterBox):
         if not self._ready:
             return  # what is in the mailbox is about messages that have not been read
         self._due_ms = None
-        self._work([command for letter in self._mailbox.close() for command in letter])
+        letters = self._admission.admitted(self._mailbox.close(), self._clock.now_ms())
+        self._work([command for letter in letters for command in letter])
 
     def fail(self) -> None:
         """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
@@ -358,7 +366,8 @@ class RunningQuorum(LetterBox):
             self._keeping.abandoned(self._store.group)
         self._tell_what_is_durable()
         self._refuse_told()
-        self.queue.break_down(command for letter in self._at_work for command in letter)
+        at_work: list[list[QuorumCommand]] = [*self._at_work, [*self._admission.take()]]
+        self.queue.break_down(command for letter in at_work for command in letter)
         self._tell(self._take(0))
         if self._worker is not None:
             self._worker.end()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import errno
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from amqp10broker.errors import StorageError
+from amqp10broker.errors import DiskFull, StorageError
 from tests.support.journals import LONG, World, new_disk, walk
 
 SIZES = st.sampled_from((0, 1, 20, 100, 480, 512, 1100))
@@ -24,9 +26,13 @@ CODES = st.sampled_from((errno.ENOSPC, errno.EIO))
 class JournalMachine(RuleBasedStateMachine):
     """Appends, commits in all their parts, cleaning, full disks, crashes."""
 
-    @initialize(file_bytes_max=st.sampled_from((100, 600, 5000)), seed=st.integers(0, 1000))
-    def begin(self, file_bytes_max: int, seed: int) -> None:
-        self.world = World(new_disk(seed), file_bytes_max)
+    @initialize(
+        file_bytes_max=st.sampled_from((100, 600, 5000)),
+        reserve_bytes=st.sampled_from((0, 1000)),
+        seed=st.integers(0, 1000),
+    )
+    def begin(self, file_bytes_max: int, reserve_bytes: int, seed: int) -> None:
+        self.world = World(new_disk(seed), file_bytes_max, reserve_bytes)
         self.world.recover()
         self.syncing: tuple[int, list[int]] | None = None
 
@@ -38,9 +44,11 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.syncing is None)
     @rule(again=st.booleans())
     def write(self, again: bool) -> None:
-        ticket = self.world.write()
-        if again:
-            ticket = self.world.write() or ticket
+        ticket = None
+        with self._room_when_full():
+            ticket = self.world.write()
+            if again:
+                ticket = self.world.write() or ticket
         if ticket is not None:
             self.syncing = (ticket, self.world.journal.fds_to_sync())
 
@@ -63,7 +71,8 @@ class JournalMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.syncing is None)
     @rule()
     def commit(self) -> None:
-        self.world.commit()
+        with self._room_when_full():
+            self.world.commit()
 
     @precondition(lambda self: self.syncing is None)
     @rule(code=CODES, after=st.integers(0, 2))
@@ -92,11 +101,13 @@ class JournalMachine(RuleBasedStateMachine):
     @rule(seed=st.integers(0, 10_000))
     def wander(self, seed: int) -> None:
         """Further on than single rules come in the time there is."""
-        walk(self.world, random.Random(seed), 8)
+        with self._room_when_full():
+            walk(self.world, random.Random(seed), 8)
 
     @rule()
     def clean(self) -> None:
-        self.world.clean()
+        with self._room_when_full():
+            self.world.clean()
 
     @rule()
     def mark(self) -> None:
@@ -105,6 +116,15 @@ class JournalMachine(RuleBasedStateMachine):
     @rule()
     def read(self) -> None:
         self.world.read_all()
+
+    @rule(left=st.sampled_from((0, 200, 5000)))
+    def fill_the_disk(self, left: int) -> None:
+        """Others take all but so many bytes; what is recovered, and what is read, is the same."""
+        self.world.disk.capacity = self.world.disk.used() + left
+
+    @rule()
+    def make_room(self) -> None:
+        self.world.disk.capacity = None
 
     @rule()
     def kill(self) -> None:
@@ -119,9 +139,22 @@ class JournalMachine(RuleBasedStateMachine):
         self._restart()
 
     def _restart(self) -> None:
-        self.world.recover()
+        with self._room_when_full() as full:
+            self.world.recover()
+        if full:
+            self.world.recover()
         self.world.read_all()
         self.syncing = None
+
+    @contextmanager
+    def _room_when_full(self) -> Iterator[list[DiskFull]]:
+        """Something may end because there is no room; then there is."""
+        full: list[DiskFull] = []
+        try:
+            yield full
+        except DiskFull as error:
+            full.append(error)
+            self.world.disk.capacity = None
 
     @invariant()
     def sizes_agree(self) -> None:

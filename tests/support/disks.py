@@ -38,6 +38,8 @@ class Inode:
     durable: bytes = b""
     since: list[tuple[int, bytes | None]] = field(default_factory=list)
     """Changes since the last sync: (offset, bytes written), or (size, None) for a cut."""
+    allocated: int = 0
+    """Bytes for which there is room, whatever the size."""
     locked: int | None = None
     """The descriptor that holds the lock."""
 
@@ -78,6 +80,7 @@ class SimDisk:
         lose_power_at: the number of the call at which the power goes: a write may have been done by then.
             Nothing is done by any later call.
         free: what `free_bytes` says.
+        capacity: bytes that all files together may take, in whole sectors; None: any.
     """
 
     def __init__(self, seed: int = 0) -> None:
@@ -85,6 +88,7 @@ class SimDisk:
         self.fail: dict[int, int] = {}
         self.lose_power_at: int | None = None
         self.free = 1 << 40
+        self.capacity: int | None = None
         self._root = Folder()
         self._open: dict[int, tuple[Inode | Folder, str]] = {}
         self._next_fd = 1000
@@ -128,6 +132,7 @@ class SimDisk:
                 inode.change(offset, some)
 
         self._call("write", path, part, lambda: inode.change(offset, data))
+        self._take_room(inode, offset + len(data), path)
         if data:
             inode.change(offset, data)
 
@@ -140,6 +145,14 @@ class SimDisk:
         inode, path = self._inode(fd)
         self._call("truncate", path, lost=lambda: inode.change(size, None))
         inode.change(size, None)
+        inode.allocated = 0
+
+    def allocate(self, fd: int, end: int) -> bool:
+        inode, path = self._inode(fd)
+        self._call("allocate", path)
+        self._take_room(inode, end, path)
+        inode.allocated = max(inode.allocated, end)
+        return True
 
     def sync(self, fd: int) -> None:
         what, path = self._open[fd]
@@ -202,7 +215,11 @@ class SimDisk:
 
     def free_bytes(self, path: str) -> int:
         self._call("free_bytes", path)
-        return self.free
+        return self.free if self.capacity is None else max(0, self.capacity - self.used())
+
+    def total_bytes(self, path: str) -> int:
+        self._call("total_bytes", path)
+        return 1 << 40 if self.capacity is None else self.capacity
 
     def fresh_id(self) -> int:
         self._next_id += 1
@@ -213,6 +230,12 @@ class SimDisk:
         """Another descriptor of the same file, as a process has to whom it was sent; counts as no call."""
         what, path = self._open[fd]
         return self._descriptor(what, path)
+
+    def used(self) -> int:
+        """What all files take, those without a name that are open included; counts as no call."""
+        inodes = {id(inode): inode for inode in self._inodes(self._root)}
+        inodes |= {id(what): what for what, _ in self._open.values() if isinstance(what, Inode)}
+        return sum(_sectors(max(len(inode.data), inode.allocated)) for inode in inodes.values())
 
     # --- looking and changing -----------------------------------------------------------------------
 
@@ -281,6 +304,7 @@ class SimDisk:
     ) -> SimDisk:
         disk = SimDisk()
         disk._next_id = self._next_id + 1000
+        disk.capacity = self.capacity
         disk._rng = random.Random(rng.random())
         copies: dict[int, Inode | Folder] = {}
 
@@ -288,7 +312,7 @@ class SimDisk:
             if id(what) not in copies:
                 if isinstance(what, Inode):
                     data = data_of(what, rng)
-                    copies[id(what)] = Inode(bytearray(data), data)
+                    copies[id(what)] = Inode(bytearray(data), data, allocated=what.allocated)
                 else:
                     names = {name: copied(each) for name, each in names_of(what, rng).items()}
                     copies[id(what)] = Folder(names, dict(names))
@@ -324,6 +348,13 @@ class SimDisk:
             code = self.fail[number]
             raise OSError(code, os.strerror(code), path)
 
+    def _take_room(self, inode: Inode, end: int, path: str) -> None:
+        if self.capacity is None:
+            return
+        more = _sectors(end) - _sectors(max(len(inode.data), inode.allocated))
+        if more > 0 and self.used() + more > self.capacity:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
+
     def _descriptor(self, what: Inode | Folder, path: str) -> int:
         self._next_fd += 1
         self._open[self._next_fd] = (what, path)
@@ -354,6 +385,10 @@ class SimDisk:
     def _parent(self, path: str) -> tuple[Folder, str]:
         folder, name = os.path.split(os.path.abspath(path))
         return self._folder(folder), name
+
+
+def _sectors(size: int) -> int:
+    return -(-size // SECTOR_BYTES) * SECTOR_BYTES
 
 
 def _change(data: bytearray, offset: int, written: bytes | None) -> None:

@@ -11,6 +11,7 @@ import random
 from dataclasses import dataclass, field
 
 from amqp10broker.errors import StorageError
+from amqp10broker.storage.inventory import Inventory
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.storage.sequence import JOURNAL
@@ -55,6 +56,7 @@ class World:
 
     disk: SimDisk
     file_bytes_max: int = 600
+    reserve_bytes: int = 0
     copies: dict[int, Copy] = field(default_factory=dict)
     """By the append's number."""
     live: dict[int, int] = field(default_factory=dict)
@@ -71,13 +73,21 @@ class World:
 
     def fresh(self) -> Journal:
         self.inventory = inventory_on(self.disk)
-        return Journal(self.disk, FOLDER, self.inventory.part("journal"), file_bytes_max=self.file_bytes_max)
+        return self._journal(self.disk, self.inventory)
+
+    def _journal(self, disk: SimDisk, inventory: Inventory) -> Journal:
+        return Journal(
+            disk,
+            FOLDER,
+            inventory.part("journal"),
+            file_bytes_max=self.file_bytes_max,
+            reserve_bytes=self.reserve_bytes,
+        )
 
     def check(self, disk: SimDisk) -> None:
         """What a disk holds is what was promised; nothing here is changed by looking."""
-        journal = Journal(
-            disk, FOLDER, inventory_on(disk).part("journal"), file_bytes_max=self.file_bytes_max
-        )
+        disk.capacity = None  # what was full is a matter of the lives
+        journal = self._journal(disk, inventory_on(disk))
         self._compare([record for batch in journal.recover() for record in batch])
 
     # --- what can be done ---------------------------------------------------------------------------

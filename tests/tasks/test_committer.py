@@ -19,10 +19,11 @@ from tests.support.journals import FOLDER, file_name, new_disk
 class Scene:
     """A committer, the sync of whose disk takes a time that can be set."""
 
-    def __init__(self, sync_s: float = 0.01) -> None:
+    def __init__(self, sync_s: float = 0.01, reserve_bytes: int = 0) -> None:
         self.disk = new_disk()
         self.inventory = inventory_on(self.disk)
-        self.journal = Journal(self.disk, FOLDER, self.inventory.part("journal"))
+        part = self.inventory.part("journal")
+        self.journal = Journal(self.disk, FOLDER, part, reserve_bytes=reserve_bytes)
         assert list(self.journal.recover()) == []
         self.sync_s = sync_s
         self.sync_fails = False
@@ -179,6 +180,41 @@ async def test_a_full_disk_is_told_and_tried_again_and_nothing_is_confirmed_or_l
     assert not scene.committer.full
     assert scene.recovered() == [1, 2, 3]
     nursery.cancel_scope.cancel()
+
+
+async def test_who_waits_for_room_hears_of_it_though_the_disk_never_counted_as_full(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    """A shortage between two commits: a file that was just left gives its room back."""
+    scene = Scene()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.committer.run)
+        await trio.testing.wait_all_tasks_blocked()
+        scene.committer.when_room(lambda: scene.told.append("room"))
+        await trio.testing.wait_all_tasks_blocked()
+        assert scene.told == ["room"]
+        scene.append()
+        await trio.testing.wait_all_tasks_blocked()
+        scene.committer.stop()
+    assert scene.told == ["room"]
+
+
+async def test_who_waits_for_room_hears_of_it_when_there_is_some(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    scene = Scene(reserve_bytes=1000)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.committer.run)
+        scene.disk.capacity = scene.disk.used()
+        while scene.journal.shortage is None:
+            scene.append()
+        scene.committer.when_room(lambda: scene.told.append("room"))
+        await trio.sleep(5)
+        assert scene.told == ["full True"]
+        scene.disk.capacity = None
+        await trio.sleep(5)
+        assert scene.told == ["full True", "full False", "room"]
+        scene.committer.stop()
 
 
 @pytest.mark.parametrize("where", ["sync", "write"])

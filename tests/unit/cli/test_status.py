@@ -419,8 +419,9 @@ def test_without_a_broker_the_screen_is_not_touched() -> None:
                 "commits": 7,
                 "last_sync_ms": 5,
                 "disk_full": True,
+                "reserve_bytes": 2**20,
             },
-            "THE DISK IS FULL: nothing is confirmed",
+            "THE DISK IS FULL: no publish is confirmed, consumers have 1.0 MiB in reserve",
         ),
     ],
 )
