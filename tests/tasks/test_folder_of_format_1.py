@@ -28,6 +28,6 @@ async def test_what_an_earlier_version_kept_is_there(tmp_path: Path) -> None:
         facts = {queue.name: [queue.number, queue.declaration_id] for queue in shop}
         assert facts == expected["queues"]
         for name in facts:
-            assert shop.lookup(name).handle.counts()["messages_ready"] == 2
+            assert shop.lookup(name).handle.ready == 2
         made, _ = shop.declare("another", arguments={"x-queue-type": "classic"})
         assert made.number == expected["next number"]
