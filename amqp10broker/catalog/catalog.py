@@ -1,43 +1,68 @@
 """All that is declared on this broker: virtual hosts with their queues and exchanges, and users.
 
-The catalog is plain state, changed and read synchronously by whichever task holds the processor;
-it does not run queues. For that it is given a `QueueHost`, which the living room implements. What it
-tells a queue goes through the `QueueHandle`: that its settings changed, that it was declared again.
+The catalog is plain state, read synchronously by whichever task holds the processor. It changes in one way
+only: a request is planned (see `plan`), what of the plan outlives the process is kept, and the plan is
+applied (`propose`). The catalog does not run queues: for that it is given a `QueueHost`, which the living
+room implements. What it tells a queue goes through the `QueueHandle`: that its settings changed, that it was
+declared again, that it is deleted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol, TypeVar
 
-from amqp10broker.catalog.changes import Changes, entries_of_vhost
-from amqp10broker.catalog.limits import Usage, VhostLimits
-from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
-from amqp10broker.catalog.users import Permission, TopicPermission, Users
-from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
-from amqp10broker.routing.exchange import Choose
+from amqp10broker.catalog.changes import Changes
+from amqp10broker.catalog.plan import NUMBERS, Key, Plan, Put, Record, VhostFacts, binding_key
+from amqp10broker.catalog.queue import (
+    DeclaredQueue,
+    QueueHandle,
+    QueueHost,
+    QueueSpec,
+    QueueType,
+    queue_type_of,
+)
+from amqp10broker.catalog.usage import Usage
+from amqp10broker.catalog.users import Users
+from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
+from amqp10broker.errors import NotFound
+from amqp10broker.queues.commands import TOUCH
+from amqp10broker.routing.exchange import Choose, Destination
 
 __all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueHost", "QueueSpec", "VirtualHost"]
 
 VHOST: Final = "/"
 """The virtual host that is always there at start, and that clients get who name none."""
 
+T_co = TypeVar("T_co", covariant=True)
+T = TypeVar("T")
+
+
+class Request(Protocol[T_co]):
+    """What somebody wants of the catalog: a value, of `queue_requests` and its like."""
+
+    def plan(self, catalog: Catalog) -> Plan[T_co]:
+        """Ask the rules, and say what it comes to; nothing is changed.
+
+        Raises:
+            RefusedError: of the class that says why.
+        """
+
 
 class Catalog:
     """Virtual hosts and users.
 
     Attributes:
-        vhosts: by name; changed by `add_vhost` and `delete_vhost` only.
+        vhosts: by name.
         users: who may log in, and who may do what.
         usage: connections and channels that are open, counted against the limits.
-        parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are;
-            changed by `set_parameter` only.
-        global_parameters: those of the whole broker by name, kept as they are; changed by
-            `set_global_parameter` only.
-        unknown: other parts of an imported definitions file, kept for the next export; changed by
-            `keep_unknown` only.
+        parameters: runtime parameters of plugins by (virtual host, component, name), kept as they are.
+        global_parameters: those of the whole broker by name, kept as they are.
+        unknown: other parts of an imported definitions file, kept for the next export.
+        highest_number: none above it was given to a queue; grows only.
         changes: told of all that must outlive the process.
+        relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
+        choose: where routing, and the ids of streams, leave something to chance; None takes turns.
     """
 
     def __init__(
@@ -54,27 +79,27 @@ class Catalog:
             host: who runs queues.
             default_queue_type: of queues that are declared without a type in a virtual host without
                 a default.
-            relaxed_quorum_checks: a quorum queue may be declared again as a classic one.
-            choose: where routing leaves something to chance: given a count, an index below it.
-                None takes turns.
+            relaxed_quorum_checks: see the attribute.
+            choose: see the attribute; given a count, an index below it.
         """
         self.vhosts: dict[str, VirtualHost] = {}
         self.changes = Changes()
-        self.users = Users(self.changes)
+        self.users = Users()
         self.usage = Usage()
         self.parameters: dict[tuple[str, str, str], Any] = {}
         self.global_parameters: dict[str, Any] = {}
         self.unknown: dict[str, Any] = {}
-        self._host = host
-        self._default_queue_type = default_queue_type
+        self.highest_number = 0
         self.relaxed_quorum_checks = relaxed_quorum_checks
-        self._choose = choose
-        self.add_vhost(VHOST, description="Default virtual host")
+        self._host = host
+        self._default_queue_type = queue_type_of(default_queue_type, "the broker")
+        self.choose = choose
+        self.apply([Put(("vhost", VHOST), VhostFacts(VHOST, "Default virtual host"))])
 
     @property
     def default_queue_type(self) -> str:
         """The kind of a queue that is declared without one in a virtual host without a default."""
-        return self._default_queue_type
+        return self._default_queue_type.value
 
     def __iter__(self) -> Iterator[DeclaredQueue]:
         """All queues of all virtual hosts."""
@@ -96,99 +121,161 @@ class Catalog:
             raise NotFound(f"vhost '{name}'", f"vhost {name} not found")
         return vhost
 
-    def add_vhost(
-        self,
-        name: str,
-        *,
-        description: str = "",
-        tags: Iterable[str] = (),
-        default_queue_type: str | None = None,
-        limits: VhostLimits | None = None,
-        metadata: Mapping[str, Any] | None = None,
-    ) -> VirtualHost:
-        """Add a virtual host, which nobody may enter yet.
+    # --- changing ---------------------------------------------------------------------------------
 
-        Args:
-            name: 1 to 255 bytes.
-            description: for people.
-            tags: for people.
-            default_queue_type: None takes the broker's.
-            limits: None is no limit.
-            metadata: kept as it is.
-
-        Raises:
-            PreconditionFailed: there is one of this name.
-            InvalidArgument: the name is empty or too long, or the type is no kind of queue.
-        """
-        if name in self.vhosts:
-            raise PreconditionFailed(f"vhost '{name}'", f"vhost '{name}' exists")
-        if not 1 <= len(name.encode(errors="surrogatepass")) <= 255:
-            raise InvalidArgument(f"vhost '{name}'", f"vhost name {name[:40]!r} must have 1 to 255 bytes")
-        vhost = VirtualHost(
-            name,
-            self._host,
-            default_queue_type=default_queue_type,
-            node_queue_type=self._default_queue_type,
-            relaxed_quorum_checks=self.relaxed_quorum_checks,
-            choose=self._choose,
-            changes=self.changes,
-        )
-        vhost.limits = limits or VhostLimits()
-        vhost.describe(description, tags, metadata or {})
-        self.vhosts[name] = vhost
-        return vhost
-
-    def delete_vhost(self, name: str) -> VirtualHost:
-        """Forget a virtual host and all permissions in it.
+    def propose(self, request: Request[T]) -> T:
+        """Carry out a request: plan it, keep what outlives the process, apply it.
 
         Returns:
-            It, with its queues: the caller posts `Delete` to each and closes the connections to it.
+            The answer of its plan.
 
         Raises:
-            NotFound: there is none.
+            RefusedError: the rules are against it, or it cannot be kept; nothing was changed.
         """
-        vhost = self.lookup_vhost(name)
-        with self.changes:
-            if self.changes.told:
-                for key, _ in entries_of_vhost(vhost):
-                    self.changes.forget(key)
-            del self.vhosts[name]
-            vhost.end()
-            self.users.forget_vhost(name)
-            for parameter in [key for key in self.parameters if key[0] == name]:
-                del self.parameters[parameter]
-                self.changes.forget(("parameter", *parameter))
-        return vhost
+        plan = request.plan(self)
+        puts = plan.puts
+        if puts:
+            self.changes.keep(puts)
+        try:
+            self.apply(puts, plan.forgets, farewell=plan.farewell, used=plan.used)
+        except BaseException:
+            # A fault of ours, or of whoever runs queues: it must not come back at the next start.
+            self.changes.forget([put.key for put in puts])
+            raise
+        self.changes.forget(plan.forgets)
+        return plan.answer
 
-    def set_parameter(self, vhost: str, component: str, name: str, value: Any) -> None:
-        """Keep a runtime parameter of a plugin."""
-        self.changes.put_parameter(vhost, component, name, value)
-        self.parameters[vhost, component, name] = value
+    def apply(
+        self,
+        puts: Sequence[Put] = (),
+        forgets: Sequence[Key] = (),
+        *,
+        farewell: bool = True,
+        used: Key | None = None,
+    ) -> None:
+        """Change what is declared, as a plan says; the only way in which anything changes.
 
-    def set_global_parameter(self, name: str, value: Any) -> None:
-        """Keep a parameter of the whole broker."""
-        self.changes.put_global_parameter(name, value)
-        self.global_parameters[name] = value
+        No rule is asked and nothing is refused. Queues begin and end to run.
 
-    def keep_unknown(self, name: str, value: Any) -> None:
-        """Keep a part of a definitions file that nobody here knows."""
-        self.changes.put_unknown(name, value)
-        self.unknown[name] = value
-
-    def set_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        """Say what a user may do in a virtual host.
-
-        Raises:
-            NotFound: there is no such user or virtual host.
+        Args:
+            puts: see `Plan`, as the others.
+            forgets: keys of what is there.
+            farewell: queues that are forgotten are told.
+            used: a queue that is told so.
         """
-        self.lookup_vhost(vhost)
-        self.users.set_permission(user, vhost, permission)
+        for put in puts:
+            self._put(put.key, put.record)
+        for key in forgets:
+            self._drop(key, farewell)
+        if used is not None:
+            self.vhosts[used[1]].queues[used[2]].handle.post(TOUCH)
 
-    def set_topic_permission(self, user: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
-        """Restrict a user's routing keys at a topic exchange, which need not exist yet.
+    def _put(self, key: Key, record: Record) -> None:
+        match key[0]:
+            case "queue":
+                # First: were it not run, by a fault, another one could have its number.
+                self.highest_number = max(self.highest_number, record.number)
+                self.vhosts[key[1]].put_queue(record)
+            case "binding":
+                self.vhosts[key[1]].topology.put_binding(record)
+            case "exchange":
+                self.vhosts[key[1]].topology.put_exchange(record)
+            case "permission":
+                self.users.put_permission(key[1], key[2], record)
+            case "topic_permission":
+                self.users.put_topic_permission(key[1], key[2], key[3], record)
+            case "user":
+                self.users.put_user(record)
+            case "policy" | "operator_policy":
+                self.vhosts[key[1]].policies.put_policy(record)
+            case "vhost":
+                self._put_vhost(record)
+            case "parameter":
+                self.parameters[key[1], key[2], key[3]] = record
+            case "global_parameter":
+                self.global_parameters[key[1]] = record
+            case "unknown":
+                self.unknown[key[1]] = record
+            case "queue_numbers":
+                self.highest_number = max(self.highest_number, record)
+            case kind:
+                raise AssertionError(f"no entry is of kind {kind!r}")
 
-        Raises:
-            NotFound: there is no such user or virtual host.
-        """
-        self.lookup_vhost(vhost)
-        self.users.set_topic_permission(user, vhost, exchange, permission)
+    def _put_vhost(self, facts: VhostFacts) -> None:
+        vhost = self.vhosts.get(facts.name)
+        if vhost is None:
+            self.vhosts[facts.name] = VirtualHost(
+                facts, self._host, node_queue_type=self._default_queue_type, choose=self.choose
+            )
+        else:
+            vhost.facts = facts
+
+    def _drop(self, key: Key, farewell: bool) -> None:
+        match key[0]:
+            case "queue":
+                self.vhosts[key[1]].drop_queue(key[2], farewell=farewell)
+            case "binding":
+                _, vhost, source, kind, name, routing_key, identity = key
+                destination = Destination("queue" if kind == "queue" else "exchange", name)
+                topology = self.vhosts[vhost].topology
+                topology.drop_binding(topology.identified_binding(source, destination, routing_key, identity))
+            case "exchange":
+                self.vhosts[key[1]].topology.drop_exchange(key[2])
+            case "permission":
+                self.users.drop_permission(key[1], key[2])
+            case "topic_permission":
+                self.users.drop_topic_permission(key[1], key[2], key[3])
+            case "user":
+                self.users.drop_user(key[1])
+            case "policy" | "operator_policy":
+                self.vhosts[key[1]].policies.drop_policy(key[2], operator=key[0] == "operator_policy")
+            case "vhost":
+                self.vhosts.pop(key[1]).deleted = True
+            case "parameter":
+                del self.parameters[key[1], key[2], key[3]]
+            case kind:
+                raise AssertionError(f"nothing forgets an entry of kind {kind!r}")
+
+
+# --- all entries ----------------------------------------------------------------------------------
+
+
+def entries(catalog: Catalog) -> list[Put]:
+    """All that is declared, in an order in which it can be applied to a new catalog."""
+    users = catalog.users
+    found = [
+        *(Put(("vhost", name), vhost.facts) for name, vhost in catalog.vhosts.items()),
+        *(Put(("user", user.name), user) for user in users),
+        *(Put(("permission", user, vhost), each) for user, vhost, each in users.permissions()),
+        *(
+            Put(("topic_permission", user, vhost, exchange), each)
+            for user, vhost, exchange, each in users.topic_permissions()
+        ),
+        *(Put(("parameter", *name), value) for name, value in catalog.parameters.items()),
+        *(Put(("global_parameter", name), value) for name, value in catalog.global_parameters.items()),
+        *(Put(("unknown", name), value) for name, value in catalog.unknown.items()),
+    ]
+    for vhost in catalog.vhosts.values():
+        found += entries_in(vhost)
+    return [*found, Put(NUMBERS, catalog.highest_number)]
+
+
+def entries_in(vhost: VirtualHost) -> list[Put]:
+    """What is declared in a virtual host. Its own facts, permissions and parameters are not in it."""
+    where = vhost.name
+    return [
+        *(
+            Put(("operator_policy" if policy.operator else "policy", where, policy.name), policy)
+            for policy in vhost.policies
+        ),
+        *(
+            Put(("exchange", where, exchange.name), exchange.spec, exchange.durable)
+            for exchange in vhost.topology
+            if exchange.name and not exchange.name.startswith(RESERVED_PREFIX)
+        ),
+        *(Put(("queue", where, queue.name), queue.spec, queue.lasting) for queue in vhost),
+        *(
+            Put(binding_key(where, binding), binding, vhost.is_kept(binding))
+            for binding in vhost.topology.bindings()
+        ),
+    ]

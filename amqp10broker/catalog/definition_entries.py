@@ -53,6 +53,13 @@ class Entry:
         """A string."""
         return str(self._typed(key, str, "a string", default))
 
+    def one_of(self, key: str, words: tuple[str, ...]) -> Any:
+        """One of several words."""
+        text = self.text(key)
+        if text not in words:
+            raise self.fault(key, f"is {shown(text)}", f"must be {' or '.join(map(json.dumps, words))}")
+        return text
+
     def flag(self, key: str, default: bool) -> bool:
         """A boolean."""
         return bool(self._typed(key, bool, "true or false", default))

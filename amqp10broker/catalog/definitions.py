@@ -1,7 +1,8 @@
 """Definitions: everything declared, as one JSON document in RabbitMQ's shape.
 
-`export` (in `definitions_export`) writes the catalog; `load` brings a document into it. Loading is done
-twice: first on a copy that runs no queues, so that a file is taken over as a whole or, if anything in it is
+`export` (in `definitions_export`) writes the catalog; `ImportDefinitions` brings a document into it. What a
+document asks for is planned as one: each entry of it on a copy of the catalog, that runs no queues, to which
+the plans of the entries before were applied. So a file is taken over as a whole or, if anything in it is
 refused, not at all. What is there already and agrees with the file stays as it is; loading a file again
 changes nothing.
 """
@@ -10,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
-from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.catalog import Catalog, Request, entries
 from amqp10broker.catalog.definition_entries import (
     LIMITS_COMPONENT,
     OPERATOR_COMPONENT,
@@ -22,18 +23,38 @@ from amqp10broker.catalog.definition_entries import (
     shown,
 )
 from amqp10broker.catalog.definitions_export import export
-from amqp10broker.catalog.limits import UserLimits, VhostLimits
-from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.queue import QueueHandle, QueueSpec
-from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission, User
-from amqp10broker.catalog.vhost import RESERVED_PREFIX, UnknownQueueType, VirtualHost
+from amqp10broker.catalog.entry_codec import (
+    read_binding,
+    read_exchange,
+    read_permission,
+    read_policy,
+    read_topic_permission,
+    read_user,
+    read_vhost,
+)
+from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange
+from amqp10broker.catalog.limits import VhostLimits
+from amqp10broker.catalog.plan import Key, Plan, Put
+from amqp10broker.catalog.queue import QueueHandle, QueueSpec, UnknownQueueType
+from amqp10broker.catalog.queue_requests import DeclareQueue
+from amqp10broker.catalog.user_requests import PutUser, SetPermission, SetTopicPermission
+from amqp10broker.catalog.users import PasswordRecord
+from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
+from amqp10broker.catalog.vhost_requests import (
+    KeepUnknown,
+    PutVhost,
+    SetGlobalParameter,
+    SetParameter,
+    SetPolicy,
+)
 from amqp10broker.errors import ConfigError, PreconditionFailed
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
-from amqp10broker.routing.exchange import Binding, Destination
 
-__all__ = ["Report", "export", "load"]
+__all__ = ["ImportDefinitions", "Report", "export", "importing"]
+
+T = TypeVar("T")
 
 SECTIONS: Final = (
     "users",
@@ -69,19 +90,44 @@ class Report:
     unknown: list[str] = field(default_factory=list)
 
 
-def load(
+@dataclass(frozen=True, slots=True)
+class ImportDefinitions:
+    """What a document says shall be there; see `importing`, which makes one.
+
+    Attributes:
+        document: parsed JSON.
+        passwords: the records of its users' passwords, by the place of the entry.
+        vhost: the virtual host of entries that name none.
+        skip_unsupported: see `importing`.
+    """
+
+    document: Mapping[str, Any] = field(hash=False, repr=False)
+    passwords: Mapping[str, PasswordRecord | None] = field(hash=False, repr=False)
+    vhost: str | None = None
+    skip_unsupported: bool = False
+
+    def plan(self, catalog: Catalog) -> Plan[Report]:
+        """See `plan`.
+
+        Raises:
+            ConfigError: the document is refused; names the place.
+        """
+        loader = _Loader(_copy(catalog), self.passwords, self.vhost, self.skip_unsupported)
+        loader.load(self.document)
+        return Plan(loader.report, list(loader.puts.values()))
+
+
+def importing(
     document: object,
-    catalog: Catalog,
     *,
     make_password: Callable[[str], PasswordRecord] | None = None,
     vhost: str | None = None,
     skip_unsupported: bool = False,
-) -> Report:
-    """Bring a document into the catalog.
+) -> ImportDefinitions:
+    """The request to bring a document into the catalog.
 
     Args:
         document: parsed JSON.
-        catalog: what is changed, if the whole document is good.
         make_password: makes the record of a password that stands there in plain; without it, such a user
             is refused.
         vhost: the virtual host of entries that name none, as in a file of one virtual host.
@@ -89,23 +135,16 @@ def load(
             their bindings, instead of refusing the document.
 
     Raises:
-        ConfigError: the document is refused; names the place. Nothing was changed.
+        ConfigError: it is no document, or a password cannot be used; names the place.
     """
     if not isinstance(document, Mapping):
         raise ConfigError("definitions:", f"is {shown(document)}", "must be an object: {...}")
-    passwords: dict[str, PasswordRecord | None] = {}
-    for entry in entries_of(document, "users"):
-        # Once for both rounds: it is slow, and its salt is new each time.
-        passwords[entry.place] = password_of(entry, make_password)
-    rehearsal = _Loader(_copy(catalog), passwords, vhost, skip_unsupported)
-    rehearsal.load(document)
-    loader = _Loader(catalog, passwords, vhost, skip_unsupported)
-    loader.load(document)
-    return loader.report
+    passwords = {entry.place: password_of(entry, make_password) for entry in entries_of(document, "users")}
+    return ImportDefinitions(document, passwords, vhost, skip_unsupported)
 
 
 class _NoQueue:
-    """A queue of the rehearsal: nobody hears what is said to it."""
+    """A queue of the copy: nobody hears what is said to it."""
 
     def post(self, command: Command) -> None:
         return
@@ -129,41 +168,35 @@ class _NoQueue:
 
 
 class _NoHost:
-    """Runs the queues of the rehearsal, which is to say: does not."""
+    """Runs the queues of the copy, which is to say: does not."""
 
     def start_queue(self, queue: QueueSpec) -> QueueHandle:
         return _NoQueue()
 
 
 def _copy(catalog: Catalog) -> Catalog:
+    """Another catalog in which the same is declared, and no queue runs."""
     copy = Catalog(
         _NoHost(),
         default_queue_type=catalog.default_queue_type,
         relaxed_quorum_checks=catalog.relaxed_quorum_checks,
+        choose=catalog.choose,
     )
-    for user in catalog.users:
-        copy.users.put(user)
-    for original in catalog.vhosts.values():
-        vhost = copy.find_vhost(original.name) or copy.add_vhost(original.name)
-        vhost.default_queue_type = original.default_queue_type
-        vhost.limits = original.limits
-        vhost.queues.update({queue.name: replace(queue, handle=_NoQueue()) for queue in original})
-        for exchange in original.topology:
-            if exchange.name and not exchange.name.startswith(RESERVED_PREFIX):
-                vhost.topology.declare_exchange(
-                    exchange.name,
-                    exchange.type,
-                    durable=exchange.durable,
-                    auto_delete=exchange.auto_delete,
-                    internal=exchange.internal,
-                    arguments=exchange.arguments,
-                )
-    # Bindings are not copied: a binding is never refused because of others.
+    if not catalog.vhosts.keys() >= copy.vhosts.keys():
+        copy.apply(forgets=[("vhost", name) for name in copy.vhosts])
+    copy.apply(entries(catalog))
+    for vhost in copy.vhosts.values():
+        vhost.choose = catalog.vhosts[vhost.name].choose
     return copy
 
 
 class _Loader:
-    """One round of loading a document into a catalog."""
+    """Plans the entries of a document one by one.
+
+    Attributes:
+        report: what became of them.
+        puts: what the plans put, by key: of what two of them put, the last counts.
+    """
 
     def __init__(
         self,
@@ -173,6 +206,7 @@ class _Loader:
         skip_unsupported: bool,
     ) -> None:
         self.report = Report()
+        self.puts: dict[Key, Put] = {}
         self._catalog = catalog
         self._passwords = passwords
         self._vhost = vhost
@@ -201,153 +235,112 @@ class _Loader:
         for name, value in document.items():
             if name not in SECTIONS and name not in _HEADER:
                 self.report.unknown.append(name)
-                self._catalog.keep_unknown(name, value)
+                self._do(KeepUnknown(name, value))
+
+    def _do(self, request: Request[T]) -> T:
+        """Plan a request, on what those before have made of the copy."""
+        plan = request.plan(self._catalog)
+        self._catalog.apply(plan.puts)
+        self.puts.update((put.key, put) for put in plan.puts)
+        return plan.answer
 
     def _user(self, entry: Entry) -> None:
-        name = entry.text("name")
-        limits = entry.asking(lambda: UserLimits.read(entry.table("limits"), f"user '{name}'"))
-        user = User(name, self._passwords[entry.place], frozenset(entry.tags()), limits)
-        entry.asking(lambda: self._catalog.users.put(user))
+        password = self._passwords[entry.place]
+        entry.asking(lambda: self._do(PutUser(read_user(entry, password))))
 
     def _virtual_host(self, entry: Entry) -> None:
-        name = entry.text("name")
-        inner = Entry(f"{entry.place}.metadata", entry.table("metadata"))
-        description = entry.text("description", inner.text("description", ""))
-        tags = entry.tags() or inner.tags()
-        kind: str | None = entry.text("default_queue_type", inner.text("default_queue_type", "undefined"))
-        if kind == "undefined":
-            kind = None
-        limits = entry.asking(lambda: VhostLimits.read(entry.limits(), f"vhost '{name}'"))
-        catalog = self._catalog
-        vhost = catalog.find_vhost(name) or entry.asking(lambda: catalog.add_vhost(name))
+        facts = entry.asking(lambda: read_vhost(entry))
+        there = self._catalog.find_vhost(facts.name)
+        if there is not None and facts.limits == VhostLimits():
+            facts = replace(facts, limits=there.limits)
         try:
-            entry.asking(lambda: vhost.set_default_queue_type(kind))
+            entry.asking(lambda: self._do(PutVhost(facts)))
         except ConfigError as error:
             if not (self._skip_unsupported and isinstance(error.__cause__, UnknownQueueType)):
                 raise
+            kind = facts.default_queue_type
             self._skip(entry, f"default queue type '{kind}' is not served; taking the broker's")
-        known = ("description", "tags", "default_queue_type")
-        metadata = {key: value for key, value in inner.values.items() if key not in known}
-        entry.asking(lambda: vhost.describe(description, tags, metadata))
-        if limits != VhostLimits():
-            entry.asking(lambda: vhost.set_limits(limits))
+            before = None if there is None else there.default_queue_type
+            self._do(PutVhost(replace(facts, default_queue_type=before)))
 
     def _permission(self, entry: Entry) -> None:
         user, vhost = entry.text("user"), self._vhost_name(entry)
-        permission = entry.asking(
-            lambda: Permission(entry.text("configure"), entry.text("write"), entry.text("read"))
-        )
-        entry.asking(lambda: self._catalog.set_permission(user, vhost, permission))
+        entry.asking(lambda: self._do(SetPermission(user, vhost, read_permission(entry))))
 
     def _topic_permission(self, entry: Entry) -> None:
         user, vhost, exchange = entry.text("user"), self._vhost_name(entry), entry.text("exchange")
-        permission = entry.asking(lambda: TopicPermission(entry.text("write"), entry.text("read")))
-        entry.asking(lambda: self._catalog.set_topic_permission(user, vhost, exchange, permission))
+        entry.asking(
+            lambda: self._do(SetTopicPermission(user, vhost, exchange, read_topic_permission(entry)))
+        )
 
     def _exchange(self, entry: Entry) -> None:
-        vhost, name = self._virtual_host_of(entry), entry.text("name")
-        kind = entry.text("type")
-        durable, auto_delete = entry.flag("durable", True), entry.flag("auto_delete", False)
-        internal, arguments = entry.flag("internal", False), entry.table("arguments")
+        vhost, exchange = self._virtual_host_of(entry).name, read_exchange(entry)
+        name = exchange.name
         if not name or name.startswith(RESERVED_PREFIX):
             self._skip(entry, f"exchange '{name}' is always there")
             return
         try:
-            entry.asking(
-                lambda: vhost.topology.declare_exchange(
-                    name,
-                    kind,
-                    durable=durable,
-                    auto_delete=auto_delete,
-                    internal=internal,
-                    arguments=arguments,
-                )
-            )
+            entry.asking(lambda: self._do(DeclareExchange(vhost, exchange)))
         except ConfigError as error:
             # Exactly this class: the kind is unknown. Its subclasses say that an exchange differs.
             self._leave_out_or_raise(
                 entry,
-                ("exchange", vhost.name, name),
+                ("exchange", vhost, name),
                 error,
                 unsupported=type(error.__cause__) is PreconditionFailed,
             )
 
     def _global_parameter(self, entry: Entry) -> None:
-        name, value = entry.text("name"), entry.value("value")
-        entry.asking(lambda: self._catalog.set_global_parameter(name, value))
+        self._do(SetGlobalParameter(entry.text("name"), entry.value("value")))
 
     def _policy(self, entry: Entry) -> None:
-        vhost = self._virtual_host_of(entry)
-        policy = entry.asking(
-            lambda: Policy(
-                entry.text("name"),
-                entry.text("pattern"),
-                entry.table("definition"),
-                entry.integer("priority", 0),
-                entry.text("apply-to", "all"),
-            )
-        )
-        entry.asking(lambda: vhost.policies.put(policy))
+        vhost = self._virtual_host_of(entry).name
+        policy = entry.asking(lambda: read_policy(entry.text("name"), entry, operator=False))
+        self._do(SetPolicy(vhost, policy))
 
     def _parameter(self, entry: Entry) -> None:
-        vhost = self._virtual_host_of(entry)
+        vhost = self._virtual_host_of(entry).name
         component, name, value = entry.text("component"), entry.text("name"), entry.value("value")
         inner_place = f"{entry.place}.value"
         if component == LIMITS_COMPONENT:
             values = Entry(inner_place, {"limits": value}).limits()
-            entry.asking(lambda: vhost.set_limits(VhostLimits.read(values, f"vhost '{vhost.name}'")))
+            limits = entry.asking(lambda: VhostLimits.read(values, f"vhost '{vhost}'"))
+            self._do(PutVhost(replace(self._catalog.vhosts[vhost].facts, limits=limits)))
         elif component == OPERATOR_COMPONENT:
             inner = Entry(inner_place, value)
-            policy = entry.asking(
-                lambda: Policy(
-                    name,
-                    inner.text("pattern"),
-                    inner.table("definition"),
-                    inner.integer("priority", 0),
-                    inner.text("apply-to", "all"),
-                    operator=True,
-                )
-            )
-            entry.asking(lambda: vhost.policies.put(policy))
+            policy = entry.asking(lambda: read_policy(name, inner, operator=True))
+            self._do(SetPolicy(vhost, policy))
         else:
-            entry.asking(lambda: self._catalog.set_parameter(vhost.name, component, name, value))
+            self._do(SetParameter(vhost, component, name, value))
 
     def _queue(self, entry: Entry) -> None:
-        vhost, name = self._virtual_host_of(entry), entry.text("name")
+        vhost, name = self._virtual_host_of(entry).name, entry.text("name")
         durable, auto_delete = entry.flag("durable", True), entry.flag("auto_delete", False)
         arguments = entry.table("arguments")
         if "type" in entry.values:
             arguments.setdefault("x-queue-type", entry.text("type"))
         if name.startswith(RESERVED_PREFIX):
             self._skip(entry, f"queue '{name}' has a name that only the broker gives")
-            self._left_out.add(("queue", vhost.name, name))
+            self._left_out.add(("queue", vhost, name))
             return
+        request = DeclareQueue(vhost, name, durable, auto_delete=auto_delete, arguments=arguments)
         try:
-            entry.asking(
-                lambda: vhost.declare(name, durable=durable, auto_delete=auto_delete, arguments=arguments)
-            )
+            entry.asking(lambda: self._do(request))
         except ConfigError as error:
             unsupported = isinstance(error.__cause__, UnknownQueueType)
-            self._leave_out_or_raise(entry, ("queue", vhost.name, name), error, unsupported=unsupported)
+            self._leave_out_or_raise(entry, ("queue", vhost, name), error, unsupported=unsupported)
 
     def _binding(self, entry: Entry) -> None:
-        vhost = self._virtual_host_of(entry)
-        source, destination = entry.text("source"), entry.text("destination")
-        kind = entry.text("destination_type")
-        key, arguments = entry.text("routing_key", ""), entry.table("arguments")
-        if kind not in ("queue", "exchange"):
-            raise entry.fault("destination_type", f"is {shown(kind)}", 'must be "queue" or "exchange"')
-        ends = (("exchange", vhost.name, source), (kind, vhost.name, destination))
+        vhost = self._virtual_host_of(entry).name
+        binding = read_binding(entry)
+        destination = binding.destination
+        ends = (("exchange", vhost, binding.source), (destination.kind, vhost, destination.name))
         if any(end in self._left_out for end in ends):
             self._skip(entry, "an end of it was left out")
-            return
-        if not source:
+        elif not binding.source:
             self._skip(entry, "every queue is bound to the default exchange")
-            return
-        binding = Binding(
-            source, Destination("queue" if kind == "queue" else "exchange", destination), key, arguments
-        )
-        entry.asking(lambda: vhost.topology.bind(binding))
+        else:
+            entry.asking(lambda: self._do(Bind(vhost, binding)))
 
     def _vhost_name(self, entry: Entry) -> str:
         return entry.text("vhost") if self._vhost is None else entry.text("vhost", self._vhost)

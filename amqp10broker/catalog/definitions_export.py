@@ -11,7 +11,9 @@ from amqp10broker.catalog.entries import (
     Entry,
     binding_entry,
     exchange_entry,
+    global_parameter_entry,
     nearest,
+    parameter_entry,
     permission_entry,
     policy_value,
     queue_entry,
@@ -48,7 +50,7 @@ def export(
     }
     document["users"] = [user_entry(user, conceal(user.password)) for user in _sorted_by_name(catalog.users)]
     vhosts = _sorted_by_name(catalog.vhosts.values())
-    document["vhosts"] = [vhost_entry(vhost) for vhost in vhosts]
+    document["vhosts"] = [vhost_entry(vhost.facts) for vhost in vhosts]
     document["permissions"] = [
         permission_entry(user, vhost, each)
         for user, vhost, each in sorted(catalog.users.permissions(), key=lambda row: row[:2])
@@ -59,7 +61,7 @@ def export(
     ]
     document["parameters"] = _parameter_entries(catalog)
     document["global_parameters"] = [
-        {"name": name, "value": value} for name, value in sorted(catalog.global_parameters.items())
+        global_parameter_entry(name, value) for name, value in sorted(catalog.global_parameters.items())
     ]
     document["policies"] = [
         {"vhost": vhost.name, "name": policy.name} | policy_value(policy, nearest)
@@ -82,7 +84,7 @@ def _parameter_entries(catalog: Catalog) -> list[dict[str, Any]]:
             if policy.operator:
                 values[vhost.name, OPERATOR_COMPONENT, policy.name] = policy_value(policy, nearest)
     return [
-        {"vhost": vhost, "component": component, "name": name, "value": value}
+        parameter_entry(vhost, component, name, value)
         for (vhost, component, name), value in sorted(values.items(), key=lambda item: item[0])
     ]
 

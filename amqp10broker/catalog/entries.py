@@ -1,9 +1,9 @@
 """Each declared thing as one JSON entry, in the words of definitions files.
 
-There is one form for each: what `definitions_export` writes into a file is what `changes` keeps in the data
-folder, and `restore` reads again. The two differ in one thing only. A file is for people and for RabbitMQ,
-so an argument that JSON has no word for becomes the nearest text (`nearest`); what is kept must come back as
-it was, so it is wrapped (`exact`, undone by `unwrapped`).
+There is one form for each, whose other direction is in `entry_codec`: what `definitions_export` writes into
+a file is what is kept in the data folder. The two differ in one thing only. A file is for people and for
+RabbitMQ, so an argument that JSON has no word for becomes the nearest text (`nearest`); what is kept must
+come back as it was, so it is wrapped (`exact`, undone by `unwrapped`).
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import base64
 import math
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 from uuid import UUID
 
+from amqp10broker.catalog.plan import VhostFacts
+from amqp10broker.catalog.policies import Policy
+from amqp10broker.catalog.users import PasswordRecord, Permission, ScramRecord, TopicPermission, User
 from amqp10broker.errors import InvalidArgument
-
-if TYPE_CHECKING:
-    from amqp10broker.catalog.policies import Policy
-    from amqp10broker.catalog.users import PasswordRecord, Permission, ScramRecord, TopicPermission, User
-    from amqp10broker.catalog.vhost import VirtualHost
-    from amqp10broker.routing.exchange import Binding, Exchange
+from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
 
 Entry = dict[str, Any]
 AsJson = Callable[[Any], Any]
@@ -101,12 +99,23 @@ def topic_permission_entry(user: str, vhost: str, exchange: str, permission: Top
     }
 
 
-def vhost_entry(vhost: VirtualHost) -> Entry:
+def vhost_entry(vhost: VhostFacts) -> Entry:
     """A virtual host without what is in it."""
     facts: Entry = {"description": vhost.description, "tags": list(vhost.tags)}
     if vhost.default_queue_type is not None:
         facts["default_queue_type"] = vhost.default_queue_type
-    return {"name": vhost.name, "limits": vhost.limits.as_dict(), "metadata": vhost.metadata | facts} | facts
+    metadata = {**vhost.metadata, **facts}
+    return {"name": vhost.name, "limits": vhost.limits.as_dict(), "metadata": metadata} | facts
+
+
+def parameter_entry(vhost: str, component: str, name: str, value: Any) -> Entry:
+    """A runtime parameter of a plugin."""
+    return {"vhost": vhost, "component": component, "name": name, "value": value}
+
+
+def global_parameter_entry(name: str, value: Any) -> Entry:
+    """A parameter of the whole broker, or a part of a definitions file that nobody here knows."""
+    return {"name": name, "value": value}
 
 
 def policy_value(policy: Policy, as_json: AsJson) -> Entry:
@@ -131,7 +140,7 @@ def queue_entry(queue: QueueFacts, as_json: AsJson) -> Entry:
     }
 
 
-def exchange_entry(vhost: str, exchange: Exchange, as_json: AsJson) -> Entry:
+def exchange_entry(vhost: str, exchange: Exchange | ExchangeSpec, as_json: AsJson) -> Entry:
     """An exchange."""
     return {
         "name": exchange.name,

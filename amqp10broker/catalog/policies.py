@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from amqp10broker.catalog import patterns
-from amqp10broker.catalog.changes import VhostChanges
 from amqp10broker.catalog.policy_keys import fault_of
 from amqp10broker.errors import InvalidArgument, NotFound
 
@@ -80,21 +79,14 @@ class Policy:
 class Policies:
     """The policies and operator policies of one virtual host."""
 
-    def __init__(
-        self,
-        on_change: Callable[[Changed], None] = lambda changed: None,
-        *,
-        changes: VhostChanges | None = None,
-    ) -> None:
+    def __init__(self, on_change: Callable[[Changed], None] = lambda changed: None) -> None:
         """Begin with none.
 
         Args:
             on_change: called after each change, with what tells whom it may concern.
-            changes: who is told what must outlive the process.
         """
         self._policies: dict[tuple[bool, str], Policy] = {}
         self._on_change = on_change
-        self._changes = changes
 
     def __iter__(self) -> Iterator[Policy]:
         return iter(list(self._policies.values()))
@@ -102,14 +94,10 @@ class Policies:
     def __len__(self) -> int:
         return len(self._policies)
 
-    def put(self, policy: Policy) -> None:
+    def put_policy(self, policy: Policy) -> None:
         """Add a policy, or replace the one of the same name; it acts from now on."""
         key = (policy.operator, policy.name)
         before = self._policies.get(key)
-        if before == policy:
-            return
-        if self._changes is not None:
-            self._changes.put_policy(policy)
         self._policies[key] = policy
         self._on_change(
             lambda name, kind: (
@@ -117,18 +105,19 @@ class Policies:
             )
         )
 
-    def delete(self, name: str, *, operator: bool = False) -> Policy:
-        """Forget a policy; what it set counts no more.
+    def drop_policy(self, name: str, *, operator: bool = False) -> None:
+        """Forget a policy that is there; what it set counts no more."""
+        self._on_change(self._policies.pop((operator, name)).matches)
+
+    def lookup(self, name: str, *, operator: bool = False) -> Policy:
+        """The policy of this name.
 
         Raises:
-            NotFound: there is none of this name.
+            NotFound: there is none.
         """
-        policy = self._policies.pop((operator, name), None)
+        policy = self.find(name, operator=operator)
         if policy is None:
             raise NotFound(f"policy '{name}'", f"no {'operator ' if operator else ''}policy '{name}'")
-        if self._changes is not None:
-            self._changes.forget_policy(policy)
-        self._on_change(policy.matches)
         return policy
 
     def find(self, name: str, *, operator: bool = False) -> Policy | None:

@@ -13,10 +13,27 @@ from typing import Any, Final, Protocol
 
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue_kind import KINDS, QueueKind
+from amqp10broker.errors import InvalidArgument
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+
+QUEUE_NUMBER_MAX: Final = 2**32 - 1
+"""Numbers are the groups of the journal's records, which have 32 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Owner:
+    """A connection, as whoever has queues for itself is named wherever it is.
+
+    Attributes:
+        node: to which it is connected.
+        connection: its number there.
+    """
+
+    node: str
+    connection: int
 
 
 class QueueType(StrEnum):
@@ -30,6 +47,28 @@ class QueueType(StrEnum):
     def module(self) -> str:
         """The kind's name in refusals, which is RabbitMQ's module name: ``rabbit_classic_queue``."""
         return f"rabbit_{self.value}_queue"
+
+
+class UnknownQueueType(InvalidArgument):
+    """There is no such kind of queue: another broker, or a plugin of it, has it."""
+
+
+def queue_type_of(name: str, resource: str) -> QueueType:
+    """The kind of queue of this name.
+
+    Args:
+        name: as ``x-queue-type`` gives it.
+        resource: for the error: ``queue 'q' in vhost '/'``.
+
+    Raises:
+        UnknownQueueType: there is no such kind.
+    """
+    try:
+        return QueueType(name)
+    except ValueError:
+        raise UnknownQueueType(
+            resource, f"invalid arg 'x-queue-type' for {resource}: \"unsupported queue type '{name}'\""
+        ) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +112,7 @@ class QueueSpec:
         warnings: sentences for the log on settings that act otherwise than they say.
         number: what its records in the journal are found by; never given twice in the life of a data
             folder, so that a queue that was deleted and declared anew has another one. 0 is not on disk.
+        owner: the connection that has it exclusively, compared by value; None if anyone may use it.
         declaration_id: of a stream: made up when it was declared and kept as long as it is there, so that
             readers who keep offsets can tell it from another of its name, also of another broker or
             data folder. "" for other kinds of queue.
@@ -89,6 +129,7 @@ class QueueSpec:
     warnings: tuple[str, ...] = ()
     number: int = 0
     declaration_id: str = ""
+    owner: object | None = None
 
     @property
     def lasting(self) -> bool:
@@ -131,14 +172,14 @@ class QueueHost(Protocol):
 class DeclaredQueue:
     """One queue. Compared by identity: one that was deleted and declared anew is another queue.
 
-    Only `effective` changes, which `VirtualHost` changes, and `last_error`.
+    Only `effective` changes, by `Catalog.apply`, and `last_error`.
 
     Attributes:
         name: unique in the virtual host.
         vhost: name of the virtual host.
         type: ``classic``, ``quorum`` or ``stream``; ``volatile`` of what was not declared.
         durable: as declared.
-        owner: the connection that has it exclusively, None if anyone may use it.
+        owner: the connection that has it exclusively, compared by value; None if anyone may use it.
         auto_delete: it goes with its last consumer.
         arguments: x-arguments by name, ``x-queue-type`` always among them. Not to be changed.
         handle: where its letters go.
@@ -164,6 +205,17 @@ class DeclaredQueue:
     def kind(self) -> QueueKind:
         """What its kind of queue is to those who use it."""
         return KINDS[self.type]
+
+    @property
+    def spec(self) -> QueueSpec:
+        """As it was declared, without what policies make of it."""
+        return QueueSpec(
+            *(self.vhost, self.name, self.type, self.durable, self.exclusive, self.auto_delete),
+            arguments=self.arguments,
+            number=self.number,
+            declaration_id=self.declaration_id,
+            owner=self.owner,
+        )
 
     @property
     def exclusive(self) -> bool:

@@ -6,15 +6,14 @@ change raises `Users.version`, by which whoever remembers a decision learns that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-from amqp10broker.catalog.changes import Changes
 from amqp10broker.catalog.limits import UserLimits
 from amqp10broker.catalog.patterns import check_pattern
-from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.errors import InvalidArgument, NotFound
 
 ALL: Final = ".*"
 
@@ -100,15 +99,10 @@ class Users:
         on_change: called after every change; must not raise.
     """
 
-    def __init__(self, changes: Changes | None = None) -> None:
-        """Begin with none.
-
-        Args:
-            changes: who is told of every change.
-        """
+    def __init__(self) -> None:
+        """Begin with none."""
         self.version = 0
         self.on_change: Callable[[], None] = lambda: None
-        self._changes = changes or Changes()
         self._users: dict[str, User] = {}
         self._permissions: dict[tuple[str, str], Permission] = {}
         self._topic_permissions: dict[tuple[str, str, str], TopicPermission] = {}
@@ -137,66 +131,15 @@ class Users:
             raise NotFound(f"user '{name}'", f"no user '{name}'; add it first")
         return user
 
-    # --- users ------------------------------------------------------------------------------------
-
-    def add(
-        self,
-        name: str,
-        password: PasswordRecord | None,
-        *,
-        tags: Iterable[str] = (),
-        limits: UserLimits | None = None,
-    ) -> User:
-        """Add a user, who may do nothing yet.
-
-        Raises:
-            InvalidArgument: the name is empty or holds a NUL.
-            PreconditionFailed: there is a user of this name.
-        """
-        check_user_name(name)
-        if name in self._users:
-            raise PreconditionFailed(f"user '{name}'", f"user '{name}' exists; change or delete it instead")
-        return self._put(User(name, password, frozenset(tags), limits or UserLimits()))
-
-    def put(self, user: User) -> User:
-        """Add a user, or replace all that is known of it but its permissions.
-
-        Raises:
-            InvalidArgument: the name is empty or holds a NUL.
-        """
-        check_user_name(user.name)
-        return user if self._users.get(user.name) == user else self._put(user)
-
-    def set_password(self, name: str, password: PasswordRecord | None) -> User:
-        """Give a user another password; None lets nobody log in with one."""
-        return self.put(replace(self.lookup(name), password=password))
-
-    def set_tags(self, name: str, tags: Iterable[str]) -> User:
-        """Give a user other tags."""
-        return self.put(replace(self.lookup(name), tags=frozenset(tags)))
-
-    def set_limits(self, name: str, limits: UserLimits) -> User:
-        """Give a user other limits; what is open already stays open."""
-        return self.put(replace(self.lookup(name), limits=limits))
-
-    def delete(self, name: str) -> User:
-        """Forget a user and its permissions.
-
-        Raises:
-            NotFound: there is none.
-        """
-        user = self.lookup(name)
-        with self._changes:
-            del self._users[name]
-            self._changes.forget(("user", name))
-            self._forget(lambda key: key[0] == name)
-        return user
-
-    def _put(self, user: User) -> User:
-        self._changes.put_user(user)
+    def put_user(self, user: User) -> None:
+        """Add a user, or replace all that is known of it but its permissions."""
         self._users[user.name] = user
         self._changed()
-        return user
+
+    def drop_user(self, name: str) -> None:
+        """Forget a user, whose permissions are gone."""
+        del self._users[name]
+        self._changed()
 
     # --- permissions ------------------------------------------------------------------------------
 
@@ -209,28 +152,15 @@ class Users:
         for (user, vhost), permission in list(self._permissions.items()):
             yield user, vhost, permission
 
-    def set_permission(self, user: str, vhost: str, permission: Permission) -> None:
-        """Say what a user may do in a virtual host. `Catalog.set_permission` checks the virtual host.
+    def put_permission(self, user: str, vhost: str, permission: Permission) -> None:
+        """Say what a user may do in a virtual host."""
+        self._permissions[user, vhost] = permission
+        self._changed()
 
-        Raises:
-            NotFound: there is no such user.
-        """
-        self.lookup(user)
-        if self._permissions.get((user, vhost)) != permission:
-            self._changes.put_permission(user, vhost, permission)
-            self._permissions[user, vhost] = permission
-            self._changed()
-
-    def clear_permission(self, user: str, vhost: str) -> None:
-        """Let a user enter a virtual host no more; nothing happens if it could not.
-
-        Raises:
-            NotFound: there is no such user.
-        """
-        self.lookup(user)
-        if self._permissions.pop((user, vhost), None) is not None:
-            self._changed()
-            self._changes.forget(("permission", user, vhost))
+    def drop_permission(self, user: str, vhost: str) -> None:
+        """Let a user enter a virtual host no more."""
+        del self._permissions[user, vhost]
+        self._changed()
 
     def topic_permission(self, user: str, vhost: str, exchange: str) -> TopicPermission | None:
         """What a user may do with routing keys of a topic exchange; None: everything."""
@@ -241,52 +171,19 @@ class Users:
         for (user, vhost, exchange), permission in list(self._topic_permissions.items()):
             yield user, vhost, exchange, permission
 
-    def set_topic_permission(self, user: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
-        """Restrict a user's routing keys at a topic exchange, which need not exist yet.
+    def put_topic_permission(self, user: str, vhost: str, exchange: str, permission: TopicPermission) -> None:
+        """Restrict a user's routing keys at a topic exchange, which need not exist yet."""
+        self._topic_permissions[user, vhost, exchange] = permission
+        self._changed()
 
-        Raises:
-            NotFound: there is no such user.
-        """
-        self.lookup(user)
-        if self._topic_permissions.get((user, vhost, exchange)) != permission:
-            self._changes.put_topic_permission(user, vhost, exchange, permission)
-            self._topic_permissions[user, vhost, exchange] = permission
-            self._changed()
-
-    def clear_topic_permission(self, user: str, vhost: str, exchange: str | None = None) -> None:
-        """Lift the restriction at one exchange, or with `exchange` None at all of the virtual host.
-
-        Raises:
-            NotFound: there is no such user.
-        """
-        self.lookup(user)
-        gone = [
-            key for key in self._topic_permissions if key[:2] == (user, vhost) and exchange in (None, key[2])
-        ]
-        with self._changes:
-            for key in gone:
-                del self._topic_permissions[key]
-                self._changes.forget(("topic_permission", *key))
-        if gone:
-            self._changed()
-
-    def forget_vhost(self, vhost: str) -> None:
-        """Drop all permissions in a virtual host that is deleted."""
-        self._forget(lambda key: key[1] == vhost)
+    def drop_topic_permission(self, user: str, vhost: str, exchange: str) -> None:
+        """Lift the restriction at one exchange."""
+        del self._topic_permissions[user, vhost, exchange]
+        self._changed()
 
     def _changed(self) -> None:
         self.version += 1
         self.on_change()
-
-    def _forget(self, belongs: Callable[[tuple[str, ...]], bool]) -> None:
-        with self._changes:
-            for key in [key for key in self._permissions if belongs(key)]:
-                del self._permissions[key]
-                self._changes.forget(("permission", *key))
-            for each in [each for each in self._topic_permissions if belongs(each)]:
-                del self._topic_permissions[each]
-                self._changes.forget(("topic_permission", *each))
-        self._changed()
 
 
 def check_user_name(name: str) -> None:

@@ -8,15 +8,26 @@ from __future__ import annotations
 from typing import Any
 
 from amqp10broker.catalog.patterns import check_bounded
-from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission
+from amqp10broker.catalog.plan import VhostFacts
+from amqp10broker.catalog.user_requests import (
+    AddUser,
+    ClearPermission,
+    ClearTopicPermission,
+    DeleteUser,
+    SetPassword,
+    SetPermission,
+    SetTags,
+    SetTopicPermission,
+)
+from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission, User
+from amqp10broker.catalog.vhost_requests import AddVhost, DeleteVhost
 from amqp10broker.errors import NotSupported
-from amqp10broker.management.caller import Caller
-from amqp10broker.queues.commands import DELETE
+from amqp10broker.management.caller import Caller, Proposal
 
 # --- users ----------------------------------------------------------------------------------------
 
 
-def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> dict[str, Any]:
+def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -> Proposal:
     """Add a user, who may do nothing yet.
 
     Raises:
@@ -25,11 +36,11 @@ def add_user(caller: Caller, user: str, password: str | None, tags: list[str]) -
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("add-user")
-    added = caller.catalog.users.add(user, _record(caller, password), tags=tags)
-    return {"user": added.name, "tags": sorted(added.tags)}
+    wanted = User(user, _record(caller, password), frozenset(tags))
+    return Proposal(AddUser(wanted), lambda added: {"user": added.name, "tags": sorted(added.tags)})
 
 
-def change_password(caller: Caller, user: str, password: str | None) -> None:
+def change_password(caller: Caller, user: str, password: str | None) -> Proposal:
     """Give a user another password, or none: then nobody can log in with one.
 
     Raises:
@@ -39,10 +50,10 @@ def change_password(caller: Caller, user: str, password: str | None) -> None:
     """
     caller.may_administer("change-password")
     caller.catalog.users.lookup(user)
-    caller.catalog.users.set_password(user, _record(caller, password))
+    return Proposal(SetPassword(user, _record(caller, password)))
 
 
-def delete_user(caller: Caller, user: str) -> None:
+def delete_user(caller: Caller, user: str) -> Proposal:
     """Forget a user and its permissions.
 
     Raises:
@@ -50,10 +61,10 @@ def delete_user(caller: Caller, user: str) -> None:
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("delete-user")
-    caller.catalog.users.delete(user)
+    return Proposal(DeleteUser(user))
 
 
-def set_tags(caller: Caller, user: str, tags: list[str]) -> None:
+def set_tags(caller: Caller, user: str, tags: list[str]) -> Proposal:
     """Give a user other tags.
 
     Raises:
@@ -61,7 +72,7 @@ def set_tags(caller: Caller, user: str, tags: list[str]) -> None:
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("set-tags")
-    caller.catalog.users.set_tags(user, tags)
+    return Proposal(SetTags(user, frozenset(tags)))
 
 
 def list_users(caller: Caller) -> list[dict[str, Any]]:
@@ -80,7 +91,7 @@ def list_users(caller: Caller) -> list[dict[str, Any]]:
 
 def set_permissions(
     caller: Caller, user: str, vhost: str | None, configure: str, write: str, read: str
-) -> None:
+) -> Proposal:
     """Say what a user may do in a virtual host.
 
     Raises:
@@ -90,10 +101,11 @@ def set_permissions(
     """
     caller.may_administer("set-permissions")
     check_bounded((configure, write, read), f"permissions of user '{user}'")
-    caller.catalog.set_permission(user, _vhost(caller, vhost), Permission(configure, write, read))
+    permission = Permission(configure, write, read)
+    return Proposal(SetPermission(user, _vhost(caller, vhost), permission))
 
 
-def clear_permissions(caller: Caller, user: str, vhost: str | None) -> None:
+def clear_permissions(caller: Caller, user: str, vhost: str | None) -> Proposal:
     """Let a user enter a virtual host no more.
 
     Raises:
@@ -101,8 +113,7 @@ def clear_permissions(caller: Caller, user: str, vhost: str | None) -> None:
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("clear-permissions")
-    caller.catalog.lookup_vhost(_vhost(caller, vhost))
-    caller.catalog.users.clear_permission(user, _vhost(caller, vhost))
+    return Proposal(ClearPermission(user, _vhost(caller, vhost)))
 
 
 def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
@@ -132,7 +143,7 @@ def list_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
 
 def set_topic_permissions(
     caller: Caller, user: str, vhost: str | None, exchange: str, write: str, read: str
-) -> None:
+) -> Proposal:
     """Restrict a user's routing keys at a topic exchange.
 
     Raises:
@@ -142,10 +153,11 @@ def set_topic_permissions(
     """
     caller.may_administer("set-topic-permissions")
     check_bounded((write, read), f"topic permissions of user '{user}'")
-    caller.catalog.set_topic_permission(user, _vhost(caller, vhost), exchange, TopicPermission(write, read))
+    permission = TopicPermission(write, read)
+    return Proposal(SetTopicPermission(user, _vhost(caller, vhost), exchange, permission))
 
 
-def clear_topic_permissions(caller: Caller, user: str, vhost: str | None, exchange: str | None) -> None:
+def clear_topic_permissions(caller: Caller, user: str, vhost: str | None, exchange: str | None) -> Proposal:
     """Lift the restriction at one exchange, or at all of the virtual host.
 
     Raises:
@@ -153,8 +165,7 @@ def clear_topic_permissions(caller: Caller, user: str, vhost: str | None, exchan
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("clear-topic-permissions")
-    caller.catalog.lookup_vhost(_vhost(caller, vhost))
-    caller.catalog.users.clear_topic_permission(user, _vhost(caller, vhost), exchange)
+    return Proposal(ClearTopicPermission(user, _vhost(caller, vhost), exchange))
 
 
 def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, Any]]:
@@ -181,7 +192,7 @@ def list_topic_permissions(caller: Caller, vhost: str | None) -> list[dict[str, 
 
 def add_vhost(
     caller: Caller, name: str, description: str, tags: list[str], default_queue_type: str | None
-) -> dict[str, Any]:
+) -> Proposal:
     """Add a virtual host, which nobody may enter yet.
 
     Raises:
@@ -190,13 +201,11 @@ def add_vhost(
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("add-vhost")
-    vhost = caller.catalog.add_vhost(
-        name, description=description, tags=tags, default_queue_type=default_queue_type
-    )
-    return {"name": vhost.name}
+    facts = VhostFacts(name, description, tuple(tags), default_queue_type=default_queue_type)
+    return Proposal(AddVhost(facts), lambda answer: {"name": name})
 
 
-def delete_vhost(caller: Caller, name: str) -> dict[str, Any]:
+def delete_vhost(caller: Caller, name: str) -> Proposal:
     """Delete a virtual host with all that is in it.
 
     Its queues are told here; whoever has connections to it closes them.
@@ -209,12 +218,7 @@ def delete_vhost(caller: Caller, name: str) -> dict[str, Any]:
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("delete-vhost")
-    vhost = caller.catalog.delete_vhost(name)
-    queues = list(vhost)
-    for queue in queues:
-        vhost.remove(queue.name)
-        queue.handle.post(DELETE)
-    return {"name": name, "queues": len(queues)}
+    return Proposal(DeleteVhost(name), lambda queues: {"name": name, "queues": queues})
 
 
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:

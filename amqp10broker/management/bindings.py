@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 from urllib.parse import quote
 
-from amqp10broker.management.caller import BadRequest, Caller
+from amqp10broker.catalog.exchange_requests import Bind, Unbind
+from amqp10broker.management.caller import BadRequest, Caller, Proposal
 from amqp10broker.management.names import check_name, check_not_default
 from amqp10broker.management.uri import UriError, decode
 from amqp10broker.routing.declaration import check_not_direct_reply_to
@@ -28,7 +29,7 @@ def bind(
     destination_exchange: str | None,
     binding_key: str,
     arguments: dict[str, Any],
-) -> dict[str, Any]:
+) -> Proposal:
     """Bind a queue or an exchange to an exchange, unless it is bound so already.
 
     Returns:
@@ -45,8 +46,7 @@ def bind(
     destination = _one_destination(destination_queue, destination_exchange)
     binding = Binding(source, destination, binding_key, arguments)
     _check_change(caller, source, destination, binding_key)
-    caller.vhost.topology.bind(binding)
-    return describe(binding)
+    return Proposal(Bind(caller.vhost.named(), binding), lambda new: describe(binding))
 
 
 def unbind(
@@ -56,7 +56,7 @@ def unbind(
     destination_exchange: str | None,
     binding_key: str,
     arguments: dict[str, Any],
-) -> None:
+) -> Proposal | None:
     """Undo a `bind`. A binding that is not there counts as undone.
 
     Raises:
@@ -67,13 +67,12 @@ def unbind(
     """
     destination = _one_destination(destination_queue, destination_exchange)
     _check_change(caller, source, destination, binding_key)
-    topology = caller.vhost.topology
     binding = Binding(source, destination, binding_key, arguments)
-    if topology.find_binding(source, destination, binding_key, binding.arguments_hash) is not None:
-        topology.unbind(binding)
+    there = caller.vhost.topology.find_binding(source, destination, binding_key, binding.arguments_hash)
+    return None if there is None else _unbound(caller, binding)
 
 
-def unbind_by_segment(caller: Caller, segment: str) -> None:
+def unbind_by_segment(caller: Caller, segment: str) -> Proposal | None:
     """Undo the binding that a path segment names. One that is not there counts as undone.
 
     Raises:
@@ -86,8 +85,7 @@ def unbind_by_segment(caller: Caller, segment: str) -> None:
     _check_change(caller, named.source, named.destination, named.binding_key)
     topology = caller.vhost.topology
     binding = topology.find_binding(named.source, named.destination, named.binding_key, named.arguments_hash)
-    if binding is not None:
-        topology.unbind(binding)
+    return None if binding is None else _unbound(caller, binding)
 
 
 def get_bindings(
@@ -168,6 +166,10 @@ def parse_segment(segment: str) -> NamedBinding:
         return NamedBinding(decode(found[1]), Destination(kind, decode(found[3])), decode(found[4]), found[5])
     except UriError as error:
         raise BadRequest("binding", f"bad binding path segment '{segment}': {error}") from error
+
+
+def _unbound(caller: Caller, binding: Binding) -> Proposal:
+    return Proposal(Unbind(caller.vhost.named(), binding))
 
 
 def _one_destination(queue: str | None, exchange: str | None) -> Destination:

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
-from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.catalog import Catalog, Request
+from amqp10broker.catalog.proposing import LATER, Decided, Propose
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.queues.commands import Command, RequestRef
+from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.security.authorise import Access, Kind
 
@@ -43,6 +44,9 @@ class Report(Protocol):
         """
 
 
+_NOBODY: Final = ReplyTo("nobody")
+
+
 @dataclass(frozen=True, slots=True)
 class Caller:
     """On whose behalf an operation runs.
@@ -53,6 +57,8 @@ class Caller:
         access: what the user may do; None is the machine's owner at the local socket, who may do all.
         connection: identity of the connection, the owner of exclusive queues.
         node: the broker's name, as answers about queues give it.
+        propose: has requests to the catalog decided; None: the catalog decides at once.
+        reply_to: who hears of what is decided later.
         passwords: makes records of passwords; None where they cannot be set.
         report: told of each operation that changes something; None: nobody is.
     """
@@ -62,6 +68,8 @@ class Caller:
     access: Access | None
     connection: object
     node: str = "amqp10broker"
+    propose: Propose | None = None
+    reply_to: ReplyTo = _NOBODY
     passwords: RecordMaker | None = None
     report: Report | None = None
 
@@ -154,6 +162,48 @@ class Caller:
 
 ADMINISTRATOR = "administrator"
 """The tag of users who may manage users, permissions and virtual hosts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An operation is a change of the catalog, once that is decided.
+
+    Attributes:
+        request: what is to change.
+        then: makes the result of the answer, or an `Ask`.
+    """
+
+    request: Request[Any]
+    then: Callable[[Any], Any] = lambda answer: None
+
+    def carried_out(self, caller: Caller) -> Any:
+        """The result, or an `Ask` or a `Wait` instead of it.
+
+        Raises:
+            RefusedError: of the class that says why; nothing was changed.
+        """
+        if caller.propose is None:
+            return self.then(caller.catalog.propose(self.request))
+        ref = RequestRef(caller.reply_to)
+        answer = caller.propose(self.request, ref)
+        if answer is LATER:
+            return Wait(ref, lambda decided: self.then(decided.result()))
+        return self.then(answer)
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """The result of an operation needs a decision that comes later.
+
+    When the `Decided` for `ref` comes, the result is ``then(decided)``, which may be an `Ask`.
+
+    Attributes:
+        ref: under which it was asked.
+        then: goes on, or raises the `RefusedError` that was decided.
+    """
+
+    ref: RequestRef
+    then: Callable[[Decided], Any]
 
 
 @dataclass(frozen=True, slots=True)

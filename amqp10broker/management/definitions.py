@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 from amqp10broker.catalog import definitions
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.definitions import ImportDefinitions, Report
+from amqp10broker.catalog.plan import Plan
 from amqp10broker.errors import ConfigError
-from amqp10broker.management.caller import BadRequest, Caller
+from amqp10broker.management.caller import BadRequest, Caller, Proposal
 
 
 def export_definitions(caller: Caller) -> dict[str, Any]:
@@ -24,7 +28,7 @@ def export_definitions(caller: Caller) -> dict[str, Any]:
     )
 
 
-def import_definitions(caller: Caller, document: object, skip_unsupported: bool) -> dict[str, Any]:
+def import_definitions(caller: Caller, document: object, skip_unsupported: bool) -> Proposal:
     """Declare what a document says; all of it, or nothing if any of it is refused.
 
     Returns:
@@ -37,13 +41,34 @@ def import_definitions(caller: Caller, document: object, skip_unsupported: bool)
     caller.may_administer("import-definitions")
     passwords = caller.passwords
     try:
-        report = definitions.load(
+        request = definitions.importing(
             document,
-            caller.catalog,
             make_password=passwords.make if passwords is not None else None,
             vhost=caller.vhost.name,
             skip_unsupported=skip_unsupported,
         )
     except ConfigError as error:
         raise BadRequest("definitions", str(error)) from error
+    return Proposal(_Refusable(request), _told)
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusable:
+    """A document whose faults are those of the request."""
+
+    document: ImportDefinitions
+
+    def plan(self, catalog: Catalog) -> Plan[Report]:
+        """See `catalog.plan`.
+
+        Raises:
+            BadRequest: the document is refused; the text names the place.
+        """
+        try:
+            return self.document.plan(catalog)
+        except ConfigError as error:
+            raise BadRequest("definitions", str(error)) from error
+
+
+def _told(report: Report) -> dict[str, Any]:
     return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}

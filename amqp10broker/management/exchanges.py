@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from amqp10broker.catalog.exchange_requests import DeclareExchange, DeleteExchange
 from amqp10broker.catalog.policy_keys import EXCHANGE
-from amqp10broker.management.caller import Caller
+from amqp10broker.management.caller import Caller, Proposal
 from amqp10broker.management.names import check_name, check_not_default, check_not_reserved
-from amqp10broker.routing.exchange import Exchange
+from amqp10broker.routing.exchange import Exchange, ExchangeSpec
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
 
@@ -20,7 +21,7 @@ def declare_exchange(
     auto_delete: bool,
     internal: bool,
     arguments: dict[str, Any],
-) -> dict[str, Any]:
+) -> Proposal:
     """Make an exchange, unless it is there already and as asked for.
 
     Returns:
@@ -36,21 +37,18 @@ def declare_exchange(
     check_not_default(name)
     check_name("exchange", name)
     caller.may_configure("exchange", name)
-    topology = caller.vhost.topology
-    if topology.find_exchange(name) is None:
+    if caller.vhost.topology.find_exchange(name) is None:
         check_not_reserved("exchange", name, caller.vhost.name)
         alternate = arguments.get(ALTERNATE_EXCHANGE)
         # An argument of another type is refused with the declaration, whose words are better.
         if isinstance(alternate, str):
             caller.may_read("exchange", name)
             caller.may_write("exchange", alternate)
-    _, created = topology.declare_exchange(
-        name, type, durable=durable, auto_delete=auto_delete, internal=internal, arguments=arguments
-    )
-    return {"created": created}
+    exchange = ExchangeSpec(name, type, durable, auto_delete, internal, arguments)
+    return Proposal(DeclareExchange(caller.vhost.named(), exchange), lambda created: {"created": created})
 
 
-def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> None:
+def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Proposal:
     """Delete an exchange and its bindings. One that is not there counts as deleted.
 
     Raises:
@@ -63,7 +61,7 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> None:
     check_not_default(name)
     check_not_reserved("exchange", name, caller.vhost.name)
     caller.may_configure("exchange", name)
-    caller.vhost.topology.delete_exchange(name, if_unused=if_unused)
+    return Proposal(DeleteExchange(caller.vhost.named(), name, if_unused))
 
 
 def list_exchanges(caller: Caller) -> list[dict[str, Any]]:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from amqp10broker.catalog.limits import UserLimits, VhostLimits
-from amqp10broker.management.caller import Caller
+from amqp10broker.catalog.user_requests import ChangeUserLimits
+from amqp10broker.catalog.vhost_requests import ChangeVhostLimits
+from amqp10broker.management.caller import Caller, Proposal
 
 
-def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) -> dict[str, Any]:
+def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) -> Proposal:
     """Change limits of a virtual host; those not given stay, a negative number lifts one.
 
     What is there already stays, even if it is more than the limit.
@@ -25,13 +26,11 @@ def set_vhost_limits(caller: Caller, vhost: str | None, limits: dict[str, Any]) 
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("set-vhost-limits")
-    found = caller.catalog.lookup_vhost(caller.vhost.name if vhost is None else vhost)
-    merged = {**found.limits.as_dict(), **limits}
-    found.set_limits(VhostLimits.read(merged, f"vhost '{found.name}'"))
-    return found.limits.as_dict()
+    name = caller.vhost.name if vhost is None else vhost
+    return Proposal(ChangeVhostLimits(name, limits), lambda changed: changed.as_dict())
 
 
-def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> dict[str, Any]:
+def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> Proposal:
     """Change limits of a user; those not given stay, a negative number lifts one.
 
     What is open already stays open.
@@ -45,6 +44,4 @@ def set_user_limits(caller: Caller, user: str, limits: dict[str, Any]) -> dict[s
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("set-user-limits")
-    users = caller.catalog.users
-    merged = {**users.lookup(user).limits.as_dict(), **limits}
-    return users.set_limits(user, UserLimits.read(merged, f"user '{user}'")).limits.as_dict()
+    return Proposal(ChangeUserLimits(user, limits), lambda changed: changed.limits.as_dict())

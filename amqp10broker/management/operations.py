@@ -1,7 +1,8 @@
 """The table of operations: what can be asked of the broker, whatever the door.
 
 Each has a name, arguments with types and defaults, a permission (checked in the operation itself, where
-the names are known) and a result of plain Python values, or an `Ask` when a queue must answer first. The
+the names are known) and a result of plain Python values. Before that it may be a `Proposal` to change the
+catalog, an `Ask` when a queue must answer first, or a `Wait` for what is decided later. The
 doors are the management node of AMQP 1.0 (`amqp_node`) and the command line's local socket.
 """
 
@@ -15,8 +16,7 @@ from typing import Any, Final
 from amqp10broker.errors import NotFound, PermissionDenied, RefusedError
 from amqp10broker.management import accounts, bindings, definitions, exchanges, limits, policies, queues
 from amqp10broker.management.arguments import Argument, Kind, checked, shown
-from amqp10broker.management.caller import Ask, Caller
-from amqp10broker.queues.effects import Answer
+from amqp10broker.management.caller import Ask, Caller, Proposal, Wait
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
         given: arguments by name; null stands for the default.
 
     Returns:
-        The result as plain Python values, or an `Ask`.
+        The result as plain Python values, or an `Ask` or a `Wait`.
 
     Raises:
         RefusedError: of the class that says why; nothing was changed.
@@ -59,33 +59,29 @@ def perform(caller: Caller, name: str, given: Mapping[str, object]) -> Any:
     operation = OPERATIONS.get(name)
     if operation is None:
         raise NotFound(f"operation '{name}'", f"no operation '{name}'; there are {', '.join(OPERATIONS)}")
-    if caller.report is None or not operation.changes:
-        return operation.run(caller, **checked(operation.noun, operation.arguments, given))
-    try:
-        result = operation.run(caller, **checked(operation.noun, operation.arguments, given))
-    except RefusedError as refusal:
-        _report(caller, operation, given, refusal)
-        raise
-    if isinstance(result, Ask):
-        return replace(result, then=partial(_finish, caller, operation, given, result.then))
-    _report(caller, operation, given)
-    return result
+    return _step(caller, operation, given, partial(_begin, caller, operation, given))
 
 
-def _finish(
-    caller: Caller,
-    operation: Operation,
-    given: Mapping[str, object],
-    then: Callable[[Answer], Any],
-    answer: Answer,
+def _begin(caller: Caller, operation: Operation, given: Mapping[str, object]) -> Any:
+    result = operation.run(caller, **checked(operation.noun, operation.arguments, given))
+    return result.carried_out(caller) if isinstance(result, Proposal) else result
+
+
+def _step(
+    caller: Caller, operation: Operation, given: Mapping[str, object], go_on: Callable[..., Any], *heard: Any
 ) -> Any:
-    """The result of an operation that had to ask a queue."""
+    """Go on with an operation, as it begins or with what it has waited for; tell of it when it is over."""
+    told = caller.report is not None and operation.changes
     try:
-        result = then(answer)
+        result = go_on(*heard)
     except RefusedError as refusal:
-        _report(caller, operation, given, refusal)
+        if told:
+            _report(caller, operation, given, refusal)
         raise
-    _report(caller, operation, given)
+    if isinstance(result, Ask | Wait):
+        return replace(result, then=partial(_step, caller, operation, given, result.then))
+    if told:
+        _report(caller, operation, given)
     return result
 
 

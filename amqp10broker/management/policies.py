@@ -12,13 +12,14 @@ from amqp10broker.catalog.patterns import check_bounded
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.policy_keys import CHECKS, EXCHANGE, unknown_of
 from amqp10broker.catalog.queue import Effective
+from amqp10broker.catalog.vhost_requests import ClearPolicy, SetPolicy
 from amqp10broker.errors import InvalidArgument, hint
-from amqp10broker.management.caller import BadRequest, Caller
+from amqp10broker.management.caller import BadRequest, Caller, Proposal
 
 
 def set_policy(
     caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
-) -> dict[str, Any]:
+) -> Proposal:
     """Add a policy, or replace the one of the same name. It acts at once.
 
     Returns:
@@ -37,13 +38,13 @@ def set_policy(
 
 def set_operator_policy(
     caller: Caller, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str
-) -> dict[str, Any]:
+) -> Proposal:
     """As `set_policy`, for a policy that bounds what policies and arguments set."""
     caller.may_administer("set-operator-policy")
     return _set(caller, Policy(_checked(name), pattern, definition, priority, apply_to, operator=True))
 
 
-def clear_policy(caller: Caller, name: str) -> None:
+def clear_policy(caller: Caller, name: str) -> Proposal:
     """Forget a policy; what it set counts no more, at once.
 
     Raises:
@@ -51,13 +52,13 @@ def clear_policy(caller: Caller, name: str) -> None:
         PermissionDenied: the caller is no administrator.
     """
     caller.may_administer("clear-policy")
-    caller.vhost.policies.delete(name)
+    return Proposal(ClearPolicy(caller.vhost.named(), name))
 
 
-def clear_operator_policy(caller: Caller, name: str) -> None:
+def clear_operator_policy(caller: Caller, name: str) -> Proposal:
     """As `clear_policy`, for an operator policy."""
     caller.may_administer("clear-operator-policy")
-    caller.vhost.policies.delete(name, operator=True)
+    return Proposal(ClearPolicy(caller.vhost.named(), name, operator=True))
 
 
 def list_policies(caller: Caller) -> list[dict[str, Any]]:
@@ -85,7 +86,7 @@ def _checked(name: str) -> str:
     return name
 
 
-def _set(caller: Caller, policy: Policy) -> dict[str, Any]:
+def _set(caller: Caller, policy: Policy) -> Proposal:
     # What a definitions file may hold for a plugin is a slip of the pen here.
     unknown = unknown_of(policy.definition)
     if unknown:
@@ -95,8 +96,12 @@ def _set(caller: Caller, policy: Policy) -> dict[str, Any]:
             f"{hint(unknown[0], sorted(CHECKS))}",
         )
     check_bounded((policy.pattern,), f"policy '{policy.name}'")
+    return Proposal(SetPolicy(caller.vhost.named(), policy), lambda answer: _effect_of(caller, policy))
+
+
+def _effect_of(caller: Caller, policy: Policy) -> dict[str, Any]:
+    """What a policy that is set does."""
     policies = caller.vhost.policies
-    policies.put(policy)
     bound = list(_bound(caller, policy))
     exchanges = [exchange.name for exchange in caller.vhost.topology if exchange.name]
     return {

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue_requests import Declared, DeclareQueue, DeleteQueue
 from amqp10broker.errors import InUse, NotFound, NotSupported
-from amqp10broker.management.caller import Ask, BadRequest, Caller
+from amqp10broker.management.caller import Ask, BadRequest, Caller, Proposal
 from amqp10broker.management.names import check_name, check_not_reserved
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
@@ -41,7 +42,7 @@ def get_queue(caller: Caller, name: str) -> Ask:
 
 def declare_queue(
     caller: Caller, name: str, durable: bool, exclusive: bool, auto_delete: bool, arguments: dict[str, Any]
-) -> dict[str, Any] | Ask:
+) -> Proposal:
     """Make a queue, unless it is there already and as asked for.
 
     Returns:
@@ -67,25 +68,25 @@ def declare_queue(
         if isinstance(dead_letter_exchange, str):
             caller.may_read("queue", name)
             caller.may_write("exchange", dead_letter_exchange)
-    queue, created = caller.vhost.declare(
-        name,
-        durable=durable,
-        exclusive_owner=caller.connection if exclusive else None,
-        auto_delete=auto_delete,
-        arguments=arguments,
-    )
-    if created:
-        return {"created": True, "queue": describe(caller, queue, 0, 0)}
+    owner = caller.connection if exclusive else None
+    request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments)
 
-    def found(answer: Answer) -> dict[str, Any]:
-        return {"created": False, "queue": describe(caller, queue, answer.ready, answer.consumers)}
+    def then(declared: Declared) -> dict[str, Any] | Ask:
+        queue = caller.vhost.lookup(declared.name)
+        if declared.created:
+            return {"created": True, "queue": describe(caller, queue, 0, 0)}
 
-    return Ask(queue.handle, Inspect, found)
+        def found(answer: Answer) -> dict[str, Any]:
+            return {"created": False, "queue": describe(caller, queue, answer.ready, answer.consumers)}
+
+        return Ask(queue.handle, Inspect, found)
+
+    return Proposal(request, then)
 
 
 def delete_queue(
     caller: Caller, name: str, if_unused: bool = False, if_empty: bool = False
-) -> dict[str, Any] | Ask:
+) -> dict[str, Any] | Ask | Proposal:
     """Delete a queue with its messages. One that is not there counts as deleted.
 
     Returns:
@@ -106,18 +107,19 @@ def delete_queue(
     if queue is None:
         return {"message_count": 0}
     caller.for_use(queue)
-    if not (if_unused or if_empty):
-        vhost.remove(name)
 
     def then(answer: Answer) -> dict[str, Any]:
         if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
             why = "in use" if answer.refused is Refusal.IN_USE else "not empty"
             raise InUse(f"queue '{name}'", f"queue '{name}' in vhost '{vhost.name}' {why}")
-        if vhost.find(name) is queue:
-            vhost.remove(name)
         return {"message_count": answer.ready if answer.refused is None else 0}
 
-    return Ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
+    ask = Ask(queue.handle, partial(Delete, if_unused=if_unused, if_empty=if_empty), then)
+    if if_unused or if_empty:
+        # The queue decides, and is forgotten when it has ended (`QueueEnded`).
+        return ask
+    # It is forgotten first: whoever declares it behind this request gets another one.
+    return Proposal(DeleteQueue(vhost.named(), name, farewell=False), lambda there: ask)
 
 
 def purge_queue(caller: Caller, name: str) -> Ask:

@@ -74,6 +74,10 @@ class Bindings:
             if not group:
                 del index[key]  # type: ignore[arg-type]  # as above
 
+    def count(self, source: str) -> int:
+        """Count the bindings from an exchange."""
+        return len(self._by_source.get(source, ()))
+
     def has_source(self, source: str) -> bool:
         """Tell whether anything is bound from an exchange."""
         return source in self._by_source

@@ -123,6 +123,23 @@ ExchangeTypeFactory = Callable[[Mapping[str, object], Choose], ExchangeType]
 """Makes the empty table of a new exchange of its arguments; raises `InvalidArgument` if they are wrong."""
 
 
+@dataclass(frozen=True, slots=True)
+class ExchangeSpec:
+    """An exchange as it is declared."""
+
+    name: str
+    type: str = "direct"
+    """Its kind; `registry` has the names."""
+    durable: bool = True
+    """It outlives the broker process."""
+    auto_delete: bool = False
+    """It goes with the last binding from it."""
+    internal: bool = False
+    """Clients may not publish to it; only kept here."""
+    arguments: Mapping[str, object] = field(default_factory=no_headers, hash=False)
+    """``alternate-exchange`` and those of the kind."""
+
+
 @dataclass(slots=True, eq=False)
 class Exchange:
     """One exchange of a virtual host. `Topology` alone changes it, but for the counters."""
@@ -142,6 +159,13 @@ class Exchange:
     """Messages that publishers, or queues that gave them up, sent to it; only grows, counted once a batch."""
     unroutable: int = 0
     """Those of them that reached no queue."""
+
+    @property
+    def spec(self) -> ExchangeSpec:
+        """As it was declared."""
+        return ExchangeSpec(
+            self.name, self.type, self.durable, self.auto_delete, self.internal, self.arguments
+        )
 
     def count(self, messages: int, *, routed: bool) -> None:
         """Count messages that were sent to it.

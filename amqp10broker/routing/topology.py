@@ -1,17 +1,20 @@
 """Exchanges and bindings of one virtual host: declaring, binding, deleting, and the way of a message.
 
-Queues are only names here, and permissions are decided before. `version` grows with every change, so that a
-caller may keep a route that is cacheable until it does.
+What begins with ``plan_`` asks the rules and changes nothing; what begins with ``put_`` or ``drop_`` asks
+nothing and changes what was planned. Queues are only names here, and permissions are decided before.
+`version` grows with every change, so that a caller may keep a route that is cacheable until it does.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Final
 
 from amqp10broker.errors import AccessRefused, InUse, NotFound
+from amqp10broker.routing.arguments import arguments_identity
 from amqp10broker.routing.bindings import Bindings
 from amqp10broker.routing.declaration import (
     ALTERNATE_EXCHANGE,
@@ -28,6 +31,7 @@ from amqp10broker.routing.exchange import (
     Choose,
     Destination,
     Exchange,
+    ExchangeSpec,
     Headers,
     no_headers,
 )
@@ -46,42 +50,15 @@ PREDECLARED: Final = (
 """Name, type, and whether it is internal; all of them durable."""
 
 
-class Keeper(Protocol):
-    """Who keeps what must outlive the process. It is told of durable exchanges, and of bindings from them.
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """What goes with something that is deleted; of what deletes itself thereupon, all."""
 
-    What is new is told before it counts, and may be refused; what goes is told when it is gone.
-    """
-
-    def put_exchange(self, exchange: Exchange) -> None: ...
-
-    def forget_exchange(self, exchange: Exchange) -> None: ...
-
-    def put_binding(self, binding: Binding) -> None:
-        """Take a binding to a durable exchange, or to a queue, of which the keeper knows if it is durable."""
-
-    def forget_binding(self, binding: Binding) -> None: ...
-
-    def together(self) -> AbstractContextManager[object]:
-        """Give a context within which all that goes goes at once."""
+    bindings: tuple[Binding, ...] = ()
+    exchanges: tuple[Exchange, ...] = ()
 
 
-class _Nobody:
-    """Keeps nothing."""
-
-    def put_exchange(self, exchange: Exchange) -> None:
-        pass
-
-    def forget_exchange(self, exchange: Exchange) -> None:
-        pass
-
-    def put_binding(self, binding: Binding) -> None:
-        pass
-
-    def forget_binding(self, binding: Binding) -> None:
-        pass
-
-    def together(self) -> AbstractContextManager[object]:
-        return nullcontext()
+_NO_REMOVAL: Final = Removal()
 
 
 def in_turn() -> Choose:
@@ -107,7 +84,6 @@ class Topology:
         choose: Choose | None = None,
         registry: Registry = REGISTRY,
         policy_alternate: Callable[[str], str | None] = lambda exchange: None,
-        keeper: Keeper | None = None,
     ) -> None:
         """Begin with the predeclared exchanges.
 
@@ -118,7 +94,6 @@ class Topology:
                 Without it they take turns.
             registry: the kinds of exchange.
             policy_alternate: the alternate of an exchange that was declared without one.
-            keeper: who is told of what must outlive the process.
         """
         self.vhost = vhost
         self.version = 0
@@ -126,7 +101,6 @@ class Topology:
         self._choose = choose or in_turn()
         self._registry = registry
         self._policy_alternate = policy_alternate
-        self._keeper = keeper or _Nobody()
         self._exchanges: dict[str, Exchange] = {}
         self._bindings = Bindings()
         for name, kind, internal in PREDECLARED:
@@ -154,28 +128,14 @@ class Topology:
             raise NotFound(f"exchange '{name}'", f"no exchange '{name}' in vhost '{self.vhost}'")
         return exchange
 
-    def declare_exchange(
-        self,
-        name: str,
-        type: str = "direct",
-        *,
-        durable: bool = True,
-        auto_delete: bool = False,
-        internal: bool = False,
-        arguments: Mapping[str, object] = NOTHING,
-    ) -> tuple[Exchange, bool]:
-        """Make an exchange, or find the one that is there already and as it is declared.
+    def plan_exchange(self, spec: ExchangeSpec) -> ExchangeSpec | None:
+        """Check a declaration.
 
         Args:
-            name: line breaks in it are dropped.
-            type: its kind, `registry` has the names.
-            durable: it outlives the broker process.
-            auto_delete: it goes with the last binding from it.
-            internal: clients may not publish to it; only kept here.
-            arguments: ``alternate-exchange`` and those of the kind.
+            spec: line breaks in its name are dropped.
 
         Returns:
-            The exchange, and whether it was made now.
+            The exchange that is to be made; None if it is there, and as it is declared.
 
         Raises:
             PreconditionFailed: unknown type.
@@ -183,37 +143,49 @@ class Topology:
             Inequivalent: it is there and differs.
             InvalidArgument: the name is too long, or an argument does not do.
         """
-        name = stripped(name)
-        self._registry.factory(type)
+        name, arguments = stripped(spec.name), spec.arguments
+        self._registry.factory(spec.type)
         self._refuse_default(name)
         exchange = self._exchanges.get(name)
         if exchange is not None:
             check_equivalent(
                 exchange,
                 self.vhost,
-                type=type,
-                durable=durable,
-                auto_delete=auto_delete,
-                internal=internal,
+                type=spec.type,
+                durable=spec.durable,
+                auto_delete=spec.auto_delete,
+                internal=spec.internal,
                 arguments=arguments,
             )
-            return exchange, False
+            return None
         if name.startswith(RESERVED_PREFIX):
             raise AccessRefused(
                 f"exchange '{name}'", f"exchange name '{name}' contains reserved prefix 'amq.*'"
             )
         check_length("exchange name", name)
-        alternate = alternate_of(name, self.vhost, arguments)
-        if alternate is None:
-            alternate = self._policy_alternate(name)
+        alternate_of(name, self.vhost, arguments)
         frozen = MappingProxyType(dict(arguments)) if arguments else NOTHING
-        table = self._registry.create(type, frozen, self._choose)
-        exchange = Exchange(name, type, durable, auto_delete, internal, frozen, table, alternate)
-        if durable:
-            self._keeper.put_exchange(exchange)
-        self._exchanges[name] = exchange
+        # Its table is made when it is applied; here the kind says whether it could be.
+        self._registry.create(spec.type, frozen, self._choose)
+        return replace(spec, name=name, arguments=frozen)
+
+    def put_exchange(self, spec: ExchangeSpec) -> None:
+        """Make an exchange that was planned."""
+        alternate = alternate_of(spec.name, self.vhost, spec.arguments)
+        if alternate is None:
+            alternate = self._policy_alternate(spec.name)
+        table = self._registry.create(spec.type, spec.arguments, self._choose)
+        self._exchanges[spec.name] = Exchange(
+            *(spec.name, spec.type, spec.durable, spec.auto_delete, spec.internal, spec.arguments),
+            table,
+            alternate,
+        )
         self.version += 1
-        return exchange, True
+
+    def drop_exchange(self, name: str) -> None:
+        """Forget an exchange, whose bindings are gone."""
+        del self._exchanges[name]
+        self.version += 1
 
     def refresh_alternates(self) -> None:
         """Policies have changed: exchanges declared without an alternate get what `policy_alternate` says.
@@ -228,15 +200,15 @@ class Topology:
                 exchange.alternate = alternate
                 self.version += 1
 
-    def delete_exchange(self, name: str, *, if_unused: bool = False) -> bool:
-        """Delete an exchange with its bindings, and what auto-deletes itself thereupon.
+    def plan_delete_exchange(self, name: str, *, if_unused: bool = False) -> Removal | None:
+        """Check that an exchange may be deleted.
 
         Args:
             name: of the exchange.
             if_unused: only if nothing is bound from it.
 
         Returns:
-            Whether it was there.
+            It, its bindings, and what auto-deletes itself thereupon; None if it is not there.
 
         Raises:
             AccessRefused: a predeclared name.
@@ -249,18 +221,15 @@ class Topology:
                 f"deletion of system exchange '{name}' in vhost '{self.vhost}' not allowed",
             )
         if name not in self._exchanges:
-            return False
+            return None
         if if_unused and self._bindings.has_source(name):
             raise InUse(f"exchange '{name}'", f"exchange '{name}' in vhost '{self.vhost}' in use")
-        with self._keeper.together():
-            self._drop_exchanges([name])
-        self.version += 1
-        return True
+        return self._removal((), [name])
 
     # Bindings
 
-    def bind(self, binding: Binding) -> bool:
-        """Bind a queue or an exchange to an exchange.
+    def plan_bind(self, binding: Binding) -> bool:
+        """Check that a queue or an exchange may be bound to an exchange.
 
         Returns:
             Whether the binding is new; an equal one changes nothing.
@@ -281,34 +250,47 @@ class Topology:
         if binding in self._bindings:
             return False
         source.table.check_binding(binding)
-        if source.durable and (destination.kind == "queue" or self._exchanges[destination.name].durable):
-            self._keeper.put_binding(binding)
-        self._bindings.add(binding)
-        source.table.add(binding)
-        source.exchange_destinations += destination.kind == "exchange"
-        self.version += 1
         return True
 
-    def unbind(self, binding: Binding) -> bool:
-        """Remove a binding, and what auto-deletes itself thereupon.
+    def put_binding(self, binding: Binding) -> None:
+        """Make a binding that was planned."""
+        source = self._exchanges[binding.source]
+        self._bindings.add(binding)
+        source.table.add(binding)
+        source.exchange_destinations += binding.destination.kind == "exchange"
+        self.version += 1
+
+    def drop_binding(self, binding: Binding) -> None:
+        """Forget a binding that is there."""
+        source = self._exchanges[binding.source]
+        self._bindings.remove(binding)
+        source.table.remove(binding)
+        source.exchange_destinations -= binding.destination.kind == "exchange"
+        self.version += 1
+
+    def plan_unbind(self, binding: Binding) -> Removal | None:
+        """Say what goes with a binding: it, and what auto-deletes itself thereupon; None if it is not there.
 
         Any binding that could be made once can be removed, also one that would be refused today.
 
-        Returns:
-            Whether it was there.
-
         Raises:
-            AccessRefused: as for `bind`.
+            AccessRefused: as for `plan_bind`.
         """
         # An exchange or a queue that is gone is no fault, of neither method: the binding went with it.
         # Clients unbind when they tidy up, after the last unbind took an auto-delete exchange away.
         self._refuse_unbindable(binding)
-        if binding not in self._bindings:
-            return False
-        with self._keeper.together():
-            self._drop_exchanges(self._drop_bindings([binding]))
+        return self._removal([binding], ()) if binding in self._bindings else None
+
+    def plan_queues_gone(self, names: Iterable[str]) -> Removal:
+        """Say what goes with queues: their bindings, and what auto-deletes itself thereupon."""
+        bindings: list[Binding] = []
+        for name in names:
+            bindings += self._bindings.find(None, Destination("queue", name))
+        return self._removal(bindings, ()) if bindings else _NO_REMOVAL
+
+    def queue_gone(self) -> None:
+        """A queue is there no more: also without bindings, since routes of the default exchange named it."""
         self.version += 1
-        return True
 
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
         """Return the bindings from a source, to a destination, or both; oldest first.
@@ -336,27 +318,17 @@ class Topology:
                 return binding
         return None
 
-    def durable_bindings(self, queue_is_durable: Callable[[str], bool]) -> list[Binding]:
-        """Return what must outlive the process: bindings between a durable exchange and a durable end."""
-
-        def is_durable(destination: Destination) -> bool:
-            if destination.kind == "queue":
-                return queue_is_durable(destination.name)
-            return self._exchanges[destination.name].durable
-
-        return [
+    def identified_binding(
+        self, source: str, destination: Destination, routing_key: str, identity: str
+    ) -> Binding:
+        """Return a binding that is there, by `arguments_identity` of its arguments."""
+        if not identity:
+            return Binding(source, destination, routing_key)
+        return next(
             binding
-            for binding in self._bindings.find(None, None)
-            if self._exchanges[binding.source].durable and is_durable(binding.destination)
-        ]
-
-    def remove_queue(self, name: str) -> None:
-        """Forget a queue that is deleted: its bindings go, and what auto-deletes itself thereupon."""
-        bindings = list(self._bindings.find(None, Destination("queue", name)))
-        with self._keeper.together():
-            self._drop_exchanges(self._drop_bindings(bindings))
-        # Also without bindings: routes through the default exchange named it.
-        self.version += 1
+            for binding in self._bindings.find(source, destination)
+            if binding.routing_key == routing_key and arguments_identity(binding.arguments) == identity
+        )
 
     # Routing
 
@@ -436,34 +408,31 @@ class Topology:
 
     # Steps of the above
 
-    def _drop_bindings(self, bindings: Sequence[Binding]) -> list[str]:
-        """Remove bindings; return the exchanges that auto-delete themselves now."""
-        lost: dict[str, None] = {}
-        for binding in bindings:
-            source = self._exchanges[binding.source]
-            self._bindings.remove(binding)
-            source.table.remove(binding)
-            source.exchange_destinations -= binding.destination.kind == "exchange"
-            lost[source.name] = None
-            if source.durable:
-                self._keeper.forget_binding(binding)
-        return [
-            name for name in lost if self._exchanges[name].auto_delete and not self._bindings.has_source(name)
-        ]
+    def _removal(self, bindings: Iterable[Binding], exchanges: Iterable[str]) -> Removal:
+        """Say what goes with bindings and exchanges: what they leave without a use, and so on."""
+        gone: dict[Binding, None] = {}
+        taken: Counter[str] = Counter()
+        doomed = list(exchanges)
+        deleted: dict[str, Exchange] = {}
 
-    def _drop_exchanges(self, names: Sequence[str]) -> None:
-        """Delete exchanges, and those that auto-delete themselves because of it, and so on."""
-        doomed = list(names)
+        def take(group: Iterable[Binding]) -> None:
+            for binding in group:
+                if binding in gone:
+                    continue
+                gone[binding] = None
+                name = binding.source
+                taken[name] += 1
+                if self._exchanges[name].auto_delete and taken[name] == self._bindings.count(name):
+                    doomed.append(name)
+
+        take(bindings)
         while doomed:
             name = doomed.pop()
-            if name not in self._exchanges:
-                continue
-            from_it = list(self._bindings.find(name, None))
-            to_it = list(self._bindings.find(None, Destination("exchange", name)))
-            doomed += self._drop_bindings(list(dict.fromkeys(from_it + to_it)))
-            exchange = self._exchanges.pop(name)
-            if exchange.durable:
-                self._keeper.forget_exchange(exchange)
+            if name not in deleted:
+                deleted[name] = self._exchanges[name]
+                take(self._bindings.find(name, None))
+                take(self._bindings.find(None, Destination("exchange", name)))
+        return Removal(tuple(gone), tuple(deleted.values()))
 
     def _refuse_default(self, name: str) -> None:
         if name == DEFAULT_EXCHANGE:

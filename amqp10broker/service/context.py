@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.last_error import LastError
+from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowSettings
@@ -35,6 +36,7 @@ class SessionContext:
         container_id: the client's.
         names: of the links of all sessions of the connection.
         tell_stolen: tells this session, from another one, that it has attached the name of a link here.
+        propose: has requests to the catalog decided.
         connection: identity of the connection, the owner of exclusive queues.
         new_id: gives a fresh unguessable token for generated names.
         volatile: makes a queue without a task, for direct reply-to: posted to, it answers at once.
@@ -52,6 +54,7 @@ class SessionContext:
     container_id: str
     names: LinkNames
     tell_stolen: Callable[[SenderLink | ReceiverLink], object]
+    propose: Propose
     connection: object
     new_id: Callable[[], str]
     volatile: MakeVolatile

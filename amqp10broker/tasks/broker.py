@@ -31,6 +31,7 @@ from amqp10broker import __version__
 from amqp10broker.alarms import Cause
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
@@ -102,6 +103,7 @@ class Broker:
         addresses: ``(host, port)`` of each listening socket.
         tls_addresses: of those that speak TLS.
         catalog: what is declared: virtual hosts with queues and exchanges, users.
+        propose: has changes of the catalog decided.
         data: the data folder; None in memory only, and before the broker runs.
         passwords: makes and verifies password records.
         authenticator: the rules of logging in.
@@ -144,6 +146,7 @@ class Broker:
             relaxed_quorum_checks=config.quorum_relaxed_checks_on_redeclaration,
             choose=random.randrange,
         )
+        self.propose = at_once(self.catalog)
         self.data: Data | None = None
         self.keeping: Keeping | None = None
         self.failure: BrokerError | None = None

@@ -206,11 +206,12 @@ class Channels:
         inbox: Mailbox[SessionLetter] = Mailbox()
         context = ChannelContext(
             vhost=vhost,
+            propose=broker.propose,
             access=access,
             config=broker.config,
             reply_to=SessionAddress(f"{self._connection.number}.{number}", inbox),
             user=self._connection.user,
-            connection=self._connection,
+            connection=self._connection.owner,
             capabilities=self._connection.engine.capabilities,
             frame_max=self._connection.engine.frame_max,
             new_id=broker.new_id,

@@ -213,7 +213,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
     def _open(self, event: OpenReceived) -> None:
         broker = self._broker
         try:
-            self.member = Membership.enter(broker.catalog, event.vhost, self.user, self)
+            self.member = Membership.enter(broker.catalog, event.vhost, self.user, self.owner)
         except (NotAllowed, NotFound) as refusal:
             fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
             self.engine.fail(fault)

@@ -133,7 +133,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, S
         fault = check_open(name, self.user, broker.catalog)
         if fault is None:
             try:
-                self.member = Membership.enter(broker.catalog, name, self.user, self)
+                self.member = Membership.enter(broker.catalog, name, self.user, self.owner)
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
         properties = open_properties(broker.container_id, __version__, f"Python {platform.python_version()}")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeV
 import trio
 
 from amqp10broker.amqp10.heartbeat import IdleTimer
+from amqp10broker.catalog.queue import Owner
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.counters import ClientCounters
@@ -75,6 +76,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
 
     Attributes:
         number: unique in this broker's life, for logs and status.
+        owner: what its exclusive queues name it by.
         peer: the client's address as text.
         origin: what is known of the client before it logs in.
         user: authenticated name, empty before.
@@ -111,6 +113,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         self._refused: Fault | None = None
         self._parts = parts
         self.number = number
+        self.owner = Owner(broker.container_id, number)
         self.peer = peer
         self.origin = origin
         self.user = ""

@@ -10,7 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Final
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.changes import Key, Value
+from amqp10broker.catalog.changes import Value
+from amqp10broker.catalog.plan import Key
 from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.catalog.restore import restore
 from amqp10broker.errors import ConfigError, StorageError

@@ -13,7 +13,8 @@ from time import perf_counter
 from typing import Final
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.changes import Changes, Conceal, Key
+from amqp10broker.catalog.entry_codec import Conceal
+from amqp10broker.catalog.plan import Key
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import RefusedError
 from amqp10broker.storage.catalog_log import CatalogLog, open_catalog_log
@@ -51,7 +52,7 @@ class Data:
         """
         self.disk = disk
         self.when_written: Callable[[], None] = lambda: None
-        self._changes = Changes()
+        self._catalog: Catalog | None = None
         self.folder: DataFolder = open_data_folder(disk, path, f"process {os.getpid()}")
         try:
             started = perf_counter()
@@ -111,7 +112,7 @@ class Data:
                 bytes=log.found.torn_bytes,
             )
         catalog.changes.tell(log, conceal)
-        self._changes = catalog.changes
+        self._catalog = catalog
         return None if furnished is None else dict(furnished["default_records"])
 
     def furnished(self, default_records: Mapping[str, str]) -> None:
@@ -133,7 +134,8 @@ class Data:
         """
         try:
             try:
-                self._changes.give_numbers_back()
+                if self._catalog is not None:
+                    self._catalog.changes.give_numbers_back(self._catalog.highest_number)
             except RefusedError as error:
                 # Some numbers are never used then.
                 _log.warning("queue numbers not given back", reason=error.description)

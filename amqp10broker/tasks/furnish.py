@@ -12,7 +12,11 @@ from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import VHOST, Catalog
 from amqp10broker.catalog.patterns import fault_of
+from amqp10broker.catalog.plan import VhostFacts
+from amqp10broker.catalog.queue_requests import DeclareQueue
+from amqp10broker.catalog.user_requests import AddUser, SetPassword, SetPermission
 from amqp10broker.catalog.users import PasswordRecord, Permission, User
+from amqp10broker.catalog.vhost_requests import AddVhost
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.config.records import User as ConfiguredUser
@@ -55,14 +59,14 @@ def furnish(
     before = _Known(None, {}) if given is None else _Known(catalog, given)
     wanted = not again or config.default_vhost != VHOST or bool(config.queues)
     if wanted and catalog.find_vhost(config.default_vhost) is None:
-        catalog.add_vhost(config.default_vhost)
+        catalog.propose(AddVhost(VhostFacts(config.default_vhost)))
     if config.definitions is not None:
         _import(catalog, config.definitions, passwords.make)
     names = _furnish_users(catalog, config, passwords, before, again=again)
     for queue in config.queues:
         vhost = catalog.lookup_vhost(config.default_vhost)
         if not (again and queue.name in vhost.queues):
-            vhost.declare(queue.name, durable=queue.durable, arguments=queue.arguments)
+            catalog.propose(DeclareQueue(vhost.name, queue.name, queue.durable, arguments=queue.arguments))
     return names
 
 
@@ -164,13 +168,14 @@ def _furnish_users(
             # What goes into a data folder is a hash.
             make = passwords.make if catalog.changes.told else plain_record
             if present is None:
-                catalog.users.add(user.name, make(user.password), tags={ADMINISTRATOR})
+                tags = frozenset({ADMINISTRATOR})
+                catalog.propose(AddUser(User(user.name, make(user.password), tags)))
             else:
-                catalog.users.set_password(user.name, make(user.password))
+                catalog.propose(SetPassword(user.name, make(user.password)))
             names.add(user.name)
         for name in catalog.vhosts:
             if not before.keeps_permission(user.name, name, catalog.users.permission(user.name, name)):
-                catalog.set_permission(user.name, name, Permission())
+                catalog.propose(SetPermission(user.name, name, Permission()))
     return frozenset(names)
 
 
@@ -189,7 +194,7 @@ def _import(catalog: Catalog, path: str, make_password: Callable[[str], Password
     except ValueError as error:
         raise ConfigError(source, f"is not JSON: {error}", "must be what RabbitMQ exports") from error
     try:
-        definitions.load(document, catalog, make_password=make_password)
+        catalog.propose(definitions.importing(document, make_password=make_password))
     except BrokerError as error:
         raise ConfigError(source, f"cannot be imported: {error}", "nothing of it was taken over") from error
 

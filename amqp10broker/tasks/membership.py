@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Self
 
 from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.queue import Owner
+from amqp10broker.catalog.queue_requests import ConnectionEnded
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.queues.commands import DELETE
 from amqp10broker.security.authorise import check_vhost_access
 
 
@@ -17,18 +18,18 @@ class Membership:
         vhost: the virtual host.
     """
 
-    __slots__ = ("_catalog", "_connection", "_left", "_permission", "_user", "vhost")
+    __slots__ = ("_catalog", "_left", "_owner", "_permission", "_user", "vhost")
 
-    def __init__(self, catalog: Catalog, vhost: VirtualHost, user: str, connection: object) -> None:
+    def __init__(self, catalog: Catalog, vhost: VirtualHost, user: str, owner: Owner) -> None:
         self._catalog = catalog
         self._user = user
-        self._connection: object = connection
+        self._owner = owner
         self._left = False
         self._permission = catalog.users.permission(user, vhost.name)
         self.vhost = vhost
 
     @classmethod
-    def enter(cls, catalog: Catalog, vhost: str, user: str, connection: object) -> Self:
+    def enter(cls, catalog: Catalog, vhost: str, user: str, owner: Owner) -> Self:
         """Count a connection in.
 
         Raises:
@@ -38,7 +39,7 @@ class Membership:
         found = catalog.lookup_vhost(vhost)
         check_vhost_access(catalog.users, user, vhost)
         catalog.usage.open_connection(found, catalog.users.lookup(user))
-        return cls(catalog, found, user, connection)
+        return cls(catalog, found, user, owner)
 
     def permission_changed(self) -> bool:
         """Whether the user's permission is another than when this was last asked.
@@ -57,7 +58,4 @@ class Membership:
             return
         self._left = True
         self._catalog.usage.close_connection(self.vhost.name, self._user)
-        for queue in self.vhost.queues_owned_by(self._connection):
-            self.vhost.remove(queue.name)
-            queue.handle.post(DELETE)
-        self._connection = None
+        self._catalog.propose(ConnectionEnded(self.vhost.name, self._owner))

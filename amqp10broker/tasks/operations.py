@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import trio
 
+from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
@@ -174,7 +175,7 @@ def _vhost(broker: Broker, operation: str, name: str | None) -> VirtualHost:
         if known is None or known.noun not in _OF_NO_VHOST:
             return broker.catalog.lookup_vhost(name)
         # The default one may be deleted, and users must be manageable all the same.
-        found = VirtualHost(name, broker)
+        found = VirtualHost(VhostFacts(name), broker)
         found.deleted = True
     return found
 

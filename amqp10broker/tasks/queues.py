@@ -16,6 +16,7 @@ from amqp10broker.alarms import Cause
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.catalog.queue_arguments import misspelt
+from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.counters import QueueCounters
@@ -277,10 +278,7 @@ class Queues:
 
     def _forget(self, spec: QueueSpec, running: Running) -> None:
         """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
-        vhost = self._broker.catalog.find_vhost(spec.vhost)
-        declared = None if vhost is None else vhost.find(spec.name)
-        if vhost is not None and declared is not None and declared.handle is running:
-            vhost.remove(spec.name)
+        self._broker.catalog.propose(QueueEnded(spec.vhost, spec.name, running))
 
     async def _run(self, spec: QueueSpec, running: RunningQueue, store: ClassicStore | None) -> None:
         await self._work(spec, running, store)

@@ -8,6 +8,7 @@ import pytest
 
 from amqp10broker.amqp10.performatives import decode_composite
 from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe, Unsubscribe, Verdict
+from tests.support.declaring import clear_topic_permission, declare
 from tests.support.managing import request_message
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
 
@@ -289,7 +290,7 @@ def test_a_topic_permission_that_comes_counts_at_the_next_message(scene: Scene) 
     scene.sender("/exchanges/t/k")
     assert scene.publish() == [disposition(0, ACCEPTED)]
     scene.allow_topics("t", "^other$")
-    scene.world.catalog.users.clear_topic_permission("guest", "/")
+    clear_topic_permission(scene.world.catalog, "guest", "/")
     assert scene.publish() == [disposition(1, ACCEPTED)]
     scene.allow_topics("t", "^other$")
     assert scene.publish() == [refused("write access to topic 'k' in exchange 't'")]
@@ -301,7 +302,7 @@ def test_a_topic_permission_that_comes_counts_at_the_next_message(scene: Scene) 
 def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scene) -> None:
     """amqp_client_SUITE attach_to_exclusive_queue: DETACH amqp:resource-locked; publishing is allowed."""
     scene.world.delete("q1")
-    scene.world.vhost.declare("q1", exclusive_owner=object())
+    declare(scene.world.catalog, scene.world.vhost, "q1", exclusive_owner=object())
     attach, detach = scene.receiver("/queues/q1")
     assert attach == "B> ATTACH name=link-9 h=9 role=sender idc=0 source=null"
     assert detach == detached(9, "amqp:resource-locked", LOCKED)

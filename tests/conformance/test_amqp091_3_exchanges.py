@@ -22,6 +22,7 @@ from amqp10broker.amqp091.methods import (
 from amqp10broker.amqp091.types import ByteArray
 from amqp10broker.catalog.users import Permission, TopicPermission
 from tests.support.channel_world import World, WorldChannel, kinds
+from tests.support.declaring import set_permission, set_topic_permission
 
 
 @pytest.fixture
@@ -338,7 +339,7 @@ def test_a_route_that_was_remembered_follows_changes(channel: WorldChannel) -> N
 
 def permit(channel: WorldChannel, configure: str = "", write: str = "", read: str = "") -> None:
     """Give guest other permissions."""
-    channel.world.catalog.set_permission("guest", "/", Permission(configure, write, read))
+    set_permission(channel.world.catalog, "guest", "/", Permission(configure, write, read))
 
 
 def denied(what: str, kind: str, name: str) -> tuple[int, str]:
@@ -396,7 +397,7 @@ def test_a_permission_that_is_taken_away_counts_at_once(channel: WorldChannel) -
 
 def test_topic_permission_is_checked_for_every_key(channel: WorldChannel) -> None:
     """The routing key, CC and BCC of a publish, and the binding key (read)."""
-    channel.world.catalog.set_topic_permission("guest", "/", "amq.topic", TopicPermission("^a", "^a"))
+    set_topic_permission(channel.world.catalog, "guest", "/", "amq.topic", TopicPermission("^a", "^a"))
     bind(channel, "amq.topic", "a.#")
     assert routed(channel, "amq.topic", "a.b") == 1
     assert routed(channel, "amq.topic", "a.b", headers={"CC": ["a.c"]}) == 1
@@ -413,14 +414,14 @@ def test_topic_permission_is_checked_for_every_key(channel: WorldChannel) -> Non
 
 def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel) -> None:
     """What is checked is the name that is declared."""
-    channel.world.catalog.set_permission("guest", "/", Permission("^(?!secret)", ".*", ".*"))
+    set_permission(channel.world.catalog, "guest", "/", Permission("^(?!secret)", ".*", ".*"))
     text = "configure access to exchange 'secret' in vhost '/' refused for user 'guest'"
     assert channel.refused(ExchangeDeclare("sec\r\nret", "direct", durable=True)) == (403, text)
 
 
 def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(channel: WorldChannel) -> None:
     """It is no text, and refused."""
-    channel.world.catalog.set_permission("guest", "/", Permission("^X$", "^$", "^$"))
+    set_permission(channel.world.catalog, "guest", "/", Permission("^X$", "^$", "^$"))
     method = ExchangeDeclare("X", "direct", arguments={"alternate-exchange": ByteArray(b"amq.fanout")})
     text = "invalid type 'binary' for arg 'alternate-exchange' in exchange 'X' in vhost '/'"
     assert channel.refused(method) == (406, text)

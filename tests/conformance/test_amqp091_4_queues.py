@@ -27,6 +27,7 @@ from amqp10broker.amqp091.types import Int64
 from amqp10broker.catalog.limits import VhostLimits
 from amqp10broker.catalog.users import Permission
 from tests.support.channel_world import World, WorldChannel, bodies, kinds
+from tests.support.declaring import change_vhost, set_permission
 
 LOCKED_TEXT = (
     "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on "
@@ -196,7 +197,7 @@ def test_argument_of_another_type_of_queue_is_refused(channel: WorldChannel) -> 
 
 def test_queue_limit_of_the_virtual_host(channel: WorldChannel) -> None:
     """406 ... queue limit is reached."""
-    channel.world.vhost.limits = VhostLimits(max_queues=1)
+    change_vhost(channel.world.catalog, "/", limits=VhostLimits(max_queues=1))
     declare(channel)
     text = "cannot declare queue 'r': queue limit in vhost '/' (1) is reached"
     assert channel.refused(QueueDeclare("r", durable=True)) == (406, text)
@@ -516,7 +517,7 @@ def test_each_method_needs_its_permission(channel: WorldChannel, method: Any, wh
     """403 ... access to queue 'q' in vhost '/' refused."""
     declare(channel)
     others = {"configure": ".*", "write": ".*", "read": ".*", what: "^$"}
-    channel.world.catalog.set_permission("guest", "/", Permission(**others))
+    set_permission(channel.world.catalog, "guest", "/", Permission(**others))
     text = f"{what} access to queue 'q' in vhost '/' refused for user 'guest'"
     assert channel.refused(method) == (403, text)
 
@@ -526,16 +527,16 @@ def test_passive_declaration_needs_any_permission(channel: WorldChannel) -> None
     declare(channel)
     for given in ("configure", "write", "read"):
         nothing = {"configure": "^$", "write": "^$", "read": "^$"}
-        channel.world.catalog.set_permission("guest", "/", Permission(**{**nothing, given: "^q$"}))
+        set_permission(channel.world.catalog, "guest", "/", Permission(**{**nothing, given: "^q$"}))
         assert channel.call(QueueDeclare("q", passive=True)) == QueueDeclareOk("q", 0, 0)
-    channel.world.catalog.set_permission("guest", "/", Permission("^$", "^$", "^$"))
+    set_permission(channel.world.catalog, "guest", "/", Permission("^$", "^$", "^$"))
     assert channel.refused(QueueDeclare("q", passive=True))[0] == 403
 
 
 @pytest.mark.parametrize("pattern", ["^sec\nret$", "^(?!secret)"])
 def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel, pattern: str) -> None:
     """What is checked is the name that is declared."""
-    channel.world.catalog.set_permission("guest", "/", Permission(pattern, ".*", ".*"))
+    set_permission(channel.world.catalog, "guest", "/", Permission(pattern, ".*", ".*"))
     text = "configure access to queue 'secret' in vhost '/' refused for user 'guest'"
     assert channel.refused(QueueDeclare("sec\nret", durable=True)) == (403, text)
 
@@ -543,12 +544,12 @@ def test_a_line_end_in_a_name_leads_past_no_permission(channel: WorldChannel, pa
 def test_dead_letter_exchange_needs_read_on_the_queue_and_write_on_it(channel: WorldChannel) -> None:
     """403 at the declaration."""
     method = QueueDeclare("q", durable=True, arguments={"x-dead-letter-exchange": "dlx"})
-    channel.world.catalog.set_permission("guest", "/", Permission(".*", "^$", ".*"))
+    set_permission(channel.world.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     assert channel.refused(method) == (
         403,
         "write access to exchange 'dlx' in vhost '/' refused for user 'guest'",
     )
-    channel.world.catalog.set_permission("guest", "/", Permission(".*", ".*", "^$"))
+    set_permission(channel.world.catalog, "guest", "/", Permission(".*", ".*", "^$"))
     assert channel.refused(method) == (403, "read access to queue 'q' in vhost '/' refused for user 'guest'")
 
 

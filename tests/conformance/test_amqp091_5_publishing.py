@@ -30,6 +30,7 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.config import Config
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, properties_of
+from tests.support.declaring import add_user, set_tags
 
 
 @pytest.fixture
@@ -117,7 +118,7 @@ def test_message_that_is_too_large_is_refused_at_its_header(channel: WorldChanne
 def test_what_the_method_says_is_looked_at_before_the_body_and_the_size(size: int) -> None:
     """Permission, then the exchange, then the size: RabbitMQ's order. And nothing is kept of the body."""
     world = World()
-    world.catalog.users.add("stranger", None)
+    add_user(world.catalog, "stranger", None)
     stranger = world.connect(user="stranger")
     got = stranger.channel(1).say(head_of(size, "nowhere"))
     (closed,) = got
@@ -183,10 +184,10 @@ def test_user_id_must_be_the_user(channel: WorldChannel) -> None:
     assert channel.refused(channel.content("q", b"x", user_id="A")) == (406, text)
     other = channel.world.channel()
     users = channel.world.catalog.users
-    users.set_tags("guest", ["impersonator"])
+    set_tags(users, "guest", ["impersonator"])
     for _ in range(2):
         assert other.publish("q", b"x", user_id="A") == []
-    users.set_tags("guest", [])
+    set_tags(users, "guest", [])
     assert other.refused(other.content("q", b"x", user_id="A")) == (406, text)
 
 

@@ -32,6 +32,7 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.catalog.users import Permission
 from tests.support.channel_world import World, WorldChannel, bodies, contents, kinds, redelivered, tags
+from tests.support.declaring import set_permission
 
 
 @pytest.fixture
@@ -136,7 +137,7 @@ def test_errors_of_a_publish_are_found_at_once(channel: WorldChannel) -> None:
     channel.call(TxSelect())
     assert channel.refused(channel.content("q", expiration="x"))[0] == 406
     channel.call(TxSelect())
-    channel.world.catalog.set_permission("guest", "/", Permission(".*", "^$", ".*"))
+    set_permission(channel.world.catalog, "guest", "/", Permission(".*", "^$", ".*"))
     assert channel.refused(channel.content("q"))[0] == 403
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.amqp10.performatives import decode_composite
+from tests.support.declaring import delete_exchange
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition
 
 NOT_FOUND = "amqp:not-found"
@@ -117,7 +118,7 @@ def test_an_internal_exchange_is_no_target(scene: Scene) -> None:
 def test_an_exchange_that_became_internal_is_no_target_any_more(scene: Scene) -> None:
     """Deleted and declared anew while the link was open: the same words."""
     scene.sender("/exchanges/direct/k")
-    scene.world.vhost.topology.delete_exchange("direct")
+    delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
     scene.exchange("direct", "fanout", internal=True)
     text = "forbidden to publish to internal exchange 'direct' in vhost '/'"
     assert scene.publish() == [detached(0, UNAUTHORIZED, text)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.amqp10.types import Array, Symbol, UInt
+from tests.support.declaring import delete_exchange, set_tags
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition
 
 NOT_FOUND = "amqp:not-found"
@@ -161,7 +162,7 @@ def test_an_exchange_deleted_after_attach(scene: Scene) -> None:
     scene.sender("/exchanges/direct/k")
     scene.sender("/exchanges/direct/k", 1)
     assert scene.publish() == [disposition(0, ACCEPTED)]
-    scene.world.vhost.topology.delete_exchange("direct")
+    delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
     assert scene.do() == []
     assert scene.publish() == [disposition(1, RELEASED), detached(0, NOT_FOUND, text)]
     assert scene.publish(handle=1, settled="true") == [detached(1, NOT_FOUND, text)]
@@ -171,7 +172,7 @@ def test_a_batch_to_a_deleted_exchange_is_released_as_a_whole(scene: Scene) -> N
     """None of those that were handed on together is left without an answer."""
     scene.sender("/exchanges/direct/k", 1)
     scene.do("C> TRANSFER h=1 did=0..1")
-    scene.world.vhost.topology.delete_exchange("direct")
+    delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
     lines = scene.do("C> TRANSFER h=1 did=2..5")
     assert lines == [
         "B> DISPOSITION role=receiver first=2 last=5 settled=true state=released",
@@ -182,7 +183,7 @@ def test_a_batch_to_a_deleted_exchange_is_released_as_a_whole(scene: Scene) -> N
 def test_an_exchange_declared_anew_is_the_target_again(scene: Scene) -> None:
     """The link knows it by name; nobody published while it was gone."""
     scene.sender("/exchanges/direct/k")
-    scene.world.vhost.topology.delete_exchange("direct")
+    delete_exchange(scene.world.catalog, scene.world.vhost, "direct")
     scene.exchange("direct", "fanout")
     scene.bind("direct", "q1")
     assert scene.publish() == [disposition(0, ACCEPTED)]
@@ -205,6 +206,6 @@ def test_the_user_id_is_the_users(scene: Scene, target: str | None) -> None:
 
 def test_an_impersonator_may_use_any_user_id(scene: Scene) -> None:
     """A tag of the user."""
-    scene.world.catalog.users.set_tags("guest", {"impersonator"})
+    set_tags(scene.world.catalog, "guest", {"impersonator"})
     scene.sender("/queues/q1")
     assert scene.publish(content(user=b"somebody")) == [disposition(0, ACCEPTED)]

@@ -37,6 +37,7 @@ from tests.support.channel_world import (
     redelivered,
     tags,
 )
+from tests.support.declaring import add_vhost, change_vhost, declare, remove, set_permission
 
 NAMES = [b"1", b"2", b"3", b"4"]
 
@@ -93,7 +94,7 @@ def test_a_passive_declaration_needs_any_permission(
     """enumerate_all_subsets: of the eight sets of permissions, the empty one only is refused."""
     channel.call(ExchangeDeclare("e", "direct"))
     configure, write, read = (".*" if each else "^$" for each in granted)
-    channel.world.catalog.set_permission("guest", "/", Permission(configure, write, read))
+    set_permission(channel.world.catalog, "guest", "/", Permission(configure, write, read))
     if kind == "queue":
         method: QueueDeclare | ExchangeDeclare = QueueDeclare("q", passive=True)
         answer: QueueDeclareOk | ExchangeDeclareOk = QueueDeclareOk("q", 0, 0)
@@ -134,7 +135,7 @@ def test_an_exchange_that_chooses_takes_one_queue(
 def test_at_the_limit_of_queues_only_redeclaring_is_left(channel: WorldChannel, exclusive: bool) -> None:
     """limit_with_redeclaration: what is there may be declared again, any other queue is refused."""
     channel.call(QueueDeclare("r", durable=not exclusive, exclusive=exclusive))
-    channel.world.vhost.limits = VhostLimits(max_queues=2)
+    change_vhost(channel.world.catalog, "/", limits=VhostLimits(max_queues=2))
     for _ in range(2):
         answer = channel.call(QueueDeclare("r", durable=not exclusive, exclusive=exclusive))
         assert answer == QueueDeclareOk("r", 0, 0)
@@ -163,13 +164,13 @@ def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -
 
 def test_queues_are_counted_in_each_virtual_host(channel: WorldChannel) -> None:
     """single_node_multiple_vhosts_queue_count: a virtual host at its limit leaves the others alone."""
-    other = channel.world.catalog.add_vhost("other", limits=VhostLimits(max_queues=1))
-    other.declare("q")
+    other = add_vhost(channel.world.catalog, "other", limits=VhostLimits(max_queues=1))
+    declare(channel.world.catalog, other, "q")
     with pytest.raises(LimitExceeded, match="queue limit in vhost 'other' \\(1\\) is reached"):
-        other.declare("r")
+        declare(channel.world.catalog, other, "r")
     assert channel.call(QueueDeclare("r", durable=True)) == QueueDeclareOk("r", 0, 0)
-    other.remove("q")
-    other.declare("r")
+    remove(channel.world.catalog, other, "q")
+    declare(channel.world.catalog, other, "r")
 
 
 def fail(channel: WorldChannel, name: str) -> None:

@@ -21,6 +21,7 @@ from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Users
 from amqp10broker.security.login import Authenticator, Mechanism, Peer, Slow, Success
 from amqp10broker.security.passwords import Passwords
+from tests.support.declaring import add_user
 from tests.support.engine import OPEN, client, exchange, kinds, read_all, server, server_at
 
 
@@ -157,7 +158,7 @@ def login(mechanism: str, response: bytes, **changes: Any) -> str | None:
     """The user, or None."""
     users = Users()
     for name, password in (("guest", "guest"), ("ann", "sécret")):
-        users.add(name, PasswordRecord(PasswordAlgorithm.PLAIN, password))
+        add_user(users, name, PasswordRecord(PasswordAlgorithm.PLAIN, password))
     loopback = changes.pop("loopback", True)
     settings: dict[str, Any] = {
         "mechanisms": frozenset({Mechanism.PLAIN, Mechanism.ANONYMOUS}),

@@ -15,6 +15,7 @@ from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.service.at_least_once_dead_letters import Destination as To
 from amqp10broker.service.at_least_once_dead_letters import Forwarding
 from tests.support.dead_letters import held
+from tests.support.declaring import bind, declare, declare_exchange, unbind
 from tests.unit.catalog.conftest import Host
 
 QUEUES = ("a", "b", "c")
@@ -26,10 +27,11 @@ class World(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vhost = Catalog(Host()).lookup_vhost("/")
+        self.catalog = Catalog(Host())
+        self.vhost = self.catalog.lookup_vhost("/")
         for name in QUEUES:
-            self.vhost.declare(name)
-        self.vhost.topology.declare_exchange("dlx", "fanout", durable=True)
+            declare(self.catalog, self.vhost, name)
+        declare_exchange(self.catalog, self.vhost, "dlx", "fanout", durable=True)
         self.forwarding = Forwarding("q", To("dlx", None), ReplyTo("worker"), retry_ms=RETRY_MS)
         self.now_ms = 0
         self.key = 0
@@ -104,9 +106,9 @@ class World(RuleBasedStateMachine):
         """Bind a queue, or unbind it."""
         binding = Binding("dlx", Destination("queue", queue))
         if queue in self.bound():
-            self.vhost.topology.unbind(binding)
+            unbind(self.catalog, self.vhost, binding)
         else:
-            self.vhost.topology.bind(binding)
+            bind(self.catalog, self.vhost, binding)
 
     @rule(exchange=st.sampled_from(["dlx", "none"]))
     def redirect(self, exchange: str) -> None:

@@ -8,13 +8,38 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.policies import Policy
+from amqp10broker.catalog.queue import Owner, QueueHandle
+from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission, TopicPermission
 from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.catalog.vhost_requests import SetGlobalParameter, SetParameter
 from amqp10broker.errors import RefusedError
 from amqp10broker.routing.exchange import Binding, Destination
-from tests.support.kept_entries import check_kept, kept_catalog, restarted
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    change_vhost,
+    clear_permission,
+    clear_topic_permission,
+    declare,
+    declare_exchange,
+    delete_exchange,
+    delete_policy,
+    delete_user,
+    delete_vhost,
+    put_policy,
+    remove,
+    set_password,
+    set_permission,
+    set_topic_permission,
+    set_user_limits,
+    unbind,
+)
+from tests.support.kept_entries import Host, Watched, check_kept, kept_catalog, restarted, state
 
 VHOSTS = ("/", "v")
 QUEUES = ("p", "q", "r")
@@ -25,6 +50,8 @@ ARGUMENTS: tuple[dict[str, object], ...] = ({}, {"n": 1}, {"n": 1.0}, {"n": b"\x
 
 vhosts = st.sampled_from(VHOSTS)
 users = st.sampled_from(USERS)
+ANN, BOB = Owner("node", 1), Owner("node", 2)
+owners = st.sampled_from((ANN, BOB))
 flags = st.booleans()
 destinations = st.one_of(
     st.builds(Destination, st.just("queue"), st.sampled_from(QUEUES)),
@@ -41,48 +68,71 @@ class KeptCatalogs(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.catalog, self.kept = kept_catalog()
+        self.catalog, self.kept = kept_catalog(Watched)
         self.numbers: dict[int, tuple[str, str]] = {}
-        self.deleted: list[VirtualHost] = []
+        self.handles: list[QueueHandle] = []
 
     def vhost(self, name: str) -> VirtualHost:
         """The virtual host, made if it is not there."""
-        return self.catalog.find_vhost(name) or self.catalog.add_vhost(name)
+        return self.catalog.find_vhost(name) or add_vhost(self.catalog, name)
 
     @rule(orderly=flags)
     def restart(self, orderly: bool) -> None:
         """Go on with a catalog that was made of what is kept."""
         if orderly:
-            self.catalog.changes.give_numbers_back()
-        self.catalog = restarted(self.kept)
-        self.deleted.clear()
+            self.catalog.changes.give_numbers_back(self.catalog.highest_number)
+        self.catalog = restarted(self.kept, Watched)
+        self.handles.clear()
 
     @rule(name=vhosts, limit=st.sampled_from((None, 0, 2)), text=st.sampled_from(("", "d")))
     def change_vhost(self, name: str, limit: int | None, text: str) -> None:
         """Facts of a virtual host."""
         vhost = self.vhost(name)
-        vhost.set_limits(VhostLimits(max_queues=limit))
-        vhost.describe(text, [text] * len(text), {"k": text})
+        change_vhost(
+            self.catalog,
+            vhost,
+            limits=VhostLimits(max_queues=limit),
+            description=text,
+            tags=(text,) * len(text),
+            metadata={"k": text},
+        )
 
     @rule(name=vhosts)
     def delete_vhost(self, name: str) -> None:
-        """With all that is in it; its queues are taken out later."""
-        with suppress(RefusedError):
-            self.deleted.append(self.catalog.delete_vhost(name))
+        """With all that is in it; its queues may end later."""
+        vhost = self.catalog.find_vhost(name)
+        if vhost is not None:
+            self.handles += [queue.handle for queue in vhost]
+            delete_vhost(self.catalog, name)
+
+    @rule(owner=owners, name=vhosts)
+    def end_connection(self, owner: Owner, name: str) -> None:
+        """Its queues go, also when the virtual host is another one by now."""
+        self.catalog.propose(ConnectionEnded(name, owner))
 
     @rule(queue=st.sampled_from(QUEUES))
-    def take_out_of_a_deleted_one(self, queue: str) -> None:
-        """As whoever deletes its queues does."""
-        for vhost in self.deleted:
-            vhost.remove(queue)
+    def end_a_queue_of_before(self, queue: str) -> None:
+        """It takes nothing from the next of its name."""
+        for handle in self.handles:
+            declared = self.catalog.find_vhost("v")
+            there = None if declared is None else declared.find(queue)
+            self.catalog.propose(QueueEnded("v", queue, handle))
+            if there is not None and there.handle is not handle:
+                assert declared is not None
+                assert declared.find(queue) is there
 
     @rule(name=vhosts, queue=st.sampled_from(QUEUES), durable=flags, auto_delete=flags, exclusive=flags)
     def declare(self, name: str, queue: str, durable: bool, auto_delete: bool, exclusive: bool) -> None:
         """Some survive a restart and some do not."""
-        owner = self if exclusive else None
+        owner = ANN if exclusive else None
         with suppress(RefusedError):
-            made, new = self.vhost(name).declare(
-                queue, durable=durable, auto_delete=auto_delete, exclusive_owner=owner
+            made, new = declare(
+                self.catalog,
+                self.vhost(name),
+                queue,
+                durable=durable,
+                auto_delete=auto_delete,
+                exclusive_owner=owner,
             )
             if new and made.lasting:
                 assert made.number not in self.numbers, "a number was given twice"
@@ -92,58 +142,58 @@ class KeptCatalogs(RuleBasedStateMachine):
     @rule(name=vhosts, queue=st.sampled_from(QUEUES))
     def remove(self, name: str, queue: str) -> None:
         """With its bindings."""
-        self.vhost(name).remove(queue)
+        remove(self.catalog, self.vhost(name), queue)
 
     @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES), durable=flags, auto_delete=flags)
     def declare_exchange(self, name: str, exchange: str, durable: bool, auto_delete: bool) -> None:
         """The predeclared ones are there already."""
         with suppress(RefusedError):
-            self.vhost(name).topology.declare_exchange(
-                exchange, "headers", durable=durable, auto_delete=auto_delete
+            declare_exchange(
+                self.catalog, self.vhost(name), exchange, "headers", durable=durable, auto_delete=auto_delete
             )
 
     @rule(name=vhosts, exchange=st.sampled_from(EXCHANGES))
     def delete_exchange(self, name: str, exchange: str) -> None:
         """With its bindings, and what deletes itself thereupon."""
         with suppress(RefusedError):
-            self.vhost(name).topology.delete_exchange(exchange)
+            delete_exchange(self.catalog, self.vhost(name), exchange)
 
     @rule(name=vhosts, binding=bindings)
     def bind(self, name: str, binding: Binding) -> None:
         """Between any two."""
         with suppress(RefusedError):
-            self.vhost(name).topology.bind(binding)
+            bind(self.catalog, self.vhost(name), binding)
 
     @rule(name=vhosts, binding=bindings)
     def unbind(self, name: str, binding: Binding) -> None:
         """The last one may take the exchange along."""
         with suppress(RefusedError):
-            self.vhost(name).topology.unbind(binding)
+            unbind(self.catalog, self.vhost(name), binding)
 
     @rule(name=users, password=st.sampled_from(PASSWORDS), limit=st.sampled_from((None, 1)))
     def add_or_change_user(self, name: str, password: PasswordRecord | None, limit: int | None) -> None:
         """A user that is there gets other facts."""
         if name not in self.catalog.users:
-            self.catalog.users.add(name, password)
-        self.catalog.users.set_password(name, password)
-        self.catalog.users.set_limits(name, UserLimits(max_channels=limit))
+            add_user(self.catalog, name, password)
+        set_password(self.catalog, name, password)
+        set_user_limits(self.catalog, name, UserLimits(max_channels=limit))
 
     @rule(name=users)
     def delete_user(self, name: str) -> None:
         """With its permissions."""
         with suppress(RefusedError):
-            self.catalog.users.delete(name)
+            delete_user(self.catalog, name)
 
     @rule(user=users, vhost=vhosts, pattern=patterns, clear=flags)
     def permit(self, user: str, vhost: str, pattern: str, clear: bool) -> None:
         """Or no more."""
         with suppress(RefusedError):
             if clear:
-                self.catalog.users.clear_permission(user, vhost)
-                self.catalog.users.clear_topic_permission(user, vhost, "x" if pattern else None)
+                clear_permission(self.catalog, user, vhost)
+                clear_topic_permission(self.catalog, user, vhost, "x" if pattern else None)
             else:
-                self.catalog.set_permission(user, vhost, Permission(pattern))
-                self.catalog.set_topic_permission(user, vhost, "x", TopicPermission(pattern))
+                set_permission(self.catalog, user, vhost, Permission(pattern))
+                set_topic_permission(self.catalog, user, vhost, "x", TopicPermission(pattern))
 
     @rule(
         name=vhosts,
@@ -154,19 +204,27 @@ class KeptCatalogs(RuleBasedStateMachine):
     )
     def change_policy(self, name: str, policy: str, operator: bool, length: int, delete: bool) -> None:
         """Both kinds have names of their own."""
-        policies = self.vhost(name).policies
+        self.vhost(name)
         with suppress(RefusedError):
             if delete:
-                policies.delete(policy, operator=operator)
+                delete_policy(self.catalog, name, policy, operator=operator)
             else:
-                policies.put(Policy(policy, "q", {"max-length": length}, operator=operator))
+                put_policy(self.catalog, name, Policy(policy, "q", {"max-length": length}, operator=operator))
 
     @rule(name=vhosts, value=st.sampled_from((1, None, {"a": []})))
     def set_parameter(self, name: str, value: object) -> None:
         """Kept as it is."""
         self.vhost(name)
-        self.catalog.set_parameter(name, "shovel", "s", value)
-        self.catalog.set_global_parameter("g", value)
+        self.catalog.propose(SetParameter(name, "shovel", "s", value))
+        self.catalog.propose(SetGlobalParameter("g", value))
+
+    @invariant()
+    def is_replayed(self) -> None:
+        """The plans that were applied so far, applied to nothing, make the same catalog."""
+        again = Catalog(Host())
+        for puts, forgets in self.catalog.log[1:]:  # the first is the virtual host that every one has
+            again.apply(puts, forgets)
+        assert state(again) == state(self.catalog)
 
     @invariant()
     def is_kept(self) -> None:

@@ -18,6 +18,7 @@ from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
 from amqp10broker.service.sessions.surroundings import Surroundings
 from tests.support.channel_world import World, tags
+from tests.support.declaring import declare
 from tests.support.scene import Scene
 from tests.support.watching import Event, Seen, total
 
@@ -156,7 +157,7 @@ CHANNEL_STEPS = (
 def test_a_channel_is_told_whole(steps: list[str], latencies: bool) -> None:
     """Sums of messages, deliveries, confirms and acknowledgements are those of the client."""
     world = World()
-    world.vhost.declare("q")
+    declare(world.catalog, world.vhost, "q")
     channel = world.channel()
     seen = Seen()
     observer = ChannelObserver(channel.service, 1, seen.add, seen.now_ns, new=True, on_link=seen.link)

@@ -17,6 +17,7 @@ from amqp10broker.queues.commands import Command, Configure
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE
+from tests.support.declaring import declare, declare_exchange, delete_policy, put_policy, remove
 
 NAMES = st.sampled_from(["a", "ab", "b", "abc"])
 PATTERNS = st.sampled_from(["a", "^a", "b", "^b$", ".*", "c$", "no"])
@@ -50,7 +51,8 @@ class Policies(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.vhost = Catalog(self).lookup_vhost("/")
+        self.catalog = Catalog(self)
+        self.vhost = self.catalog.lookup_vhost("/")
 
     def start_queue(self, queue: QueueSpec) -> Queue:
         """As the broker."""
@@ -61,19 +63,19 @@ class Policies(RuleBasedStateMachine):
         """A queue comes, if its name is free."""
         if self.vhost.find(name) is None:
             given = {} if length is None else {"x-max-length": length}
-            self.vhost.declare(name, arguments={"x-queue-type": kind, **given})
+            declare(self.catalog, self.vhost, name, arguments={"x-queue-type": kind, **given})
 
     @rule(name=NAMES)
     def delete(self, name: str) -> None:
         """A queue goes, if it is there."""
-        self.vhost.remove(name)
+        remove(self.catalog, self.vhost, name)
 
     @rule(name=NAMES, alternate=st.none() | NAMES)
     def declare_exchange(self, name: str, alternate: str | None) -> None:
         """An exchange comes, if its name is free."""
         if self.vhost.topology.find_exchange(name) is None:
             given = {} if alternate is None else {ALTERNATE_EXCHANGE: alternate}
-            self.vhost.topology.declare_exchange(name, "fanout", arguments=given)
+            declare_exchange(self.catalog, self.vhost, name, "fanout", arguments=given)
 
     @rule(
         name=st.sampled_from("pqr"),
@@ -84,18 +86,18 @@ class Policies(RuleBasedStateMachine):
     )
     def put(self, name: str, pattern: str, definition: dict[str, Any], priority: int, apply_to: str) -> None:
         """A policy comes or changes."""
-        self.vhost.policies.put(Policy(name, pattern, definition, priority, apply_to))
+        put_policy(self.catalog, self.vhost, Policy(name, pattern, definition, priority, apply_to))
 
     @rule(name=st.sampled_from("pqr"), pattern=PATTERNS, definition=DEFINITIONS)
     def put_operator(self, name: str, pattern: str, definition: dict[str, Any]) -> None:
         """An operator policy comes or changes."""
-        self.vhost.policies.put(Policy(name, pattern, definition, operator=True))
+        put_policy(self.catalog, self.vhost, Policy(name, pattern, definition, operator=True))
 
     @rule(name=st.sampled_from("pqr"), operator=st.booleans())
     def clear(self, name: str, operator: bool) -> None:
         """A policy goes, if it is there."""
         try:
-            self.vhost.policies.delete(name, operator=operator)
+            delete_policy(self.catalog, self.vhost, name, operator=operator)
         except NotFound:
             assert self.vhost.policies.find(name, operator=operator) is None
 

@@ -11,6 +11,7 @@ from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.routing.topic import words_of
 from amqp10broker.routing.topology import Topology
 from tests.property.test_topic import naive_match
+from tests.support.topologies import bind, declare_exchange, delete_exchange, remove_queue, unbind
 
 EXCHANGES = ("a", "b", "c", "d")
 QUEUES = ("p", "q", "r")
@@ -76,7 +77,7 @@ class Topologies(RuleBasedStateMachine):
         known = self.exchanges.get(name)
         same = known and (known.kind, known.auto_delete, known.alternate) == (kind, auto_delete, alternate)
         try:
-            created = self.real.declare_exchange(name, kind, auto_delete=auto_delete, arguments=arguments)[1]
+            created = declare_exchange(self.real, name, kind, auto_delete=auto_delete, arguments=arguments)[1]
         except RefusedError:
             assert known
             assert not same
@@ -97,7 +98,7 @@ class Topologies(RuleBasedStateMachine):
         end = binding.destination
         there = end.name in (self.queues if end.kind == "queue" else self.exchanges)
         try:
-            new = self.real.bind(binding)
+            new = bind(self.real, binding)
         except RefusedError:
             assert not there or binding.source not in self.exchanges
             return
@@ -119,7 +120,7 @@ class Topologies(RuleBasedStateMachine):
             self._unbind(self.bindings[number % len(self.bindings)])
 
     def _unbind(self, binding: Binding) -> None:
-        removed = self.real.unbind(binding)
+        removed = unbind(self.real, binding)
         assert removed is (binding in self.bindings)
         if removed:
             self._forget([binding])
@@ -129,7 +130,7 @@ class Topologies(RuleBasedStateMachine):
         """Delete an exchange."""
         used = any(one.source == name for one in self.bindings)
         try:
-            deleted = self.real.delete_exchange(name, if_unused=if_unused)
+            deleted = delete_exchange(self.real, name, if_unused=if_unused)
         except RefusedError:
             assert if_unused
             assert used
@@ -143,7 +144,7 @@ class Topologies(RuleBasedStateMachine):
     def delete_queue(self, name: str) -> None:
         """Delete a queue."""
         self.queues.discard(name)
-        self.real.remove_queue(name)
+        remove_queue(self.real, name)
         self._forget([one for one in self.bindings if one.destination == Destination("queue", name)])
 
     def _forget(self, gone: list[Binding]) -> None:

@@ -25,11 +25,13 @@ from amqp10broker.amqp091.items import AckRun, Content, ContentOpened, Item, Met
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.catalog.catalog import VHOST
+from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueSpec
+from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import DELETE, Command, ReplyTo
+from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
@@ -183,9 +185,7 @@ class World:
         return box
 
     def _forget(self, box: QueueBox) -> None:
-        declared = self.vhost.find(box.spec.name)
-        if declared is not None and declared.handle is box:
-            self.vhost.remove(box.spec.name)
+        self.catalog.propose(QueueEnded(box.spec.vhost, box.spec.name, box))
 
     def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
         """See `service.context.MakeVolatile`."""
@@ -309,9 +309,7 @@ class WorldConnection:
         for channel in list(self.channels.values()):
             channel.stop()
         self.waiting.clear()
-        for queue in self.world.vhost.queues_owned_by(self):
-            self.world.vhost.remove(queue.name)
-            queue.handle.post(DELETE)
+        self.world.catalog.propose(ConnectionEnded(self.world.vhost.name, self))
 
 
 class WorldChannel:
@@ -344,6 +342,7 @@ class WorldChannel:
         self.credit = Sender(CreditFlowSettings(config.credit_flow_initial, config.credit_flow_more_after))
         context = ChannelContext(
             vhost=world.vhost,
+            propose=at_once(world.catalog),
             access=Access(world.catalog.users, connection.user, VHOST),
             config=config,
             reply_to=self.address,

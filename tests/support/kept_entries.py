@@ -3,25 +3,37 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.changes import Key, Value
+from amqp10broker.catalog.catalog import Catalog, Request, entries
+from amqp10broker.catalog.changes import Value
 from amqp10broker.catalog.definitions_export import export
-from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.plan import Key, Put
+from amqp10broker.catalog.queue import QueueHost, QueueSpec
 from amqp10broker.catalog.restore import all_entries, restore
-from amqp10broker.errors import LimitExceeded
+from amqp10broker.errors import LimitExceeded, RefusedError
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 
+T = TypeVar("T")
+C = TypeVar("C", bound=Catalog)
+
 
 class Handle:
-    """A queue that takes letters and does nothing."""
+    """A queue that takes letters and does nothing.
+
+    Attributes:
+        letters: what it was told.
+    """
+
+    def __init__(self) -> None:
+        self.letters: list[Command] = []
 
     def post(self, command: Command) -> None:
-        """Drop the letter."""
+        """Keep the letter."""
+        self.letters.append(command)
 
     def outlook(self) -> Outlook:
         """Nothing is in it."""
@@ -85,17 +97,74 @@ class KeptEntries:
         return [(key, json.loads(text)) for key, text in self.by_key.items()]
 
 
-def kept_catalog() -> tuple[Catalog, KeptEntries]:
+class Watched(Catalog):
+    """A catalog whose plans are looked at.
+
+    Attributes:
+        log: what was applied: puts and forgets, in order.
+    """
+
+    def __init__(self, host: QueueHost) -> None:
+        self.log: list[tuple[list[Put], list[Key]]] = []
+        super().__init__(host)
+
+    def propose(self, request: Request[T]) -> T:
+        """Look whether planning changes anything, and whether applying refuses."""
+        before = (state(self), self._clocks())
+        try:
+            request.plan(self)
+        finally:
+            assert (state(self), self._clocks()) == before, f"to plan {request} has changed the catalog"
+        return super().propose(request)
+
+    def apply(
+        self,
+        puts: Sequence[Put] = (),
+        forgets: Sequence[Key] = (),
+        *,
+        farewell: bool = True,
+        used: Key | None = None,
+    ) -> None:
+        """Keep what is applied."""
+        self.log.append((list(puts), list(forgets)))
+        try:
+            super().apply(puts, forgets, farewell=farewell, used=used)
+        except RefusedError as error:
+            raise AssertionError(f"{puts} {forgets} was planned, and is refused") from error
+
+    def _clocks(self) -> object:
+        """What tells that something has changed, or that a queue was told something."""
+        letters = [len(queue.handle.letters) for queue in self]  # type: ignore[attr-defined]
+        return self.users.version, {name: vhost.version for name, vhost in self.vhosts.items()}, letters
+
+
+def state(catalog: Catalog) -> dict[str, Any]:
+    """All that is declared, and what follows from it."""
+    found: dict[str, Any] = {"entries": {put.key: put for put in entries(catalog)}}
+    for name, vhost in catalog.vhosts.items():
+        found[f"bindings {name}"] = vhost.topology.bindings()
+        found[f"settings {name}"] = {queue.name: queue.effective for queue in vhost}
+        for exchange in vhost.topology:
+            routes = [vhost.topology.route(exchange, (key,), lambda: {"n": 1}) for key in ("", "k", "q")]
+            found[f"exchange {name} {exchange.name}"] = (
+                exchange.alternate,
+                exchange.exchange_destinations,
+                routes,
+            )
+    return found
+
+
+def kept_catalog(kind: Callable[[Host], C] = Catalog) -> tuple[C, KeptEntries]:
     """A new catalog, and what is kept of it."""
-    catalog, kept = Catalog(Host()), KeptEntries()
+    catalog, kept = kind(Host()), KeptEntries()
     kept.put(all_entries(catalog, lambda record: record))
     catalog.changes.tell(kept, lambda record: record)
     return catalog, kept
 
 
-def restarted(kept: KeptEntries) -> Catalog:
+def restarted(kept: KeptEntries, kind: Callable[[Host], C] = Catalog) -> C:
     """The catalog of a broker that starts with what is kept, and tells the same recorder of its changes."""
-    catalog = Catalog(Host())
+    catalog = kind(Host())
     restore(catalog, kept.entries())
     catalog.changes.tell(kept, lambda record: record)
     return catalog
@@ -134,4 +203,4 @@ def check_kept(catalog: Catalog, kept: KeptEntries) -> None:
     }
     again = restarted(kept)
     assert durable_part(again) == durable_part(catalog)
-    assert again.changes.highest_number >= catalog.changes.highest_number
+    assert again.highest_number >= catalog.highest_number

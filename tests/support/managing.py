@@ -5,6 +5,7 @@ Queues work when they are told to (`Broker.work`), or at once where a test only 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 from uuid import UUID
 
@@ -13,6 +14,7 @@ from amqp10broker.amqp10.performatives import Properties, decode_composite
 from amqp10broker.amqp10.types import Described, ULong
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.catalog.users import Permission, TopicPermission
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.management.amqp_node import Asking, Responded, TokenOffered, handle_request
@@ -33,6 +35,7 @@ from amqp10broker.queues.effects import Answer, Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.security.authorise import Access
+from tests.support.declaring import add_user, set_permission, set_topic_permission
 from tests.support.notation import body_bytes, message
 
 NODE = "node-1"
@@ -43,8 +46,9 @@ _AMQP_VALUE = ULong(0x77)
 class Box:
     """A queue and the letters to it; the `QueueHandle`."""
 
-    def __init__(self, spec: QueueSpec) -> None:
+    def __init__(self, spec: QueueSpec, on_deleted: Callable[[Box], None] = lambda box: None) -> None:
         self.spec = spec
+        self._on_deleted = on_deleted
         self.queue = ClassicQueue(
             spec.name, durable=spec.durable, auto_delete=spec.auto_delete, settings=spec.settings
         )
@@ -71,6 +75,8 @@ class Box:
         letters, self.letters = self.letters, []
         for command in letters:
             self.queue.apply(command)
+        if self.queue.deleted:
+            self._on_deleted(self)
         return self.queue.take_effects()
 
 
@@ -79,10 +85,11 @@ class Host:
 
     def __init__(self) -> None:
         self.boxes: dict[str, Box] = {}
+        self.on_deleted: Callable[[Box], None] = lambda box: None
 
     def start_queue(self, spec: QueueSpec) -> Box:
         """Begin to run an empty queue."""
-        self.boxes[spec.name] = box = Box(spec)
+        self.boxes[spec.name] = box = Box(spec, lambda deleted: self.on_deleted(deleted))
         return box
 
 
@@ -92,8 +99,11 @@ class Broker:
     def __init__(self) -> None:
         self.host = Host()
         self.catalog = Catalog(self.host)
-        self.catalog.users.add("guest", None, tags=["administrator"])
-        self.catalog.set_permission("guest", "/", Permission())
+        self.host.on_deleted = lambda box: self.catalog.propose(
+            QueueEnded(box.spec.vhost, box.spec.name, box)
+        )
+        add_user(self.catalog, "guest", None, tags=["administrator"])
+        set_permission(self.catalog, "guest", "/", Permission())
         self.connection = object()
 
     @property
@@ -103,15 +113,15 @@ class Broker:
 
     def user(self, name: str, configure: str = "", write: str = "", read: str = "") -> str:
         """A user with these permissions and no tags."""
-        self.catalog.users.add(name, None)
-        self.catalog.set_permission(name, "/", Permission(configure, write, read))
+        add_user(self.catalog, name, None)
+        set_permission(self.catalog, name, "/", Permission(configure, write, read))
         return name
 
     def topic_user(self, name: str, exchange: str, write: str, read: str) -> str:
         """A user who may do all but for some routing keys."""
-        self.catalog.users.add(name, None)
-        self.catalog.set_permission(name, "/", Permission())
-        self.catalog.set_topic_permission(name, "/", exchange, TopicPermission(write, read))
+        add_user(self.catalog, name, None)
+        set_permission(self.catalog, name, "/", Permission())
+        set_topic_permission(self.catalog, name, "/", exchange, TopicPermission(write, read))
         return name
 
     def caller(self, user: str | None = "guest", connection: object = None, **rest: Any) -> Caller:

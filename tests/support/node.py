@@ -17,7 +17,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue_requests import DeleteQueue
 from amqp10broker.cli.serve import leaves
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError, StorageError, StorageFailed
@@ -42,6 +44,7 @@ from amqp10broker.tasks.contents import Contents
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
+from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.kept_queues import is_persistent, make_message, number_of, shorten_pages
 
@@ -335,13 +338,12 @@ class Node:
         assert made <= set(self.queues), f"queues from nowhere: {made - set(self.queues)}"
 
     async def _work(self, broker: Broker, rng: random.Random, steps: int) -> None:
-        vhost = broker.catalog.lookup_vhost("/")
         seats: dict[str, Seat] = {}
         try:
             for _ in range(steps):
                 if broker.over.is_set():
                     return
-                self._act(vhost, seats, rng)
+                self._act(broker.catalog, seats, rng)
                 await trio.sleep(rng.choice((0, 0, 0.0005, 0.002, 0.3, 1.5)))
                 for each in seats.values():
                     await each.listen()
@@ -349,10 +351,11 @@ class Node:
             for each in seats.values():
                 each.end()
 
-    def _act(self, vhost: Any, seats: dict[str, Seat], rng: random.Random) -> None:
+    def _act(self, catalog: Catalog, seats: dict[str, Seat], rng: random.Random) -> None:
+        vhost = catalog.lookup_vhost("/")
         names = [name for name in self.queues if vhost.find(name) is not None]
         if len(names) < 3 or (len(names) < 8 and rng.random() < 0.1):
-            name = self._declare(vhost, rng)
+            name = self._declare(catalog, rng)
         else:
             name = rng.choice(names)
         queue = vhost.find(name)
@@ -372,17 +375,17 @@ class Node:
             seat.leave()
         elif deed < 87:
             seat.history.deleting = True
-            vhost.remove(name)
+            catalog.propose(DeleteQueue("/", name, farewell=False))
             seat.history.promised = set()
             seats.pop(name).end()
 
-    def _declare(self, vhost: Any, rng: random.Random) -> str:
+    def _declare(self, catalog: Catalog, rng: random.Random) -> str:
         self.made += 1
         kind = rng.choice(self.kinds)
         name = f"{kind.name}{self.made}"
         self.queues[name] = History(kind)
         try:
-            vhost.declare(name, arguments={"x-queue-type": kind.name, **dict(kind.arguments)})
+            declare(catalog, "/", name, arguments={"x-queue-type": kind.name, **dict(kind.arguments)})
         except BrokerError:
             pass  # refused in words; it may be there all the same, or not
         return name

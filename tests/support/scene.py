@@ -11,6 +11,7 @@ from amqp10broker.amqp10.types import Described, Symbol, ULong
 from amqp10broker.catalog.catalog import VHOST
 from amqp10broker.catalog.users import Permission, TopicPermission
 from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import bind, declare_exchange, set_permission, set_topic_permission, unbind
 from tests.support.script import ScriptRunner
 from tests.support.world import World
 
@@ -45,7 +46,7 @@ class Scene:
     def exchange(self, name: str, kind: str = "direct", **options: Any) -> str:
         """Declare an exchange."""
         given: dict[str, Any] = {"durable": True, "auto_delete": False, "internal": False, "arguments": {}}
-        self.world.vhost.topology.declare_exchange(name, kind, **given | options)
+        declare_exchange(self.world.catalog, self.world.vhost, name, kind, **given | options)
         return name
 
     def bind(
@@ -59,19 +60,19 @@ class Scene:
     ) -> None:
         """Bind a queue, or an exchange, to an exchange."""
         destination = Destination("exchange", exchange) if exchange else Destination("queue", queue)
-        self.world.vhost.topology.bind(Binding(source, destination, key, arguments or {}))
+        bind(self.world.catalog, self.world.vhost, Binding(source, destination, key, arguments or {}))
 
     def unbind(self, source: str, queue: str, key: str) -> None:
         """Take a binding away."""
-        self.world.vhost.topology.unbind(Binding(source, Destination("queue", queue), key))
+        unbind(self.world.catalog, self.world.vhost, Binding(source, Destination("queue", queue), key))
 
     def allow(self, configure: str = "", write: str = "", read: str = "") -> None:
         """What guest may do from now on."""
-        self.world.catalog.set_permission("guest", VHOST, Permission(configure, write, read))
+        set_permission(self.world.catalog, "guest", VHOST, Permission(configure, write, read))
 
     def allow_topics(self, exchange: str, write: str) -> None:
         """Which keys guest may publish with from now on."""
-        self.world.catalog.set_topic_permission("guest", VHOST, exchange, TopicPermission(write, ".*"))
+        set_topic_permission(self.world.catalog, "guest", VHOST, exchange, TopicPermission(write, ".*"))
 
     # --- the client -------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.catalog import VHOST, Catalog
+from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHost
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.catalog.vhost import VirtualHost
@@ -15,6 +16,7 @@ from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.sessions.names import LinkNames
 from tests.support.client_log import ClientLog
+from tests.support.declaring import add_user, set_permission
 
 MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
 
@@ -22,8 +24,8 @@ MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
 def make_catalog(host: QueueHost) -> Catalog:
     """A catalog in which guest may do everything in the default virtual host."""
     catalog = Catalog(host)
-    catalog.users.add("guest", PasswordRecord(PasswordAlgorithm.PLAIN, "guest"))
-    catalog.set_permission("guest", VHOST, Permission())
+    add_user(catalog, "guest", PasswordRecord(PasswordAlgorithm.PLAIN, "guest"))
+    set_permission(catalog, "guest", VHOST, Permission())
     return catalog
 
 
@@ -55,6 +57,7 @@ def make_context(
         container_id=container_id,
         names=names or LinkNames(),
         tell_stolen=tell_stolen,
+        propose=at_once(catalog),
         connection=connection,
         new_id=new_id,
         volatile=volatile,

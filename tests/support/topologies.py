@@ -3,9 +3,64 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
-from amqp10broker.routing.exchange import Binding, Destination
-from amqp10broker.routing.topology import Topology
+from amqp10broker.catalog.queue import QueueHandle, QueueSpec
+from amqp10broker.routing.declaration import stripped
+from amqp10broker.routing.exchange import Binding, Destination, Exchange, ExchangeSpec
+from amqp10broker.routing.topology import Removal, Topology
+
+
+class NoHost:
+    """For catalogs in which no queue is declared."""
+
+    def start_queue(self, queue: QueueSpec) -> QueueHandle:
+        """Nobody runs it."""
+        raise AssertionError(f"nobody was to run the queue {queue.name}")
+
+
+def declare_exchange(
+    topology: Topology, name: str, type: str = "direct", **settings: Any
+) -> tuple[Exchange, bool]:
+    """Plan an exchange and make it; returns it, and whether it was made now."""
+    planned = topology.plan_exchange(ExchangeSpec(name, type, **settings))
+    if planned is not None:
+        topology.put_exchange(planned)
+    return topology.lookup_exchange(stripped(name)), planned is not None
+
+
+def delete_exchange(topology: Topology, name: str, *, if_unused: bool = False) -> bool:
+    """Plan what goes with an exchange, and delete that; returns whether it was there."""
+    return _drop(topology, topology.plan_delete_exchange(name, if_unused=if_unused))
+
+
+def bind(topology: Topology, binding: Binding) -> bool:
+    """Plan a binding and make it; returns whether it is new."""
+    new = topology.plan_bind(binding)
+    if new:
+        topology.put_binding(binding)
+    return new
+
+
+def unbind(topology: Topology, binding: Binding) -> bool:
+    """Plan what goes with a binding, and delete that; returns whether it was there."""
+    return _drop(topology, topology.plan_unbind(binding))
+
+
+def remove_queue(topology: Topology, name: str) -> None:
+    """Plan what goes with a queue that is deleted, and delete that."""
+    _drop(topology, topology.plan_queues_gone([name]))
+    topology.queue_gone()
+
+
+def _drop(topology: Topology, removal: Removal | None) -> bool:
+    if removal is None:
+        return False
+    for binding in removal.bindings:
+        topology.drop_binding(binding)
+    for exchange in removal.exchanges:
+        topology.drop_exchange(exchange.name)
+    return True
 
 
 def queue(name: str) -> Destination:
@@ -30,7 +85,7 @@ class Small:
         arguments = {
             key.replace("_", "-"): settings.pop(key) for key in ["alternate_exchange"] & settings.keys()
         }
-        assert self.topology.declare_exchange(name, type, arguments=arguments, **settings)[1]  # type: ignore[arg-type]
+        assert declare_exchange(self.topology, name, type, arguments=arguments, **settings)[1]  # type: ignore[arg-type]
 
     def bind(
         self,
@@ -41,7 +96,7 @@ class Small:
     ) -> Binding:
         """Bind a queue (by name) or anything else; the binding must be new."""
         binding = self.binding(source, destination, key, arguments)
-        assert self.topology.bind(binding)
+        assert bind(self.topology, binding)
         return binding
 
     @staticmethod
@@ -81,6 +136,6 @@ class Small:
         return {one.name for one in self.topology if one.name and not one.name.startswith("amq.")}
 
     def delete_queue(self, name: str) -> None:
-        """Delete a queue as its virtual host does: first it is gone, then its bindings go."""
+        """Delete a queue with its bindings."""
+        remove_queue(self.topology, name)
         self.queues.discard(name)
-        self.topology.remove_queue(name)

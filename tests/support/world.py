@@ -47,7 +47,6 @@ from amqp10broker.management.snapshot import document
 from amqp10broker.message.message import Message, MessageReader
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import (
-    DELETE,
     AttachPublisher,
     Command,
     Credit,
@@ -75,6 +74,7 @@ from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.sessions.surroundings import Surroundings
+from tests.support.declaring import declare, remove
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
 from tests.support.surroundings import make_catalog, make_context
@@ -613,7 +613,7 @@ class World:
 
     def declare(self, name: str, *, durable: bool = True) -> WorldQueue:
         """A queue."""
-        self.vhost.declare(name, durable=durable)
+        declare(self.catalog, self.vhost, name, durable=durable)
         return self.queues[name]
 
     def publish(self, name: str, count: int, *, body: str = "m", size: int | None = None) -> None:
@@ -629,9 +629,8 @@ class World:
 
     def delete(self, name: str) -> None:
         """Delete a queue, as an operator would."""
-        declared = self.vhost.remove(name)
+        declared = remove(self.catalog, self.vhost, name)
         assert declared is not None
-        declared.handle.post(DELETE)
         self.settle()
 
     def alarm(self, name: str, *, on: bool) -> None:

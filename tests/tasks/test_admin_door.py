@@ -22,6 +22,7 @@ from amqp10broker.tasks import admin, login, operations
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
+from tests.support.declaring import declare, declare_exchange
 from tests.support.rawframes import attach_receiver, attach_sender, frame, open_frame, transfer
 from tests.support.rawframes import login as sasl
 from tests.support.trio091 import Client091, connect091
@@ -181,7 +182,9 @@ async def test_an_argument_that_is_typed_wrongly_is_asked_about_and_a_clients_is
         assert log.entries == []
         for name in ("a", "b"):
             vhost = broker.catalog.lookup_vhost("/")
-            vhost.declare(name, durable=True, auto_delete=False, arguments={"x-max-lenght": 5})
+            declare(
+                broker.catalog, vhost, name, durable=True, auto_delete=False, arguments={"x-max-lenght": 5}
+            )
         [(event, fields)] = log.of("warning")
         assert event == "no queue knows argument 'x-max-lenght', it means nothing; did you mean x-max-length?"
         assert fields == {"queue": "a", "vhost": "/"}
@@ -413,8 +416,7 @@ async def test_a_fault_of_ours_is_answered_and_logged(
 async def test_values_that_json_lacks_are_shown_as_text(autojump_clock: object) -> None:
     """Arguments of AMQP clients may be bytes."""
     async with running_broker() as broker:
-        topology = broker.catalog.lookup_vhost("/").topology
-        topology.declare_exchange("x", "fanout", arguments={"b": b"\xff"})
+        declare_exchange(broker.catalog, "/", "x", "fanout", arguments={"b": b"\xff"})
         response = await asked(broker, "list-exchanges")
         shown = json.loads(admin._encoded(response))["result"]
         assert [each["arguments"] for each in shown if each["name"] == "x"] == [{"b": "\\xff"}]

@@ -56,6 +56,7 @@ from amqp10broker.config import FaultInjection
 from amqp10broker.management.snapshot import document
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.tasks.queue import RunningQueue
+from tests.support.declaring import add_vhost, change_vhost, set_permission, set_user_limits
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, Client091, bodies, connect091, message, names, start_ok
 from tests.tasks.conftest import LogRecorder
@@ -269,7 +270,7 @@ async def test_missing_virtual_host(autojump_clock: object) -> None:
 async def test_virtual_host_without_access(autojump_clock: object) -> None:
     """530 access to vhost refused."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("V")
+        add_vhost(broker.catalog, "V")
         client = connect091(broker)
         await client.login()
         await client.send(0, ConnectionTuneOk(5, 8192, 0), ConnectionOpen("V"))
@@ -280,7 +281,7 @@ async def test_virtual_host_without_access(autojump_clock: object) -> None:
 async def test_limits_of_connections(autojump_clock: object) -> None:
     """530 per virtual host and per user; room again when one has gone."""
     async with running_broker() as broker:
-        broker.catalog.lookup_vhost("/").limits = VhostLimits(max_connections=1)
+        change_vhost(broker.catalog, "/", limits=VhostLimits(max_connections=1))
         first = await connect091(broker).open()
         second = connect091(broker)
         await second.login()
@@ -295,7 +296,7 @@ async def test_limits_of_connections(autojump_clock: object) -> None:
 async def test_limit_of_channels_per_user(autojump_clock: object) -> None:
     """530; closed channels do not count."""
     async with running_broker() as broker:
-        broker.catalog.users.set_limits("guest", UserLimits(max_channels=2))
+        set_user_limits(broker.catalog, "guest", UserLimits(max_channels=2))
         client = await connect091(broker).open(channels=2)
         await client.call(1, ChannelClose(200), ChannelCloseOk)
         await client.call(3, ChannelOpen(), ChannelOpenOk)
@@ -519,7 +520,7 @@ async def test_a_message_of_a_user_who_may_not_publish_is_refused_before_its_bod
 ) -> None:
     """403 when it is announced, and nothing of what comes is kept."""
     async with running_broker() as broker:
-        broker.catalog.set_permission("guest", "/", Permission("", "", ""))
+        set_permission(broker.catalog, "guest", "/", Permission("", "", ""))
         client = await connect091(broker).open()
         await client.send_bytes(half_a_message(10_000_000, 100_000))
         assert (await client.expect(ChannelClose)).reply_code == 403

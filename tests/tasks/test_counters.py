@@ -44,6 +44,7 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.broker import Broker
 from tests.support import rawframes as raw
+from tests.support.declaring import declare, delete_user
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import Client091, connect091, message
 
@@ -80,7 +81,7 @@ async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host
 ) -> None:
     """Beside what those do that are there; a user who is deleted is left out, the protocol's sum is not."""
     async with running_broker() as broker:
-        broker.catalog.lookup_vhost("/").declare("q", durable=True)
+        declare(broker.catalog, "/", "q", durable=True)
         gone = await connect(broker).open()
         await gone.send(raw.attach_sender(0, "/queues/q"))
         await gone.until(Attach)
@@ -97,7 +98,7 @@ async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host
         }
         await there.vanish()
         await settle_down()
-        broker.catalog.users.delete("guest")
+        delete_user(broker.catalog, "guest")
         assert totals(broker)["users"] == {}
         assert totals(broker)["protocols"]["AMQP 0-9-1"] == {"published": 1}
 

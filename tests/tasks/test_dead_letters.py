@@ -32,6 +32,7 @@ from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Destinatio
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from tests.support.dead_letters import held
+from tests.support.declaring import add_vhost, declare, delete_policy, delete_vhost, put_policy
 from tests.support.trioclient import running_broker
 from tests.support.trioclient091 import Client091, connect091, message
 from tests.tasks.conftest import LogRecorder
@@ -194,7 +195,7 @@ async def test_a_queue_can_take_back_what_is_rejected(autojump_clock: MockClock)
 def set_policy(broker: Broker, **definition: Any) -> None:
     """One that matches the queue q only."""
     named = {key.replace("_", "-"): value for key, value in definition.items()}
-    broker.catalog.lookup_vhost("/").policies.put(Policy("p", "^q$", named))
+    put_policy(broker.catalog, "/", Policy("p", "^q$", named))
 
 
 async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: MockClock) -> None:
@@ -205,7 +206,7 @@ async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: Moc
         set_policy(broker, dead_letter_exchange="", dead_letter_routing_key="dead")
         await client.send(1, message(1, "q", b"2"))
         assert await bodies(client, "dead") == "2"
-        broker.catalog.lookup_vhost("/").policies.delete("p")
+        delete_policy(broker.catalog, "/", "p")
         await client.send(1, message(1, "q", b"3"))
         assert await bodies(client, "dead") == ""
 
@@ -289,7 +290,7 @@ def ready(broker: Broker, queue: str) -> int:
 async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: MockClock) -> None:
     """And then has nothing on its way."""
     async with running_broker() as broker, running_source(broker) as source:
-        broker.catalog.lookup_vhost("/").declare("target")
+        declare(broker.catalog, "/", "target")
         source.offer(1, 2, 3)
         await trio.testing.wait_all_tasks_blocked()
         assert source.settled == [1, 2, 3]
@@ -302,7 +303,7 @@ async def test_the_worker_tries_again_when_the_exchange_is_missing(
     """After three minutes; people are told once."""
     async with running_broker() as broker, running_source(broker, "later", None) as source:
         vhost = broker.catalog.lookup_vhost("/")
-        vhost.declare("target")
+        declare(broker.catalog, vhost, "target")
         source.offer(1)
         await trio.sleep(2.5 * RETRY_MS / 1000)
         assert (source.settled, source.worker.outstanding) == ([], 1)
@@ -316,7 +317,7 @@ async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: Mo
     """Until a consumer has made room."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}
     async with running_broker() as broker, running_source(broker) as source:
-        broker.catalog.lookup_vhost("/").declare("target", arguments=full)
+        declare(broker.catalog, "/", "target", arguments=full)
         source.offer(1, 2)
         await trio.testing.wait_all_tasks_blocked()
         assert source.settled == [1]
@@ -330,7 +331,7 @@ async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: Mo
 async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: MockClock) -> None:
     """It waits for the queue to say that it is gone."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("other")
+        add_vhost(broker.catalog, "other")
         worker = DeadLetterWorker(
             broker.catalog, "other", "source", Destination("none", None), print, broker.clock
         )
@@ -339,7 +340,7 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: M
             worker.offer(held(1))
             await trio.testing.wait_all_tasks_blocked()
             assert worker.outstanding == 1
-            broker.catalog.delete_vhost("other")
+            delete_vhost(broker.catalog, "other")
             await trio.sleep(2 * RETRY_MS / 1000)
             assert worker.outstanding == 0
             worker.end()
@@ -352,6 +353,6 @@ async def test_the_worker_sends_nothing_again_that_was_dropped(autojump_clock: M
         source.offer(1)
         await trio.testing.wait_all_tasks_blocked()
         getattr(source.worker, say)()
-        broker.catalog.lookup_vhost("/").declare("target")
+        declare(broker.catalog, "/", "target")
         await trio.sleep(2 * RETRY_MS / 1000)
         assert (ready(broker, "target"), source.settled) == (0, [])

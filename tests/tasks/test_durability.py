@@ -33,6 +33,7 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
+from tests.support.declaring import declare, remove
 from tests.support.trioclient import eventually
 
 SAFE = make_head(Header(durable=True), None, "", "q")
@@ -114,7 +115,7 @@ async def broker_on(folder: str, **settings: object) -> AsyncIterator[Broker]:
 
 def queue_of(broker: Broker, name: str = "q", **given: object) -> Client:
     vhost = broker.catalog.lookup_vhost("/")
-    return Client(vhost.find(name) or vhost.declare(name, **given)[0])  # type: ignore[arg-type]
+    return Client(vhost.find(name) or declare(broker.catalog, vhost, name, **given)[0])  # type: ignore[arg-type]
 
 
 async def alarm(broker: Broker, *, on: bool) -> None:
@@ -164,7 +165,7 @@ async def test_a_queue_that_was_deleted_does_not_come_back_with_its_messages(fol
         client = queue_of(broker)
         client.publish(1)
         await client.listen(until=1)
-        broker.catalog.lookup_vhost("/").remove("q")
+        remove(broker.catalog, "/", "q")
     async with broker_on(folder) as broker:
         assert broker.catalog.lookup_vhost("/").find("q") is None
         assert await queue_of(broker).get(9) == []

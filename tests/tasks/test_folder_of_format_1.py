@@ -13,6 +13,7 @@ from pathlib import Path
 
 from amqp10broker import Broker, Config
 from amqp10broker.catalog.definitions import export
+from tests.support.declaring import declare
 
 FOLDER = Path(__file__).parent.parent / "folders" / "format-1"
 
@@ -29,5 +30,5 @@ async def test_what_an_earlier_version_kept_is_there(tmp_path: Path) -> None:
         assert facts == expected["queues"]
         for name in facts:
             assert shop.lookup(name).handle.ready == 2
-        made, _ = shop.declare("another", arguments={"x-queue-type": "classic"})
+        made, _ = declare(broker.catalog, shop, "another", arguments={"x-queue-type": "classic"})
         assert made.number == expected["next number"]

@@ -18,6 +18,7 @@ from amqp10broker.queues.effects import Confirmed, Deliver, Settled, Unconfirmed
 from amqp10broker.storage.record import RECORD_BYTES
 from amqp10broker.tasks import keeping as keeping_module
 from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import declare, remove
 from tests.support.disks import SimDisk
 from tests.support.node import CLASSIC, CONFIG, QUORUM, STREAM, History, Kind, Node, NoMeter, Seat, faults_of
 
@@ -41,7 +42,9 @@ def _life(body: Callable[[Broker], object]) -> None:
 
 def _seat(broker: Broker, kind: Kind) -> Seat:
     vhost = broker.catalog.lookup_vhost("/")
-    queue, _ = vhost.declare(kind.name, arguments={"x-queue-type": kind.name, **dict(kind.arguments)})
+    queue, _ = declare(
+        broker.catalog, vhost, kind.name, arguments={"x-queue-type": kind.name, **dict(kind.arguments)}
+    )
     return Seat(queue, History(kind))
 
 
@@ -311,7 +314,7 @@ def test_a_queue_that_is_deleted_on_a_full_disk_answers_who_waits(node: Node, ki
         await _exhaust(broker)
         seat.publish(2)
         assert await _confirmed(seat) == 0
-        broker.catalog.lookup_vhost("/").remove(kind.name)
+        remove(broker.catalog, "/", kind.name)
         seat.handle.post(Delete())
         refused = 0
         while not refused:

@@ -12,6 +12,7 @@ from amqp10broker.amqp091.methods import BasicAck, BasicConsume, BasicConsumeOk,
 from amqp10broker.amqp10.performatives import Attach, Transfer
 from amqp10broker.queues.commands import ROOM_BYTES
 from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import declare
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, flow, transfer
 from tests.support.trioclient import connect, pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import connect091, message
@@ -27,7 +28,7 @@ KINDS = ["classic", "quorum"]
 async def filled(broker: Broker, kind: str, *sizes: int) -> None:
     """A queue with large messages."""
     vhost = broker.catalog.lookup_vhost("/")
-    vhost.declare("q", arguments={"x-queue-type": kind})
+    declare(broker.catalog, vhost, "q", arguments={"x-queue-type": kind})
     publisher = await connect(broker).open()
     await publisher.send(attach_sender(0, "q"))
     await publisher.until(Attach)
@@ -121,7 +122,7 @@ async def test_a_consumer_of_amqp091_whose_socket_is_not_read(
 async def filled_091(broker: Broker, kind: str) -> None:
     """Messages of AMQP 0-9-1."""
     vhost = broker.catalog.lookup_vhost("/")
-    vhost.declare("q", arguments={"x-queue-type": kind})
+    declare(broker.catalog, vhost, "q", arguments={"x-queue-type": kind})
     client: Any = await connect091(broker).open()
     for number in range(COUNT):
         await client.send(1, message(1, "q", b"%08d" % number + b"x" * SIZE))

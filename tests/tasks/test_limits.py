@@ -11,6 +11,7 @@ from amqp10broker.amqp10.errors import Condition
 from amqp10broker.amqp10.frames import FRAME_HEADER, PRE_OPEN_FRAME_SIZE_MAX, TYPE_AMQP, TYPE_SASL
 from amqp10broker.amqp10.performatives import End
 from amqp10broker.catalog.limits import UserLimits
+from tests.support.declaring import set_user_limits
 from tests.support.rawframes import begin, frame, login
 from tests.support.trioclient import connect, running_broker, settle_down
 from tests.support.trioclient091 import connect091
@@ -22,7 +23,7 @@ async def test_a_session_over_the_users_limit_is_ended_and_one_that_ends_makes_r
     """Sessions count as channels: the second of one is ended with resource-limit-exceeded."""
     async with running_broker() as broker:
         client = await connect(broker).open(channels=1)
-        broker.catalog.users.set_limits("guest", UserLimits(max_channels=1))
+        set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
         await client.send(begin(1))
         end = await client.until(End)
         assert end.error.condition == Condition.RESOURCE_LIMIT_EXCEEDED

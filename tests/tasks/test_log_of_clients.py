@@ -29,6 +29,7 @@ from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.log_limits import BURST, PERIOD_S
 from tests.support import rawframes as raw
+from tests.support.declaring import set_user_limits
 from tests.support.trioclient import Client, connect, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, connect091, start_ok
 from tests.tasks.conftest import LogRecorder
@@ -163,7 +164,7 @@ async def test_an_ended_session(autojump_clock: object, log: LogRecorder) -> Non
 async def test_a_limit_of_sessions_that_is_reached(autojump_clock: object, log: LogRecorder) -> None:
     """The session that is one too many is ended, and told."""
     async with running_broker() as broker:
-        broker.catalog.users.set_limits("guest", UserLimits(max_channels=1))
+        set_user_limits(broker.catalog, "guest", UserLimits(max_channels=1))
         client = await connect(broker).open()
         await client.send(raw.begin(1))
         await client.until(Begin)

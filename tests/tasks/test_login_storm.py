@@ -17,6 +17,7 @@ from amqp10broker.security.login import Peer, Slow
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.login import HELD_MAX
+from tests.support.declaring import add_user, set_permission
 from tests.support.rawframes import login, open_frame
 from tests.support.trio091 import Connection, connect091
 from tests.support.trioclient import Client, connect, running_broker, settle_down
@@ -85,8 +86,8 @@ async def broker_with(*names: str) -> AsyncIterator[Broker]:
     """A broker with users who have never logged in."""
     async with running_broker(handshake_timeout_ms=3_600_000) as broker:
         for name in names:
-            broker.catalog.users.add(name, RECORD)
-            broker.catalog.set_permission(name, "/", Permission())
+            add_user(broker.catalog, name, RECORD)
+            set_permission(broker.catalog, name, "/", Permission())
         yield broker
 
 
@@ -276,7 +277,7 @@ async def test_an_address_with_too_many_failed_logins_is_turned_away_for_a_while
 def test_every_mechanism_with_a_password_waits_under_its_name(mechanism: str) -> None:
     """Whether there is such a user or not: the order cannot tell anybody."""
     broker = Broker()
-    broker.catalog.users.add("ann", RECORD)
+    add_user(broker.catalog, "ann", RECORD)
     for name in ("ann", "nobody"):
         encoded = name.encode()
         response = {

@@ -13,6 +13,7 @@ from amqp10broker.amqp10.performatives import Disposition, Flow, SaslOutcome, Tr
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks.login import VERIFICATIONS_MAX, run_slow
+from tests.support.declaring import add_user, declare, set_password, set_permission
 from tests.support.rawframes import attach_sender, frame, login, message
 from tests.support.trio091 import Connection, connect091
 from tests.support.trioclient import connect, eventually, running_broker
@@ -74,8 +75,8 @@ def add_users(broker: Any, count: int) -> list[bytes]:
     """Users, and how each logs in by PLAIN."""
     names = [f"user{number}" for number in range(count)]
     for name in names:
-        broker.catalog.users.add(name, PasswordRecord(PasswordAlgorithm.ARGON2ID, "of no matter"))
-        broker.catalog.set_permission(name, "/", Permission())
+        add_user(broker.catalog, name, PasswordRecord(PasswordAlgorithm.ARGON2ID, "of no matter"))
+        set_permission(broker.catalog, name, "/", Permission())
     return [f"\0{name}\0secret".encode() for name in names]
 
 
@@ -83,7 +84,7 @@ async def test_other_connections_go_on_while_a_password_is_verified(work: SlowWo
     """Messages are published and confirmed, and others log in, between its beginning and its end."""
     async with running_broker() as broker:
         (response,) = add_users(broker, 1)
-        broker.catalog.lookup_vhost("/").declare("q")
+        declare(broker.catalog, "/", "q")
         busy = await connect(broker).open()
         await busy.send(attach_sender(0, "/queues/q"))
         await busy.until(Flow)
@@ -152,8 +153,8 @@ async def test_a_password_changed_while_it_is_verified_lets_nobody_in(work: Slow
         client = connect(broker)
         await client.send(login("PLAIN", response))
         await work.until_running(1)
-        broker.catalog.users.set_password(
-            "user0", PasswordRecord(PasswordAlgorithm.ARGON2ID, "another of no matter")
+        set_password(
+            broker.catalog, "user0", PasswordRecord(PasswordAlgorithm.ARGON2ID, "another of no matter")
         )
         work.end()
         assert (await client.until(SaslOutcome)).code == 1

@@ -10,6 +10,7 @@ import pytest
 
 from amqp10broker.catalog.users import TopicPermission
 from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import set_topic_permission
 from tests.support.trio091 import Channel, Connection, connect091
 from tests.support.trioclient import quiet_config, running_broker
 from tests.tasks.conftest import LogRecorder
@@ -141,7 +142,7 @@ async def test_a_users_name_that_spoils_a_pattern_allows_nothing(autojump_clock:
     """In a class it may make a range that runs backwards: 403, and not a fault in the broker."""
     async with running_broker() as broker:
         permission = TopicPermission("[z-{username}]")
-        broker.catalog.users.set_topic_permission("guest", "/", "amq.topic", permission)
+        set_topic_permission(broker.catalog, "guest", "/", "amq.topic", permission)
         client = await connect091(broker).open()
         await client.publish("amq.topic", "x", b"no")
         close = await client.expect(Channel.Close)

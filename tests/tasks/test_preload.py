@@ -31,6 +31,10 @@ from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.preload import preload
 
+from amqp10broker.catalog.queue_requests import DeclareQueue
+from amqp10broker.catalog.user_requests import AddUser
+from amqp10broker.catalog.users import User
+
 class NoFiles:
     def find_spec(self, name, path=None, target=None):
         raise OSError(errno.EMFILE, "Too many open files", name)
@@ -39,11 +43,10 @@ async def main():
     async with Broker(Config(port=0, admin_socket="")) as broker:
         await preload()
         sys.meta_path.insert(0, NoFiles())
-        vhost = broker.catalog.lookup_vhost("/")
         for kind in ("classic", "quorum", "stream"):
-            vhost.declare(kind, durable=True, arguments={"x-queue-type": kind})
+            broker.catalog.propose(DeclareQueue("/", kind, arguments={"x-queue-type": kind}))
         record = broker.passwords.make("secret")
-        broker.catalog.users.add("ann", record)
+        broker.catalog.propose(AddUser(User("ann", record)))
         assert broker.passwords.slow("ann", b"secret")()
         assert not broker.passwords.slow("ann", b"wrong")()
         from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments

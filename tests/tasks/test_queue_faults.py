@@ -8,6 +8,7 @@ from trio.testing import MockClock
 from amqp10broker.amqp10.performatives import Detach, Disposition, Rejected
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import Publish
+from tests.support.declaring import declare
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import connect, running_broker
 from tests.tasks.conftest import LogRecorder
@@ -26,7 +27,7 @@ async def test_messages_that_a_broken_queue_did_not_take_are_rejected(
         sound(self, command)
 
     async with running_broker() as broker:
-        broker.catalog.lookup_vhost("/").declare("q")
+        declare(broker.catalog, "/", "q")
         client = await connect(broker).open()
         await client.send(attach_sender(0, "q"))
         await client.idle()

@@ -16,6 +16,7 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
+from tests.support.declaring import declare as propose_declare
 
 KINDS = ["classic", "quorum"]
 
@@ -23,7 +24,7 @@ KINDS = ["classic", "quorum"]
 def declare(broker: Broker, kind: str, name: str = "q", **arguments: Any) -> Any:
     vhost = broker.catalog.lookup_vhost("/")
     given = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
-    return vhost.declare(name, arguments={"x-queue-type": kind, **given})[0]
+    return propose_declare(broker.catalog, vhost, name, arguments={"x-queue-type": kind, **given})[0]
 
 
 def publish(queue: Any, *bodies: str, ttl: int | None = None) -> None:

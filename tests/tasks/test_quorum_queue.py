@@ -41,6 +41,7 @@ from amqp10broker.queues.effects import (
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
+from tests.support.declaring import declare
 
 HEAD = make_head(None, None, "", "q")
 """Not durable: a quorum queue keeps it all the same."""
@@ -109,7 +110,9 @@ async def broker_on(folder: str | None) -> AsyncIterator[Broker]:
 
 def client_of(broker: Broker, name: str = "q", **arguments: Any) -> Client:
     vhost = broker.catalog.lookup_vhost("/")
-    return Client(vhost.find(name) or vhost.declare(name, arguments={**QUORUM, **arguments})[0])
+    return Client(
+        vhost.find(name) or declare(broker.catalog, vhost, name, arguments={**QUORUM, **arguments})[0]
+    )
 
 
 def counts(client: Client) -> tuple[int, int, int]:

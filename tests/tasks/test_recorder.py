@@ -37,6 +37,8 @@ from amqp10broker.tasks.looking import Looks
 from amqp10broker.tasks.queue import RunningQueue
 from amqp10broker.tasks.recorder_child import END, EVENTS, FRAME, NOTE, RUN
 from amqp10broker.tasks.recorder_process import RecorderProcess
+from tests.support.declaring import declare as propose_declare
+from tests.support.declaring import remove
 from tests.support.rawframes import attach_sender, transfer
 from tests.support.trioclient import connect, pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import Client091, message
@@ -203,7 +205,7 @@ async def publish(client: Any, first: int, count: int) -> None:
 
 def declare(broker: Broker, name: str = "q") -> None:
     """A queue."""
-    broker.catalog.lookup_vhost("/").declare(name, durable=True)
+    propose_declare(broker.catalog, "/", name)
 
 
 async def connect091(broker: Broker, channels: int = 1) -> Client091:
@@ -287,7 +289,7 @@ async def test_queues_are_numbered_and_named(autojump_clock: object, helper: Hel
         await record(broker, 50)
         declare(broker, "b")
         await looked(broker)
-        broker.catalog.lookup_vhost("/").remove("a")
+        remove(broker.catalog, "/", "a")
         await looked(broker)
         await broker.recordings.stop()
     named = {number: entry["name"] for number, entry in helper.notes()["queues"].items()}

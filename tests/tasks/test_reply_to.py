@@ -23,6 +23,7 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.users import Permission
+from tests.support.declaring import declare, set_permission
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,
@@ -156,7 +157,7 @@ async def test_a_request_that_could_not_be_kept_is_refused(
 async def test_a_reply_reaches_the_requester(autojump_clock: object, fixed: bool) -> None:
     """Request through a queue, reply to the address in it; unsettled ones are accepted at once."""
     async with running_broker() as broker:
-        broker.catalog.lookup_vhost("/").declare("requests")
+        declare(broker.catalog, "/", "requests")
         asking, answering = await connect(broker).open(), await connect(broker).open()
         address = await attached(asking)
         await asking.send(credit(0, 10), attach_sender(1, "/queues/requests"))
@@ -298,7 +299,7 @@ async def test_a_volatile_queue_needs_configure_and_read(
     """amqp_auth_SUITE attach_source_queue_dynamic_volatile: on its generated name; the session ends."""
     async with running_broker() as broker:
         client = await connect(broker).open()
-        broker.catalog.set_permission("guest", "/", permission)
+        set_permission(broker.catalog, "guest", "/", permission)
         await client.send(requester())
         end = await client.expect(End)
         assert end.error is not None
@@ -307,7 +308,7 @@ async def test_a_volatile_queue_needs_configure_and_read(
         assert end.error.description.startswith(text + "amq.rabbitmq.reply-to.")
         assert end.error.description.endswith("' in vhost '/' refused for user 'guest'")
         assert not broker.catalog.vhosts["/"].queues
-        broker.catalog.set_permission("guest", "/", Permission(r"^amq\.rabbitmq", "", r"^amq\.rabbitmq"))
+        set_permission(broker.catalog, "guest", "/", Permission(r"^amq\.rabbitmq", "", r"^amq\.rabbitmq"))
         await client.send(frame(0, End()), begin(0))
         await client.expect(Begin)
         await attached(client)
@@ -319,7 +320,7 @@ async def test_a_volatile_queue_needs_configure_and_read(
 async def test_a_1_0_requester_and_a_0_9_1_responder(autojump_clock: object) -> None:
     """amqp_amqpl_amqp: the responder sees the queue's name and replies to it by the default exchange."""
     async with running_broker() as broker:
-        broker.catalog.lookup_vhost("/").declare("requests")
+        declare(broker.catalog, "/", "requests")
         asking = await connect(broker).open()
         answering = await connect091(broker).open()
         address = await attached(asking)
@@ -356,7 +357,7 @@ async def ask091(client: Client091, body: bytes = b"request") -> None:
 async def test_a_0_9_1_requester_and_a_1_0_responder(autojump_clock: object, fixed: bool) -> None:
     """amqpl_amqp_amqpl: the responder sees an address and publishes to it."""
     async with running_broker() as broker:
-        broker.catalog.lookup_vhost("/").declare("requests")
+        declare(broker.catalog, "/", "requests")
         asking = await connect091(broker).open()
         answering = await connect(broker).open()
         await ask091(asking)
@@ -380,7 +381,7 @@ async def test_a_0_9_1_requester_and_a_1_0_responder(autojump_clock: object, fix
 async def test_a_1_0_link_may_not_consume_the_replies_of_a_channel(autojump_clock: object) -> None:
     """Nor may it make itself heard there once the channel is gone."""
     async with running_broker() as broker:
-        broker.catalog.lookup_vhost("/").declare("requests")
+        declare(broker.catalog, "/", "requests")
         asking = await connect091(broker).open()
         other = await connect(broker).open()
         await ask091(asking)

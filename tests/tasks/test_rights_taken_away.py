@@ -21,6 +21,16 @@ from amqp10broker.catalog.users import Permission
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.security.passwords import plain_record
 from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    clear_permission,
+    declare,
+    delete_user,
+    set_permission,
+    set_tags,
+)
 from tests.support.rawframes import (
     attach_receiver,
     attach_sender,
@@ -40,10 +50,10 @@ VHOST_REFUSED = "access to vhost '/' refused for user 'ann'"
 
 def add_ann(broker: Broker, *, tags: tuple[str, ...] = ()) -> None:
     """A user who may do everything in the default virtual host, with two queues."""
-    broker.catalog.users.add("ann", plain_record("secret"), tags=tags)
-    broker.catalog.set_permission("ann", "/", Permission())
+    add_user(broker.catalog, "ann", plain_record("secret"), tags=tags)
+    set_permission(broker.catalog, "ann", "/", Permission())
     for name in ("q", "other"):
-        broker.catalog.lookup_vhost("/").declare(name)
+        declare(broker.catalog, "/", name)
 
 
 async def ann10(broker: Broker) -> Client:
@@ -84,7 +94,7 @@ async def test_a_link_that_may_not_read_its_queue_any_more_is_detached(autojump_
         await client.send(credit(0, 1), credit(1, 10))
         await client.until(Transfer)
         assert queue_counts(broker, "q") == (1, 1)
-        broker.catalog.set_permission("ann", "/", Permission(read="^other$"))
+        set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
         detach = await client.until(Detach)
         assert (detach.handle, detach.closed) == (0, True)
         assert (detach.error.condition, detach.error.description) == (
@@ -109,7 +119,7 @@ async def test_a_channel_that_may_not_read_a_queue_any_more_is_closed(autojump_c
         await client.expect(Delivered)
         await client.send(Basic.Consume(queue="other", consumer_tag="b"), channel=2)
         await client.expect(Basic.ConsumeOk)
-        broker.catalog.set_permission("ann", "/", Permission(read="^other$"))
+        set_permission(broker.catalog, "ann", "/", Permission(read="^other$"))
         close = await client.expect(Channel.Close)
         assert (close.reply_code, close.reply_text) == (403, f"ACCESS_REFUSED - {READ_REFUSED}")
         await settle_down()
@@ -128,14 +138,14 @@ async def test_rights_that_are_given_or_of_others_disturb_nobody(autojump_clock:
         await client091.send(Basic.Consume(queue="other"))
         await client091.expect(Basic.ConsumeOk)
         catalog = broker.catalog
-        catalog.add_vhost("elsewhere")
-        catalog.set_permission("ann", "elsewhere", Permission())
-        catalog.users.clear_permission("ann", "elsewhere")
-        catalog.set_permission("guest", "/", Permission(read=""))
-        catalog.set_permission("ann", "/", Permission(configure="", write="", read="^(q|other)$"))
-        catalog.users.set_tags("ann", ["monitoring"])
+        add_vhost(catalog, "elsewhere")
+        set_permission(catalog, "ann", "elsewhere", Permission())
+        clear_permission(catalog, "ann", "elsewhere")
+        set_permission(catalog, "guest", "/", Permission(read=""))
+        set_permission(catalog, "ann", "/", Permission(configure="", write="", read="^(q|other)$"))
+        set_tags(catalog, "ann", ["monitoring"])
         assert await client10.idle() == []
-        catalog.set_permission("guest", "/", Permission())
+        set_permission(catalog, "guest", "/", Permission())
         for queue in ("q", "other"):
             await fill(broker, queue, b"m")
         await client10.until(Transfer)
@@ -149,7 +159,7 @@ async def test_a_queue_made_for_a_link_is_not_asked_about(autojump_clock: object
         client = await ann10(broker)
         await client.send(attach_receiver(0, "", source=Source(dynamic=True)))
         await client.until(Attach)
-        broker.catalog.set_permission("ann", "/", Permission(read=""))
+        set_permission(broker.catalog, "ann", "/", Permission(read=""))
         assert [each for each in await client.idle() if type(each.body) is Detach] == []
 
 
@@ -162,7 +172,7 @@ async def test_who_may_not_be_in_the_virtual_host_any_more_is_disconnected(autoj
         add_ann(broker)
         client10, client091 = await ann10(broker), await ann091(broker)
         other = await connect(broker).open()
-        broker.catalog.users.clear_permission("ann", "/")
+        clear_permission(broker.catalog, "ann", "/")
         close10 = await client10.until(Close)
         assert (close10.error.condition, close10.error.description) == (
             "amqp:unauthorized-access",
@@ -181,7 +191,7 @@ async def test_a_user_that_is_gone_otherwise_than_by_an_operator_is_disconnected
     async with running_broker() as broker:
         add_ann(broker)
         client = await ann10(broker)
-        broker.catalog.users.delete("ann")
+        delete_user(broker.catalog, "ann")
         assert (await client.until(Close)).error.description == VHOST_REFUSED
 
 
@@ -192,7 +202,7 @@ async def test_what_changes_during_the_handshake_is_asked_at_open(autojump_clock
         client = connect(broker)
         await client.send(login("PLAIN", b"\0ann\0secret"))
         assert (await client.until(SaslOutcome)).code == 0
-        broker.catalog.users.clear_permission("ann", "/")
+        clear_permission(broker.catalog, "ann", "/")
         await settle_down()
         await client.send(open_frame())
         assert (await client.until(Close)).error.description == VHOST_REFUSED
@@ -214,7 +224,7 @@ async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(
     async with running_broker() as broker:
         add_ann(broker, tags=("impersonator",))
         vhost = broker.catalog.lookup_vhost("/")
-        vhost.topology.bind(Binding("amq.direct", Destination("queue", "q"), "k"))
+        bind(broker.catalog, vhost, Binding("amq.direct", Destination("queue", "q"), "k"))
         client = await ann10(broker)
         await client.send(attach_sender(0, "", target=Target(address=address)))
         await client.until(Flow)
@@ -223,7 +233,7 @@ async def test_a_foreign_user_id_is_refused_when_the_tag_is_gone(
             await client.send(frame(0, transfer, in_anothers_name(b"m")))
             await client.until(Disposition)
         assert queue_counts(broker, "q")[0] == 2
-        broker.catalog.users.set_tags("ann", [])
+        set_tags(broker.catalog, "ann", [])
         transfer = Transfer(handle=0, delivery_id=2, delivery_tag=b"2")
         await client.send(frame(0, transfer, in_anothers_name(b"m")))
         error = (await client.until(Detach)).error
@@ -243,7 +253,7 @@ async def test_a_foreign_user_id_is_refused_by_amqp_0_9_1_when_the_tag_is_gone(
             await client.publish("", "q", b"m", user_id="bob")
         await settle_down()
         assert queue_counts(broker, "q")[0] == 2
-        broker.catalog.users.set_tags("ann", [])
+        set_tags(broker.catalog, "ann", [])
         await client.publish("", "q", b"m", user_id="bob")
         assert (await client.expect(Channel.Close)).reply_code == 406
         assert queue_counts(broker, "q")[0] == 2
@@ -256,7 +266,7 @@ async def test_the_tag_is_of_use_at_once(autojump_clock: object) -> None:
         client10, client091 = await ann10(broker), await ann091(broker)
         await client10.send(attach_sender(0, "/queues/q"))
         await client10.until(Flow)
-        broker.catalog.users.set_tags("ann", ["impersonator"])
+        set_tags(broker.catalog, "ann", ["impersonator"])
         transfer = Transfer(handle=0, delivery_id=0, delivery_tag=b"0")
         await client10.send(frame(0, transfer, in_anothers_name(b"m")))
         await client10.until(Disposition)

@@ -15,6 +15,7 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.catalog.users import PasswordRecord, Permission
 from amqp10broker.security.passwords import plain_record, rabbit_record
 from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import add_user, set_permission
 from tests.support.rawframes import SASL_HEADER, frame, login, open_frame
 from tests.support.scram_client import ScramClient
 from tests.support.trio091 import Client091, connect091
@@ -61,8 +62,8 @@ async def log_in091(client: Client091, scram: ScramClient) -> type:
 
 def add(broker: Broker, name: str, record: PasswordRecord | None) -> None:
     """A user who may do everything."""
-    broker.catalog.users.add(name, record)
-    broker.catalog.set_permission(name, "/", Permission())
+    add_user(broker.catalog, name, record)
+    set_permission(broker.catalog, name, "/", Permission())
 
 
 @pytest.mark.parametrize("at_once", [True, False], ids=["initial response", "asked for it"])

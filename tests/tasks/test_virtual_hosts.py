@@ -28,6 +28,17 @@ from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permis
 from amqp10broker.management.snapshot import document
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.tasks.broker import Broker
+from tests.support.declaring import add_user as propose_add_user
+from tests.support.declaring import (
+    add_vhost,
+    bind,
+    change_vhost,
+    declare,
+    declare_exchange,
+    delete_user,
+    set_permission,
+    set_user_limits,
+)
 from tests.support.rawframes import attach_receiver, attach_sender, credit, frame, login, message, open_frame
 from tests.support.trio091 import Basic, Client091, Delivered, connect091
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
@@ -35,9 +46,9 @@ from tests.support.trioclient import Client, connect, queue_counts, running_brok
 
 def add_user(broker: Broker, name: str, *vhosts: str) -> str:
     """A user whose password is its name, with all permissions in some virtual hosts."""
-    broker.catalog.users.add(name, PasswordRecord(PasswordAlgorithm.PLAIN, name))
+    propose_add_user(broker.catalog, name, PasswordRecord(PasswordAlgorithm.PLAIN, name))
     for vhost in vhosts:
-        broker.catalog.set_permission(name, vhost, Permission())
+        set_permission(broker.catalog, name, vhost, Permission())
     return name
 
 
@@ -94,8 +105,8 @@ async def test_the_hostname_of_open_chooses(autojump_clock: object, hostname: st
     """``vhost:NAME``; everything else is the default one."""
     async with running_broker() as broker:
         for name in ("other", "with space/ü"):
-            broker.catalog.add_vhost(name)
-            broker.catalog.set_permission("guest", name, Permission())
+            add_vhost(broker.catalog, name)
+            set_permission(broker.catalog, "guest", name, Permission())
         client = await connect(broker).open(channels=0, hostname=hostname)
         assert client.task.vhost == vhost
         assert document(broker.view())["connections"][0]["vhost"] == vhost
@@ -163,7 +174,7 @@ async def test_why_an_open_is_refused_is_told_behind_it(autojump_clock: object, 
 async def test_a_virtual_host_in_which_the_user_has_no_permission(autojump_clock: object, user: str) -> None:
     """Whatever else the user may do elsewhere."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("closed limit")
+        add_vhost(broker.catalog, "closed limit")
         add_user(broker, user, "/")
         text = f"access to vhost 'closed limit' refused for user '{user}'"
         assert await refused(broker, user, hostname="vhost:closed limit") == (
@@ -172,7 +183,7 @@ async def test_a_virtual_host_in_which_the_user_has_no_permission(autojump_clock
         )
         assert await refused091(broker, user, "closed limit") == (530, f"NOT_ALLOWED - {text}")
         assert broker.catalog.usage.connections_of_user(user) == 0
-        broker.catalog.set_permission(user, "closed limit", Permission("", "", ""))
+        set_permission(broker.catalog, user, "closed limit", Permission("", "", ""))
         await (await knock(broker, user, hostname="vhost:closed limit")).expect(Open)
 
 
@@ -191,7 +202,7 @@ async def test_the_connection_limit_of_a_virtual_host(autojump_clock: object) ->
     """per_vhost_connection_limit_SUITE: of both protocols together; elsewhere there is room; one that
     ends makes room here."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("small", limits=VhostLimits(max_connections=2))
+        add_vhost(broker.catalog, "small", limits=VhostLimits(max_connections=2))
         for user in ("ann", "bob"):
             add_user(broker, user, "/", "small")
         newer, older = await both(broker, "ann", "small")
@@ -215,7 +226,7 @@ async def test_a_limit_that_is_not_reached_or_not_set_is_none(
 ) -> None:
     """single_node_multiple_vhosts_connection_count: counted where they are."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("wide", limits=limits)
+        add_vhost(broker.catalog, "wide", limits=limits)
         add_user(broker, "ann", "wide", "/")
         for _ in range(3):
             await both(broker, "ann", "wide")
@@ -228,10 +239,10 @@ async def test_a_limit_that_is_not_reached_or_not_set_is_none(
 async def test_a_limit_of_zero_lets_nobody_in(autojump_clock: object) -> None:
     """single_node_single_vhost_zero_limit; and those who are in stay when it is set."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("shut")
+        add_vhost(broker.catalog, "shut")
         add_user(broker, "ann", "shut")
         newer, _ = await both(broker, "ann", "shut")
-        broker.catalog.vhosts["shut"].limits = VhostLimits(max_connections=0)
+        change_vhost(broker.catalog, "shut", limits=VhostLimits(max_connections=0))
         condition, text = await refused(broker, "ann", hostname="vhost:shut")
         assert condition == "amqp:resource-limit-exceeded"
         assert text.endswith("vhost connection limit (0) is reached")
@@ -243,10 +254,10 @@ async def test_a_limit_of_zero_lets_nobody_in(autojump_clock: object) -> None:
 async def test_the_connection_limit_of_a_user(autojump_clock: object) -> None:
     """amqp_auth_SUITE user_connection_limit: over all virtual hosts, and of nobody else."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("other")
+        add_vhost(broker.catalog, "other")
         for user in ("ann", "bob"):
             add_user(broker, user, "/", "other")
-        broker.catalog.users.set_limits("ann", UserLimits(max_connections=2))
+        set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
         newer, _ = await both(broker, "ann", "/")
         text = "connection refused for user 'ann': user connection limit (2) is reached"
         assert await refused(broker, "ann", hostname="vhost:other") == ("amqp:resource-limit-exceeded", text)
@@ -265,7 +276,7 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(
     """Who hears of it may come again at once, also when our close was not answered."""
     async with running_broker() as broker:
         add_user(broker, "ann", "/")
-        broker.catalog.users.set_limits("ann", UserLimits(max_connections=2))
+        set_user_limits(broker.catalog, "ann", UserLimits(max_connections=2))
         newer, older = await both(broker, "ann", "/")
         if by_client:
             await newer.send(frame(0, Close()))
@@ -283,7 +294,7 @@ async def test_a_refused_connection_is_not_counted(autojump_clock: object) -> No
     """However often it is tried."""
     async with running_broker() as broker:
         add_user(broker, "ann", "/")
-        broker.catalog.users.set_limits("ann", UserLimits(max_connections=1))
+        set_user_limits(broker.catalog, "ann", UserLimits(max_connections=1))
         client = await knock(broker, "ann")
         await client.expect(Open)
         for _ in range(3):
@@ -304,7 +315,7 @@ async def test_the_user_is_deleted_between_login_and_open(autojump_clock: object
         client = connect(broker)
         await client.send(login("PLAIN", b"\0ann\0ann"))
         assert (await client.until(SaslOutcome)).code == 0
-        broker.catalog.users.delete("ann")
+        delete_user(broker.catalog, "ann")
         await client.send(open_frame())
         await client.expect(Open)
         error = (await client.expect(Close)).error
@@ -318,16 +329,14 @@ async def test_the_user_is_deleted_between_login_and_open(autojump_clock: object
 async def test_the_same_names_are_other_things_elsewhere(autojump_clock: object) -> None:
     """Queues, exchanges and bindings of one virtual host are invisible in another, in both protocols."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("other")
-        broker.catalog.set_permission("guest", "other", Permission())
+        add_vhost(broker.catalog, "other")
+        set_permission(broker.catalog, "guest", "other", Permission())
         here, there = broker.catalog.lookup_vhost("/"), broker.catalog.lookup_vhost("other")
         for vhost in (here, there):
-            vhost.declare("q")
-            vhost.topology.declare_exchange(
-                "x", "fanout", durable=True, auto_delete=False, internal=False, arguments={}
-            )
-            vhost.topology.bind(Binding("x", Destination("queue", "q")))
-        there.declare("only-there")
+            declare(broker.catalog, vhost, "q")
+            declare_exchange(broker.catalog, vhost, "x", "fanout")
+            bind(broker.catalog, vhost, Binding("x", Destination("queue", "q")))
+        declare(broker.catalog, there, "only-there")
         client = await connect(broker).open(hostname="vhost:other")
         await client.send(attach_sender(0, "/exchanges/x"))
         await client.until(Flow)
@@ -359,11 +368,11 @@ async def test_the_same_names_are_other_things_elsewhere(autojump_clock: object)
 async def test_permissions_count_where_they_were_given(autojump_clock: object) -> None:
     """The same user reads here, and there it may not."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("other")
+        add_vhost(broker.catalog, "other")
         add_user(broker, "ann", "/")
-        broker.catalog.set_permission("ann", "other", Permission("", "", ""))
+        set_permission(broker.catalog, "ann", "other", Permission("", "", ""))
         for name in ("/", "other"):
-            broker.catalog.lookup_vhost(name).declare("q")
+            declare(broker.catalog, name, "q")
         client = connect(broker)
         await client.send(login("PLAIN", b"\0ann\0ann"))
         await client.until(SaslOutcome)
@@ -380,8 +389,8 @@ async def test_permissions_count_where_they_were_given(autojump_clock: object) -
 async def test_replies_stay_within_their_virtual_host(autojump_clock: object) -> None:
     """The name of a reply queue means nothing elsewhere."""
     async with running_broker() as broker:
-        broker.catalog.add_vhost("other")
-        broker.catalog.set_permission("guest", "other", Permission())
+        add_vhost(broker.catalog, "other")
+        set_permission(broker.catalog, "guest", "other", Permission())
         asking = await connect(broker).open()
         source = Source(
             dynamic=True,

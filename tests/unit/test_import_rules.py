@@ -50,6 +50,10 @@ rules = _load()
         ("queues/queue.py", "from datetime import datetime\ndatetime.now()", "datetime.datetime.now in"),
         ("storage/journal.py", "import time", "time in a pure room"),
         ("shed/tools.py", "", "the room 'shed' is not in the table"),
+        ("tasks/queues.py", "vhost.drop_queue('q')", "drop_queue changes what is declared; propose"),
+        ("management/accounts.py", "catalog.users.put_user(user)", "put_user changes what is declared"),
+        ("catalog/queue_requests.py", "catalog.apply(puts)", "catalog.apply changes what is declared"),
+        ("tasks/data.py", "self._catalog.apply(puts)", "catalog.apply changes what is declared"),
     ],
 )
 def test_a_violation_is_caught(path: str, source: str, fault: str) -> None:
@@ -109,6 +113,13 @@ def test_modules_that_import_each_other_while_loading_are_found() -> None:
         "queues/b.py": "from amqp10broker.queues.a import X",
     }
     assert "amqp10broker.queues.a" in rules.module_cycles(sources)[0]
+
+
+def test_imports_for_types_alone_make_a_circle_where_a_reader_is_to_follow_them() -> None:
+    """In the rooms of the catalog there was one of seven files."""
+    types = "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from amqp10broker.catalog.a import X"
+    sources = {"catalog/a.py": "from amqp10broker.catalog import b", "catalog/b.py": types}
+    assert "amqp10broker.catalog.a" in rules.module_cycles(sources)[0]
 
 
 @pytest.mark.parametrize(

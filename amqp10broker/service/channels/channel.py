@@ -1,9 +1,9 @@
 """The broker's side of one AMQP 0-9-1 channel. Pure: frames and letters in, frames and letters out.
 
-Methods are handled strictly one after another. One that a queue must answer (declare, purge, get,
-commit, ...) makes the channel wait: what comes behind it is kept until the answer is there. A wake
-of the channel's task is: hand in everything that waits (`receive`, `on_effects`), then `pump`, then
-take the output and the mail.
+Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
+that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: what comes behind
+it is kept until the answer is there. A wake of the channel's task is: hand in everything that waits
+(`receive`, `on_effects`, `on_decided`), then `pump`, then take the output and the mail.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from typing import Any, Final, assert_never
+from typing import Any, Final, TypeVar, assert_never
 
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.deliver import return_frames
@@ -27,7 +27,9 @@ from amqp10broker.amqp091.items import (
 )
 from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp091.methods import Method
+from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.last_error import LastError
+from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.errors import RefusedError
@@ -60,6 +62,8 @@ from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.channels.subscribing import Subscribing
 from amqp10broker.service.counters import ClientCounters
 
+T = TypeVar("T")
+
 
 class ChannelState(Enum):
     """Specification 1.5: a channel is opened and closed any number of times."""
@@ -85,7 +89,7 @@ class BrokerChannel:
         last_error: what the client was told last that went wrong.
         counters: of what its client did and got.
         in_hand: the method that is handled, or was last; of contents and acknowledgements the kind only.
-        paused_ms: when it began to wait for a queue's answer last.
+        paused_ms: when it began to wait for an answer last.
     """
 
     def __init__(self, number: int, context: ChannelContext) -> None:
@@ -101,7 +105,7 @@ class BrokerChannel:
         self.mail: list[tuple[QueueHandle, Command]] = []
         self._out: list[bytes] = []
         self._backlog: deque[object] = deque()
-        self._then: Callable[[Answer], None] | None = None
+        self._then: Callable[[Any], None] | None = None
         self._request: RequestRef | None = None
         self._paused = False
         self._opened: ContentOpened | None = None
@@ -168,6 +172,15 @@ class BrokerChannel:
         """
         for effect in effects:
             self._on_effect(effect)
+        self._work()
+
+    def on_decided(self, decided: Decided) -> None:
+        """What became of a request to the catalog.
+
+        Raises:
+            AmqpHardError: the connection must be closed with it.
+        """
+        self._go_on(decided.ref, decided.result)
         self._work()
 
     def on_config(self, config: Config) -> None:
@@ -256,6 +269,21 @@ class BrokerChannel:
         self.pause()
         self.post(handle, command(self._request))
 
+    def propose(self, request: Request[T], then: Callable[[T], None]) -> None:
+        """Have a request to the catalog decided, and go on with `then`; nothing else is handled meanwhile.
+
+        Raises:
+            RefusedError: it was refused at once.
+        """
+        ref = RequestRef(self.context.reply_to)
+        answer = self.context.propose(request, ref)
+        if answer is not LATER:
+            then(answer)
+            return
+        self._request = ref
+        self._then = then
+        self.pause()
+
     def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
         """Ask a queue for its counts."""
         self.ask(handle, Inspect, then)
@@ -273,12 +301,13 @@ class BrokerChannel:
         """Go on with what has come meanwhile."""
         self._paused = False
 
-    def _on_answer(self, answer: Answer) -> None:
-        if answer.request is not self._request or self._then is None:
+    def _go_on(self, request: RequestRef, result: Callable[[], Any]) -> None:
+        """Take up what waited for an answer."""
+        if request is not self._request or self._then is None:
             return  # asked before the channel was closed
         then, self._then = self._then, None
         self._paused = False
-        self._guarded(then, answer)
+        self._guarded(lambda: then(result()))
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -438,7 +467,7 @@ class BrokerChannel:
                 if consumer is not None:
                     self.fetching.on_reply(consumer, effect)
             case Answer():
-                self._on_answer(effect)
+                self._go_on(effect.request, lambda: effect)
             case Subscribed():
                 self._guarded(self.subscribing.on_subscribed, effect)
             case SubscribeRefused():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
@@ -21,6 +22,7 @@ class ChannelContext:
 
     Attributes:
         vhost: the connection's virtual host.
+        propose: has requests to the catalog decided.
         access: what the user may do there.
         config: the present configuration; replaced as a whole when a setting changes.
         reply_to: under which queues answer this channel.
@@ -35,6 +37,7 @@ class ChannelContext:
     """
 
     vhost: VirtualHost
+    propose: Propose
     access: Access
     config: Config
     reply_to: ReplyTo

@@ -8,12 +8,15 @@ from typing import Any, Final
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.codec import plain
 from amqp10broker.amqp091.methods import Method
+from amqp10broker.catalog.catalog import Request
+from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue_requests import Declared, DeclareQueue
 from amqp10broker.errors import AccessRefused, InUse, NotFound, NotSupported
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO, check_not_direct_reply_to, stripped
-from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.routing.exchange import Binding, Destination, ExchangeSpec
 from amqp10broker.service.channels.part import Channel, not_found, usable
 
 GENERATED_PREFIX: Final = "amq.gen-"
@@ -39,6 +42,14 @@ class Declaring:
             raise NotFound("queue ''", "no previously declared queue")
         return self.last_queue
 
+    @property
+    def _vhost(self) -> str:
+        return self._context.vhost.named()
+
+    def _change(self, request: Request[Any], no_wait: bool, done: Method) -> None:
+        """Have something changed, and tell the client that it is done."""
+        self._channel.propose(request, lambda answer: self._reply(no_wait, done))
+
     def _reply(self, no_wait: bool, method: Method) -> None:
         if not no_wait:
             self._channel.write(method)
@@ -55,6 +66,7 @@ class Declaring:
             _not_default_exchange(method.exchange)
             access.any("exchange", method.exchange)
             topology.lookup_exchange(method.exchange)
+            self._reply(method.no_wait, methods.ExchangeDeclareOk())
         else:
             arguments = plain(method.arguments)
             access.configure("exchange", method.exchange)
@@ -62,7 +74,7 @@ class Declaring:
             if isinstance(alternate, str):
                 access.read("exchange", method.exchange)
                 access.write("exchange", alternate)
-            topology.declare_exchange(
+            exchange = ExchangeSpec(
                 method.exchange,
                 method.type,
                 durable=method.durable,
@@ -70,41 +82,32 @@ class Declaring:
                 internal=method.internal,
                 arguments=arguments,
             )
-        self._reply(method.no_wait, methods.ExchangeDeclareOk())
+            self._change(DeclareExchange(self._vhost, exchange), method.no_wait, methods.ExchangeDeclareOk())
 
     def exchange_delete(self, method: methods.ExchangeDelete) -> None:
         """exchange.delete"""
         self._context.access.configure("exchange", method.exchange)
-        self._context.vhost.topology.delete_exchange(method.exchange, if_unused=method.if_unused)
-        self._reply(method.no_wait, methods.ExchangeDeleteOk())
+        request = DeleteExchange(self._vhost, method.exchange, method.if_unused)
+        self._change(request, method.no_wait, methods.ExchangeDeleteOk())
 
     def exchange_bind(self, method: methods.ExchangeBind) -> None:
         """exchange.bind"""
         destination = Destination("exchange", method.destination)
-        self._bind(method.source, destination, method.routing_key, method.arguments)
-        self._reply(method.no_wait, methods.ExchangeBindOk())
+        binding = self._checked_binding(method.source, destination, method.routing_key, method.arguments)
+        self._change(Bind(self._vhost, binding), method.no_wait, methods.ExchangeBindOk())
 
     def exchange_unbind(self, method: methods.ExchangeUnbind) -> None:
         """exchange.unbind"""
         destination = Destination("exchange", method.destination)
-        self._unbind(method.source, destination, method.routing_key, method.arguments)
-        self._reply(method.no_wait, methods.ExchangeUnbindOk())
+        binding = self._checked_binding(method.source, destination, method.routing_key, method.arguments)
+        self._change(Unbind(self._vhost, binding), method.no_wait, methods.ExchangeUnbindOk())
 
     # --- bindings ---------------------------------------------------------------------------------
 
-    def _bind(
+    def _checked_binding(
         self, source: str, destination: Destination, routing_key: str, arguments: dict[str, Any]
-    ) -> None:
-        self._check_binding(source, destination, routing_key)
-        self._context.vhost.topology.bind(Binding(source, destination, routing_key, plain(arguments)))
-
-    def _unbind(
-        self, source: str, destination: Destination, routing_key: str, arguments: dict[str, Any]
-    ) -> None:
-        self._check_binding(source, destination, routing_key)
-        self._context.vhost.topology.unbind(Binding(source, destination, routing_key, plain(arguments)))
-
-    def _check_binding(self, source: str, destination: Destination, routing_key: str) -> None:
+    ) -> Binding:
+        """A binding that the client may make or undo."""
         access = self._context.access
         vhost = self._context.vhost
         if destination.kind == "queue":
@@ -121,18 +124,21 @@ class Declaring:
         exchange = vhost.topology.find_exchange(source)
         if exchange is not None and exchange.type == "topic":
             access.read_topic(source, routing_key)
+        return Binding(source, destination, routing_key, plain(arguments))
 
     def queue_bind(self, method: methods.QueueBind) -> None:
         """queue.bind"""
         queue, routing_key = self._binding_of(method.queue, method.routing_key)
-        self._bind(method.exchange, Destination("queue", queue), routing_key, method.arguments)
-        self._reply(method.no_wait, methods.QueueBindOk())
+        destination = Destination("queue", queue)
+        binding = self._checked_binding(method.exchange, destination, routing_key, method.arguments)
+        self._change(Bind(self._vhost, binding), method.no_wait, methods.QueueBindOk())
 
     def queue_unbind(self, method: methods.QueueUnbind) -> None:
         """queue.unbind"""
         queue, routing_key = self._binding_of(method.queue, method.routing_key)
-        self._unbind(method.exchange, Destination("queue", queue), routing_key, method.arguments)
-        self._reply(False, methods.QueueUnbindOk())
+        destination = Destination("queue", queue)
+        binding = self._checked_binding(method.exchange, destination, routing_key, method.arguments)
+        self._change(Unbind(self._vhost, binding), False, methods.QueueUnbindOk())
 
     def _binding_of(self, queue: str, routing_key: str) -> tuple[str, str]:
         name = self.queue_named(queue)
@@ -164,20 +170,25 @@ class Declaring:
         if isinstance(dead_letter_exchange, str):
             access.read("queue", name)
             access.write("exchange", dead_letter_exchange)
-        queue, created = context.vhost.declare(
+        request = DeclareQueue(
+            self._vhost,
             name,
             # RabbitMQ's rule, and of this protocol alone: over management it stays as declared.
             durable=method.durable and not method.exclusive,
-            exclusive_owner=context.connection if method.exclusive else None,
+            owner=context.connection if method.exclusive else None,
             auto_delete=method.auto_delete,
             arguments=arguments,
             internal=not method.queue,
         )
-        if created:
-            self.last_queue = queue.name
-            self._reply(method.no_wait, methods.QueueDeclareOk(queue.name, 0, 0))
-        else:
-            self._report(queue, method.no_wait)
+
+        def then(declared: Declared) -> None:
+            if declared.created:
+                self.last_queue = declared.name
+                self._reply(method.no_wait, methods.QueueDeclareOk(declared.name, 0, 0))
+            else:
+                self._report(usable(self._channel, declared.name), method.no_wait)
+
+        self._channel.propose(request, then)
 
     def _report(self, queue: DeclaredQueue, no_wait: bool) -> None:
         """Answer a declaration with the counts behind everything this channel has published."""

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from amqp10broker.amqp091.methods import Method
+from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import Command, RequestRef
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from amqp10broker.service.channels.acknowledging import Acknowledging
     from amqp10broker.service.channels.consuming import Consuming
     from amqp10broker.service.channels.publishing import Publishing
+
+T = TypeVar("T")
 
 
 class Channel(Protocol):
@@ -43,6 +46,13 @@ class Channel(Protocol):
         then: Callable[[Answer], None],
     ) -> None:
         """Ask a queue and handle nothing else until it has answered."""
+
+    def propose(self, request: Request[T], then: Callable[[T], None]) -> None:
+        """Have a request to the catalog decided and handle nothing else until it is.
+
+        Raises:
+            RefusedError: it was refused.
+        """
 
     def warn(self, event: str, **details: Any) -> None:
         """Log what the client is told that went wrong, and remember it."""

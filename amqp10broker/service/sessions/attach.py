@@ -25,6 +25,7 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.types import Described, Symbol
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
+from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.catalog.vhost import VOLATILE
 from amqp10broker.errors import (
     AccessRefused,
@@ -360,7 +361,8 @@ def _resolve(address: QueueAddress, context: SessionContext) -> DeclaredQueue:
     name = address.queue
     if to_declare(address, context):
         _allowed(lambda: context.access.configure("queue", name))
-        return _allowed(lambda: vhost.declare(name))[0]
+        declared = _allowed(lambda: context.catalog.propose(DeclareQueue(vhost.named(), name)))
+        return vhost.lookup(declared.name)
     return _allowed(lambda: vhost.lookup(name))
 
 
@@ -433,7 +435,11 @@ def _temporary_queue(
         _allowed(lambda: context.access.read("queue", name))
     else:
         _allowed(lambda: context.access.write("exchange", ""))
-    return _allowed(lambda: context.vhost.declare(name, exclusive_owner=context.connection, internal=True))[0]
+    owner = context.connection
+    declared = _allowed(
+        lambda: context.catalog.propose(DeclareQueue(context.vhost.named(), name, owner=owner, internal=True))
+    )
+    return context.vhost.lookup(declared.name)
 
 
 def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:

@@ -9,9 +9,10 @@ from amqp10broker.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
 from amqp10broker.amqp10.session import Session
-from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, Subscribe
+from amqp10broker.queues.commands import ConsumerRef, PublisherRef, Subscribe
 from amqp10broker.queues.effects import QueueDeleted, SubscribeRefused
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
@@ -251,7 +252,7 @@ class ClientLinks:
         self._let_go(consumer)
         consumer.leave(unsent, lost=lost)
         if consumer.terms.exclusive_queue:
-            self._delete_queue(consumer.queue.name, consumer.queue.handle)
+            self._delete(consumer.queue)
 
     def drop_publisher(self, publisher: Publisher) -> None:
         """A link by which the client publishes has ended; likewise."""
@@ -261,13 +262,16 @@ class ClientLinks:
         publisher.leave()
         self._resize_window()
         if publisher.exclusive_queue and publisher.queue is not None:
-            self._delete_queue(publisher.queue.name, publisher.queue.handle)
+            self._delete(publisher.queue)
 
     def _let_go(self, end: Consumer | Publisher) -> None:
         self._owners.take(end.link)
         self._gone.add(end.counted())
         self._context.names.leave(end.link)
 
-    def _delete_queue(self, name: str, handle: QueueHandle) -> None:
-        if self._context.vhost.remove(name) is not None:
-            self._post(handle, DELETE)
+    def _delete(self, queue: DeclaredQueue) -> None:
+        """A queue that was made for a link goes with it."""
+        if queue.kind.volatile:
+            self._context.vhost.remove_volatile(queue)
+        else:
+            self._context.catalog.propose(QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True))

@@ -389,6 +389,8 @@ class BrokerSession:
             context.access,
             context.connection,
             node=context.node,
+            propose=context.propose,
+            reply_to=context.reply_to,
             report=partial(log_operation, context.log),
         )
 

@@ -7,7 +7,17 @@ import pytest
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.users import Permission, TopicPermission
 from amqp10broker.errors import InvalidArgument, NotFound, PreconditionFailed
+from amqp10broker.queues.commands import DELETE
 from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    declare,
+    delete_vhost,
+    set_permission,
+    set_topic_permission,
+)
 
 
 def test_there_is_always_a_default_virtual_host(catalog: Catalog) -> None:
@@ -18,11 +28,11 @@ def test_there_is_always_a_default_virtual_host(catalog: Catalog) -> None:
 
 def test_virtual_hosts_share_nothing(catalog: Catalog) -> None:
     """The same names in two are two queues, and routing stays inside."""
-    one, two = catalog.vhosts["/"], catalog.add_vhost("v")
-    first, _ = one.declare("q")
-    second, _ = two.declare("q", durable=False)
+    one, two = catalog.vhosts["/"], add_vhost(catalog, "v")
+    first, _ = declare(catalog, one, "q")
+    second, _ = declare(catalog, two, "q", durable=False)
     assert first is not second
-    one.topology.bind(Binding("amq.fanout", Destination("queue", "q"), ""))
+    bind(catalog, one, Binding("amq.fanout", Destination("queue", "q"), ""))
     assert two.route(two.topology.lookup_exchange("amq.fanout"), [""])[0] == []
     assert list(catalog) == [first, second]
 
@@ -33,41 +43,42 @@ def test_an_unknown_virtual_host_is_not_found(catalog: Catalog) -> None:
     with pytest.raises(NotFound, match="^vhost v not found$"):
         catalog.lookup_vhost("v")
     with pytest.raises(NotFound):
-        catalog.delete_vhost("v")
+        delete_vhost(catalog, "v")
 
 
 def test_a_virtual_host_is_added_once(catalog: Catalog) -> None:
     """The one that is there keeps its queues."""
     with pytest.raises(PreconditionFailed, match="vhost '/' exists"):
-        catalog.add_vhost("/")
+        add_vhost(catalog, "/")
 
 
 @pytest.mark.parametrize("name", ["", "v" * 256])
 def test_a_virtual_hosts_name_has_1_to_255_bytes(catalog: Catalog, name: str) -> None:
     """It goes into a short string."""
     with pytest.raises(InvalidArgument, match="1 to 255 bytes"):
-        catalog.add_vhost(name)
+        add_vhost(catalog, name)
 
 
 def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:
     """Found out when it is set, not at the first declare; nothing is added."""
     with pytest.raises(InvalidArgument):
-        catalog.add_vhost("v", default_queue_type="x")
+        add_vhost(catalog, "v", default_queue_type="x")
     assert "v" not in catalog.vhosts
 
 
 def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catalog: Catalog) -> None:
-    """The caller gets its queues to delete them."""
-    vhost = catalog.add_vhost("v")
-    queue, _ = vhost.declare("q")
-    catalog.users.add("a", None)
-    catalog.set_permission("a", "v", Permission())
-    catalog.set_permission("a", "/", Permission())
-    catalog.set_topic_permission("a", "v", "x", TopicPermission())
+    """Its queues are told."""
+    vhost = add_vhost(catalog, "v")
+    queue, _ = declare(catalog, vhost, "q")
+    add_user(catalog, "a", None)
+    set_permission(catalog, "a", "v", Permission())
+    set_permission(catalog, "a", "/", Permission())
+    set_topic_permission(catalog, "a", "v", "x", TopicPermission())
     catalog.parameters["v", "shovel", "s"] = {}
-    gone = catalog.delete_vhost("v")
+    gone = delete_vhost(catalog, "v")
     assert gone is vhost
-    assert list(gone) == [queue]
+    assert queue.handle.letters == [DELETE]  # type: ignore[attr-defined]
+    assert list(gone) == list(gone.topology.bindings()) == []
     assert gone.deleted
     assert [row[1] for row in catalog.users.permissions()] == ["/"]
     assert list(catalog.users.topic_permissions()) == []
@@ -76,10 +87,10 @@ def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catal
 
 def test_permissions_need_user_and_virtual_host(catalog: Catalog) -> None:
     """Neither may be missing."""
-    catalog.users.add("a", None)
+    add_user(catalog, "a", None)
     with pytest.raises(NotFound, match="vhost v not found"):
-        catalog.set_permission("a", "v", Permission())
+        set_permission(catalog, "a", "v", Permission())
     with pytest.raises(NotFound, match="no user 'b'"):
-        catalog.set_permission("b", "/", Permission())
+        set_permission(catalog, "b", "/", Permission())
     with pytest.raises(NotFound, match="vhost v not found"):
-        catalog.set_topic_permission("a", "v", "x", TopicPermission())
+        set_topic_permission(catalog, "a", "v", "x", TopicPermission())

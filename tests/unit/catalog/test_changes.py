@@ -8,14 +8,15 @@ from decimal import Decimal
 
 import pytest
 
-from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.changes import NUMBERS, NUMBERS_RESERVED, QUEUE_NUMBER_MAX, Key
+from amqp10broker.catalog.changes import NUMBERS_RESERVED
 from amqp10broker.catalog.definitions_export import export
 from amqp10broker.catalog.entries import exact, unwrapped
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.plan import NUMBERS, Key, Put
 from amqp10broker.catalog.policies import Policy
-from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue import QUEUE_NUMBER_MAX, QueueSpec
+from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.catalog.restore import restore
 from amqp10broker.catalog.users import (
     PasswordAlgorithm,
@@ -25,11 +26,36 @@ from amqp10broker.catalog.users import (
     TopicPermission,
 )
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, RefusedError
+from amqp10broker.catalog.vhost_requests import KeepUnknown, SetGlobalParameter, SetParameter
+from amqp10broker.errors import ConfigError, InvalidArgument, LimitExceeded, NotFound, RefusedError
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.arguments import canonical
 from amqp10broker.routing.exchange import Binding, Destination
-from tests.support.kept_entries import Handle, KeptEntries, check_kept, kept_catalog, restarted
+from tests.support.declaring import (
+    add_user,
+    add_vhost,
+    bind,
+    change_vhost,
+    clear_permission,
+    clear_topic_permission,
+    declare,
+    declare_exchange,
+    delete_exchange,
+    delete_policy,
+    delete_user,
+    delete_vhost,
+    load,
+    put_policy,
+    put_user,
+    remove,
+    set_password,
+    set_permission,
+    set_tags,
+    set_topic_permission,
+    set_user_limits,
+    unbind,
+)
+from tests.support.kept_entries import Handle, Host, KeptEntries, check_kept, kept_catalog, restarted
 
 RECORD = PasswordRecord(
     PasswordAlgorithm.ARGON2ID, "$argon2id$x", ScramRecord(b"salt", 4096, b"stored", b"server")
@@ -51,7 +77,8 @@ def exchange(name: str) -> Destination:
 def furnished() -> tuple[Catalog, KeptEntries]:
     """A catalog with one of everything."""
     catalog, kept = kept_catalog()
-    shop = catalog.add_vhost(
+    shop = add_vhost(
+        catalog,
         "shop",
         description="a shop",
         tags=["b", "a"],
@@ -59,25 +86,25 @@ def furnished() -> tuple[Catalog, KeptEntries]:
         limits=VhostLimits(max_queues=9),
         metadata={"owner": "ann", "deep": {"x": [1, None]}},
     )
-    catalog.users.add("ann", RECORD, tags=["administrator", "x"], limits=UserLimits(max_channels=3))
-    catalog.users.add("bob", None)
+    add_user(catalog, "ann", RECORD, tags=["administrator", "x"], limits=UserLimits(max_channels=3))
+    add_user(catalog, "bob", None)
     for user in ("ann", "bob"):
-        catalog.set_permission(user, "shop", Permission("^a", "", ".*"))
-        catalog.set_topic_permission(user, "shop", "amq.topic", TopicPermission("^a", "b$"))
-    catalog.set_parameter("shop", "shovel", "s", {"src": 1})
-    catalog.set_global_parameter("cluster_name", "rabbit")
-    catalog.keep_unknown("later", [1, 2])
-    shop.policies.put(Policy("p", "^q", {"max-length": 5}, 3, "queues"))
-    shop.policies.put(Policy("p", "^q", {"expires": 5}, operator=True))
+        set_permission(catalog, user, "shop", Permission("^a", "", ".*"))
+        set_topic_permission(catalog, user, "shop", "amq.topic", TopicPermission("^a", "b$"))
+    catalog.propose(SetParameter("shop", "shovel", "s", {"src": 1}))
+    catalog.propose(SetGlobalParameter("cluster_name", "rabbit"))
+    catalog.propose(KeepUnknown("later", [1, 2]))
+    put_policy(catalog, shop, Policy("p", "^q", {"max-length": 5}, 3, "queues"))
+    put_policy(catalog, shop, Policy("p", "^q", {"expires": 5}, operator=True))
     for name, arguments in (("events", {"alternate-exchange": "rest"}), ("rest", {})):
-        shop.topology.declare_exchange(name, "topic", arguments=arguments)
-    shop.topology.declare_exchange("one-use", "headers", auto_delete=True, internal=True)
-    shop.declare("orders", arguments={"x-max-length": 5, "note": b"\xff"})
-    shop.declare("short", auto_delete=True)
-    shop.topology.bind(Binding("events", queue("orders"), "a.#"))
-    shop.topology.bind(Binding("events", exchange("rest"), "b", {"n": 1, "raw": b"\xfe"}))
-    shop.topology.bind(Binding("one-use", queue("orders"), "", {"x-match": "all", "n": 1.5}))
-    shop.topology.bind(Binding("amq.fanout", queue("short")))
+        declare_exchange(catalog, shop, name, "topic", arguments=arguments)
+    declare_exchange(catalog, shop, "one-use", "headers", auto_delete=True, internal=True)
+    declare(catalog, shop, "orders", arguments={"x-max-length": 5, "note": b"\xff"})
+    declare(catalog, shop, "short", auto_delete=True)
+    bind(catalog, shop, Binding("events", queue("orders"), "a.#"))
+    bind(catalog, shop, Binding("events", exchange("rest"), "b", {"n": 1, "raw": b"\xfe"}))
+    bind(catalog, shop, Binding("one-use", queue("orders"), "", {"x-match": "all", "n": 1.5}))
+    bind(catalog, shop, Binding("amq.fanout", queue("short")))
     return catalog, kept
 
 
@@ -86,67 +113,69 @@ def shop_of(catalog: Catalog) -> VirtualHost:
 
 
 CHANGES: dict[str, Callable[[Catalog], object]] = {
-    "add_vhost": lambda catalog: catalog.add_vhost("v", description="d", tags=["t"]),
-    "delete_vhost": lambda catalog: catalog.delete_vhost("shop"),
-    "delete the default virtual host": lambda catalog: catalog.delete_vhost("/"),
-    "set_default_queue_type": lambda catalog: shop_of(catalog).set_default_queue_type("classic"),
-    "unset the default queue type": lambda catalog: shop_of(catalog).set_default_queue_type(None),
-    "describe": lambda catalog: shop_of(catalog).describe("other", ["c"], {"k": 1}),
-    "set_limits": lambda catalog: shop_of(catalog).set_limits(VhostLimits(max_connections=0)),
-    "lift limits": lambda catalog: shop_of(catalog).set_limits(VhostLimits()),
-    "add a user": lambda catalog: catalog.users.add("eve", RECORD, tags=["t"]),
-    "put a user": lambda catalog: catalog.users.put(catalog.users.lookup("ann")),
-    "set_password": lambda catalog: catalog.users.set_password("bob", RECORD),
-    "no password any more": lambda catalog: catalog.users.set_password("ann", None),
-    "set_tags": lambda catalog: catalog.users.set_tags("ann", ["management"]),
-    "set a user's limits": lambda catalog: catalog.users.set_limits("bob", UserLimits(max_connections=1)),
-    "delete a user": lambda catalog: catalog.users.delete("ann"),
-    "set_permission": lambda catalog: catalog.set_permission("bob", "/", Permission("a", "b", "c")),
-    "change a permission": lambda catalog: catalog.set_permission("bob", "shop", Permission()),
-    "clear_permission": lambda catalog: catalog.users.clear_permission("bob", "shop"),
-    "set_topic_permission": lambda catalog: catalog.set_topic_permission(
+    "add_vhost": lambda catalog: add_vhost(catalog, "v", description="d", tags=["t"]),
+    "delete_vhost": lambda catalog: delete_vhost(catalog, "shop"),
+    "delete the default virtual host": lambda catalog: delete_vhost(catalog, "/"),
+    "set_default_queue_type": lambda catalog: change_vhost(catalog, "shop", default_queue_type="classic"),
+    "unset the default queue type": lambda catalog: change_vhost(catalog, "shop", default_queue_type=None),
+    "describe": lambda catalog: change_vhost(
+        catalog, "shop", description="other", tags=("c",), metadata={"k": 1}
+    ),
+    "set_limits": lambda catalog: change_vhost(catalog, "shop", limits=VhostLimits(max_connections=0)),
+    "lift limits": lambda catalog: change_vhost(catalog, "shop", limits=VhostLimits()),
+    "add a user": lambda catalog: add_user(catalog, "eve", RECORD, tags=["t"]),
+    "put a user": lambda catalog: put_user(catalog, catalog.users.lookup("ann")),
+    "set_password": lambda catalog: set_password(catalog, "bob", RECORD),
+    "no password any more": lambda catalog: set_password(catalog, "ann", None),
+    "set_tags": lambda catalog: set_tags(catalog, "ann", ["management"]),
+    "set a user's limits": lambda catalog: set_user_limits(catalog, "bob", UserLimits(max_connections=1)),
+    "delete a user": lambda catalog: delete_user(catalog, "ann"),
+    "set_permission": lambda catalog: set_permission(catalog, "bob", "/", Permission("a", "b", "c")),
+    "change a permission": lambda catalog: set_permission(catalog, "bob", "shop", Permission()),
+    "clear_permission": lambda catalog: clear_permission(catalog, "bob", "shop"),
+    "set_topic_permission": lambda catalog: set_topic_permission(catalog,
         "bob", "/", "x", TopicPermission("a", "b")
     ),
-    "clear_topic_permission": lambda catalog: catalog.users.clear_topic_permission(
+    "clear_topic_permission": lambda catalog: clear_topic_permission(catalog,
         "bob", "shop", "amq.topic"
     ),
-    "clear all topic permissions": lambda catalog: catalog.users.clear_topic_permission("bob", "shop"),
-    "set_parameter": lambda catalog: catalog.set_parameter("/", "federation", "f", None),
-    "set_global_parameter": lambda catalog: catalog.set_global_parameter("g", {"a": [True]}),
-    "keep_unknown": lambda catalog: catalog.keep_unknown("even later", {}),
-    "put a policy": lambda catalog: shop_of(catalog).policies.put(Policy("r", "x", {"max-length": 1})),
-    "replace a policy": lambda catalog: shop_of(catalog).policies.put(Policy("p", "x", {"max-length": 1})),
-    "delete a policy": lambda catalog: shop_of(catalog).policies.delete("p"),
-    "delete an operator policy": lambda catalog: shop_of(catalog).policies.delete("p", operator=True),
-    "declare_exchange": lambda catalog: shop_of(catalog).topology.declare_exchange(
+    "clear all topic permissions": lambda catalog: clear_topic_permission(catalog, "bob", "shop"),
+    "set_parameter": lambda catalog: catalog.propose(SetParameter("/", "federation", "f", None)),
+    "set_global_parameter": lambda catalog: catalog.propose(SetGlobalParameter("g", {"a": [True]})),
+    "keep_unknown": lambda catalog: catalog.propose(KeepUnknown("even later", {})),
+    "put a policy": lambda catalog: put_policy(catalog, "shop", Policy("r", "x", {"max-length": 1})),
+    "replace a policy": lambda catalog: put_policy(catalog, "shop", Policy("p", "x", {"max-length": 1})),
+    "delete a policy": lambda catalog: delete_policy(catalog, "shop", "p"),
+    "delete an operator policy": lambda catalog: delete_policy(catalog, "shop", "p", operator=True),
+    "declare_exchange": lambda catalog: declare_exchange(catalog, shop_of(catalog),
         "new", "x-consistent-hash", arguments={"hash-header": "h"}
     ),
-    "declare a transient exchange": lambda catalog: shop_of(catalog).topology.declare_exchange(
+    "declare a transient exchange": lambda catalog: declare_exchange(catalog, shop_of(catalog),
         "new", durable=False
     ),
-    "delete_exchange": lambda catalog: shop_of(catalog).topology.delete_exchange("events"),
-    "delete a destination": lambda catalog: shop_of(catalog).topology.delete_exchange("rest"),
-    "bind": lambda catalog: shop_of(catalog).topology.bind(
+    "delete_exchange": lambda catalog: delete_exchange(catalog, "shop", "events"),
+    "delete a destination": lambda catalog: delete_exchange(catalog, "shop", "rest"),
+    "bind": lambda catalog: bind(catalog, shop_of(catalog),
         Binding("amq.topic", queue("orders"), "k", ODD)
     ),
-    "bind again": lambda catalog: shop_of(catalog).topology.bind(Binding("events", queue("orders"), "a.#")),
-    "unbind": lambda catalog: shop_of(catalog).topology.unbind(Binding("events", queue("orders"), "a.#")),
-    "unbind the last of an auto-delete exchange": lambda catalog: shop_of(catalog).topology.unbind(
+    "bind again": lambda catalog: bind(catalog, "shop", Binding("events", queue("orders"), "a.#")),
+    "unbind": lambda catalog: unbind(catalog, "shop", Binding("events", queue("orders"), "a.#")),
+    "unbind the last of an auto-delete exchange": lambda catalog: unbind(catalog, shop_of(catalog),
         Binding("one-use", queue("orders"), "", {"x-match": "all", "n": 1.5})
     ),
-    "declare a queue": lambda catalog: catalog.lookup_vhost("/").declare(
+    "declare a queue": lambda catalog: declare(catalog, "/",
         "q", arguments={"x-queue-type": "quorum", "x-delivery-limit": -1}
     ),
-    "declare again": lambda catalog: shop_of(catalog).declare("short", auto_delete=True),
-    "declare a transient queue": lambda catalog: shop_of(catalog).declare("t", durable=False),
-    "declare an exclusive queue": lambda catalog: shop_of(catalog).declare("e", exclusive_owner=object()),
-    "declare a queue with a name of ours": lambda catalog: shop_of(catalog).declare(
+    "declare again": lambda catalog: declare(catalog, "shop", "short", auto_delete=True),
+    "declare a transient queue": lambda catalog: declare(catalog, "shop", "t", durable=False),
+    "declare an exclusive queue": lambda catalog: declare(catalog, "shop", "e", exclusive_owner=object()),
+    "declare a queue with a name of ours": lambda catalog: declare(catalog, shop_of(catalog),
         "amq.gen-1", internal=True
     ),
     "add_volatile": lambda catalog: shop_of(catalog).add_volatile("amq.rabbitmq.reply-to.1", 1, Handle()),
-    "remove a queue": lambda catalog: shop_of(catalog).remove("orders"),
-    "remove no queue": lambda catalog: shop_of(catalog).remove("nothing"),
-    "load definitions": lambda catalog: definitions.load(
+    "remove a queue": lambda catalog: remove(catalog, "shop", "orders"),
+    "remove no queue": lambda catalog: remove(catalog, "shop", "nothing"),
+    "load definitions": lambda catalog: load(
         {
             "users": [{"name": "new", "password_hash": "", "tags": "a,b", "limits": {"max-channels": 1}}],
             "vhosts": [{"name": "shop", "metadata": {"k": 2}}, {"name": "w", "tags": ["a"]}],
@@ -197,9 +226,11 @@ def test_every_change_works_after_a_restart_too(change: Callable[[Catalog], obje
     check_kept(catalog, kept)
 
 
-def test_without_a_recorder_queues_have_no_number() -> None:
-    """A broker in memory has nothing on disk to find by it."""
-    assert Catalog(furnished()[0]._host).lookup_vhost("/").declare("q")[0].number == 0
+def test_numbers_are_given_without_a_recorder_too() -> None:
+    """They are state of the catalog; nobody has to reserve them."""
+    catalog = Catalog(Host())
+    assert [declare(catalog, "/", name)[0].number for name in "ab"] == [1, 2]
+    assert catalog.changes.highest_reserved == 0
 
 
 def test_what_is_not_durable_is_not_told() -> None:
@@ -207,16 +238,16 @@ def test_what_is_not_durable_is_not_told() -> None:
     catalog, kept = kept_catalog()
     vhost = catalog.lookup_vhost("/")
     kept.calls.clear()
-    vhost.declare("t", durable=False)
-    vhost.declare("e", exclusive_owner=object())
-    vhost.topology.declare_exchange("x", durable=False)
-    vhost.topology.bind(Binding("amq.topic", queue("t"), "k"))
-    vhost.topology.bind(Binding("amq.topic", exchange("x"), "k"))
-    vhost.topology.bind(Binding("x", exchange("amq.topic"), "k"))
+    declare(catalog, vhost, "t", durable=False)
+    declare(catalog, vhost, "e", exclusive_owner=object())
+    declare_exchange(catalog, vhost, "x", durable=False)
+    bind(catalog, vhost, Binding("amq.topic", queue("t"), "k"))
+    bind(catalog, vhost, Binding("amq.topic", exchange("x"), "k"))
+    bind(catalog, vhost, Binding("x", exchange("amq.topic"), "k"))
     assert kept.calls == []
-    vhost.declare("d")
+    declare(catalog, vhost, "d")
     kept.calls.clear()
-    vhost.topology.bind(Binding("x", queue("d"), "k"))
+    bind(catalog, vhost, Binding("x", queue("d"), "k"))
     assert kept.calls == []
 
 
@@ -227,13 +258,13 @@ def test_a_durable_queue_has_a_number_that_is_given_once() -> None:
     """Declared anew it is another queue, also after a restart with nothing left of the old one."""
     catalog, kept = kept_catalog()
     vhost = catalog.lookup_vhost("/")
-    assert vhost.declare("a")[0].number == 1
-    assert vhost.declare("t", durable=False)[0].number == 0
-    assert catalog.add_vhost("v").declare("a")[0].number == 2
-    vhost.remove("a")
-    catalog.delete_vhost("v")
+    assert declare(catalog, vhost, "a")[0].number == 1
+    assert declare(catalog, vhost, "t", durable=False)[0].number == 0
+    assert declare(catalog, add_vhost(catalog, "v"), "a")[0].number == 2
+    remove(catalog, vhost, "a")
+    delete_vhost(catalog, "v")
     catalog = restarted(kept)
-    again, _ = catalog.lookup_vhost("/").declare("a")
+    again, _ = declare(catalog, "/", "a")
     assert again.number > 2
     assert restarted(kept).lookup_vhost("/").lookup("a").number == again.number
 
@@ -243,21 +274,21 @@ def test_a_stream_has_an_id_of_its_own() -> None:
     catalog, kept = furnished()
     vhost = catalog.lookup_vhost("/")
     stream = {"x-queue-type": "stream"}
-    first = vhost.declare("s", durable=True, arguments=stream)[0].declaration_id
+    first = declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id
     assert first != ""
-    assert vhost.declare("s", durable=True, arguments=stream)[0].declaration_id == first
+    assert declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id == first
     check_kept(catalog, kept)
     assert restarted(kept).lookup_vhost("/").lookup("s").declaration_id == first
-    vhost.remove("s")
-    assert vhost.declare("s", durable=True, arguments=stream)[0].declaration_id not in ("", first)
-    assert vhost.declare("q2", durable=True)[0].declaration_id == ""
+    remove(catalog, vhost, "s")
+    assert declare(catalog, vhost, "s", durable=True, arguments=stream)[0].declaration_id not in ("", first)
+    assert declare(catalog, vhost, "q2", durable=True)[0].declaration_id == ""
     assert all("declaration_id" not in entry for entry in export(catalog)["queues"])
 
 
 def test_a_stream_of_a_version_without_ids_has_its_number() -> None:
     """Which no other queue of the data folder ever has."""
     catalog, kept = furnished()
-    queue, _ = catalog.lookup_vhost("/").declare("s", durable=True, arguments={"x-queue-type": "stream"})
+    queue, _ = declare(catalog, "/", "s", durable=True, arguments={"x-queue-type": "stream"})
     entries = list(kept.entries())
     for key, value in entries:
         if key == ("queue", "/", "s"):
@@ -273,21 +304,21 @@ def test_numbers_are_reserved_before_they_are_given() -> None:
     vhost = catalog.lookup_vhost("/")
     kept.calls.clear()
     for number in range(1, NUMBERS_RESERVED + 1):
-        assert vhost.declare(str(number))[0].number == number
+        assert declare(catalog, vhost, str(number))[0].number == number
     assert [keys for _, keys in kept.calls].count([NUMBERS]) == 1
     assert kept.calls[0] == ("put", [NUMBERS])
     crashed = restarted(kept)
-    assert crashed.lookup_vhost("/").declare("q")[0].number == NUMBERS_RESERVED + 1
-    assert restarted(kept).changes.highest_number == 2 * NUMBERS_RESERVED
+    assert declare(crashed, "/", "q")[0].number == NUMBERS_RESERVED + 1
+    assert restarted(kept).highest_number == 2 * NUMBERS_RESERVED
 
 
 def test_an_orderly_end_gives_numbers_back() -> None:
     """None that was given, of course."""
     catalog, kept = kept_catalog()
-    catalog.lookup_vhost("/").declare("q")
-    catalog.changes.give_numbers_back()
+    declare(catalog, "/", "q")
+    catalog.changes.give_numbers_back(catalog.highest_number)
     check_kept(catalog, kept)
-    assert restarted(kept).lookup_vhost("/").declare("r")[0].number == 2
+    assert declare(restarted(kept), "/", "r")[0].number == 2
 
 
 def test_without_reserved_numbers_durable_queues_are_refused() -> None:
@@ -296,15 +327,15 @@ def test_without_reserved_numbers_durable_queues_are_refused() -> None:
     vhost = catalog.lookup_vhost("/")
     kept.full = True
     with pytest.raises(LimitExceeded):
-        vhost.declare("q")
+        declare(catalog, vhost, "q")
     kept.full = False
-    assert vhost.declare("q")[0].number == 1
+    assert declare(catalog, vhost, "q")[0].number == 1
 
 
 def test_the_host_is_told_the_number() -> None:
     """By which it finds the queue's records."""
     catalog, kept = kept_catalog()
-    catalog.lookup_vhost("/").declare("q", arguments={"x-max-length": 1})
+    declare(catalog, "/", "q", arguments={"x-max-length": 1})
     arguments = {"x-max-length": 1, "x-queue-type": "classic"}
     settings = QueueSettings(max_length=1)
     expected = QueueSpec("/", "q", "classic", True, False, False, arguments, settings, number=1)
@@ -315,22 +346,21 @@ def test_the_host_is_told_the_number() -> None:
 def test_numbers_that_are_in_use_elsewhere_are_passed_over() -> None:
     """As those of records in the journal whose queue's declaration was lost."""
     catalog, kept = kept_catalog()
-    catalog.changes.at_least(7)
-    catalog.changes.at_least(3)
-    assert catalog.lookup_vhost("/").declare("q")[0].number == 8
-    assert restarted(kept).changes.highest_number >= 8
+    catalog.apply([Put(NUMBERS, 7), Put(NUMBERS, 3)])
+    assert declare(catalog, "/", "q")[0].number == 8
+    assert restarted(kept).highest_number >= 8
 
 
 def test_when_all_numbers_have_been_used_durable_queues_are_refused() -> None:
     """After four thousand million of them; transient ones need none."""
     catalog, kept = kept_catalog()
     vhost = catalog.lookup_vhost("/")
-    catalog.changes.at_least(QUEUE_NUMBER_MAX - 1)
-    assert vhost.declare("last")[0].number == QUEUE_NUMBER_MAX
+    catalog.apply([Put(NUMBERS, QUEUE_NUMBER_MAX - 1)])
+    assert declare(catalog, vhost, "last")[0].number == QUEUE_NUMBER_MAX
     with pytest.raises(LimitExceeded, match="export the definitions and start with a new folder"):
-        vhost.declare("more")
+        declare(catalog, vhost, "more")
     assert vhost.find("more") is None
-    assert vhost.declare("transient", durable=False)[1]
+    assert declare(catalog, vhost, "transient", durable=False)[1]
     check_kept(catalog, kept)
 
 
@@ -342,7 +372,7 @@ def test_what_goes_together_is_told_at_once() -> None:
     catalog, kept = furnished()
     shop = shop_of(catalog)
     kept.calls.clear()
-    shop.remove("orders")
+    remove(catalog, shop, "orders")
     ((what, keys),) = kept.calls
     assert what == "forget"
     assert {key[:3] for key in keys} == {
@@ -361,7 +391,7 @@ def test_what_goes_together_is_told_at_once() -> None:
 def test_each_deletion_is_told_at_once(change: str) -> None:
     """Whatever it takes along: after a crash all of it is there, or nothing."""
     catalog, kept = furnished()
-    catalog.set_topic_permission("bob", "shop", "x", TopicPermission("a", "b"))
+    set_topic_permission(catalog, "bob", "shop", "x", TopicPermission("a", "b"))
     kept.calls.clear()
     CHANGES[change](catalog)
     assert len(kept.calls) == 1
@@ -372,7 +402,7 @@ def test_a_virtual_host_takes_all_that_is_in_it_along_at_once() -> None:
     """Permissions and parameters too; nothing of it is left over."""
     catalog, kept = furnished()
     kept.calls.clear()
-    catalog.delete_vhost("shop")
+    delete_vhost(catalog, "shop")
     assert len(kept.calls) == 1
     assert not [key for key in kept.by_key if "shop" in key[1:]]
     assert {key[0] for key in kept.by_key} == {"user", "vhost", "global_parameter", "unknown", *NUMBERS}
@@ -382,20 +412,21 @@ def test_a_user_takes_its_permissions_along_at_once() -> None:
     """Another user of that name later does not have them."""
     catalog, kept = furnished()
     kept.calls.clear()
-    catalog.users.delete("ann")
+    delete_user(catalog, "ann")
     assert len(kept.calls) == 1
     assert not [key for key in kept.by_key if "ann" in key[1:]]
 
 
 def test_what_goes_late_from_a_deleted_virtual_host_takes_nothing_from_the_next_of_its_name() -> None:
-    """Its queues are taken out one by one after it is gone."""
+    """Its queues end, and whoever holds it asks for something, after it is gone."""
     catalog, kept = furnished()
-    old = catalog.delete_vhost("shop")
-    new = catalog.add_vhost("shop")
-    new.declare("orders")
-    old.remove("orders")
-    old.topology.delete_exchange("events")
-    old.policies.delete("p")
+    queue = catalog.lookup_vhost("shop").lookup("orders")
+    old = delete_vhost(catalog, "shop")
+    new = add_vhost(catalog, "shop")
+    declare(catalog, new, "orders")
+    catalog.propose(QueueEnded("shop", "orders", queue.handle))
+    with pytest.raises(NotFound, match="vhost shop not found"):
+        old.named()
     check_kept(catalog, kept)
     assert ("queue", "shop", "orders") in kept.by_key
 
@@ -427,8 +458,8 @@ def test_deleting_needs_no_room() -> None:
     """It is how room is made on a full disk."""
     catalog, kept = furnished()
     kept.full = True
-    catalog.delete_vhost("shop")
-    catalog.users.delete("ann")
+    delete_vhost(catalog, "shop")
+    delete_user(catalog, "ann")
     check_kept_while_full(catalog, kept)
 
 
@@ -448,7 +479,7 @@ def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
     vhost = catalog.lookup_vhost("/")
     vhost._host = Broken()
     with pytest.raises(OSError, match="no more files"):
-        vhost.declare("q")
+        declare(catalog, vhost, "q")
     assert ("queue", "/", "q") not in kept.by_key
     assert vhost.find("q") is None
 
@@ -481,7 +512,7 @@ def test_an_argument_that_cannot_be_kept_is_refused() -> None:
     """It would come back as another."""
     catalog, kept = kept_catalog()
     with pytest.raises(InvalidArgument, match="of type complex, which cannot be kept on disk"):
-        catalog.lookup_vhost("/").topology.declare_exchange("x", arguments={"a": 1j})
+        declare_exchange(catalog, "/", "x", arguments={"a": 1j})
     check_kept(catalog, kept)
 
 
@@ -489,13 +520,12 @@ def test_bindings_are_the_same_exactly_if_they_count_as_the_same() -> None:
     """Whatever the doors through which they came: text or bytes, one zero or the other."""
     catalog, kept = kept_catalog()
     vhost = catalog.lookup_vhost("/")
-    vhost.declare("q")
-    topology = vhost.topology
+    declare(catalog, vhost, "q")
     for arguments in ({"n": 1}, {"n": 1.0}, {"n": True}, {"n": "1"}, {"n": -0.0}, {"n": Decimal("1.0")}):
-        assert topology.bind(Binding("amq.headers", queue("q"), "", arguments))
+        assert bind(catalog, vhost, Binding("amq.headers", queue("q"), "", arguments))
     assert len([key for key in kept.by_key if key[0] == "binding"]) == 6
     for arguments in ({"n": b"1"}, {"n": 0.0}, {"n": Decimal("1.00")}):
-        assert topology.unbind(Binding("amq.headers", queue("q"), "", arguments))
+        assert unbind(catalog, vhost, Binding("amq.headers", queue("q"), "", arguments))
     assert len([key for key in kept.by_key if key[0] == "binding"]) == 3
     check_kept(catalog, kept)
 
@@ -507,13 +537,14 @@ def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
     """A limit that was set later holds for what comes, not for what is there."""
     catalog, kept = kept_catalog()
     vhost = catalog.lookup_vhost("/")
-    vhost.declare("a")
-    vhost.declare("b")
-    vhost.set_limits(VhostLimits(max_queues=1))
-    again = restarted(kept).lookup_vhost("/")
+    declare(catalog, vhost, "a")
+    declare(catalog, vhost, "b")
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
+    catalog = restarted(kept)
+    again = catalog.lookup_vhost("/")
     assert {each.name for each in again} == {"a", "b"}
     with pytest.raises(LimitExceeded):
-        again.declare("c")
+        declare(catalog, again, "c")
 
 
 @pytest.mark.parametrize(
@@ -521,7 +552,7 @@ def test_what_is_restored_is_not_measured_by_limits_of_today() -> None:
     [
         (("shovel", "s"), {}, "data folder: shovel 's' cannot be restored: nobody here knows"),
         (("queue", "/", "q"), {"name": "q"},
-         "data folder: queue '/' 'q' cannot be restored: KeyError: 'vhost'"),
+         "data folder: queue '/' 'q' cannot be restored: KeyError: 'type'"),
         (("exchange", "/", "x"),
          {"name": "x", "vhost": "/", "type": "x-odd", "durable": True, "auto_delete": False,
           "internal": False, "arguments": {}},
@@ -558,7 +589,7 @@ def test_a_password_in_plain_is_concealed() -> None:
     """Only its hash is told."""
     catalog, kept = kept_catalog()
     catalog.changes.tell(kept, lambda record: None if record is None else RECORD)
-    catalog.users.add("ann", PasswordRecord(PasswordAlgorithm.PLAIN, "pencil"))
+    add_user(catalog, "ann", PasswordRecord(PasswordAlgorithm.PLAIN, "pencil"))
     assert "pencil" not in kept.by_key["user", "ann"]
     assert restarted(kept).users.lookup("ann").password == RECORD
 
@@ -569,12 +600,12 @@ def test_refusals_change_nothing() -> None:
     before = dict(kept.by_key)
     shop = shop_of(catalog)
     for refused in (
-        lambda: shop.declare("orders", durable=False),
-        lambda: shop.topology.declare_exchange("events", "fanout"),
-        lambda: shop.topology.bind(Binding("nowhere", queue("orders"))),
-        lambda: catalog.users.add("ann", None),
-        lambda: shop.set_default_queue_type("odd"),
-        lambda: shop.policies.delete("q"),
+        lambda: declare(catalog, shop, "orders", durable=False),
+        lambda: declare_exchange(catalog, shop, "events", "fanout"),
+        lambda: bind(catalog, shop, Binding("nowhere", queue("orders"))),
+        lambda: add_user(catalog, "ann", None),
+        lambda: change_vhost(catalog, shop, default_queue_type="odd"),
+        lambda: delete_policy(catalog, shop, "q"),
     ):
         with pytest.raises(RefusedError):
             refused()

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.definitions import export, load
+from amqp10broker.catalog.definitions import export
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission, ScramRecord
 from amqp10broker.errors import ConfigError
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.security.passwords import Passwords
+from tests.support.declaring import add_user, add_vhost, bind, declare, declare_exchange, load
 
 FILE = Path(__file__).with_name("rabbitmq-definitions.json")
 GENERATED = "amq.gen-8sSDXjk3Gp0KrPzvT2mQ1A"
@@ -41,7 +42,7 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
         ("production",),
         "Orders and stock",
     )
-    assert shop.metadata == {"protected_from_deletion": True}
+    assert shop.facts.metadata == {"protected_from_deletion": True}
     assert shop.limits == VhostLimits(max_connections=500, max_queues=1000)
     assert catalog.vhosts["bare"].default_queue_type is None
     assert shop.lookup("orders.new").type == "quorum"
@@ -126,10 +127,10 @@ def test_the_export_has_rabbitmqs_sections(catalog: Catalog, document: dict[str,
 def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:
     """Exclusive queues, generated names, and their bindings."""
     vhost = catalog.vhosts["/"]
-    vhost.declare("mine", exclusive_owner=object())
-    vhost.declare("amq.gen-1", internal=True)
+    declare(catalog, vhost, "mine", exclusive_owner=object())
+    declare(catalog, vhost, "amq.gen-1", internal=True)
     for name in ("mine", "amq.gen-1"):
-        vhost.topology.bind(Binding("amq.fanout", Destination("queue", name), ""))
+        bind(catalog, vhost, Binding("amq.fanout", Destination("queue", name), ""))
     written = export(catalog)
     assert written["queues"] == []
     assert written["bindings"] == []
@@ -138,9 +139,11 @@ def test_what_cannot_come_back_is_not_exported(catalog: Catalog) -> None:
 def test_bindings_of_predeclared_exchanges_are_exported(catalog: Catalog) -> None:
     """The exchanges themselves are not: every virtual host has them."""
     vhost = catalog.vhosts["/"]
-    vhost.declare("q")
-    vhost.topology.bind(
-        Binding("amq.headers", Destination("queue", "q"), "", {"x-match": "any", "a": b"\xff"})
+    declare(catalog, vhost, "q")
+    bind(
+        catalog,
+        vhost,
+        Binding("amq.headers", Destination("queue", "q"), "", {"x-match": "any", "a": b"\xff"}),
     )
     written = json.loads(json.dumps(export(catalog)))
     assert written["exchanges"] == []
@@ -149,7 +152,7 @@ def test_bindings_of_predeclared_exchanges_are_exported(catalog: Catalog) -> Non
 
 def test_passwords_are_exported_as_the_caller_conceals_them(catalog: Catalog) -> None:
     """A password in plain must not leave the broker."""
-    catalog.users.add("a", PasswordRecord(PasswordAlgorithm.PLAIN, "geheim"))
+    add_user(catalog, "a", PasswordRecord(PasswordAlgorithm.PLAIN, "geheim"))
     hidden = PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, "x")
     assert "geheim" not in json.dumps(export(catalog, conceal=lambda record: hidden))
 
@@ -159,7 +162,7 @@ def test_a_scram_verifier_comes_back(catalog: Catalog, host: Any) -> None:
     record = PasswordRecord(
         PasswordAlgorithm.ARGON2ID, "$argon2id$v=19$x", ScramRecord(b"salt", 4096, b"stored", b"server")
     )
-    catalog.users.add("a", record)
+    add_user(catalog, "a", record)
     other = Catalog(host)
     load(json.loads(json.dumps(export(catalog))), other)
     assert other.users.lookup("a").password == record
@@ -187,7 +190,7 @@ def test_unknown_parts_are_reported_and_kept(catalog: Catalog) -> None:
 
 def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
     """The caller says which it is for."""
-    catalog.add_vhost("v")
+    add_vhost(catalog, "v")
     load({"queues": [{"name": "q", "durable": True}]}, catalog, vhost="v")
     assert catalog.vhosts["v"].find("q") is not None
     with pytest.raises(ConfigError, match=r"^definitions: queues\[0\].vhost is missing; must be a string$"):
@@ -330,7 +333,7 @@ def test_a_fault_names_its_place_and_nothing_is_changed(
 
 def test_what_is_there_and_differs_refuses_the_file(catalog: Catalog, document: dict[str, Any]) -> None:
     """A queue is never changed behind the back of those who use it."""
-    catalog.vhosts["/"].declare("tasks")
+    declare(catalog, catalog.vhosts["/"], "tasks")
     with pytest.raises(
         ConfigError, match=r"definitions: queues\[3\] is refused: inequivalent arg 'x-max-pri"
     ):
@@ -376,7 +379,7 @@ def test_what_this_broker_does_not_have_can_be_left_out(catalog: Catalog, docume
 
 def test_leaving_out_does_not_cover_real_faults(catalog: Catalog, document: dict[str, Any]) -> None:
     """Only kinds that are not there are left out."""
-    catalog.add_vhost("shop").topology.declare_exchange("orders.events", "fanout")
+    declare_exchange(catalog, add_vhost(catalog, "shop"), "orders.events", "fanout")
     with pytest.raises(ConfigError, match=r"exchanges\[0\] is refused: inequivalent arg 'type'"):
         load(document, catalog, skip_unsupported=True)
 

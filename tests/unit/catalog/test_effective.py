@@ -25,9 +25,9 @@ def effect(
     """What counts for a queue `q` with these definitions; arguments by name without ``x-``."""
     policies = Policies()
     if policy is not None:
-        policies.put(Policy("p", ".*", policy))
+        policies.put_policy(Policy("p", ".*", policy))
     if operator is not None:
-        policies.put(Policy("o", ".*", operator, operator=True))
+        policies.put_policy(Policy("o", ".*", operator, operator=True))
     given = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
     return effective(policies, "q", kind, given | {"x-queue-type": kind})
 
@@ -341,8 +341,8 @@ def test_a_policy_gives_exchanges_an_alternate() -> None:
     """If it is for exchanges and says so."""
     policies = Policies()
     assert alternate_exchange(policies, "x") is None
-    policies.put(Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
+    policies.put_policy(Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
     assert alternate_exchange(policies, "x") == "ae"
     assert alternate_exchange(policies, "y") is None
-    policies.put(Policy("q", "^x", {"max-length": 1}, priority=1))
+    policies.put_policy(Policy("q", "^x", {"max-length": 1}, priority=1))
     assert alternate_exchange(policies, "x") is None

@@ -7,9 +7,11 @@ from typing import Any
 import pytest
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.catalog.limits import Usage, UserLimits, VhostLimits
+from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.usage import Usage
 from amqp10broker.catalog.users import User
 from amqp10broker.errors import InvalidArgument, NotAllowed
+from tests.support.declaring import add_vhost
 
 
 def test_limits_are_read_by_rabbitmqs_names() -> None:
@@ -43,7 +45,7 @@ def test_bad_limits_are_refused(values: dict[str, Any], text: str) -> None:
 
 def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
     """Counted over all users; a closed connection makes room."""
-    vhost = catalog.add_vhost("v", limits=VhostLimits(max_connections=1))
+    vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=1))
     usage = Usage()
     usage.open_connection(vhost, User("a"))
     with pytest.raises(NotAllowed) as caught:
@@ -63,7 +65,7 @@ def test_a_users_connection_limit(catalog: Catalog) -> None:
     user = User("a", limits=UserLimits(max_connections=1))
     usage = Usage()
     usage.open_connection(catalog.vhosts["/"], user)
-    vhost = catalog.add_vhost("v")
+    vhost = add_vhost(catalog, "v")
     with pytest.raises(NotAllowed) as caught:
         usage.open_connection(vhost, user)
     assert caught.value.description == (
@@ -90,7 +92,7 @@ def test_a_users_channel_limit() -> None:
 
 def test_a_limit_of_zero_lets_nobody_in(catalog: Catalog) -> None:
     """So an administrator closes a virtual host."""
-    vhost = catalog.add_vhost("v", limits=VhostLimits(max_connections=0))
+    vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=0))
     with pytest.raises(NotAllowed, match=r"vhost connection limit \(0\) is reached"):
         Usage().open_connection(vhost, User("a"))
 

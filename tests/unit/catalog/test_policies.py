@@ -146,23 +146,23 @@ def test_the_highest_priority_counts() -> None:
     low, high = (Policy(name, ".*", {"max-length": 1}, priority) for name, priority in (("a", 1), ("b", 2)))
     operator = Policy("a", ".*", {"max-length": 5}, operator=True)
     for policy in (low, high, operator, Policy("c", "^x", {"max-length": 1}, 9)):
-        policies.put(policy)
+        policies.put_policy(policy)
     assert len(policies) == 4
     assert policies.effective("q", "classic") is high
     assert policies.effective("q", "classic", operator=True) is operator
     assert policies.find("a") is low
     assert policies.effective("xq", "classic").name == "c"  # type: ignore[union-attr]
-    assert policies.delete("b") is high
+    policies.drop_policy("b")
     assert policies.effective("q", "classic") is low
     with pytest.raises(NotFound, match="no operator policy 'b'"):
-        policies.delete("b", operator=True)
+        policies.lookup("b", operator=True)
 
 
 def test_of_equal_priorities_the_first_by_name_counts() -> None:
     """Whichever came first: after a restart it is the same."""
     policies = Policies()
     for name in ("b", "a", "c"):
-        policies.put(Policy(name, ".*", {"max-length": 1}))
+        policies.put_policy(Policy(name, ".*", {"max-length": 1}))
     found = policies.effective("q", "classic")
     assert found is not None
     assert found.name == "a"

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.vhost import VirtualHost
@@ -14,6 +13,7 @@ from amqp10broker.errors import ConfigError
 from amqp10broker.queues.commands import Configure, Touch
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import bind, declare, declare_exchange, delete_policy, load, put_policy
 
 
 def told(vhost: VirtualHost, name: str) -> list[Any]:
@@ -23,37 +23,37 @@ def told(vhost: VirtualHost, name: str) -> list[Any]:
     return list(letters)
 
 
-def test_a_queue_starts_with_what_its_policy_says(vhost: VirtualHost, host: Any) -> None:
+def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
     """Nothing has to be posted then."""
-    vhost.policies.put(Policy("p", "^q", {"max-length": 5}))
-    queue, _ = vhost.declare("q", arguments={"x-message-ttl": 9})
+    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
+    queue, _ = declare(catalog, vhost, "q", arguments={"x-message-ttl": 9})
     assert host.started[-1].settings == QueueSettings(max_length=5, message_ttl_ms=9)
     assert queue.effective.policy == "p"
     assert told(vhost, "q") == []
 
 
-def test_the_host_hears_warnings(vhost: VirtualHost, host: Any) -> None:
+def test_the_host_hears_warnings(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
     """So that they come into the log."""
-    vhost.declare("q", arguments={"x-queue-type": "quorum", "x-overflow": "reject-publish-dlx"})
+    declare(catalog, vhost, "q", arguments={"x-queue-type": "quorum", "x-overflow": "reject-publish-dlx"})
     assert "reject-publish-dlx" in host.started[-1].warnings[0]
 
 
-def test_a_running_queue_is_told_what_changes(vhost: VirtualHost) -> None:
+def test_a_running_queue_is_told_what_changes(catalog: Catalog, vhost: VirtualHost) -> None:
     """When a policy comes, when it is replaced, when it goes; each time once."""
-    queue, _ = vhost.declare("q")
-    vhost.policies.put(Policy("p", "^q", {"max-length": 5}))
+    queue, _ = declare(catalog, vhost, "q")
+    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
     assert told(vhost, "q") == [Configure(QueueSettings(max_length=5))]
-    vhost.policies.put(Policy("p", "^q", {"expires": 6}))
+    put_policy(catalog, vhost, Policy("p", "^q", {"expires": 6}))
     assert told(vhost, "q") == [Configure(QueueSettings(expires_ms=6))]
-    vhost.policies.delete("p")
+    delete_policy(catalog, vhost, "p")
     assert told(vhost, "q") == [Configure(DEFAULTS)]
     assert queue.effective.policy is None
 
 
-def test_a_queue_is_not_told_what_changes_nothing(vhost: VirtualHost) -> None:
+def test_a_queue_is_not_told_what_changes_nothing(catalog: Catalog, vhost: VirtualHost) -> None:
     """A policy put again, one for others, one of lower priority, one of which it knows no setting."""
-    queue, _ = vhost.declare("q")
-    vhost.policies.put(Policy("p", "^q", {"max-length": 5}, priority=1))
+    queue, _ = declare(catalog, vhost, "q")
+    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}, priority=1))
     told(vhost, "q")
     for policy in (
         Policy("p", "^q", {"max-length": 5}, priority=1),
@@ -61,49 +61,49 @@ def test_a_queue_is_not_told_what_changes_nothing(vhost: VirtualHost) -> None:
         Policy("lower", ".*", {"max-length": 1}),
         Policy("higher", ".*", {"max-length": 5, "max-age": "1D"}, priority=2),
     ):
-        vhost.policies.put(policy)
+        put_policy(catalog, vhost, policy)
     assert told(vhost, "q") == []
     assert queue.effective.policy == "higher"
 
 
-def test_a_policy_that_is_narrowed_is_lost_by_those_it_was_for(vhost: VirtualHost) -> None:
+def test_a_policy_that_is_narrowed_is_lost_by_those_it_was_for(catalog: Catalog, vhost: VirtualHost) -> None:
     """The old pattern counts for who is asked again."""
-    vhost.declare("qa")
-    vhost.declare("qb")
-    vhost.policies.put(Policy("p", "^q", {"max-length": 5}))
-    vhost.policies.put(Policy("p", "^qa", {"max-length": 5}))
+    declare(catalog, vhost, "qa")
+    declare(catalog, vhost, "qb")
+    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
+    put_policy(catalog, vhost, Policy("p", "^qa", {"max-length": 5}))
     assert len(told(vhost, "qa")) == 1
     assert told(vhost, "qb") == [Configure(QueueSettings(max_length=5)), Configure(DEFAULTS)]
 
 
-def test_an_operator_policy_acts_and_goes_by_itself(vhost: VirtualHost) -> None:
+def test_an_operator_policy_acts_and_goes_by_itself(catalog: Catalog, vhost: VirtualHost) -> None:
     """It may have the name of a policy."""
-    queue, _ = vhost.declare("q")
-    vhost.policies.put(Policy("p", "^q", {"max-length": 5}))
-    vhost.policies.put(Policy("p", "^q", {"max-length": 3}, operator=True))
+    queue, _ = declare(catalog, vhost, "q")
+    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))
+    put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 3}, operator=True))
     assert queue.effective.settings.max_length == 3
-    vhost.policies.delete("p")
+    delete_policy(catalog, vhost, "p")
     assert queue.effective.settings.max_length == 3
-    vhost.policies.delete("p", operator=True)
+    delete_policy(catalog, vhost, "p", operator=True)
     assert queue.effective.settings.max_length is None
 
 
-def test_apply_to_decides_by_the_kind_of_queue(vhost: VirtualHost) -> None:
+def test_apply_to_decides_by_the_kind_of_queue(catalog: Catalog, vhost: VirtualHost) -> None:
     """As in the examples for quorum queues."""
-    vhost.declare("qq.c")
-    vhost.declare("qq.q", arguments={"x-queue-type": "quorum"})
-    vhost.policies.put(Policy("qq-overrides", r"^qq\.", {"delivery-limit": 50}, 123, "quorum_queues"))
+    declare(catalog, vhost, "qq.c")
+    declare(catalog, vhost, "qq.q", arguments={"x-queue-type": "quorum"})
+    put_policy(catalog, vhost, Policy("qq-overrides", r"^qq\.", {"delivery-limit": 50}, 123, "quorum_queues"))
     assert told(vhost, "qq.c") == []
     assert told(vhost, "qq.q") == [Configure(QueueSettings(delivery_limit=50))]
 
 
-def test_a_queue_that_is_declared_again_is_in_use(vhost: VirtualHost) -> None:
+def test_a_queue_that_is_declared_again_is_in_use(catalog: Catalog, vhost: VirtualHost) -> None:
     """A classic queue's time without use begins anew; a quorum queue's goes on."""
-    vhost.declare("c")
-    vhost.declare("q", arguments={"x-queue-type": "quorum"})
+    declare(catalog, vhost, "c")
+    declare(catalog, vhost, "q", arguments={"x-queue-type": "quorum"})
     assert told(vhost, "c") == []
-    vhost.declare("c")
-    vhost.declare("q", arguments={"x-queue-type": "quorum"})
+    declare(catalog, vhost, "c")
+    declare(catalog, vhost, "q", arguments={"x-queue-type": "quorum"})
     assert told(vhost, "c") == [Touch()]
     assert told(vhost, "q") == []
 
@@ -117,41 +117,41 @@ def routed(vhost: VirtualHost, exchange: str) -> list[str]:
     return [queue.name for queue in queues]
 
 
-def with_alternate(vhost: VirtualHost) -> None:
+def with_alternate(catalog: Catalog, vhost: VirtualHost) -> None:
     """An exchange `ae` that leads to a queue `q`."""
-    vhost.declare("q")
-    vhost.topology.declare_exchange("ae", "fanout")
-    vhost.topology.bind(Binding("ae", Destination("queue", "q")))
+    declare(catalog, vhost, "q")
+    declare_exchange(catalog, vhost, "ae", "fanout")
+    bind(catalog, vhost, Binding("ae", Destination("queue", "q")))
 
 
-def test_an_alternate_exchange_by_policy_acts_at_once(vhost: VirtualHost) -> None:
+def test_an_alternate_exchange_by_policy_acts_at_once(catalog: Catalog, vhost: VirtualHost) -> None:
     """On exchanges that are there, on those that come, and no more when the policy goes."""
-    with_alternate(vhost)
-    vhost.topology.declare_exchange("x1", "direct")
+    with_alternate(catalog, vhost)
+    declare_exchange(catalog, vhost, "x1", "direct")
     version = vhost.version
-    vhost.policies.put(Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
+    put_policy(catalog, vhost, Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
     assert vhost.version > version, "remembered routes must be found anew"
-    vhost.topology.declare_exchange("x2", "direct")
+    declare_exchange(catalog, vhost, "x2", "direct")
     assert routed(vhost, "x1") == routed(vhost, "x2") == ["q"]
     version = vhost.version
-    vhost.policies.delete("p")
+    delete_policy(catalog, vhost, "p")
     assert vhost.version > version
     assert routed(vhost, "x1") == routed(vhost, "x2") == []
 
 
-def test_an_alternate_exchange_that_was_declared_wins(vhost: VirtualHost) -> None:
+def test_an_alternate_exchange_that_was_declared_wins(catalog: Catalog, vhost: VirtualHost) -> None:
     """The policy's is not looked at."""
-    with_alternate(vhost)
-    vhost.topology.declare_exchange("other", "fanout")
-    vhost.topology.declare_exchange("x", "direct", arguments={"alternate-exchange": "other"})
-    vhost.policies.put(Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
+    with_alternate(catalog, vhost)
+    declare_exchange(catalog, vhost, "other", "fanout")
+    declare_exchange(catalog, vhost, "x", "direct", arguments={"alternate-exchange": "other"})
+    put_policy(catalog, vhost, Policy("p", "^x", {"alternate-exchange": "ae"}, apply_to="exchanges"))
     assert routed(vhost, "x") == []
 
 
-def test_the_default_exchange_never_has_an_alternate(vhost: VirtualHost) -> None:
+def test_the_default_exchange_never_has_an_alternate(catalog: Catalog, vhost: VirtualHost) -> None:
     """What is published to no queue is told to the publisher."""
-    with_alternate(vhost)
-    vhost.policies.put(Policy("p", ".*", {"alternate-exchange": "ae"}, apply_to="exchanges"))
+    with_alternate(catalog, vhost)
+    put_policy(catalog, vhost, Policy("p", ".*", {"alternate-exchange": "ae"}, apply_to="exchanges"))
     assert routed(vhost, "") == []
     assert routed(vhost, "amq.direct") == ["q"]
 
@@ -167,19 +167,19 @@ def document(max_length: object) -> dict[str, Any]:
 
 def test_an_imported_policy_acts_on_running_queues(catalog: Catalog, vhost: VirtualHost) -> None:
     """Once, not in the rehearsal as well."""
-    queue, _ = vhost.declare("q")
-    definitions.load(document(5), catalog)
+    queue, _ = declare(catalog, vhost, "q")
+    load(document(5), catalog)
     assert told(vhost, "q") == [Configure(QueueSettings(max_length=5))]
     assert queue.effective.policy == "p"
-    definitions.load(document(5), catalog)
+    load(document(5), catalog)
     assert told(vhost, "q") == []
 
 
 def test_a_refused_file_changes_no_running_queue(catalog: Catalog, vhost: VirtualHost) -> None:
     """Although its policy is good and the rehearsal has put it."""
-    queue, _ = vhost.declare("q")
+    queue, _ = declare(catalog, vhost, "q")
     refused = document(5) | {"queues": [{"name": "r", "vhost": "nowhere", "durable": True}]}
     with pytest.raises(ConfigError, match="nowhere"):
-        definitions.load(refused, catalog)
+        load(refused, catalog)
     assert told(vhost, "q") == []
     assert queue.effective.policy is None

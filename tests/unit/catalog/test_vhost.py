@@ -8,8 +8,8 @@ import pytest
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.limits import VhostLimits
-from amqp10broker.catalog.queue import QueueSpec
-from amqp10broker.catalog.vhost import UnknownQueueType, VirtualHost
+from amqp10broker.catalog.queue import Owner, QueueSpec, UnknownQueueType
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import (
     AccessRefused,
     Inequivalent,
@@ -21,6 +21,7 @@ from amqp10broker.errors import (
     ResourceLocked,
 )
 from amqp10broker.routing.exchange import Binding, Destination
+from tests.support.declaring import add_vhost, bind, change_vhost, declare, delete_vhost, remove
 
 LOCKED = (
     "cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be originally declared on "
@@ -28,23 +29,28 @@ LOCKED = (
 )
 
 
-def refusal(error: type[RefusedError], vhost: VirtualHost, name: str = "q", **properties: Any) -> str:
+def refusal(
+    error: type[RefusedError], catalog: Catalog, vhost: VirtualHost, name: str = "q", **properties: Any
+) -> str:
     """What the client reads when a declaration is refused."""
     with pytest.raises(error) as caught:
-        vhost.declare(name, **properties)
+        declare(catalog, vhost, name, **properties)
     assert type(caught.value) is error
     return caught.value.description
 
 
-def test_a_new_queue_is_durable_classic_and_started_once(vhost: VirtualHost, host: Any) -> None:
+def test_a_new_queue_is_durable_classic_and_started_once(
+    catalog: Catalog, vhost: VirtualHost, host: Any
+) -> None:
     """Without anything said, a queue is durable, shared, and of the node's default type."""
-    queue, created = vhost.declare("q")
+    queue, created = declare(catalog, vhost, "q")
     assert created
     assert (queue.name, queue.vhost, queue.type, queue.durable) == ("q", "/", "classic", True)
     assert not queue.exclusive
     assert not queue.auto_delete
-    assert host.started == [QueueSpec("/", "q", "classic", True, False, False, {"x-queue-type": "classic"})]
-    assert vhost.declare("q") == (queue, False)
+    arguments = {"x-queue-type": "classic"}
+    assert host.started == [QueueSpec("/", "q", "classic", True, False, False, arguments, number=1)]
+    assert declare(catalog, vhost, "q") == (queue, False)
     assert len(host.started) == 1
 
 
@@ -55,20 +61,20 @@ def test_an_unknown_queue_is_not_found(vhost: VirtualHost) -> None:
         vhost.lookup("q")
 
 
-def test_a_removed_queue_is_gone_with_its_bindings(vhost: VirtualHost) -> None:
+def test_a_removed_queue_is_gone_with_its_bindings(catalog: Catalog, vhost: VirtualHost) -> None:
     """Routing does not find it any more, and its name is free."""
-    queue, _ = vhost.declare("q")
-    vhost.topology.bind(Binding("amq.fanout", Destination("queue", "q"), ""))
+    queue, _ = declare(catalog, vhost, "q")
+    bind(catalog, vhost, Binding("amq.fanout", Destination("queue", "q"), ""))
     assert vhost.route(vhost.topology.lookup_exchange("amq.fanout"), ["k"]) == ([queue], True)
-    assert vhost.remove("q") is queue
-    assert vhost.remove("q") is None
+    assert remove(catalog, vhost, "q") is queue
+    assert remove(catalog, vhost, "q") is None
     assert vhost.route(vhost.topology.lookup_exchange("amq.fanout"), ["k"])[0] == []
     assert vhost.topology.bindings(destination=Destination("queue", "q")) == []
 
 
-def test_the_default_exchange_routes_by_queue_name(vhost: VirtualHost) -> None:
+def test_the_default_exchange_routes_by_queue_name(catalog: Catalog, vhost: VirtualHost) -> None:
     """A queue is bound to the default exchange by being there."""
-    queue, _ = vhost.declare("q")
+    queue, _ = declare(catalog, vhost, "q")
     default = vhost.topology.lookup_exchange("")
     assert vhost.route(default, ["q"])[0] == [queue]
     assert vhost.route(default, ["other"])[0] == []
@@ -77,33 +83,38 @@ def test_the_default_exchange_routes_by_queue_name(vhost: VirtualHost) -> None:
 # --- names ----------------------------------------------------------------------------------------
 
 
-def test_the_reserved_prefix_is_refused(vhost: VirtualHost) -> None:
+def test_the_reserved_prefix_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
     """403 for a new name that begins with amq."""
-    assert refusal(AccessRefused, vhost, "amq.x") == "queue name 'amq.x' contains reserved prefix 'amq.*'"
+    assert (
+        refusal(AccessRefused, catalog, vhost, "amq.x")
+        == "queue name 'amq.x' contains reserved prefix 'amq.*'"
+    )
     assert vhost.find("amq.x") is None
 
 
-def test_the_broker_may_use_the_reserved_prefix_and_clients_redeclare_it(vhost: VirtualHost) -> None:
+def test_the_broker_may_use_the_reserved_prefix_and_clients_redeclare_it(
+    catalog: Catalog, vhost: VirtualHost
+) -> None:
     """Only a new queue is refused: a client may redeclare the one whose name the broker made."""
-    made, _ = vhost.declare("amq.gen-1", internal=True)
-    assert vhost.declare("amq.gen-1") == (made, False)
+    made, _ = declare(catalog, vhost, "amq.gen-1", internal=True)
+    assert declare(catalog, vhost, "amq.gen-1") == (made, False)
 
 
-def test_line_breaks_are_removed_from_names(vhost: VirtualHost) -> None:
+def test_line_breaks_are_removed_from_names(catalog: Catalog, vhost: VirtualHost) -> None:
     """As RabbitMQ does in declare."""
-    assert vhost.declare("a\r\nb")[0].name == "ab"
+    assert declare(catalog, vhost, "a\r\nb")[0].name == "ab"
 
 
-def test_an_empty_name_is_refused(vhost: VirtualHost) -> None:
+def test_an_empty_name_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
     """The catalog makes up no names."""
-    assert refusal(InvalidArgument, vhost, "") == "declare queue with empty name not allowed"
-    assert refusal(InvalidArgument, vhost, "\n") == "declare queue with empty name not allowed"
+    assert refusal(InvalidArgument, catalog, vhost, "") == "declare queue with empty name not allowed"
+    assert refusal(InvalidArgument, catalog, vhost, "\n") == "declare queue with empty name not allowed"
 
 
-def test_a_name_has_at_most_255_bytes(vhost: VirtualHost) -> None:
+def test_a_name_has_at_most_255_bytes(catalog: Catalog, vhost: VirtualHost) -> None:
     """Bytes, not characters: a short string of 0-9-1 holds no more."""
-    assert vhost.declare("é" * 127 + "x")[1]
-    assert refusal(InvalidArgument, vhost, "é" * 128).startswith(
+    assert declare(catalog, vhost, "é" * 127 + "x")[1]
+    assert refusal(InvalidArgument, catalog, vhost, "é" * 128).startswith(
         "queue name is 256 bytes long, must be 1 to 255"
     )
 
@@ -112,51 +123,55 @@ def test_a_name_has_at_most_255_bytes(vhost: VirtualHost) -> None:
 
 
 @pytest.mark.parametrize("durable", [True, False])
-def test_an_exclusive_queue_is_as_declared_and_never_lasts(vhost: VirtualHost, durable: bool) -> None:
+def test_an_exclusive_queue_is_as_declared_and_never_lasts(
+    catalog: Catalog, vhost: VirtualHost, durable: bool
+) -> None:
     """It ends with its connection, so there is nothing to keep; what was asked for is what is shown."""
     owner = object()
-    queue, _ = vhost.declare("q", durable=durable, exclusive_owner=owner)
+    queue, _ = declare(catalog, vhost, "q", durable=durable, exclusive_owner=owner)
     assert (queue.durable, queue.exclusive, queue.owner) == (durable, True, owner)
     assert not queue.lasting
     assert queue.number == 0
-    assert vhost.declare("q", durable=durable, exclusive_owner=owner) == (queue, False)
+    assert declare(catalog, vhost, "q", durable=durable, exclusive_owner=owner) == (queue, False)
     with pytest.raises(Inequivalent, match="inequivalent arg 'durable'"):
-        vhost.declare("q", durable=not durable, exclusive_owner=owner)
+        declare(catalog, vhost, "q", durable=not durable, exclusive_owner=owner)
 
 
-def test_another_connection_finds_an_exclusive_queue_locked(vhost: VirtualHost) -> None:
+def test_another_connection_finds_an_exclusive_queue_locked(catalog: Catalog, vhost: VirtualHost) -> None:
     """405 for every use, declare included."""
-    queue, _ = vhost.declare("q", exclusive_owner=object())
+    queue, _ = declare(catalog, vhost, "q", exclusive_owner=object())
     with pytest.raises(ResourceLocked) as caught:
         vhost.for_connection(queue, object())
     assert caught.value.description == LOCKED
-    assert refusal(ResourceLocked, vhost, exclusive_owner=object()) == LOCKED
-    assert refusal(ResourceLocked, vhost) == LOCKED
+    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=object()) == LOCKED
+    assert refusal(ResourceLocked, catalog, vhost) == LOCKED
 
 
-def test_exclusive_differing_is_locked_for_the_owner_too(vhost: VirtualHost) -> None:
+def test_exclusive_differing_is_locked_for_the_owner_too(catalog: Catalog, vhost: VirtualHost) -> None:
     """The exclusive property must match that of the original declaration."""
     owner = object()
-    vhost.declare("q", exclusive_owner=owner)
-    assert refusal(ResourceLocked, vhost, durable=False) == LOCKED
-    vhost.remove("q")
-    vhost.declare("q")
-    assert refusal(ResourceLocked, vhost, exclusive_owner=owner) == LOCKED
+    declare(catalog, vhost, "q", exclusive_owner=owner)
+    assert refusal(ResourceLocked, catalog, vhost, durable=False) == LOCKED
+    remove(catalog, vhost, "q")
+    declare(catalog, vhost, "q")
+    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=owner) == LOCKED
 
 
-def test_owner_is_an_identity(vhost: VirtualHost) -> None:
-    """Two connections that compare equal are still two."""
-    queue, _ = vhost.declare("q", exclusive_owner=[])
-    with pytest.raises(ResourceLocked):
-        vhost.for_connection(queue, [])
+def test_an_owner_is_a_value(catalog: Catalog, vhost: VirtualHost) -> None:
+    """It names a connection, also where the connection is not: at another node."""
+    queue, _ = declare(catalog, vhost, "q", exclusive_owner=Owner("a", 1))
+    assert vhost.for_connection(queue, Owner("a", 1)) is queue
+    for other in (Owner("a", 2), Owner("b", 1)):
+        with pytest.raises(ResourceLocked):
+            vhost.for_connection(queue, other)
 
 
-def test_the_queues_of_a_connection_are_found(vhost: VirtualHost) -> None:
+def test_the_queues_of_a_connection_are_found(catalog: Catalog, vhost: VirtualHost) -> None:
     """They go when it closes."""
     owner = object()
-    vhost.declare("shared")
-    mine = [vhost.declare(name, exclusive_owner=owner)[0] for name in ("a", "b")]
-    vhost.declare("other", exclusive_owner=object())
+    declare(catalog, vhost, "shared")
+    mine = [declare(catalog, vhost, name, exclusive_owner=owner)[0] for name in ("a", "b")]
+    declare(catalog, vhost, "other", exclusive_owner=object())
     assert vhost.queues_owned_by(owner) == mine
     assert vhost.for_connection(mine[0], owner) is mine[0]
 
@@ -164,49 +179,49 @@ def test_the_queues_of_a_connection_are_found(vhost: VirtualHost) -> None:
 # --- redeclaring ----------------------------------------------------------------------------------
 
 
-def test_durable_differing_is_inequivalent(vhost: VirtualHost) -> None:
+def test_durable_differing_is_inequivalent(catalog: Catalog, vhost: VirtualHost) -> None:
     """406 with both values."""
-    vhost.declare("q")
-    assert refusal(Inequivalent, vhost, durable=False) == (
+    declare(catalog, vhost, "q")
+    assert refusal(Inequivalent, catalog, vhost, durable=False) == (
         "inequivalent arg 'durable' for queue 'q' in vhost '/': received 'false' but current is 'true'"
     )
 
 
-def test_auto_delete_differing_is_inequivalent(vhost: VirtualHost) -> None:
+def test_auto_delete_differing_is_inequivalent(catalog: Catalog, vhost: VirtualHost) -> None:
     """406 with both values."""
-    vhost.declare("q", auto_delete=True)
-    assert refusal(Inequivalent, vhost) == (
+    declare(catalog, vhost, "q", auto_delete=True)
+    assert refusal(Inequivalent, catalog, vhost) == (
         "inequivalent arg 'auto_delete' for queue 'q' in vhost '/': received 'false' but current is 'true'"
     )
 
 
-def test_checks_go_exclusive_durable_auto_delete_arguments(vhost: VirtualHost) -> None:
+def test_checks_go_exclusive_durable_auto_delete_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
     """The first difference in this order is the one that is told."""
-    vhost.declare("q", arguments={"x-max-length": 1})
+    declare(catalog, vhost, "q", arguments={"x-max-length": 1})
     everything: dict[str, Any] = {"durable": False, "auto_delete": True, "arguments": {"x-max-length": 2}}
-    assert refusal(ResourceLocked, vhost, exclusive_owner=object(), **everything) == LOCKED
-    assert "'durable'" in refusal(Inequivalent, vhost, **everything)
+    assert refusal(ResourceLocked, catalog, vhost, exclusive_owner=object(), **everything) == LOCKED
+    assert "'durable'" in refusal(Inequivalent, catalog, vhost, **everything)
     everything["durable"] = True
-    assert "'auto_delete'" in refusal(Inequivalent, vhost, **everything)
+    assert "'auto_delete'" in refusal(Inequivalent, catalog, vhost, **everything)
     everything["auto_delete"] = False
-    assert "'x-max-length'" in refusal(Inequivalent, vhost, **everything)
+    assert "'x-max-length'" in refusal(Inequivalent, catalog, vhost, **everything)
 
 
-def test_equivalence_is_checked_before_values(vhost: VirtualHost) -> None:
+def test_equivalence_is_checked_before_values(catalog: Catalog, vhost: VirtualHost) -> None:
     """A bad argument for a queue that exists is one that differs."""
-    vhost.declare("q")
-    assert refusal(Inequivalent, vhost, arguments={"x-expires": -1}) == (
+    declare(catalog, vhost, "q")
+    assert refusal(Inequivalent, catalog, vhost, arguments={"x-expires": -1}) == (
         "inequivalent arg 'x-expires' for queue 'q' in vhost '/': received the value '-1' of type "
         "'signedint' but current is none"
     )
 
 
-def test_a_missing_type_is_filled_in_before_comparing(vhost: VirtualHost) -> None:
+def test_a_missing_type_is_filled_in_before_comparing(catalog: Catalog, vhost: VirtualHost) -> None:
     """With and without x-queue-type=classic is the same, in both orders."""
-    vhost.declare("a")
-    assert not vhost.declare("a", arguments={"x-queue-type": "classic"})[1]
-    vhost.declare("b", arguments={"x-queue-type": "quorum"})
-    assert refusal(Inequivalent, vhost, "b") == (
+    declare(catalog, vhost, "a")
+    assert not declare(catalog, vhost, "a", arguments={"x-queue-type": "classic"})[1]
+    declare(catalog, vhost, "b", arguments={"x-queue-type": "quorum"})
+    assert refusal(Inequivalent, catalog, vhost, "b") == (
         "inequivalent arg 'x-queue-type' for queue 'b' in vhost '/': "
         "received 'classic' but current is 'quorum'"
     )
@@ -215,21 +230,21 @@ def test_a_missing_type_is_filled_in_before_comparing(vhost: VirtualHost) -> Non
 # --- types ----------------------------------------------------------------------------------------
 
 
-def test_an_unknown_type_is_refused(vhost: VirtualHost) -> None:
+def test_an_unknown_type_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
     """406 with the value."""
-    assert refusal(UnknownQueueType, vhost, arguments={"x-queue-type": "x"}) == (
+    assert refusal(UnknownQueueType, catalog, vhost, arguments={"x-queue-type": "x"}) == (
         "invalid arg 'x-queue-type' for queue 'q' in vhost '/': \"unsupported queue type 'x'\""
     )
 
 
-def test_a_type_that_is_no_string_is_refused(vhost: VirtualHost) -> None:
+def test_a_type_that_is_no_string_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
     """406 with the type of the value."""
-    assert refusal(InvalidArgument, vhost, arguments={"x-queue-type": 1}) == (
+    assert refusal(InvalidArgument, catalog, vhost, arguments={"x-queue-type": 1}) == (
         "invalid arg 'x-queue-type' for queue 'q' in vhost '/': {unacceptable_type,signedint}"
     )
 
 
-def test_a_stream_is_declared_with_its_arguments(vhost: VirtualHost) -> None:
+def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
     """Its settings are made of them."""
     arguments = {
         "x-queue-type": "stream",
@@ -240,15 +255,15 @@ def test_a_stream_is_declared_with_its_arguments(vhost: VirtualHost) -> None:
         "x-initial-cluster-size": 1,
         "x-queue-leader-locator": "client-local",
     }
-    queue, created = vhost.declare("q", arguments=arguments)
+    queue, created = declare(catalog, vhost, "q", arguments=arguments)
     settings = queue.effective.settings
     assert created
     assert queue.type == "stream"
     assert (settings.max_length_bytes, settings.max_age_ms) == (1000, 7 * 24 * 3600 * 1000)
     assert (settings.segment_bytes, settings.filter_bytes) == (100, 32)
-    assert vhost.declare("q", arguments=arguments) == (queue, False)
+    assert declare(catalog, vhost, "q", arguments=arguments) == (queue, False)
     with pytest.raises(Inequivalent, match="inequivalent arg 'x-max-age' for queue 'q' in vhost '/'"):
-        vhost.declare("q", arguments=arguments | {"x-max-age": "8D"})
+        declare(catalog, vhost, "q", arguments=arguments | {"x-max-age": "8D"})
 
 
 @pytest.mark.parametrize(
@@ -260,11 +275,11 @@ def test_a_stream_is_declared_with_its_arguments(vhost: VirtualHost) -> None:
     ],
 )
 def test_a_stream_is_always_durable_and_never_for_one_connection(
-    vhost: VirtualHost, properties: dict[str, Any], fault: str
+    catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any], fault: str
 ) -> None:
     """406 with the property's name."""
     with pytest.raises(PreconditionFailed, match=f"invalid property '{fault}' for queue 'q' in vhost '/'"):
-        vhost.declare("q", arguments={"x-queue-type": "stream"}, **properties)
+        declare(catalog, vhost, "q", arguments={"x-queue-type": "stream"}, **properties)
 
 
 @pytest.mark.parametrize(
@@ -279,9 +294,11 @@ def test_a_stream_is_always_durable_and_never_for_one_connection(
         ("x-single-active-consumer", True),
     ],
 )
-def test_a_stream_has_none_of_the_features_of_queues(vhost: VirtualHost, name: str, value: Any) -> None:
+def test_a_stream_has_none_of_the_features_of_queues(
+    catalog: Catalog, vhost: VirtualHost, name: str, value: Any
+) -> None:
     """406 with the kind of queue."""
-    text = refusal(InvalidArgument, vhost, arguments={"x-queue-type": "stream", name: value})
+    text = refusal(InvalidArgument, catalog, vhost, arguments={"x-queue-type": "stream", name: value})
     assert text == f"invalid arg '{name}' for queue 'q' in vhost '/' of queue type rabbit_stream_queue"
 
 
@@ -294,9 +311,14 @@ def test_a_stream_has_none_of_the_features_of_queues(vhost: VirtualHost, name: s
         ({"internal": True}, "Cannot declare a server-named queue for type rabbit_quorum_queue"),
     ],
 )
-def test_a_quorum_queue_cannot_be_so(vhost: VirtualHost, properties: dict[str, Any], text: str) -> None:
+def test_a_quorum_queue_cannot_be_so(
+    catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any], text: str
+) -> None:
     """Asked for explicitly, it is refused and not turned into a classic one."""
-    assert refusal(PreconditionFailed, vhost, arguments={"x-queue-type": "quorum"}, **properties) == text
+    assert (
+        refusal(PreconditionFailed, catalog, vhost, arguments={"x-queue-type": "quorum"}, **properties)
+        == text
+    )
     assert vhost.find("q") is None
 
 
@@ -305,30 +327,32 @@ def test_a_quorum_queue_cannot_be_so(vhost: VirtualHost, properties: dict[str, A
     [{"exclusive_owner": object()}, {"auto_delete": True}, {"durable": False}, {"internal": True}],
 )
 def test_a_default_type_that_cannot_serve_gives_way_to_classic(
-    vhost: VirtualHost, properties: dict[str, Any]
+    catalog: Catalog, vhost: VirtualHost, properties: dict[str, Any]
 ) -> None:
     """The default must not make a request fail that says nothing of the type."""
-    vhost.set_default_queue_type("quorum")
-    queue, _ = vhost.declare("q", **properties)
+    change_vhost(catalog, vhost, default_queue_type="quorum")
+    queue, _ = declare(catalog, vhost, "q", **properties)
     assert queue.type == "classic"
     properties = {key: value for key, value in properties.items() if key != "internal"}
     if properties:
-        assert vhost.declare("q", **properties) == (queue, False)
+        assert declare(catalog, vhost, "q", **properties) == (queue, False)
 
 
 def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
     """Argument, virtual host, node, in this order."""
     catalog = Catalog(host, default_queue_type="quorum")
     vhost = catalog.vhosts["/"]
-    assert vhost.declare("a")[0].type == "quorum"
-    vhost.set_default_queue_type("classic")
-    assert vhost.declare("b")[0].type == "classic"
-    assert vhost.declare("c", arguments={"x-queue-type": "quorum"})[0].arguments == {"x-queue-type": "quorum"}
+    assert declare(catalog, vhost, "a")[0].type == "quorum"
+    change_vhost(catalog, vhost, default_queue_type="classic")
+    assert declare(catalog, vhost, "b")[0].type == "classic"
+    assert declare(catalog, vhost, "c", arguments={"x-queue-type": "quorum"})[0].arguments == {
+        "x-queue-type": "quorum"
+    }
 
 
-def test_transient_shared_queues_are_accepted(vhost: VirtualHost) -> None:
+def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHost) -> None:
     """Unlike RabbitMQ 4.3: Celery's reply queues are so."""
-    queue, created = vhost.declare("q", durable=False)
+    queue, created = declare(catalog, vhost, "q", durable=False)
     assert created
     assert not queue.durable
 
@@ -336,54 +360,59 @@ def test_transient_shared_queues_are_accepted(vhost: VirtualHost) -> None:
 # --- limits and the end ---------------------------------------------------------------------------
 
 
-def test_the_queue_limit_refuses_one_too_many(vhost: VirtualHost) -> None:
+def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHost) -> None:
     """Redeclaring is still possible, and a deleted queue makes room."""
-    vhost.limits = VhostLimits(max_queues=1)
-    vhost.declare("a")
-    assert not vhost.declare("a")[1]
-    assert refusal(LimitExceeded, vhost) == (
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
+    declare(catalog, vhost, "a")
+    assert not declare(catalog, vhost, "a")[1]
+    assert refusal(LimitExceeded, catalog, vhost) == (
         "cannot declare queue 'q': queue limit in vhost '/' (1) is reached"
     )
-    vhost.remove("a")
-    assert vhost.declare("q")[1]
+    remove(catalog, vhost, "a")
+    assert declare(catalog, vhost, "q")[1]
 
 
-def test_queues_of_direct_replies_use_up_no_limit(vhost: VirtualHost, host: Any) -> None:
+def test_queues_of_direct_replies_use_up_no_limit(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
     """Nobody declared them, and nobody sees them."""
-    vhost.limits = VhostLimits(max_queues=1)
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
     handle = host.start_queue(QueueSpec("/", "r", "volatile", False, True, True, {}))
-    vhost.add_volatile("amq.rabbitmq.reply-to.a", object(), handle)
-    assert vhost.declare("q")[1]
-    vhost.remove("amq.rabbitmq.reply-to.a")
-    assert refusal(LimitExceeded, vhost, "r").endswith("queue limit in vhost '/' (1) is reached")
+    replies = vhost.add_volatile("amq.rabbitmq.reply-to.a", object(), handle)
+    assert declare(catalog, vhost, "q")[1]
+    vhost.remove_volatile(replies)
+    assert refusal(LimitExceeded, catalog, vhost, "r").endswith("queue limit in vhost '/' (1) is reached")
 
 
-def test_a_queue_limit_of_zero_allows_none(vhost: VirtualHost) -> None:
+def test_a_queue_limit_of_zero_allows_none(catalog: Catalog, vhost: VirtualHost) -> None:
     """Zero is a limit; only negative ones are none."""
-    vhost.limits = VhostLimits(max_queues=0)
-    assert refusal(LimitExceeded, vhost).endswith("queue limit in vhost '/' (0) is reached")
+    change_vhost(catalog, vhost, limits=VhostLimits(max_queues=0))
+    assert refusal(LimitExceeded, catalog, vhost).endswith("queue limit in vhost '/' (0) is reached")
 
 
 def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None:
     """A session that still holds it must not make queues that nobody finds."""
-    vhost = catalog.add_vhost("v")
-    catalog.delete_vhost("v")
-    assert refusal(NotFound, vhost) == "vhost v not found"
+    vhost = add_vhost(catalog, "v")
+    delete_vhost(catalog, "v")
+    assert refusal(NotFound, catalog, vhost) == "vhost v not found"
 
 
-def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(host: Any) -> None:
+def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(
+    catalog: Catalog, host: Any
+) -> None:
     """relaxed_argument_equivalence_checks_on_qq_redeclare: what both kinds know is compared still."""
-    strict, relaxed = (VirtualHost("/", host, relaxed_quorum_checks=choice) for choice in (False, True))
+    strict, relaxed = (Catalog(host, relaxed_quorum_checks=choice) for choice in (False, True))
     first = {"x-queue-type": "quorum", "x-max-length": 5, "x-delivery-limit": 3}
     again = {"x-queue-type": "classic", "x-max-length": 5}
-    queues = [vhost.declare("q", arguments=first)[0] for vhost in (strict, relaxed)]
-    assert "'x-queue-type'" in refusal(Inequivalent, strict, arguments=again)
-    assert relaxed.declare("q", arguments=again) == (queues[1], False)
-    assert relaxed.declare("q", arguments={"x-max-length": 5}) == (queues[1], False), "classic by default"
-    assert "'x-max-length'" in refusal(Inequivalent, relaxed, arguments={"x-queue-type": "classic"})
-    assert "'durable'" in refusal(Inequivalent, relaxed, durable=False, arguments=again)
-    assert "'x-delivery-limit'" in refusal(
-        Inequivalent, relaxed, arguments={**again, "x-queue-type": "quorum"}
-    )
-    relaxed.declare("c", arguments={"x-queue-type": "classic"})
-    assert "'x-queue-type'" in refusal(Inequivalent, relaxed, "c", arguments={"x-queue-type": "quorum"})
+    queues = [declare(catalog, "/", "q", arguments=first)[0] for catalog in (strict, relaxed)]
+    here = relaxed.lookup_vhost("/")
+
+    def differs(name: str = "q", **properties: Any) -> str:
+        return refusal(Inequivalent, relaxed, here, name, **properties)
+
+    assert "'x-queue-type'" in refusal(Inequivalent, strict, strict.lookup_vhost("/"), arguments=again)
+    assert declare(relaxed, here, "q", arguments=again) == (queues[1], False)
+    assert declare(relaxed, here, "q", arguments={"x-max-length": 5}) == (queues[1], False), "by default"
+    assert "'x-max-length'" in differs(arguments={"x-queue-type": "classic"})
+    assert "'durable'" in differs(durable=False, arguments=again)
+    assert "'x-delivery-limit'" in differs(arguments={**again, "x-queue-type": "quorum"})
+    declare(relaxed, here, "c", arguments={"x-queue-type": "classic"})
+    assert "'x-queue-type'" in differs("c", arguments={"x-queue-type": "quorum"})

@@ -10,6 +10,7 @@ from amqp10broker.catalog.users import Permission
 from amqp10broker.errors import InvalidArgument, LimitExceeded, NotFound, NotSupported, PreconditionFailed
 from amqp10broker.management.caller import BadRequest, Caller
 from amqp10broker.security.passwords import Passwords
+from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
 
 
@@ -82,7 +83,7 @@ def test_a_user_goes_with_its_permissions(broker: Broker, owner: Caller) -> None
 
 def test_permissions_are_set_and_cleared(broker: Broker) -> None:
     """In the caller's virtual host unless another one is named."""
-    broker.catalog.add_vhost("v")
+    add_vhost(broker.catalog, "v")
     broker.do("add-user", user="ann")
     broker.do("set-permissions", user="ann", configure="", write="a", read="b")
     broker.do("set-permissions", user="ann", vhost="v", configure="c", write="", read="")
@@ -142,8 +143,8 @@ def test_a_virtual_host_is_added_empty(broker: Broker) -> None:
 
 def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
     """Each queue is told."""
-    vhost = broker.catalog.add_vhost("v")
-    vhost.declare("q")
+    vhost = add_vhost(broker.catalog, "v")
+    declare(broker.catalog, vhost, "q")
     assert broker.do("delete-vhost", name="v") == {"name": "v", "queues": 1}
     broker.host.boxes["q"].work()
     assert broker.host.boxes["q"].queue.deleted

@@ -9,6 +9,7 @@ import pytest
 from amqp10broker.errors import InUse, NotFound
 from amqp10broker.management.caller import BadRequest
 from amqp10broker.management.operations import OPERATIONS, Operation, perform
+from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
 
 
@@ -80,7 +81,7 @@ def test_a_queue_that_goes_between_question_and_answer_counts_as_deleted(broker:
 
 def test_queues_are_listed_with_their_counts(broker: Broker) -> None:
     """By name, of this virtual host only."""
-    broker.catalog.add_vhost("v").declare("elsewhere")
+    declare(broker.catalog, add_vhost(broker.catalog, "v"), "elsewhere")
     for name in ("b", "a"):
         broker.do("declare-queue", name=name)
     broker.fill("b", 2)

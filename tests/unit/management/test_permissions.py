@@ -9,6 +9,7 @@ import pytest
 from amqp10broker.errors import PermissionDenied
 from amqp10broker.management.arguments import Kind
 from amqp10broker.management.operations import OPERATIONS
+from tests.support.declaring import add_vhost
 from tests.support.managing import Broker
 
 NAMES = {
@@ -226,6 +227,6 @@ def test_lists_show_what_the_user_has_to_do_with(broker: Broker) -> None:
     assert [queue["name"] for queue in broker.do("list-queues", caller=mine)] == ["a"]
     assert [exchange["name"] for exchange in broker.do("list-exchanges", caller=mine)] == ["x"]
     assert [binding["source"] for binding in broker.do("list-bindings", caller=mine)] == ["x"]
-    broker.catalog.add_vhost("other")
+    add_vhost(broker.catalog, "other")
     assert [vhost["name"] for vhost in broker.do("list-vhosts", caller=mine)] == ["/"]
     assert [vhost["name"] for vhost in broker.do("list-vhosts")] == ["/", "other"]

@@ -10,6 +10,7 @@ import pytest
 from amqp10broker.amqp10.types import Array, Symbol, UInt, ULong
 from amqp10broker.catalog.limits import VhostLimits
 from amqp10broker.catalog.queue import QueueSpec
+from tests.support.declaring import change_vhost
 from tests.support.managing import NODE, Box, Broker
 
 DEFAULTS: dict[str, Any] = {}
@@ -88,7 +89,7 @@ def test_a_quorum_queue_is_called_so(broker: Broker) -> None:
 
 def test_the_default_type_is_the_virtual_hosts(broker: Broker) -> None:
     """declare_queue_default_queue_type: without x-queue-type it comes from the virtual host."""
-    broker.vhost.set_default_queue_type("quorum")
+    change_vhost(broker.catalog, broker.vhost, default_queue_type="quorum")
     assert declared(broker)["type"] == "quorum"
 
 
@@ -239,7 +240,7 @@ def test_a_reserved_name_is_403(broker: Broker) -> None:
 
 def test_the_limit_of_the_virtual_host_is_403(broker: Broker) -> None:
     """declare_queue_vhost_queue_limit."""
-    broker.vhost.limits = VhostLimits(max_queues=0)
+    change_vhost(broker.catalog, "/", limits=VhostLimits(max_queues=0))
     status, text = broker.request("PUT", "/queues/q", {})
     assert (status, text) == ("403", "cannot declare queue 'q': queue limit in vhost '/' (0) is reached")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.support.topologies import Small, exchange
+from tests.support.topologies import Small, bind, delete_exchange, exchange, unbind
 
 
 def test_auto_delete_goes_with_the_last_binding_from_it() -> None:
@@ -11,9 +11,9 @@ def test_auto_delete_goes_with_the_last_binding_from_it() -> None:
     small.declare("x", auto_delete=True)
     first = small.bind("x", "q", "1")
     second = small.bind("x", "q", "2")
-    small.topology.unbind(first)
+    unbind(small.topology, first)
     assert small.exchanges() == {"x"}
-    small.topology.unbind(second)
+    unbind(small.topology, second)
     assert small.exchanges() == set()
 
 
@@ -21,7 +21,7 @@ def test_auto_delete_stays_while_nothing_was_ever_bound() -> None:
     """An unbind of what is not there does not count."""
     small = Small("q")
     small.declare("x", auto_delete=True)
-    small.topology.unbind(small.binding("x", "q"))
+    unbind(small.topology, small.binding("x", "q"))
     small.delete_queue("q")
     assert small.exchanges() == {"x"}
 
@@ -31,10 +31,10 @@ def test_auto_delete_does_not_look_at_bindings_to_it() -> None:
     small = Small("q")
     small.declare("x", auto_delete=True)
     to_it = small.bind("amq.fanout", exchange("x"))
-    small.topology.unbind(to_it)
+    unbind(small.topology, to_it)
     assert small.exchanges() == {"x"}
-    small.topology.bind(to_it)
-    small.topology.unbind(small.bind("x", "q"))
+    bind(small.topology, to_it)
+    unbind(small.topology, small.bind("x", "q"))
     assert small.exchanges() == set()
     assert small.topology.bindings() == []
 
@@ -43,7 +43,7 @@ def test_other_exchanges_stay() -> None:
     """Without the flag nothing happens."""
     small = Small("q")
     small.declare("x")
-    small.topology.unbind(small.bind("x", "q"))
+    unbind(small.topology, small.bind("x", "q"))
     assert small.exchanges() == {"x"}
 
 
@@ -82,7 +82,7 @@ def test_deleting_an_exchange_cascades_too() -> None:
     small.declare("a", auto_delete=True)
     small.declare("b")
     small.bind("a", exchange("b"))
-    small.topology.delete_exchange("b")
+    delete_exchange(small.topology, "b")
     assert small.exchanges() == set()
 
 
@@ -94,6 +94,6 @@ def test_auto_delete_in_a_cycle() -> None:
     small.bind("a", exchange("b"))
     small.bind("b", exchange("a"))
     small.bind("a", exchange("a"))
-    small.topology.delete_exchange("a")
+    delete_exchange(small.topology, "a")
     assert small.exchanges() == set()
     assert small.topology.bindings() == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from amqp10broker.errors import AccessRefused, Inequivalent, InUse, InvalidArgument, NotFound
-from tests.support.topologies import Small, exchange
+from tests.support.topologies import Small, declare_exchange, delete_exchange, exchange, unbind
 
 
 def test_predeclared_exchanges() -> None:
@@ -26,7 +26,8 @@ def test_predeclared_exchanges() -> None:
 def test_declare_keeps_what_was_said() -> None:
     """Flags and arguments are there for whoever asks."""
     small = Small()
-    found, created = small.topology.declare_exchange(
+    found, created = declare_exchange(
+        small.topology,
         "x",
         "topic",
         durable=False,
@@ -50,9 +51,9 @@ def test_declare_keeps_what_was_said() -> None:
 def test_equal_redeclaration_finds_it() -> None:
     """Declaring again what is there makes nothing; arguments other than the alternate do not count."""
     small = Small()
-    first, _ = small.topology.declare_exchange("x", "fanout", arguments={"k": 1})
+    first, _ = declare_exchange(small.topology, "x", "fanout", arguments={"k": 1})
     version = small.topology.version
-    assert small.topology.declare_exchange("x", "fanout", arguments={"k": 2}) == (first, False)
+    assert declare_exchange(small.topology, "x", "fanout", arguments={"k": 2}) == (first, False)
     assert small.topology.version == version
 
 
@@ -80,7 +81,7 @@ def test_different_redeclaration_is_refused(changed: dict[str, object], argument
     small = Small()
     small.declare("x", alternate_exchange="ae")
     with pytest.raises(Inequivalent) as refusal:
-        small.topology.declare_exchange("x", **{"arguments": {"alternate-exchange": "ae"}, **changed})  # type: ignore[arg-type]
+        declare_exchange(small.topology, "x", **{"arguments": {"alternate-exchange": "ae"}, **changed})  # type: ignore[arg-type]
     assert refusal.value.description == (
         f"inequivalent arg '{argument}' for exchange 'x' in vhost '/': {told}"
     )
@@ -92,7 +93,7 @@ def test_alternate_that_was_not_there_is_a_difference() -> None:
     small = Small()
     small.declare("x")
     with pytest.raises(Inequivalent) as refusal:
-        small.topology.declare_exchange("x", arguments={"alternate-exchange": "ae"})
+        declare_exchange(small.topology, "x", arguments={"alternate-exchange": "ae"})
     assert refusal.value.description.endswith("received the value 'ae' of type 'longstr' but current is none")
 
 
@@ -100,13 +101,13 @@ def test_equal_alternate_as_bytes_is_no_difference() -> None:
     """Text is text."""
     small = Small()
     small.declare("x", alternate_exchange="ae")
-    assert not small.topology.declare_exchange("x", arguments={"alternate-exchange": b"ae"})[1]
+    assert not declare_exchange(small.topology, "x", arguments={"alternate-exchange": b"ae"})[1]
 
 
 def test_alternate_must_be_text() -> None:
     """An alternate is a name."""
     with pytest.raises(InvalidArgument) as refusal:
-        Small().topology.declare_exchange("x", arguments={"alternate-exchange": 5})
+        declare_exchange(Small().topology, "x", arguments={"alternate-exchange": 5})
     assert refusal.value.description == (
         "invalid type 'signedint' for arg 'alternate-exchange' in exchange 'x' in vhost '/'"
     )
@@ -115,22 +116,22 @@ def test_alternate_must_be_text() -> None:
 def test_reserved_prefix_is_refused_for_new_names() -> None:
     """Names with amq. are the broker's."""
     with pytest.raises(AccessRefused) as refusal:
-        Small().topology.declare_exchange("amq.x")
+        declare_exchange(Small().topology, "amq.x")
     assert refusal.value.description == "exchange name 'amq.x' contains reserved prefix 'amq.*'"
 
 
 def test_predeclared_exchange_may_be_declared_as_it_is() -> None:
     """Clients do that; the prefix is refused only for what is not there."""
     topology = Small().topology
-    assert not topology.declare_exchange("amq.topic", "topic")[1]
+    assert not declare_exchange(topology, "amq.topic", "topic")[1]
     with pytest.raises(Inequivalent):
-        topology.declare_exchange("amq.topic", "direct")
+        declare_exchange(topology, "amq.topic", "direct")
 
 
 def test_default_exchange_cannot_be_declared_or_deleted() -> None:
     """It is not the client's."""
     topology = Small().topology
-    for attempt in (lambda: topology.declare_exchange(""), lambda: topology.delete_exchange("")):
+    for attempt in (lambda: declare_exchange(topology, ""), lambda: delete_exchange(topology, "")):
         with pytest.raises(AccessRefused) as refusal:
             attempt()
         assert refusal.value.description == "operation not permitted on the default exchange"
@@ -139,17 +140,17 @@ def test_default_exchange_cannot_be_declared_or_deleted() -> None:
 def test_line_breaks_are_dropped_from_names() -> None:
     """CR and LF are no part of a name; a name of nothing else is the default exchange's."""
     topology = Small().topology
-    assert topology.declare_exchange("a\r\nb\n")[0].name == "ab"
+    assert declare_exchange(topology, "a\r\nb\n")[0].name == "ab"
     with pytest.raises(AccessRefused):
-        topology.declare_exchange("\r\n")
+        declare_exchange(topology, "\r\n")
 
 
 def test_names_have_255_bytes_at_most() -> None:
     """Longer ones could not be told to AMQP 0-9-1 clients; bytes count, not characters."""
     topology = Small().topology
-    assert topology.declare_exchange("n" * 255)[1]
+    assert declare_exchange(topology, "n" * 255)[1]
     with pytest.raises(InvalidArgument, match="has 256 bytes"):
-        topology.declare_exchange("é" * 128)
+        declare_exchange(topology, "é" * 128)
 
 
 def test_missing_exchange_is_not_found() -> None:
@@ -165,9 +166,9 @@ def test_delete_is_idempotent() -> None:
     """Deleting what is not there is no fault and changes nothing."""
     small = Small()
     small.declare("x")
-    assert small.topology.delete_exchange("x")
+    assert delete_exchange(small.topology, "x")
     version = small.topology.version
-    assert not small.topology.delete_exchange("x")
+    assert not delete_exchange(small.topology, "x")
     assert small.topology.version == version
 
 
@@ -178,17 +179,17 @@ def test_delete_if_unused_wants_no_bindings_from_it() -> None:
     small.bind("amq.fanout", exchange("x"))
     binding = small.bind("x", "q")
     with pytest.raises(InUse) as refusal:
-        small.topology.delete_exchange("x", if_unused=True)
+        delete_exchange(small.topology, "x", if_unused=True)
     assert refusal.value.description == "exchange 'x' in vhost '/' in use"
-    small.topology.unbind(binding)
-    assert small.topology.delete_exchange("x", if_unused=True)
+    unbind(small.topology, binding)
+    assert delete_exchange(small.topology, "x", if_unused=True)
 
 
 @pytest.mark.parametrize("name", ["amq.direct", "amq.anything"])
 def test_predeclared_exchanges_are_not_deleted(name: str) -> None:
     """Nor is anything else of that prefix."""
     with pytest.raises(AccessRefused) as refusal:
-        Small().topology.delete_exchange(name)
+        delete_exchange(Small().topology, name)
     assert refusal.value.description == f"deletion of system exchange '{name}' in vhost '/' not allowed"
 
 
@@ -198,7 +199,7 @@ def test_delete_takes_bindings_on_both_sides() -> None:
     small.declare("x", "fanout")
     small.bind("x", "q")
     small.bind("amq.fanout", exchange("x"))
-    small.topology.delete_exchange("x")
+    delete_exchange(small.topology, "x")
     assert small.topology.bindings() == []
     assert small.route("amq.fanout") == ()
     small.declare("x", "fanout")
@@ -217,10 +218,10 @@ def test_version_grows_with_every_change() -> None:
     note()
     binding = small.bind("x", "q")
     note()
-    small.topology.unbind(binding)
+    unbind(small.topology, binding)
     note()
     small.delete_queue("q")
     note()
-    small.topology.delete_exchange("x")
+    delete_exchange(small.topology, "x")
     note()
     assert versions == sorted(set(versions))

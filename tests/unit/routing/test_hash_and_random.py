@@ -8,7 +8,7 @@ import pytest
 
 from amqp10broker.errors import InvalidArgument, PreconditionFailed
 from amqp10broker.routing.topology import Topology
-from tests.support.topologies import Small, exchange
+from tests.support.topologies import Small, bind, declare_exchange, exchange, unbind
 
 KEYS = [f"key-{number}" for number in range(20_000)]
 
@@ -17,7 +17,7 @@ def hashing(weights: dict[str, str], **arguments: object) -> Small:
     """A consistent-hash exchange `h` with queues by weight."""
     small = Small(*weights)
     named = {name.replace("_", "-"): value for name, value in arguments.items()}
-    small.topology.declare_exchange("h", "x-consistent-hash", arguments=named)
+    declare_exchange(small.topology, "h", "x-consistent-hash", arguments=named)
     for name, weight in weights.items():
         small.bind("h", name, weight)
     return small
@@ -48,11 +48,11 @@ def test_consistent_hash_moves_keys_only_from_the_queue_that_goes() -> None:
     small = hashing({"a": "2", "b": "3", "c": "4"})
     before = {key: small.route("h", key)[0] for key in KEYS[:3_000]}
     gone = small.binding("h", "b", "3")
-    small.topology.unbind(gone)
+    unbind(small.topology, gone)
     after = {key: small.route("h", key)[0] for key in before}
     assert all(after[key] == name for key, name in before.items() if name != "b")
     assert {after[key] for key, name in before.items() if name == "b"} == {"a", "c"}
-    small.topology.bind(gone)
+    bind(small.topology, gone)
     assert {key: small.route("h", key)[0] for key in before} == before
 
 
@@ -62,7 +62,7 @@ def test_consistent_hash_counts_the_oldest_binding_of_a_queue() -> None:
     before = [small.route("h", key) for key in KEYS[:300]]
     small.bind("h", "b", "50")
     assert [small.route("h", key) for key in KEYS[:300]] == before
-    small.topology.unbind(small.binding("h", "b", "1"))
+    unbind(small.topology, small.binding("h", "b", "1"))
     assert Counter(small.route("h", key) for key in KEYS[:300])[("b",)] > 280
 
 
@@ -131,7 +131,7 @@ def test_consistent_hash_arguments(arguments: dict[str, object], text: str) -> N
     """Arguments that make no sense are refused and no exchange is made."""
     small = Small()
     with pytest.raises(PreconditionFailed) as refusal:
-        small.topology.declare_exchange("h", "x-consistent-hash", arguments=arguments)
+        declare_exchange(small.topology, "h", "x-consistent-hash", arguments=arguments)
     assert refusal.value.description == text
     assert small.exchanges() == set()
 
@@ -176,12 +176,12 @@ def test_local_random_picks_the_queue_that_chance_names() -> None:
         return count - 1
 
     topology = Topology("/", lambda name: True, choose=choose)
-    found, _ = topology.declare_exchange("r", "x-local-random")
+    found, _ = declare_exchange(topology, "r", "x-local-random")
     assert topology.route(found, ("k",)) == ((), False)
-    topology.bind(Small.binding("r", "a"))
+    bind(topology, Small.binding("r", "a"))
     assert topology.route(found, ("k",)) == (("a",), False)
-    topology.bind(Small.binding("r", "b"))
-    topology.bind(Small.binding("r", "c"))
+    bind(topology, Small.binding("r", "b"))
+    bind(topology, Small.binding("r", "c"))
     assert topology.route(found, ("k", "cc")) == (("c",), False)
     assert asked == [3]
 

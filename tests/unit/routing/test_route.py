@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from amqp10broker.routing.topology import Topology
-from tests.support.topologies import Small, exchange
+from tests.support.topologies import Small, bind, delete_exchange, exchange
 
 
 def test_default_exchange_routes_to_the_queue_of_that_name() -> None:
@@ -111,7 +111,7 @@ def test_missing_alternate_is_ignored() -> None:
     small.bind("ae", "rest")
     assert small.topology.version > version
     assert small.route("x", "k") == ("rest",)
-    small.topology.delete_exchange("ae")
+    delete_exchange(small.topology, "ae")
     assert small.route("x", "k") == ()
 
 
@@ -179,9 +179,9 @@ def test_headers_reach_an_inner_headers_exchange() -> None:
         return {"a": 1}
 
     topology = Topology("/", lambda name: True)
-    topology.bind(Small.binding("amq.fanout", exchange("amq.headers")))
-    topology.bind(Small.binding("amq.headers", "q", "", {"a": 1}))
-    topology.bind(Small.binding("amq.direct", "r", "k"))
+    bind(topology, Small.binding("amq.fanout", exchange("amq.headers")))
+    bind(topology, Small.binding("amq.headers", "q", "", {"a": 1}))
+    bind(topology, Small.binding("amq.direct", "r", "k"))
     assert topology.route(topology.lookup_exchange("amq.direct"), ("k",), headers) == (("r",), True)
     assert asked == []
     assert topology.route(topology.lookup_exchange("amq.fanout"), ("k",), headers) == (("q",), False)

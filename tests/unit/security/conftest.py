@@ -8,6 +8,7 @@ import pytest
 
 from amqp10broker.catalog.users import Users
 from amqp10broker.security.passwords import Passwords, plain_record, rabbit_record
+from tests.support.declaring import add_user
 
 
 @pytest.fixture
@@ -26,9 +27,9 @@ def token() -> Callable[[int], bytes]:
 @pytest.fixture
 def users() -> Users:
     users = Users()
-    users.add("guest", plain_record("guest"))
-    users.add("rabbit", rabbit_record("hole", b"salt"))
-    users.add("nobody", None)
+    add_user(users, "guest", plain_record("guest"))
+    add_user(users, "rabbit", rabbit_record("hole", b"salt"))
+    add_user(users, "nobody", None)
     return users
 
 

@@ -10,11 +10,19 @@ from amqp10broker.catalog.users import Permission, TopicPermission, Users
 from amqp10broker.errors import NotAllowed, PermissionDenied
 from amqp10broker.security import authorise
 from amqp10broker.security.authorise import Access, check_vhost_access
+from tests.support.declaring import (
+    add_user,
+    clear_permission,
+    delete_user,
+    set_permission,
+    set_tags,
+    set_topic_permission,
+)
 
 
 @pytest.fixture
 def access(users: Users) -> Access:
-    users.set_permission("guest", "/", Permission("^c-", "^(w-|amq\\.default$)", "^r-"))
+    set_permission(users, "guest", "/", Permission("^c-", "^(w-|amq\\.default$)", "^r-"))
     return Access(users, "guest", "/")
 
 
@@ -57,7 +65,7 @@ def test_any_permission_is_enough_to_look(access: Access) -> None:
 @pytest.mark.parametrize("pattern", ["", "^$"])
 def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
     """Searched for as it is, the empty pattern would be found in every name."""
-    users.set_permission("guest", "/", Permission(pattern, pattern, pattern))
+    set_permission(users, "guest", "/", Permission(pattern, pattern, pattern))
     access = Access(users, "guest", "/")
     for kind, name in (("queue", "q"), ("exchange", "")):
         assert not access.allows("read", kind, name)  # type: ignore[arg-type]
@@ -65,7 +73,7 @@ def test_an_empty_pattern_allows_nothing(users: Users, pattern: str) -> None:
 
 def test_patterns_are_searched_for_anywhere(users: Users) -> None:
     """Without anchors a part of the name is enough."""
-    users.set_permission("guest", "/", Permission(read="orders"))
+    set_permission(users, "guest", "/", Permission(read="orders"))
     Access(users, "guest", "/").read("queue", "eu.orders.new")
 
 
@@ -73,7 +81,7 @@ def test_without_permission_nothing_is_allowed(users: Users, access: Access) -> 
     """In another virtual host, for another user, after deletion."""
     assert not Access(users, "guest", "v").allows("read", "queue", "r-1")
     assert not Access(users, "rabbit", "/").allows("read", "queue", "r-1")
-    users.delete("guest")
+    delete_user(users, "guest")
     assert not access.allows("read", "queue", "r-1")
 
 
@@ -82,7 +90,7 @@ def test_decisions_are_remembered_until_permissions_change(access: Access, users
     access.read("queue", "r-1")
     assert refused(lambda: access.read("queue", "q"))
     before = access.version
-    users.set_permission("guest", "/", Permission(read="^q$"))
+    set_permission(users, "guest", "/", Permission(read="^q$"))
     assert access.version != before
     access.read("queue", "q")
     assert refused(lambda: access.read("queue", "r-1"))
@@ -99,28 +107,28 @@ def test_what_is_remembered_has_an_end(access: Access, monkeypatch: pytest.Monke
 def test_entering_a_virtual_host_needs_a_permission_there(users: Users, access: Access) -> None:
     """530 with RabbitMQ's text; a permission that allows nothing is enough."""
     access.enter()
-    users.set_permission("rabbit", "/", Permission("", "", ""))
+    set_permission(users, "rabbit", "/", Permission("", "", ""))
     check_vhost_access(users, "rabbit", "/")
     for user, vhost in (("guest", "v"), ("nobody", "/"), ("unknown", "/")):
         with pytest.raises(NotAllowed) as caught:
             check_vhost_access(users, user, vhost)
         assert caught.value.description == f"access to vhost '{vhost}' refused for user '{user}'"
-    users.clear_permission("guest", "/")
+    clear_permission(users, "guest", "/")
     with pytest.raises(NotAllowed):
         access.enter()
 
 
 def test_without_topic_permission_every_key_is_allowed(access: Access, users: Users) -> None:
     """One at another exchange, or of another user, changes nothing."""
-    users.set_topic_permission("guest", "/", "other", TopicPermission("", ""))
-    users.set_topic_permission("rabbit", "/", "amq.topic", TopicPermission("", ""))
+    set_topic_permission(users, "guest", "/", "other", TopicPermission("", ""))
+    set_topic_permission(users, "rabbit", "/", "amq.topic", TopicPermission("", ""))
     access.write_topic("amq.topic", "any.key")
     access.read_topic("amq.topic", "any.key")
 
 
 def test_topic_permissions_are_patterns_on_keys(access: Access, users: Users) -> None:
     """403 with RabbitMQ's text."""
-    users.set_topic_permission("guest", "/", "amq.topic", TopicPermission("^w\\.", "^r\\."))
+    set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^w\\.", "^r\\."))
     access.write_topic("amq.topic", "w.1")
     access.read_topic("amq.topic", "r.1")
     assert refused(lambda: access.write_topic("amq.topic", "r.1")) == (
@@ -133,15 +141,15 @@ def test_topic_permissions_are_patterns_on_keys(access: Access, users: Users) ->
 
 def test_topic_patterns_may_name_user_and_virtual_host(access: Access, users: Users) -> None:
     """Each user gets a part of the topic tree with one pattern for all."""
-    users.set_topic_permission("guest", "/", "amq.topic", TopicPermission("^{vhost}\\.{username}\\."))
+    set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^{vhost}\\.{username}\\."))
     access.write_topic("amq.topic", "/.guest.x")
     assert refused(lambda: access.write_topic("amq.topic", "/.rabbit.x"))
 
 
 def test_a_users_name_is_no_pattern(users: Users) -> None:
     """Otherwise a user called .* would have all of the tree."""
-    users.add(".*", None)
-    users.set_topic_permission(".*", "/", "amq.topic", TopicPermission("^{username}\\."))
+    add_user(users, ".*", None)
+    set_topic_permission(users, ".*", "/", "amq.topic", TopicPermission("^{username}\\."))
     access = Access(users, ".*", "/")
     access.write_topic("amq.topic", ".*.x")
     assert refused(lambda: access.write_topic("amq.topic", "rabbit.x"))
@@ -150,7 +158,7 @@ def test_a_users_name_is_no_pattern(users: Users) -> None:
 def test_only_the_tag_makes_an_impersonator(access: Access, users: Users) -> None:
     """And only as long as the user has it."""
     assert not access.impersonator
-    users.set_tags("guest", ["impersonator"])
+    set_tags(users, "guest", ["impersonator"])
     assert access.impersonator
-    users.delete("guest")
+    delete_user(users, "guest")
     assert not access.impersonator

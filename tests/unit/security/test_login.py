@@ -23,6 +23,7 @@ from amqp10broker.security.login import (
     Success,
 )
 from amqp10broker.security.passwords import Passwords
+from tests.support.declaring import add_user, set_password
 
 HERE = Peer(loopback=True)
 NEVER_KNOWN = "; the password was never known in plain here, set it anew to use SCRAM"
@@ -112,7 +113,7 @@ def test_plain_refuses(rules: Rules, response: bytes, reason: str) -> None:
 
 def test_a_slow_login_makes_the_next_one_quick(rules: Rules, users: Users, passwords: Passwords) -> None:
     """The connection hands argon2 to a thread once."""
-    users.add("u", passwords.make("p"))
+    add_user(users, "u", passwords.make("p"))
     first = rules().begin(HERE)
     step = first.start("PLAIN", b"\0u\0p")
     assert isinstance(step, Slow)
@@ -124,11 +125,11 @@ def test_a_password_changed_while_it_is_verified_lets_nobody_in(
     rules: Rules, users: Users, passwords: Passwords
 ) -> None:
     """The thread verified what does not count any more."""
-    users.add("u", passwords.make("old"))
+    add_user(users, "u", passwords.make("old"))
     authentication = rules().begin(HERE)
     step = authentication.start("PLAIN", b"\0u\0old")
     assert isinstance(step, Slow)
-    users.set_password("u", passwords.make("new"))
+    set_password(users, "u", passwords.make("new"))
     assert isinstance(authentication.resume(step.conclude(step.work())), Failure)
 
 
@@ -304,7 +305,7 @@ def scram(
 @pytest.mark.parametrize("first", [True, False])
 def test_scram_proves_both_sides(rules: Rules, users: Users, passwords: Passwords, first: bool) -> None:
     """For passwords of the configuration and for those set later."""
-    users.add("u", passwords.make("p"))
+    add_user(users, "u", passwords.make("p"))
     for name, password in (("guest", "guest"), ("u", "p")):
         client = ScramClient(name, password)
         step = scram(rules(), client, first=first)
@@ -382,6 +383,6 @@ def test_scram_refuses_a_password_that_was_changed_meanwhile(
     assert isinstance(step, Slow)
     step = authentication.resume(step.conclude(step.work()))
     assert isinstance(step, Challenge)
-    users.set_password("guest", passwords.make("new"))
+    set_password(users, "guest", passwords.make("new"))
     step = authentication.respond(client.final(step.data))
     assert step == Failure("user 'guest': the password was changed meanwhile", "guest")

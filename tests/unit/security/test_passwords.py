@@ -11,6 +11,7 @@ from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Users
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.security import passwords as module
 from amqp10broker.security.passwords import Passwords, plain_record, rabbit_record
+from tests.support.declaring import add_user, delete_user, set_password
 
 
 def slowly(passwords: Passwords, name: str, password: bytes) -> bool:
@@ -28,7 +29,7 @@ def test_a_plain_password_is_verified_at_once(passwords: Passwords) -> None:
 def test_rabbitmqs_own_example_is_verified(users: Users, passwords: Passwords) -> None:
     """The hash in RabbitMQ's guide: salt 908D C60A, password test12."""
     example = "kI3GCqW5JLMJa4iX1lo7X4D6XbYqlLgxIs30+P6tENUV2POR"
-    users.add("example", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, example))
+    add_user(users, "example", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, example))
     assert passwords.quick("example", b"test12")
     assert not passwords.quick("example", b"test13")
     assert rabbit_record("test12", bytes.fromhex("908DC60A")).value == example
@@ -47,7 +48,7 @@ def test_rabbitmqs_algorithms_are_verified(
 ) -> None:
     """Digest of salt and password, after the salt."""
     stored = b"\x01\x02\x03\x04" + hashlib.new(digest, b"\x01\x02\x03\x04secret").digest()
-    users.add("u", PasswordRecord(algorithm, base64.b64encode(stored).decode()))
+    add_user(users, "u", PasswordRecord(algorithm, base64.b64encode(stored).decode()))
     assert passwords.quick("u", b"secret")
     assert not passwords.quick("u", b"Secret")
     assert slowly(passwords, "u", b"secret")
@@ -57,8 +58,8 @@ def test_rabbitmqs_algorithms_are_verified(
 @pytest.mark.parametrize("value", ["", "not base64!", "AAAA"])
 def test_a_broken_record_lets_nobody_in(users: Users, passwords: Passwords, value: str) -> None:
     """Not even with an empty password."""
-    users.add("u", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, value))
-    users.add("v", PasswordRecord(PasswordAlgorithm.ARGON2ID, value))
+    add_user(users, "u", PasswordRecord(PasswordAlgorithm.RABBIT_SHA256, value))
+    add_user(users, "v", PasswordRecord(PasswordAlgorithm.ARGON2ID, value))
     for name in ("u", "v"):
         for password in (b"", b"x"):
             assert not passwords.quick(name, password)
@@ -71,7 +72,7 @@ def test_a_new_password_is_kept_as_argon2id(users: Users, passwords: Passwords) 
     assert record.algorithm is PasswordAlgorithm.ARGON2ID
     assert record.value.startswith("$argon2id$v=19$m=19456,t=2,p=1$")
     assert record.scram is not None
-    users.add("u", record)
+    add_user(users, "u", record)
     assert not passwords.quick("u", b"correct horse")
     assert slowly(passwords, "u", b"correct horse")
     assert not slowly(passwords, "u", b"wrong horse")
@@ -97,7 +98,7 @@ def test_a_right_password_is_remembered(
     users: Users, passwords: Passwords, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second login of a user costs no argon2; a wrong password still does."""
-    users.add("u", passwords.make("p"))
+    add_user(users, "u", passwords.make("p"))
     record = passwords.record("u")
     assert slowly(passwords, "u", b"p")
     assert passwords.remember("u", b"p", record)
@@ -115,13 +116,13 @@ def test_a_right_password_is_remembered(
 
 def test_a_changed_password_is_forgotten_at_once(users: Users, passwords: Passwords) -> None:
     """The old one opens nothing any more, and neither does that of a deleted user."""
-    users.add("u", passwords.make("old"))
+    add_user(users, "u", passwords.make("old"))
     passwords.remember("u", b"old", passwords.record("u"))
-    users.set_password("u", passwords.make("new"))
+    set_password(users, "u", passwords.make("new"))
     assert not passwords.quick("u", b"old")
     passwords.remember("u", b"new", passwords.record("u"))
     assert passwords.quick("u", b"new")
-    users.delete("u")
+    delete_user(users, "u")
     assert not passwords.quick("u", b"new")
 
 
@@ -129,22 +130,22 @@ def test_what_was_verified_against_an_old_record_is_not_remembered(
     users: Users, passwords: Passwords
 ) -> None:
     """The password may be changed while a thread verifies the old one."""
-    users.add("u", passwords.make("old"))
+    add_user(users, "u", passwords.make("old"))
     record = passwords.record("u")
-    users.set_password("u", passwords.make("new"))
+    set_password(users, "u", passwords.make("new"))
     assert not passwords.remember("u", b"old", record)
     assert not passwords.quick("u", b"old")
-    users.delete("u")
+    delete_user(users, "u")
     assert not passwords.remember("u", b"old", record)
 
 
 def test_what_is_remembered_of_deleted_users_goes_with_the_next(users: Users, passwords: Passwords) -> None:
     """Memory does not grow with users that come and go."""
     for name in ("a", "b", "c"):
-        users.add(name, passwords.make("p"))
+        add_user(users, name, passwords.make("p"))
         passwords.remember(name, b"p", passwords.record(name))
         if name != "c":
-            users.delete(name)
+            delete_user(users, name)
     assert list(passwords._known) == ["c"]
 
 
@@ -153,7 +154,7 @@ def test_a_wrong_password_always_takes_one_argon2(
     users: Users, passwords: Passwords, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Time tells nobody which names there are, nor how a password is kept."""
-    users.add("argon", passwords.make("p"))
+    add_user(users, "argon", passwords.make("p"))
     asked: list[str] = []
 
     def verify(value: str, password: bytes) -> bool:
@@ -200,7 +201,7 @@ def test_plain_passwords_are_exported_as_rabbitmqs_hash(users: Users, passwords:
     record = passwords.exportable(passwords.record("guest"))
     assert record is not None
     assert record.algorithm is PasswordAlgorithm.RABBIT_SHA256
-    users.set_password("guest", record)
+    set_password(users, "guest", record)
     assert passwords.quick("guest", b"guest")
     assert passwords.exportable(record) is record
     assert passwords.exportable(None) is None

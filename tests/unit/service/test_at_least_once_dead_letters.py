@@ -14,19 +14,26 @@ from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Forwarding, Post
 from amqp10broker.service.at_least_once_dead_letters import Destination as To
+from tests.support import topologies
 from tests.support.dead_letters import held
+from tests.support.declaring import declare, remove
 from tests.unit.catalog.conftest import Host
 
 NOW = 1_700_000_000_000
 
 
 @pytest.fixture
-def vhost() -> VirtualHost:
+def catalog() -> Catalog:
+    return Catalog(Host())
+
+
+@pytest.fixture
+def vhost(catalog: Catalog) -> VirtualHost:
     """With the queues a and b, and the exchange dlx, from which nothing is bound."""
-    vhost = Catalog(Host()).lookup_vhost("/")
+    vhost = catalog.lookup_vhost("/")
     for name in "ab":
-        vhost.declare(name)
-    vhost.topology.declare_exchange("dlx", "fanout", durable=True)
+        declare(catalog, vhost, name)
+    topologies.declare_exchange(vhost.topology, "dlx", "fanout", durable=True)
     return vhost
 
 
@@ -37,11 +44,11 @@ def forwarding() -> Forwarding:
 
 def bind(vhost: VirtualHost, *queues: str, exchange: str = "dlx") -> None:
     for queue in queues:
-        vhost.topology.bind(Binding(exchange, Destination("queue", queue)))
+        topologies.bind(vhost.topology, Binding(exchange, Destination("queue", queue)))
 
 
 def unbind(vhost: VirtualHost, queue: str) -> None:
-    vhost.topology.unbind(Binding("dlx", Destination("queue", queue)))
+    topologies.unbind(vhost.topology, Binding("dlx", Destination("queue", queue)))
 
 
 def sent(posts: Sequence[Post]) -> dict[str, str]:
@@ -133,12 +140,12 @@ def test_a_message_that_a_queue_refused_is_sent_again(vhost: VirtualHost, forwar
 
 
 def test_a_target_queue_that_was_deleted_is_left_out_later(
-    vhost: VirtualHost, forwarding: Forwarding
+    catalog: Catalog, vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
     """It answers that it is gone; when it is time there is no route to it any more."""
     bind(vhost, "a", "b")
     posts = forwarding.send(held(1), vhost, NOW)
-    vhost.remove("a")
+    remove(catalog, vhost, "a")
     gone = publish_to(posts, "a")
     forwarding.refused(Unconfirmed(gone.publisher, gone.ids, False, queue="a"))
     assert confirm(forwarding, publish_to(posts, "b")) == []
@@ -164,7 +171,7 @@ def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
     forwarding = Forwarding("q", To("later", None), ReplyTo("worker"))
     assert forwarding.send(held(1), vhost, NOW) == []
     assert forwarding.unrouted == 1
-    vhost.topology.declare_exchange("later", "fanout", durable=True)
+    topologies.declare_exchange(vhost.topology, "later", "fanout", durable=True)
     bind(vhost, "b", exchange="later")
     again, _ = forwarding.due(vhost, NOW + RETRY_MS)
     assert sent(again) == {"b": "1"}

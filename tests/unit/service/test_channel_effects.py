@@ -39,6 +39,7 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.channel_world import Got, World, WorldChannel, tags, text_of
+from tests.support.declaring import bind, declare
 from tests.support.puppet import Puppet
 
 QUORUM = {"x-queue-type": "quorum"}
@@ -50,7 +51,7 @@ HEAD = b"\x91" + bytes(9)
 def puppet(channel: WorldChannel, name: str = "q", **arguments: Any) -> Puppet:
     """A queue that only does what the test says."""
     world = channel.world
-    world.vhost.declare(name, arguments=arguments)
+    declare(world.catalog, world.vhost, name, arguments=arguments)
     box = world.box(name)
     return Puppet(name, box, box.letters)
 
@@ -98,7 +99,7 @@ def test_a_full_queue_of_several_is_a_nack(channel: WorldChannel) -> None:
     """Whatever the other says, before or after."""
     full, other = puppet(channel), puppet(channel, "other")
     for key in ("q", "other"):
-        channel.world.vhost.topology.bind(_bound(key))
+        bind(channel.world.catalog, channel.world.vhost, _bound(key))
     channel.call(ConfirmSelect())
     for first in (full, other):
         channel.publish("k", b"1", exchange="amq.fanout")

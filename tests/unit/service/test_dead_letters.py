@@ -16,6 +16,8 @@ from amqp10broker.message.message import Message
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.service.dead_letters import Routed, route_dead_letters
+from tests.support import topologies
+from tests.support.declaring import declare
 from tests.unit.catalog.conftest import Host
 
 NOW = 1_700_000_000_000
@@ -24,16 +26,17 @@ NOW = 1_700_000_000_000
 @pytest.fixture
 def vhost() -> VirtualHost:
     """With the queues a, b and c, and the exchange dlx of type direct."""
-    vhost = Catalog(Host()).lookup_vhost("/")
+    catalog = Catalog(Host())
+    vhost = catalog.lookup_vhost("/")
     for name in "abc":
-        vhost.declare(name)
-    vhost.topology.declare_exchange("dlx", "direct", durable=True)
+        declare(catalog, vhost, name)
+    topologies.declare_exchange(vhost.topology, "dlx", "direct", durable=True)
     return vhost
 
 
 def bind(vhost: VirtualHost, queue: str, key: str, exchange: str = "dlx", **arguments: Any) -> None:
     """From the exchange to the queue."""
-    vhost.topology.bind(Binding(exchange, Destination("queue", queue), key, arguments))
+    topologies.bind(vhost.topology, Binding(exchange, Destination("queue", queue), key, arguments))
 
 
 def message(body: str, key: str = "k", **properties: Any) -> Message:
@@ -112,14 +115,14 @@ def test_the_default_exchange_takes_a_queue_by_its_name(vhost: VirtualHost) -> N
 
 def test_an_internal_exchange_takes_dead_letters(vhost: VirtualHost) -> None:
     """Clients cannot publish there, the broker can."""
-    vhost.topology.declare_exchange("inside", "fanout", durable=True, internal=True)
+    topologies.declare_exchange(vhost.topology, "inside", "fanout", durable=True, internal=True)
     bind(vhost, "a", "", "inside")
     assert bodies(route(vhost, message("1"), exchange="inside")) == {"a": "1"}
 
 
 def test_a_headers_exchange_sees_why_a_message_died(vhost: VirtualHost) -> None:
     """Headers are looked at message by message, those of this event included."""
-    vhost.topology.declare_exchange("by-headers", "headers", durable=True)
+    topologies.declare_exchange(vhost.topology, "by-headers", "headers", durable=True)
     bind(vhost, "a", "", "by-headers", **{"x-match": "all-with-x", "x-last-death-reason": "expired"})
     bind(vhost, "b", "", "by-headers", **{"x-match": "all", "kind": 1})
     letters = [message("1"), message("2", headers={"kind": 1})]
@@ -139,7 +142,9 @@ def test_what_no_queue_is_bound_for_is_dropped(vhost: VirtualHost) -> None:
 
 def test_an_alternate_exchange_is_asked(vhost: VirtualHost) -> None:
     """As for any publish."""
-    vhost.topology.declare_exchange("first", "direct", durable=True, arguments={"alternate-exchange": "dlx"})
+    topologies.declare_exchange(
+        vhost.topology, "first", "direct", durable=True, arguments={"alternate-exchange": "dlx"}
+    )
     bind(vhost, "a", "k")
     assert bodies(route(vhost, message("1"), exchange="first")) == {"a": "1"}
 

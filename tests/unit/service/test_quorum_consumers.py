@@ -20,6 +20,7 @@ from amqp10broker.amqp091.methods import (
 from amqp10broker.catalog.queue import QueueSpec
 from tests.support.channel_world import Got, QueueBox, World, WorldChannel, contents, properties_of, tags
 from tests.support.clocked_queue import ClockedQueue
+from tests.support.declaring import declare
 
 
 class QuorumWorld(World):
@@ -44,7 +45,7 @@ class QuorumWorld(World):
 def channel() -> WorldChannel:
     """A channel in a virtual host with a quorum queue `q`."""
     world = QuorumWorld()
-    world.vhost.declare("q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
+    declare(world.catalog, world.vhost, "q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
     return world.channel()
 
 
@@ -98,7 +99,7 @@ def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel: WorldCha
 def test_otherwise_the_channel_ends(fetched: bool) -> None:
     """consumer_timeout_no_basic_cancel_capability, consumer_timeout_basic_get: 406, the message is ready."""
     world = QuorumWorld()
-    world.vhost.declare("q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
+    declare(world.catalog, world.vhost, "q", arguments={"x-queue-type": "quorum", "x-consumer-timeout": 500})
     channel = world.channel(capabilities=() if not fetched else ("consumer_cancel_notify",))
     channel.publish("q", b"m")
     if fetched:

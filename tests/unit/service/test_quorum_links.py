@@ -10,6 +10,7 @@ from amqp10broker.amqp10.performatives import Disposition, Modified
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.queue import QueueSpec
 from tests.support.clocked_queue import ClockedQueue
+from tests.support.declaring import declare
 from tests.support.scene import Scene
 from tests.support.world import WorldQueue
 
@@ -22,7 +23,7 @@ class QuorumScene(Scene):
         self.clocked: ClockedQueue | None = None
         self.world.start_queue = self._start_queue  # type: ignore[method-assign]
         given = {f"x-{name.replace('_', '-')}": value for name, value in arguments.items()}
-        self.world.vhost.declare("q", arguments={"x-queue-type": "quorum", **given})
+        declare(self.world.catalog, self.world.vhost, "q", arguments={"x-queue-type": "quorum", **given})
 
     def _start_queue(self, spec: QueueSpec) -> WorldQueue:
         self.clocked = ClockedQueue(spec)

@@ -13,6 +13,7 @@ from amqp10broker.amqp10.types import Symbol
 from amqp10broker.queues.commands import Credit, PublisherRef, Settle, Subscribe, Unsubscribe, Verdict
 from amqp10broker.queues.effects import ActiveChanged, Confirmed, Effect, Settled, TimedOut, Unconfirmed
 from amqp10broker.queues.effects import Rejected as Refused
+from tests.support.declaring import declare
 from tests.support.notation import message
 from tests.support.puppet import Puppet
 from tests.support.scene import Scene, detached
@@ -24,8 +25,11 @@ FULL = "rejected(amqp:resource-limit-exceeded \"queue 'q' exceeded maximum lengt
 
 def puppet(scene: Scene, name: str = "q", **arguments: Any) -> Puppet:
     """A queue that only does what the test says."""
-    scene.world.vhost.declare(
-        name, arguments={key.replace("_", "-"): each for key, each in arguments.items()}
+    declare(
+        scene.world.catalog,
+        scene.world.vhost,
+        name,
+        arguments={key.replace("_", "-"): each for key, each in arguments.items()},
     )
     box = scene.world.queues[name]
     return Puppet(name, box, box.inbox)
@@ -34,7 +38,7 @@ def puppet(scene: Scene, name: str = "q", **arguments: Any) -> Puppet:
 def quorum(scene: Scene, *, single_active: bool = False) -> Puppet:
     """Likewise, of that kind."""
     arguments: dict[str, Any] = QUORUM | (SAC if single_active else {})
-    scene.world.vhost.declare("q", arguments=arguments)
+    declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
     box = scene.world.queues["q"]
     return Puppet("q", box, box.inbox)
 
@@ -430,7 +434,7 @@ def test_the_same_news_are_told_once() -> None:
 def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
     """Classic queues, and those without a single active consumer."""
     scene = Scene()
-    scene.world.vhost.declare("q", arguments=arguments)
+    declare(scene.world.catalog, scene.world.vhost, "q", arguments=arguments)
     box = scene.world.queues["q"]
     queue = Puppet("q", box, box.inbox)
     scene.receiver("/queues/q")
@@ -442,7 +446,7 @@ def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
 def test_a_consumer_that_waits_to_become_active_says_so_in_the_status() -> None:
     """There are messages, and it has credit: without a word nobody would know why nothing moves."""
     scene = Scene()
-    scene.world.vhost.declare("q", arguments=SAC)
+    declare(scene.world.catalog, scene.world.vhost, "q", arguments=SAC)
     scene.receiver("/queues/q", 1)
     scene.receiver("/queues/q", 2)
     scene.do("C> FLOW h=1 dc=0 cr=1", "C> FLOW h=2 dc=0 cr=1")

@@ -22,6 +22,7 @@ from amqp10broker.service.channels.status import channel_view
 from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.waits import STUCK_MS
 from tests.support.channel_world import World, WorldChannel
+from tests.support.declaring import declare
 
 EARLY, LATER, NOW = 1_000, 4_000, 16_000
 
@@ -30,7 +31,7 @@ EARLY, LATER, NOW = 1_000, 4_000, 16_000
 def world() -> World:
     """With a queue `q`."""
     world = World()
-    world.vhost.declare("q")
+    declare(world.catalog, world.vhost, "q")
     return world
 
 
@@ -150,7 +151,7 @@ def test_its_own_unsettled_deliveries(channel: WorldChannel) -> None:
 
 
 def test_another_consumer_is_the_active_one(world: World, channel: WorldChannel) -> None:
-    world.vhost.declare("single", arguments={"x-single-active-consumer": True})
+    declare(world.catalog, world.vhost, "single", arguments={"x-single-active-consumer": True})
     world.channel().consume("single", "first")
     channel.consume("single", "second")
     channel.publish("single", b"x")
@@ -232,7 +233,7 @@ def test_an_acknowledgement_behind_a_method_that_a_queue_has_not_answered(
     world: World, channel: WorldChannel
 ) -> None:
     """It has come, and is not handled; until it comes it is the client's turn."""
-    world.vhost.declare("busy")
+    declare(world.catalog, world.vhost, "busy")
     channel.say(BasicQos(0, 1, False))
     channel.consume("q", "c")
     channel.publish("q", b"x")
@@ -310,7 +311,7 @@ def test_a_client_that_could_publish(channel: WorldChannel) -> None:
 def test_a_queue_that_does_not_follow_holds_the_connection() -> None:
     """Credit flow: which queue, how much it has not confirmed, since when."""
     world = World(config=Config(credit_flow_initial=4, credit_flow_more_after=2))
-    world.vhost.declare("q")
+    declare(world.catalog, world.vhost, "q")
     channel = at(world.channel(), EARLY)
     world.box("q").stalled = True
     channel.publish("q", *[b"x"] * 4)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from amqp10broker.catalog.plan import NUMBERS, Put
 from amqp10broker.cli import main
 from amqp10broker.errors import FolderInUse, StorageError
 from amqp10broker.storage.catalog_log import open_catalog_log
@@ -21,6 +22,7 @@ from amqp10broker.storage.sequence import JOURNAL
 from amqp10broker.storage.stream_files import FileShelf, part_of
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.tasks.data import FURNISHED
+from tests.support.declaring import declare, declare_exchange
 from tests.support.kept_entries import kept_catalog
 
 DISK = OsDisk()
@@ -51,12 +53,12 @@ def data(tmp_path: Path) -> Path:
     path = tmp_path / "data"
     folder = open_data_folder(DISK, str(path), "a test")
     catalog, kept = kept_catalog()
-    catalog.changes.at_least(6)
-    catalog.lookup_vhost("/").declare("s", arguments={"x-queue-type": "stream"})
+    catalog.apply([Put(NUMBERS, 6)])
+    declare(catalog, "/", "s", arguments={"x-queue-type": "stream"})
     log = open_catalog_log(DISK, folder, folder.inventory.part("catalog"))
     log.put([*kept.entries(), (FURNISHED, {"default_records": {}})])
     for name in ("a", "b"):
-        catalog.lookup_vhost("/").topology.declare_exchange(name)
+        declare_exchange(catalog, "/", name)
         log.put([entry for entry in kept.entries() if name in entry[0]])
     log.sync()
     log.let_go()

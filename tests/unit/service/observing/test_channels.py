@@ -25,6 +25,7 @@ from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
 from tests.support.channel_world import World, WorldChannel
+from tests.support.declaring import declare
 from tests.support.watching import Seen, reasons, total
 
 S = 1_000_000_000
@@ -36,7 +37,7 @@ class Watched:
     def __init__(self, **arguments: Any) -> None:
         self.channel: WorldChannel = World().channel()
         self.world = self.channel.world
-        self.world.vhost.declare("q", arguments=arguments)
+        declare(self.world.catalog, self.world.vhost, "q", arguments=arguments)
         self.seen = Seen()
         self.observer = self.observe_anew()
         self.around = Surroundings()

@@ -12,6 +12,7 @@ from amqp10broker.queues.effects import TimedOut
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX, SessionObserver
 from amqp10broker.service.sessions.surroundings import Surroundings
 from tests.support.clocked_queue import ClockedQueue
+from tests.support.declaring import declare
 from tests.support.scene import Scene
 from tests.support.watching import Seen, reasons, total
 from tests.support.world import WorldQueue
@@ -226,7 +227,12 @@ def test_a_consumer_that_is_not_the_active_one() -> None:
         return running
 
     scene.world.start_queue = start_queue  # type: ignore[method-assign]
-    scene.world.vhost.declare("q", arguments={"x-queue-type": "quorum", "x-single-active-consumer": True})
+    declare(
+        scene.world.catalog,
+        scene.world.vhost,
+        "q",
+        arguments={"x-queue-type": "quorum", "x-single-active-consumer": True},
+    )
     scene.receiver("/queues/q", 1)
     scene.receiver("/queues/q", 2)
     scene.do("C> FLOW h=1 dc=0 cr=1", "C> FLOW h=2 dc=0 cr=9")

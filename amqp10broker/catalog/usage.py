@@ -1,0 +1,88 @@
+"""Which connections and channels are open, counted against the limits of virtual hosts and users.
+
+It refuses what would be one too many, with RabbitMQ's texts. This is of one node and one process: no entry of
+the catalog.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from amqp10broker.catalog.users import User
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.errors import NotAllowed
+
+
+class Usage:
+    """Counts of what is open; kept by whoever opens and closes connections."""
+
+    def __init__(self) -> None:
+        self._vhost_connections: Counter[str] = Counter()
+        self._user_connections: Counter[str] = Counter()
+        self._user_channels: Counter[str] = Counter()
+
+    def open_connection(self, vhost: VirtualHost, user: User) -> None:
+        """Count a connection that a user opens to a virtual host.
+
+        Raises:
+            NotAllowed: the virtual host's or the user's limit is reached; nothing was counted.
+        """
+        limit = vhost.limits.max_connections
+        if limit is not None and self._vhost_connections[vhost.name] >= limit:
+            raise NotAllowed(
+                f"vhost '{vhost.name}'",
+                f"access to vhost '{vhost.name}' refused for user '{user.name}': "
+                f"vhost connection limit ({limit}) is reached",
+            )
+        limit = user.limits.max_connections
+        if limit is not None and self._user_connections[user.name] >= limit:
+            raise NotAllowed(
+                f"user '{user.name}'",
+                f"connection refused for user '{user.name}': user connection limit ({limit}) is reached",
+            )
+        self._vhost_connections[vhost.name] += 1
+        self._user_connections[user.name] += 1
+
+    def close_connection(self, vhost: str, user: str) -> None:
+        """Forget a connection that `open_connection` counted."""
+        _count_down(self._vhost_connections, vhost)
+        _count_down(self._user_connections, user)
+
+    def open_channel(self, user: User) -> None:
+        """Count a channel or session that a user opens.
+
+        Raises:
+            NotAllowed: the user's limit is reached; nothing was counted.
+        """
+        limit = user.limits.max_channels
+        if limit is not None and self._user_channels[user.name] >= limit:
+            raise NotAllowed(
+                f"user '{user.name}'",
+                f"number of channels opened for user '{user.name}' has reached the maximum allowed user "
+                f"limit of ({limit})",
+            )
+        self._user_channels[user.name] += 1
+
+    def close_channel(self, user: str) -> None:
+        """Forget a channel or session that `open_channel` counted."""
+        _count_down(self._user_channels, user)
+
+    def connections_of_vhost(self, vhost: str) -> int:
+        """Connections that are open to a virtual host."""
+        return self._vhost_connections[vhost]
+
+    def connections_of_user(self, user: str) -> int:
+        """Connections that a user has open."""
+        return self._user_connections[user]
+
+    def channels_of_user(self, user: str) -> int:
+        """Channels and sessions that a user has open."""
+        return self._user_channels[user]
+
+
+def _count_down(counter: Counter[str], name: str) -> None:
+    assert counter[name] > 0, f"{name!r} was never counted"
+    counter[name] -= 1
+    if counter[name] == 0:
+        # Names come from clients and administrators: a name that is gone takes no memory.
+        del counter[name]

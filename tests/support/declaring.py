@@ -1,0 +1,231 @@
+"""Short ways to have a catalog changed: each proposes one request, as the doors do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from amqp10broker.catalog import definitions
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.definitions import Report
+from amqp10broker.catalog.exchange_requests import Bind, DeclareExchange, DeleteExchange, Unbind
+from amqp10broker.catalog.limits import UserLimits, VhostLimits
+from amqp10broker.catalog.plan import Put, VhostFacts
+from amqp10broker.catalog.policies import Policy
+from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
+from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue
+from amqp10broker.catalog.user_requests import (
+    AddUser,
+    ClearPermission,
+    ClearTopicPermission,
+    DeleteUser,
+    PutUser,
+    SetPassword,
+    SetPermission,
+    SetTags,
+    SetTopicPermission,
+)
+from amqp10broker.catalog.users import PasswordRecord, Permission, TopicPermission, User, Users
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.catalog.vhost_requests import (
+    AddVhost,
+    ClearPolicy,
+    DeleteVhost,
+    PutVhost,
+    SetPolicy,
+)
+from amqp10broker.routing.exchange import Binding, Exchange, ExchangeSpec
+from tests.support.topologies import NoHost
+
+Where = VirtualHost | str
+
+
+def _vhost(catalog: Catalog, where: Where) -> VirtualHost:
+    return catalog.lookup_vhost(where) if isinstance(where, str) else where
+
+
+# --- virtual hosts --------------------------------------------------------------------------------
+
+
+def add_vhost(
+    catalog: Catalog,
+    name: str,
+    *,
+    description: str = "",
+    tags: Iterable[str] = (),
+    default_queue_type: str | None = None,
+    limits: VhostLimits | None = None,
+    metadata: Mapping[str, Any] | None = None,
+) -> VirtualHost:
+    """Add a virtual host."""
+    facts = VhostFacts(
+        name, description, tuple(tags), metadata or {}, default_queue_type, limits or VhostLimits()
+    )
+    catalog.propose(AddVhost(facts))
+    return catalog.lookup_vhost(name)
+
+
+def change_vhost(catalog: Catalog, where: Where, **facts: Any) -> None:
+    """Change facts of a virtual host."""
+    catalog.propose(PutVhost(replace(_vhost(catalog, where).facts, **facts)))
+
+
+def delete_vhost(catalog: Catalog, name: str) -> VirtualHost:
+    """Delete a virtual host."""
+    vhost = catalog.lookup_vhost(name)
+    catalog.propose(DeleteVhost(name))
+    return vhost
+
+
+def put_policy(catalog: Catalog, where: Where, policy: Policy) -> None:
+    """Set a policy."""
+    catalog.propose(SetPolicy(_vhost(catalog, where).named(), policy))
+
+
+def delete_policy(catalog: Catalog, where: Where, name: str, *, operator: bool = False) -> Policy:
+    """Clear a policy."""
+    return catalog.propose(ClearPolicy(_vhost(catalog, where).named(), name, operator))
+
+
+def load(document: object, catalog: Catalog, **options: Any) -> Report:
+    """Import definitions."""
+    return catalog.propose(definitions.importing(document, **options))
+
+
+# --- queues, exchanges, bindings ------------------------------------------------------------------
+
+
+def declare(
+    catalog: Catalog,
+    where: Where,
+    name: str,
+    *,
+    durable: bool = True,
+    exclusive_owner: object | None = None,
+    auto_delete: bool = False,
+    arguments: Mapping[str, Any] | None = None,
+    internal: bool = False,
+) -> tuple[DeclaredQueue, bool]:
+    """Declare a queue; returns it, and whether it was made now."""
+    vhost = _vhost(catalog, where)
+    request = DeclareQueue(
+        vhost.named(), name, durable, exclusive_owner, auto_delete, arguments or {}, internal
+    )
+    declared = catalog.propose(request)
+    return vhost.lookup(declared.name), declared.created
+
+
+def remove(catalog: Catalog, where: Where, name: str) -> DeclaredQueue | None:
+    """Delete a queue, which is told; returns it, None if it was not there."""
+    vhost = _vhost(catalog, where)
+    queue = vhost.find(name)
+    catalog.propose(DeleteQueue(vhost.name, name))
+    return queue
+
+
+def restore_queue(catalog: Catalog, spec: QueueSpec) -> DeclaredQueue:
+    """Run a queue that was there before."""
+    catalog.apply([Put(("queue", spec.vhost, spec.name), spec)])
+    return catalog.lookup_vhost(spec.vhost).lookup(spec.name)
+
+
+def declare_exchange(
+    catalog: Catalog, where: Where, name: str, type: str = "direct", **settings: Any
+) -> tuple[Exchange, bool]:
+    """Declare an exchange; returns it, and whether it was made now."""
+    vhost = _vhost(catalog, where)
+    created = catalog.propose(DeclareExchange(vhost.named(), ExchangeSpec(name, type, **settings)))
+    return vhost.topology.lookup_exchange(name), created
+
+
+def delete_exchange(catalog: Catalog, where: Where, name: str, *, if_unused: bool = False) -> bool:
+    """Delete an exchange; returns whether it was there."""
+    return catalog.propose(DeleteExchange(_vhost(catalog, where).named(), name, if_unused))
+
+
+def bind(catalog: Catalog, where: Where, binding: Binding) -> bool:
+    """Bind; returns whether the binding is new."""
+    return catalog.propose(Bind(_vhost(catalog, where).named(), binding))
+
+
+def unbind(catalog: Catalog, where: Where, binding: Binding) -> bool:
+    """Unbind; returns whether the binding was there."""
+    return catalog.propose(Unbind(_vhost(catalog, where).named(), binding))
+
+
+# --- users ----------------------------------------------------------------------------------------
+
+
+def _catalog(accounts: Catalog | Users, vhost: str | None = None) -> Catalog:
+    """The catalog; around users that are tested by themselves, one that has the virtual host."""
+    if isinstance(accounts, Catalog):
+        return accounts
+    catalog = Catalog(NoHost())
+    catalog.users = accounts
+    if vhost not in (None, "/"):
+        catalog.propose(AddVhost(VhostFacts(vhost)))
+    return catalog
+
+
+def add_user(
+    accounts: Catalog | Users,
+    name: str,
+    password: PasswordRecord | None,
+    *,
+    tags: Iterable[str] = (),
+    limits: UserLimits | None = None,
+) -> User:
+    """Add a user, who may do nothing yet."""
+    user = User(name, password, frozenset(tags), limits or UserLimits())
+    return _catalog(accounts).propose(AddUser(user))
+
+
+def put_user(accounts: Catalog | Users, user: User) -> User:
+    """Add or replace a user."""
+    return _catalog(accounts).propose(PutUser(user))
+
+
+def set_password(accounts: Catalog | Users, name: str, password: PasswordRecord | None) -> User:
+    """Give a user another password."""
+    return _catalog(accounts).propose(SetPassword(name, password))
+
+
+def set_tags(accounts: Catalog | Users, name: str, tags: Iterable[str]) -> User:
+    """Give a user other tags."""
+    return _catalog(accounts).propose(SetTags(name, frozenset(tags)))
+
+
+def set_user_limits(accounts: Catalog | Users, name: str, limits: UserLimits) -> User:
+    """Give a user other limits."""
+    catalog = _catalog(accounts)
+    return catalog.propose(PutUser(replace(catalog.users.lookup(name), limits=limits)))
+
+
+def delete_user(accounts: Catalog | Users, name: str) -> None:
+    """Delete a user."""
+    _catalog(accounts).propose(DeleteUser(name))
+
+
+def set_permission(accounts: Catalog | Users, user: str, vhost: str, permission: Permission) -> None:
+    """Say what a user may do in a virtual host."""
+    _catalog(accounts, vhost).propose(SetPermission(user, vhost, permission))
+
+
+def clear_permission(accounts: Catalog | Users, user: str, vhost: str) -> None:
+    """Let a user enter a virtual host no more."""
+    _catalog(accounts, vhost).propose(ClearPermission(user, vhost))
+
+
+def set_topic_permission(
+    accounts: Catalog | Users, user: str, vhost: str, exchange: str, permission: TopicPermission
+) -> None:
+    """Restrict a user's routing keys at a topic exchange."""
+    _catalog(accounts, vhost).propose(SetTopicPermission(user, vhost, exchange, permission))
+
+
+def clear_topic_permission(
+    accounts: Catalog | Users, user: str, vhost: str, exchange: str | None = None
+) -> None:
+    """Lift the restriction."""
+    _catalog(accounts, vhost).propose(ClearTopicPermission(user, vhost, exchange))
