@@ -133,6 +133,20 @@ def test_what_is_compared_stands_beside_what_it_is_compared_with() -> None:
     assert line.endswith("| both | now / before | 333,333/s, 3.00 µs | 500,000/s, 2.00 µs | 1.50 |")
 
 
+def test_a_neighbour_apart_is_compared_with_itself() -> None:
+    """The article's benchmarks have two ratios a work, if they are asked for."""
+    costs = {"with slow neighbour": 4.0, "alone": 2.0, "slow neighbour apart": 3.0}
+    rows = [sample(f"AMQP 1.0: {variant}", cost) for variant, cost in costs.items()]
+    for what, ratio in (("alone", 0.5), ("apart", 0.75)):
+        rows.append({"case": f"AMQP 1.0: with / {what}", "target": "broker", "isolation": ratio})
+    lines = report.render([document("two_senders", rows)]).splitlines()
+    found = [one.split(" | ")[2:] for one in lines if one.startswith("| two_senders (")]
+    assert found == [
+        ["with slow neighbour / alone", "250,000/s, 4.00 µs", "500,000/s, 2.00 µs", "0.500 |"],
+        ["with slow neighbour / slow neighbour apart", "250,000/s, 4.00 µs", "333,333/s, 3.00 µs", "0.750 |"],
+    ]
+
+
 def test_the_picture_is_well_formed_and_has_every_window() -> None:
     """A panel for each size and figure; the legend names the windows."""
     pytest.importorskip("matplotlib")
