@@ -29,7 +29,7 @@ def _questions_of(module: str) -> Sequence[Benchmark]:
 # In the order of `--help` and of `all`; a module that is named has one question of its own.
 _MODULES: Final = (
     *("protocols", "durability", "millions", "topic", "filters", "storage", "spark_stream", "spark_queue"),
-    *("connection_setup", "idle", "article", "sweep", "recommendation"),
+    *("connection_setup", "article", "sweep", "recommendation"),
     *("recording_cost", "versus", "analyse"),
 )
 BENCHMARKS: Final[dict[str, Benchmark]] = {

@@ -22,13 +22,7 @@ from typing import Any, Final, Self
 from benchmarks import spec
 from benchmarks.errors import BrokerError, PeerError
 from benchmarks.peer import handshake
-from benchmarks.processes import (
-    children_cpu_s,
-    folder_bytes,
-    process_cpu_s,
-    process_rss_bytes,
-    reserved_port,
-)
+from benchmarks.processes import children_cpu_s, folder_bytes, process_cpu_s, process_rss_bytes, reserved_port
 
 REPOSITORY: Final = Path(__file__).resolve().parent.parent
 START_TIMEOUT_S: Final = 20.0

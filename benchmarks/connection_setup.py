@@ -1,15 +1,19 @@
-"""How fast does the broker start, and how many connections can it set up in a second?
+"""How fast does the broker start and set up connections, and what do they take while nothing happens?
 
 Start: from starting the process to the first accepted TCP connection, and to the first AMQP connection
 opened. Set-up: several processes connect, log in, exchange open frames (in one case also begin a session
-and attach a link), close in order, and again.
+and attach a link), close in order, and again. Idle: resident memory of the broker without connections, and
+with 100 and 1000 of them, each open with one session; processor time over a few seconds in which nobody
+sends anything.
 """
 
 from __future__ import annotations
 
 import multiprocessing
 import signal
+import socket
 import time
+from contextlib import ExitStack
 from ctypes import Array, c_uint64
 from typing import Final
 
@@ -17,6 +21,7 @@ from benchmarks import spec, wire
 from benchmarks.broker_process import Target
 from benchmarks.cases import QUEUE
 from benchmarks.errors import LoadError, MeasureError, PeerError
+from benchmarks.load import raise_file_limit
 from benchmarks.measure import Benchmark, Context, options
 from benchmarks.peer import Peer, handshake, read_frame
 from benchmarks.processes import process_cpu_s
@@ -25,6 +30,7 @@ from benchmarks.stream import Stream
 
 # Each closed connection keeps a port busy for a minute; the system has about 28 000.
 CONNECTIONS_MAX: Final = 20_000
+WINDOW_S_MAX: Final = 10.0
 _SPAWN: Final = multiprocessing.get_context("spawn")
 _COLUMNS: Final = (
     *("accept_s", "open_s", "connections_per_s", "cpu_us_connection"),
@@ -122,7 +128,7 @@ def _measure_start(context: Context) -> list[Row]:
     return samples
 
 
-def run(context: Context) -> Outcome:
+def _run_setup(context: Context) -> Outcome:
     """Measure start time and both kinds of set-up."""
     cases = {"open, close": None, "open, begin, attach, close": QUEUE}
     samples: list[Row] = []
@@ -140,9 +146,60 @@ def run(context: Context) -> Outcome:
     return Outcome(_COLUMNS, context.described_settings(), samples)
 
 
-BENCHMARK = Benchmark(
-    "setup",
-    "How fast are start and connection set-up?",
-    run,
-    options(connectors=(4, "processes that connect")),
+def _connect_and_rest(endpoint: spec.Endpoint) -> socket.socket:
+    """Open a connection with one session and leave it alone."""
+    stream = handshake(endpoint).socket
+    stream.sendall(wire.begin_frame(0, incoming_window=spec.INCOMING_WINDOW, handle_max=255))
+    answer = read_frame(stream)
+    if answer.code != wire.BEGIN:
+        raise MeasureError(f"the broker answered begin with 0x{answer.code:02x}")
+    return stream
+
+
+def _measure_idle(context: Context, target: Target, count: int) -> Row:
+    rss_before = target.rss_bytes()
+    with ExitStack() as stack:
+        for _ in range(count):
+            stack.enter_context(_connect_and_rest(target.endpoint))
+        time.sleep(0.5)
+        cpu_before, began = target.cpu_s(), time.monotonic()
+        # No heartbeats are sent: the window must end before a broker takes the silence for death.
+        time.sleep(min(context.duration_s, WINDOW_S_MAX))
+        cpu_after, taken_s = target.cpu_s(), time.monotonic() - began
+        rss = target.rss_bytes()
+    row: Row = {"case": f"{count} connections", "target": "broker"}
+    row["rss_mb"] = None if rss is None else rss / 1e6
+    if rss is not None and rss_before is not None and count:
+        row["rss_kb_connection"] = (rss - rss_before) / count / 1e3
+    if cpu_after is not None and cpu_before is not None:
+        row["idle_cpu_percent"] = (cpu_after - cpu_before) / taken_s * 100
+    context.say(f"{row['case']}: {row['rss_mb'] or 0:.1f} MB")
+    return row
+
+
+def _run_idle(context: Context) -> Outcome:
+    """Measure each number of connections with a fresh broker."""
+    raise_file_limit()
+    samples = []
+    for _ in range(context.repetitions):
+        for count in context.options.connections:
+            with context.target() as target:
+                samples.append(_measure_idle(context, target, count))
+    columns = ("rss_mb", "rss_kb_connection", "idle_cpu_percent")
+    return Outcome(columns, context.described_settings(), samples)
+
+
+BENCHMARKS: Final = (
+    Benchmark(
+        "setup",
+        "How fast are start and connection set-up?",
+        _run_setup,
+        options(connectors=(4, "processes that connect")),
+    ),
+    Benchmark(
+        "idle",
+        "What do idle connections take?",
+        _run_idle,
+        options(connections=([0, 100, 1000], "connections")),
+    ),
 )

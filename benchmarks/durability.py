@@ -106,12 +106,7 @@ def compare(samples: Sequence[Row], sync: SyncTime) -> None:
 
 
 def _sync_row(name: str, sync: SyncTime) -> Row:
-    return {
-        "case": name,
-        "target": "floor",
-        "fdatasync_p50_ms": sync.p50_ms,
-        "fdatasync_p99_ms": sync.p99_ms,
-    }
+    return {"case": name, "target": "floor", "fdatasync_p50_ms": sync.p50_ms, "fdatasync_p99_ms": sync.p99_ms}
 
 
 def run(context: Context) -> Outcome:

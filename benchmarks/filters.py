@@ -15,13 +15,7 @@ from typing import Any, Final
 from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.amqp10.types import Described, Int, Long, Symbol, ULong
-from amqp10broker.message.filters.filters import (
-    APPLICATION_PROPERTIES,
-    PROPERTIES,
-    SQL,
-    Filters,
-    from_amqp10,
-)
+from amqp10broker.message.filters.filters import APPLICATION_PROPERTIES, PROPERTIES, SQL, Filters, from_amqp10
 from amqp10broker.message.message import Message, MessageReader
 from benchmarks.errors import MeasureError
 from benchmarks.measure import Benchmark, Context

@@ -82,10 +82,7 @@ class _Recorded:
         messages = moved_after - moved
         if messages <= 0:
             raise MeasureError(f"{self._work.name}: no message moved in {seconds:g} s")
-        row: Row = {
-            "rate_per_s": messages / (ended - began),
-            "cpu_us": (cpu_after - cpu) / messages * 1e6,
-        }
+        row: Row = {"rate_per_s": messages / (ended - began), "cpu_us": (cpu_after - cpu) / messages * 1e6}
         if every_ms != OFF:
             status = json.loads(self._command("status", "--format", "json"))
             self._command("stop")
