@@ -35,6 +35,7 @@ class Outbound:
 
     __slots__ = (
         "_channel",
+        "_closed",
         "_frame_size_max",
         "_next_delivery_id",
         "_output",
@@ -49,6 +50,7 @@ class Outbound:
         self._channel = channel
         self._frame_size_max = frame_size_max
         self._next_delivery_id = 0
+        self._closed = False
         self.unsettled: dict[int, tuple[SenderLink, int]] = {}
         self.turns: deque[SenderLink] = deque()
 
@@ -178,7 +180,7 @@ class Outbound:
         self._enqueue(link)
 
     def _enqueue(self, link: SenderLink) -> None:
-        if not link.queued:
+        if not link.queued and not self._closed:
             link.queued = True
             self.turns.append(link)
 
@@ -218,6 +220,13 @@ class Outbound:
                 events.append(MarkerReached(link, marker))
                 return written, events, None
         return written, events, None
+
+    def close(self) -> None:
+        """Our end is written: no transfer may stand behind it (2.5.5)."""
+        self._closed = True
+        for link in self.turns:
+            link.queued = False
+        self.turns.clear()
 
     def drop(self, link: SenderLink) -> list[tuple[int, Parts]]:
         """The link is gone: forget what is unsettled on it, give back what was not begun."""

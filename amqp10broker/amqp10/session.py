@@ -122,8 +122,8 @@ class Session:
 
     @property
     def has_pending(self) -> bool:
-        """Whether any link has deliveries or markers that are not written and may be."""
-        return bool(self.outbound.turns) and not self.ended
+        """Whether any link has deliveries or markers that are not written."""
+        return bool(self.outbound.turns)
 
     def take_output(self) -> list[bytes | memoryview]:
         """The bytes to write now, in pieces to be joined: dispositions first, then the rest.
@@ -179,6 +179,7 @@ class Session:
             self._move(SessionInput.SEND_END)
         self._output.write(End(error=to_error(error)))
         self.links.forget_all()
+        self.outbound.close()
         if error is not None:
             self._told(None, error, False)
 
@@ -424,10 +425,8 @@ class Session:
     def pump(self, budget_bytes: int) -> tuple[int, list[PumpEvent]]:
         """Write transfers of the links in turn; see `sending.Outbound.pump`.
 
-        Call again until no event comes back. Nothing is written behind our end (2.5.5).
+        Call again until no event comes back.
         """
-        if self.ended:
-            return 0, []
         written, events, failed = self.outbound.pump(budget_bytes)
         if failed is not None:
             link, fault = failed

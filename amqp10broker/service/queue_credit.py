@@ -39,6 +39,7 @@ class QueueCredit:
 
     Attributes:
         queue: where deliveries come from.
+        kind: of queue.
         ref: under which the queue knows the consumer.
         in_flight: a request has no answer yet, or nobody has acted on it.
         closed: nothing is asked for or taken any more.
@@ -61,6 +62,7 @@ class QueueCredit:
         "forfeited",
         "granted",
         "in_flight",
+        "kind",
         "queue",
         "ref",
         "returned",
@@ -78,6 +80,7 @@ class QueueCredit:
         """
         self._post = post
         self.queue = queue
+        self.kind = queue.kind
         self.ref = ref
         self.in_flight = False
         self.closed = False
@@ -120,12 +123,16 @@ class QueueCredit:
             most: of them, if the queue's kind has no limit of its own.
             drain: what cannot be delivered at once is forfeited.
         """
-        unsent_max = self.queue.kind.unsent_max
-        credit = min(wanted, most if unsent_max is None else unsent_max)
-        self.granted = credit - self.waiting
+        waiting, seen = self.waiting, self.seen
+        unsent_max = self.kind.unsent_max
+        room = ROOM_BYTES
+        if unsent_max is not None:
+            most, room = unsent_max, NO_BOUND
+        credit = min(wanted, most)
+        self.granted = credit - waiting
         self.in_flight = True
-        room = ROOM_BYTES if unsent_max is None else NO_BOUND
-        self.post(Credit(self.ref, self.delivery_count, credit, drain, self.seen, room))
+        count = (seen + self._ahead - waiting) & MASK
+        self._post(self.queue.handle, Credit(self.ref, count, credit, drain, seen, room))
 
     def top_up(self, wanted: int, most: int, *, renew_at: int = 0, drain: bool = False) -> bool:
         """Ask for more, if that is more than is left and little enough is.
@@ -139,13 +146,14 @@ class QueueCredit:
         """
         if self.in_flight or self.closed:
             return False
-        unsent_max = self.queue.kind.unsent_max
+        unsent_max = self.kind.unsent_max
         if unsent_max is not None:
             # Such a queue keeps nothing: its credit must not run out as long as the client's has not.
             most, renew_at = unsent_max, unsent_max // 2
         elif self.waiting:
             return False  # each request is bounded in bytes: one behind the other, so is what waits here
-        if self.left > renew_at or min(wanted, most) <= self.left:
+        left = max(0, self.granted + self.waiting)
+        if left > renew_at or min(wanted, most) <= left:
             return False
         self.request(wanted, most, drain=drain)
         return True

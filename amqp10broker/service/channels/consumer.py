@@ -91,7 +91,7 @@ class Consumer:
         terms = self.terms
         if terms.no_ack:
             return None
-        return terms.prefetch or self.queue.kind.held_max
+        return terms.prefetch or self.credit.kind.held_max
 
     @property
     def full(self) -> bool:
@@ -160,7 +160,7 @@ class Consumer:
         prefetch = self.terms.prefetch
         self.times.settled(was_full=0 < prefetch <= self.holds)
         self.unacked -= len(keys)
-        self.credit.post(Settle(self.ref, keys, verdict))
+        self.credit.post(Settle(self.credit.ref, keys, verdict))
 
     def give_back(self) -> None:
         """What waits here goes back to its place, and so does what is on its way."""

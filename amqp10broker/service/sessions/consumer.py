@@ -136,7 +136,7 @@ class Consumer:
     def ready(self) -> int:
         """Messages that the queue could deliver now: of a stream those behind this consumer's position,
         as of its last answer."""
-        if self.queue.kind.replays:
+        if self.credit.kind.replays:
             return self.credit.available
         return self.queue.handle.ready
 
@@ -177,9 +177,10 @@ class Consumer:
         self.times.on_flow(self.link.credit)
         if flow.echo or self.link.credit.drain:
             self._flows.owe()
-        if self.unsent > self.link.credit.link_credit:
+        credit = self.credit
+        if credit.waiting > self.link.credit.link_credit:
             self._give_back()
-        if self.credit.in_flight:
+        if credit.in_flight:
             self._flows.unasked = True
         else:
             self._request()
@@ -197,20 +198,22 @@ class Consumer:
         decision = decide(event.state, settled=event.settled, default=self.terms.default_verdict)
         if decision is None:
             return
-        kind = self.queue.kind
+        kind = self.credit.kind
         keys, ids, expired = self._decisions.without_expired(event.keys, event.delivery_ids)
         if expired:
             if not event.settled:
                 self._settle(expired, event.state)
             if not keys:
                 # Of nothing that the queue still waits for; but it hands out nothing until it hears of us.
-                self.credit.post(Settle(self.ref, (), Verdict.ACCEPT))
+                self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
         self._counters.settled(decision.verdict, len(keys))
         self.times.settled()
         answer = kind.answers_settlements and not event.settled and bool(keys)
         if keys:
             annotations = decision.annotations if kind.keeps_annotations else b""
-            self.credit.post(Settle(self.ref, keys, decision.verdict, annotations=annotations, answer=answer))
+            self.credit.post(
+                Settle(self.credit.ref, keys, decision.verdict, annotations=annotations, answer=answer)
+            )
         if answer:
             self._decisions.wait(ids, event.state)
         elif not event.settled:
@@ -232,19 +235,19 @@ class Consumer:
         self, keys: Sequence[int], messages: Sequence[Message], epoch: int, *, spent: bool = False
     ) -> None:
         """The queue delivers, within the credit that it was given."""
-        waited = self.unsent
-        if not self.credit.on_deliver(len(keys), epoch, spent=spent):
-            return
-        if not waited:
+        credit = self.credit
+        if not credit.waiting:
             self.times.handed_over()
+        if not credit.on_deliver(len(keys), epoch, spent=spent):
+            return
         # No two deliveries of a stream have the same head, and they are encoded as they are to be.
-        if not self.queue.kind.keeps_encoding:
+        if not credit.kind.keeps_encoding:
             messages = all_to_amqp10(messages)
         self._session.outbound.queue_deliveries(self.link, keys, messages)
-        if self.unsent > self.link.credit.link_credit:
+        if credit.waiting > self.link.credit.link_credit:
             # The client has lowered its credit while these were on their way.
             self._give_back()
-            if not self.credit.in_flight:
+            if not credit.in_flight:
                 self._request()
 
     def on_reply(self, reply: CreditReply) -> None:
@@ -346,16 +349,16 @@ class Consumer:
     def _request(self) -> None:
         drain = self.link.credit.drain
         self.credit.request(self._wanted, self.settings.max_queue_credit, drain=drain)
-        self._requested()
-
-    def _requested(self) -> None:
         self.times.requested()
         self._flows.asked()
 
     def _request_next(self) -> None:
+        if self.credit.in_flight:
+            return
         drain = self.link.credit.drain
         if self.credit.top_up(self._wanted, self.settings.max_queue_credit, drain=drain):
-            self._requested()
+            self.times.requested()
+            self._flows.asked()
 
     def _give_back(self) -> None:
         """The client allows less than waits here: what is too much goes back to its place.
@@ -379,6 +382,6 @@ class Consumer:
             lost: with its session or connection. A quorum queue counts that as a failed attempt.
         """
         verdict = self.terms.default_verdict
-        if lost and verdict is Verdict.REQUEUE and self.queue.kind.counts_lost_as_failed:
+        if lost and verdict is Verdict.REQUEUE and self.credit.kind.counts_lost_as_failed:
             verdict = Verdict.REQUEUE_FAILED
         self.credit.leave([key for key, _ in unsent], [message for _, message in unsent], verdict)

@@ -49,10 +49,11 @@ class FlowAnswers:
 
     def take(self) -> list[Properties | None]:
         """The queue has answered: properties of each flow that goes to the client now."""
-        news = self.take_inactive()
-        flows = max(self._asked, news is not None)
-        self._asked = 0
-        return [news, *[None] * (flows - 1)] if flows else []
+        news = self.take_inactive() if self.tells_active else None
+        if not self._asked and news is None:
+            return []
+        others, self._asked = max(0, self._asked - 1), 0
+        return [news, *[None] * others]
 
     def take_drained(self) -> Properties | None:
         """The flow that ends a drain is one of the answers: its properties."""
