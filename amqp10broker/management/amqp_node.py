@@ -19,14 +19,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from amqp10broker.amqp10.errors import EncodeError
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.errors import PermissionDenied, RefusedError
 from amqp10broker.management.amqp_message import Request, read_request, response
 from amqp10broker.management.amqp_routes import OFFER_TOKEN, Route, route_of, status_of
-from amqp10broker.management.caller import Ask, BadRequest, Caller
+from amqp10broker.management.caller import Ask, BadRequest, Caller, Wait
 from amqp10broker.management.operations import perform
 from amqp10broker.management.uri import Uri, UriError, parse_uri
 from amqp10broker.queues.commands import Command, RequestRef
@@ -59,7 +60,20 @@ class Asking:
 
     handle: QueueHandle
     command: Callable[[RequestRef], Command]
-    respond: Callable[[Answer], Responded]
+    respond: Callable[[Answer], Outcome]
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A change of the catalog is decided later.
+
+    Attributes:
+        ref: under which it was proposed.
+        respond: makes the response of what was decided, or asks a queue.
+    """
+
+    ref: RequestRef
+    respond: Callable[[Decided], Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +89,11 @@ class TokenOffered:
     accepted: Responded
 
 
-def handle_request(caller: Caller, payload: bytes) -> Responded | Asking | TokenOffered:
+Outcome: TypeAlias = "Responded | Asking | Waiting"
+"""What a request comes to, at once or after it has waited."""
+
+
+def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
     """Do what a request asks for.
 
     Args:
@@ -99,9 +117,7 @@ def handle_request(caller: Caller, payload: bytes) -> Responded | Asking | Token
         result = perform(caller, name, arguments)
     except RefusedError as error:
         return _refuse(request, error, route)
-    if isinstance(result, Ask):
-        return Asking(result.handle, result.command, _Later(request, route, result.then).respond)
-    return _respond(request, *route.answer(result))
+    return _outcome(request, route, result)
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -109,18 +125,26 @@ def handle_request(caller: Caller, payload: bytes) -> Responded | Asking | Token
 
 @dataclass(frozen=True, slots=True)
 class _Later:
-    """A response that waits for a queue's answer."""
+    """A response that waits for a queue's answer, or for what is decided."""
 
     request: Request
     route: Route
-    then: Callable[[Answer], Any]
+    then: Callable[[Any], Any]
 
-    def respond(self, answer: Answer) -> Responded:
+    def respond(self, heard: Answer | Decided) -> Outcome:
         try:
-            result = self.then(answer)
+            result = self.then(heard)
         except RefusedError as error:
             return _refuse(self.request, error, self.route)
-        return _respond(self.request, *self.route.answer(result))
+        return _outcome(self.request, self.route, result)
+
+
+def _outcome(request: Request, route: Route, result: Any) -> Outcome:
+    if isinstance(result, Ask):
+        return Asking(result.handle, result.command, _Later(request, route, result.then).respond)
+    if isinstance(result, Wait):
+        return Waiting(result.ref, _Later(request, route, result.then).respond)
+    return _respond(request, *route.answer(result))
 
 
 def _parse(to: str) -> Uri:

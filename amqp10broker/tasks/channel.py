@@ -8,6 +8,7 @@ import trio
 
 from amqp10broker.amqp091.errors import Amqp091Error
 from amqp10broker.amqp091.items import ContentOpened, ContentTooLarge, PublishRun
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.tasks.clock import WallClock
@@ -131,6 +132,8 @@ class RunningChannel:
         match letter:
             case list():
                 self.service.on_effects(letter)
+            case Decided():
+                self.service.on_decided(letter)
             case Frames():
                 self._held += 1
                 self.service.receive(letter.items)

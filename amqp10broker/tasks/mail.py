@@ -1,7 +1,7 @@
 """Every record one task may send another.
 
-To a session: `Frames` from the reader, lists of queue effects from queues, and the rest from the
-connection, its writer and the broker. To a queue: lists of `queues.commands`. To a writer: `Write`.
+To a session: `Frames` from the reader, lists of queue effects from queues, what is `Decided`, and the rest
+from the connection, its writer and the broker. To a queue: lists of `queues.commands`. To a writer: `Write`.
 What crosses is not changed by either side afterwards.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.effects import Effect
@@ -87,6 +88,14 @@ WRITER_READY = WriterReady()
 ACCESS_CHANGED = AccessChanged()
 
 SessionLetter = (
-    Frames | list[Effect] | WriterReady | ConfigChanged | AlarmChanged | AccessChanged | LinkStolen | Stop
+    Frames
+    | list[Effect]
+    | Decided
+    | WriterReady
+    | ConfigChanged
+    | AlarmChanged
+    | AccessChanged
+    | LinkStolen
+    | Stop
 )
 QueueLetter = list[Command]

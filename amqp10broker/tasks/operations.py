@@ -13,16 +13,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import trio
 
 from amqp10broker.catalog.plan import VhostFacts
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import BrokerError, InvalidArgument, NotFound
-from amqp10broker.management.caller import Ask, Caller
+from amqp10broker.management.caller import Ask, Caller, Wait
 from amqp10broker.management.operations import OPERATIONS, perform
 from amqp10broker.queues.commands import RequestRef
 from amqp10broker.queues.effects import Answer
@@ -36,6 +37,8 @@ from amqp10broker.tasks.queue import SessionAddress
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
+
+T = TypeVar("T")
 
 _log = Log("amqp10broker.admin")
 
@@ -72,18 +75,23 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
         _refuse_slip(given)
     passwords = await _made_in_thread(broker.passwords, _passwords_in(name, given))
     found = _vhost(broker, name, vhost)
+    mailbox: Mailbox[SessionLetter] = Mailbox()
+    address = SessionAddress("admin", mailbox)
     caller = Caller(
         catalog=broker.catalog,
         vhost=found,
         access=None,
         connection=broker,
         node=broker.container_id,
+        propose=broker.propose,
+        reply_to=address,
         passwords=passwords,
         report=partial(_log_operation, found),
     )
-    result = perform(caller, name, given)
-    if isinstance(result, Ask):
-        result = await ask_queue(result)
+    try:
+        result = await _finished(perform(caller, name, given), mailbox, address)
+    finally:
+        mailbox.close()
     follow = _FOLLOWED_BY.get(name)
     if follow is not None:
         follow(broker, given)
@@ -106,30 +114,45 @@ def _log_operation(vhost: VirtualHost, operation: str, subject: str, refusal: st
         _log.warning("operation refused", **details, text=refusal)
 
 
-async def ask_queue(ask: Ask) -> Any:
-    """Put an operation's question to its queue, and finish the operation with the answer.
+async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: SessionAddress) -> Any:
+    """Put an operation's questions to queues, and wait for what is decided, until there is a result.
 
     Raises:
-        RefusedError: the queue's answer means so.
-        BrokerError: it has not answered.
+        RefusedError: an answer means so.
+        BrokerError: a queue has not answered, or nothing was decided.
     """
-    mailbox: Mailbox[SessionLetter] = Mailbox()
-    request = RequestRef(SessionAddress("admin", mailbox))
-    answer: Answer | None = None
-    try:
-        ask.handle.post(ask.command(request))
+    while isinstance(result, Ask | Wait):
+        if isinstance(result, Wait):
+            decided = await _heard(mailbox, partial(_decision_in, ref=result.ref))
+            if decided is None:
+                raise BrokerError(
+                    f"it has not been decided for {ANSWER_S:g} s: look with a list command whether it is done"
+                )
+            result = result.then(decided)
+            continue
+        request = RequestRef(address)
+        result.handle.post(result.command(request))
         # A queue that is deleted meanwhile answers that it is gone. The time is for one that is stuck.
-        with trio.move_on_after(ANSWER_S):
-            while answer is None:
-                answer = _answer_in(await mailbox.take_all(), request)
-    finally:
-        mailbox.close()
-    if answer is None:
-        raise BrokerError(
-            f"the queue has not answered for {ANSWER_S:g} s: it is overloaded; look at it with "
-            "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
-        )
-    return ask.then(answer)
+        answer = await _heard(mailbox, partial(_answer_in, request=request))
+        if answer is None:
+            raise BrokerError(
+                f"the queue has not answered for {ANSWER_S:g} s: it is overloaded; look at it with "
+                "'amqp10broker status', and whether it was done with 'amqp10broker list-queues'"
+            )
+        result = result.then(answer)
+    return result
+
+
+async def _heard(
+    mailbox: Mailbox[SessionLetter], find: Callable[[list[SessionLetter]], T | None]
+) -> T | None:
+    """What is waited for, or None if it has not come in time."""
+    with trio.move_on_after(ANSWER_S):
+        while True:
+            found = find(await mailbox.take_all())
+            if found is not None:
+                return found
+    return None
 
 
 def close_connection(broker: Broker, number: int, reason: str) -> None:
@@ -160,6 +183,10 @@ def _answer_in(letters: list[SessionLetter], request: RequestRef) -> Answer | No
                 if isinstance(effect, Answer) and effect.request is request:
                     return effect
     return None
+
+
+def _decision_in(letters: list[SessionLetter], ref: RequestRef) -> Decided | None:
+    return next((each for each in letters if isinstance(each, Decided) and each.ref is ref), None)
 
 
 def _vhost(broker: Broker, operation: str, name: str | None) -> VirtualHost:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.session_state import SessionState
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import (
@@ -99,6 +100,8 @@ class RunningSession:
                 self.service.receive(letter.items)
             case list():
                 self.service.on_effects(letter)
+            case Decided():
+                self.service.on_decided(letter)
             case WriterReady():
                 return
             case AlarmChanged():

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import errno
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from pamqp.commands import Connection
 from trio.testing import memory_stream_pair
 
@@ -23,6 +25,7 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.queue import SessionAddress
 from tests.support.declaring import declare, declare_exchange
+from tests.support.later import Slow
 from tests.support.rawframes import attach_receiver, attach_sender, frame, open_frame, transfer
 from tests.support.rawframes import login as sasl
 from tests.support.trio091 import Client091, connect091
@@ -514,3 +517,25 @@ async def test_a_request_without_end_is_refused(
         await ours.send_all(b"x" * 1_001)
         await admin.serve_lines(broker, theirs)
         assert "longer than 1000 bytes" in json.loads(await ours.receive_some())["error"]
+
+
+async def test_an_operation_waits_for_what_is_decided_later(autojump_clock: object) -> None:
+    """And then for the queue that it has to ask; what is never decided is told as such."""
+    async with running_broker() as broker:
+        slow = broker.propose = Slow(broker.catalog)
+        got: list[dict[str, Any]] = []
+
+        async def ask(op: str, **given: Any) -> None:
+            got.append(await asked(broker, op, **given))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(2):
+                nursery.start_soon(partial(ask, "declare-queue", name="q"))
+                await trio.testing.wait_all_tasks_blocked()
+                assert broker.catalog.lookup_vhost("/").find("q") is None or got
+                decided = slow.decide()
+                decided.ref.reply_to.mailbox.put(decided)  # type: ignore[attr-defined]
+                await trio.testing.wait_all_tasks_blocked()
+        assert [each["result"]["created"] for each in got] == [True, False]
+        refused = await asked(broker, "declare-exchange", name="x")
+        assert "it has not been decided for 8 s" in refused["error"]

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final, assert_never
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import (
@@ -36,8 +36,17 @@ from amqp10broker.amqp10.performatives import (
 )
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.management.amqp_node import ADDRESS, Asking, Responded, TokenOffered, handle_request
+from amqp10broker.management.amqp_node import (
+    ADDRESS,
+    Asking,
+    Outcome,
+    Responded,
+    TokenOffered,
+    Waiting,
+    handle_request,
+)
 from amqp10broker.management.caller import Caller
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
@@ -220,7 +229,10 @@ class ManagementLinks:
         self._post = post
         self._message_bytes_max = message_bytes_max
         self._pairs: dict[str, Pair] = {}
-        self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Answer], Responded]]] = {}
+        self._asked: dict[RequestRef, tuple[Pair, Reply, Callable[[Any], Outcome]]] = {}
+        # The request that is not decided yet, and what came behind it: that must find what it has changed.
+        self._undecided: RequestRef | None = None
+        self._held: deque[tuple[Pair, Reply, bytes]] = deque()
 
     @property
     def busy(self) -> bool:
@@ -289,6 +301,7 @@ class ManagementLinks:
         """The session is over."""
         self._pairs.clear()
         self._asked.clear()
+        self._held.clear()
 
     # --- requests ---------------------------------------------------------------------------------
 
@@ -304,28 +317,67 @@ class ManagementLinks:
                 Condition.PRECONDITION_FAILED,
                 f"insufficient credit ({credit}) for management link from RabbitMQ to client",
             )
+        if self._undecided is not None:
+            reply = Reply(link)
+            pair.waiting.append(reply)
+            self._held.append((pair, reply, payload))
+            return
         try:
-            outcome = handle_request(self._caller(), payload)
-        except PermissionDenied as error:
-            raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, error.description) from error
+            outcome = self._handle(payload)
         except DecodeError as error:
             raise AmqpLinkError(Condition.DECODE_ERROR, error.description) from error
         reply = Reply(link)
         pair.waiting.append(reply)
+        self._go_on(pair, reply, outcome)
+
+    def _handle(self, payload: bytes) -> Outcome:
+        try:
+            outcome = handle_request(self._caller(), payload)
+        except PermissionDenied as error:
+            raise AmqpSessionError(Condition.UNAUTHORIZED_ACCESS, error.description) from error
+        if isinstance(outcome, TokenOffered):
+            # Passwords are all this broker knows: no token can be good.
+            raise AmqpConnectionError(
+                Condition.UNAUTHORIZED_ACCESS,
+                "token refused: this broker authenticates by password; open a new connection instead",
+            )
+        return outcome
+
+    def _go_on(self, pair: Pair, reply: Reply, outcome: Outcome) -> None:
         match outcome:
             case Responded():
                 reply.payload = outcome.payload
+                self._hand_over(pair)
             case Asking():
                 request = RequestRef(self._reply_to)
                 self._asked[request] = (pair, reply, outcome.respond)
                 self._post(outcome.handle, outcome.command(request))
-            case TokenOffered():
-                # Passwords are all this broker knows: no token can be good.
-                raise AmqpConnectionError(
-                    Condition.UNAUTHORIZED_ACCESS,
-                    "token refused: this broker authenticates by password; open a new connection instead",
-                )
-        self._hand_over(pair)
+            case Waiting():
+                self._undecided = outcome.ref
+                self._asked[outcome.ref] = (pair, reply, outcome.respond)
+            case _:
+                assert_never(outcome)
+
+    def on_decided(self, decided: Decided) -> None:
+        """A change of the catalog is decided: requests behind it are carried out now.
+
+        Raises:
+            AmqpConnectionError: the connection must be closed with it.
+            AmqpSessionError: the session must be ended with it; requests before are answered.
+        """
+        asked = self._asked.pop(decided.ref, None)
+        if asked is None:
+            return
+        self._undecided = None
+        pair, reply, respond = asked
+        self._go_on(pair, reply, respond(decided))
+        while self._held and self._undecided is None:
+            pair, reply, payload = self._held.popleft()
+            try:
+                outcome = self._handle(payload)
+            except DecodeError as error:
+                raise AmqpSessionError(Condition.DECODE_ERROR, error.description) from error
+            self._go_on(pair, reply, outcome)
 
     def on_answer(self, answer: Answer) -> None:
         """A queue has answered; of a session or pair that is gone nobody wants to know."""
@@ -333,8 +385,7 @@ class ManagementLinks:
         if asked is None:
             return
         pair, reply, respond = asked
-        reply.payload = respond(answer).payload
-        self._hand_over(pair)
+        self._go_on(pair, reply, respond(answer))
 
     # --- responses --------------------------------------------------------------------------------
 

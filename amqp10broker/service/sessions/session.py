@@ -32,6 +32,7 @@ from amqp10broker.amqp10.performatives import Begin
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
@@ -192,6 +193,20 @@ class BrokerSession:
                     raise AssertionError("links do not ask whether they were accepted")
                 case _:
                     assert_never(effect)
+
+    def on_decided(self, decided: Decided) -> None:
+        """What became of a change of the catalog that the client asked for.
+
+        Raises:
+            AmqpConnectionError: the connection must be closed with it.
+        """
+        try:
+            self._management.on_decided(decided)
+        except AmqpSessionError as error:
+            # What was asked and answered before the fault is told before the end.
+            self.pump(self._context.config.max_message_size_bytes)
+            self.close()
+            self.session.end(error)
 
     def on_config(self, config: Config) -> None:
         """The configuration was replaced: grants from now on follow it."""

@@ -1,0 +1,36 @@
+"""Changes of a catalog that are decided later, as where nodes must agree."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any
+
+from amqp10broker.catalog.catalog import Catalog, Request
+from amqp10broker.catalog.proposing import LATER, Decided, Later
+from amqp10broker.errors import RefusedError
+from amqp10broker.queues.commands import RequestRef
+
+
+class Slow:
+    """A `catalog.proposing.Propose` that decides when it is told to.
+
+    Attributes:
+        proposed: what waits, in order.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.proposed: deque[tuple[Request[Any], RequestRef]] = deque()
+        self._catalog = catalog
+
+    def __call__(self, request: Request[Any], ref: RequestRef) -> Later:
+        """Propose."""
+        self.proposed.append((request, ref))
+        return LATER
+
+    def decide(self) -> Decided:
+        """Decide what waits longest; the letter is for whoever asked."""
+        request, ref = self.proposed.popleft()
+        try:
+            return Decided(ref, self._catalog.propose(request))
+        except RefusedError as refusal:
+            return Decided(ref, refusal=refusal)

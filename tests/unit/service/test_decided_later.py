@@ -1,0 +1,113 @@
+"""A door waits for what is decided later, and handles nothing of what its client sent behind it."""
+
+from __future__ import annotations
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    ChannelClose,
+    ExchangeDeclare,
+    ExchangeDeclareOk,
+    QueueBind,
+    QueueBindOk,
+    QueueDeclare,
+    QueueDeclareOk,
+)
+from tests.support.channel_world import World, WorldChannel
+from tests.support.later import Slow
+from tests.unit.service.test_management import Peer
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A channel."""
+    return World().channel()
+
+
+def slow_channel(channel: WorldChannel) -> Slow:
+    slow = Slow(channel.world.catalog)
+    channel.service.context.propose = slow
+    return slow
+
+
+def decide(channel: WorldChannel, slow: Slow) -> list[object]:
+    """Let what waits longest be decided; what the client gets."""
+    channel.service.on_decided(slow.decide())
+    channel.wake()
+    channel.world.rest()
+    return list(channel.take())
+
+
+def test_a_channel_waits_for_each_change_in_turn(channel: WorldChannel) -> None:
+    """What is bound behind a declaration finds the queue, also when all of it came in one write."""
+    slow = slow_channel(channel)
+    methods = (
+        ExchangeDeclare("x", "fanout"),
+        QueueDeclare("q", durable=True),
+        QueueBind("q", "x", ""),
+        channel.content("q", b"behind"),
+    )
+    assert channel.say(*methods) == []
+    assert len(slow.proposed) == 1
+    assert decide(channel, slow) == [ExchangeDeclareOk()]
+    assert decide(channel, slow) == [QueueDeclareOk("q", 0, 0)]
+    assert channel.world.vhost.lookup("q").handle.ready == 0
+    assert decide(channel, slow) == [QueueBindOk()]
+    assert channel.world.vhost.lookup("q").handle.ready == 1
+    assert not slow.proposed
+
+
+def test_a_refusal_that_comes_later_closes_the_channel(channel: WorldChannel) -> None:
+    """With the words, and the method that it answers."""
+    slow = slow_channel(channel)
+    assert channel.say(QueueBind("nothing", "amq.fanout", "")) == []
+    [closed] = decide(channel, slow)
+    assert isinstance(closed, ChannelClose)
+    assert (closed.reply_code, closed.class_id, closed.method_id) == (404, 50, 20)
+    assert "no queue 'nothing' in vhost '/'" in closed.reply_text
+
+
+def test_what_is_decided_for_a_channel_that_was_closed_is_nobodys(channel: WorldChannel) -> None:
+    """It is applied all the same: the client cannot know."""
+    slow = slow_channel(channel)
+    channel.say(QueueDeclare("q", durable=True))
+    late = slow.decide()
+    channel.service.close()
+    channel.service.on_decided(late)
+    assert channel.world.vhost.find("q") is not None
+
+
+def test_management_waits_for_each_change_in_turn() -> None:
+    """Responses come in the order of requests; one that is refused does not keep those behind it."""
+    peer = Peer().attach_pair()
+    slow = Slow(peer.broker.catalog)
+    peer.service._context.propose = slow
+    binding = {"source": "amq.fanout", "destination_queue": "q", "binding_key": "", "arguments": {}}
+    peer.send(
+        peer.request("PUT", "/queues/q", {}),
+        peer.request("PUT", "/queues/q", {"durable": False}),
+        peer.request("POST", "/bindings", binding),
+        peer.request("GET", "/queues/q"),
+    )
+    assert peer.responses == []
+    seen = []
+    while slow.proposed:
+        assert len(slow.proposed) == 1
+        peer.service.on_decided(slow.decide())
+        peer.settle()
+        seen.append([status for status, _ in peer.responses])
+    assert seen == [["201"], ["201", "409"], ["201", "409", "204", "200"]]
+    assert len(peer.broker.vhost.topology.bindings()) == 1
+
+
+def test_a_session_that_ended_hears_nothing_of_what_is_decided() -> None:
+    """The queue is there; nobody is answered."""
+    peer = Peer().attach_pair()
+    slow = Slow(peer.broker.catalog)
+    peer.service._context.propose = slow
+    peer.send(peer.request("PUT", "/queues/q", {}), peer.request("GET", "/queues/q"))
+    late = slow.decide()
+    peer.service.close()
+    peer.service.on_decided(late)
+    assert peer.responses == []
+    assert peer.broker.vhost.find("q") is not None
