@@ -62,7 +62,8 @@ import threading, time
 from importlib import _bootstrap
 from importlib.machinery import SourceFileLoader
 import trio
-from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord
+from amqp10broker.catalog.user_requests import AddUser
+from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, User
 from amqp10broker.config import Config
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.preload import preload
@@ -87,7 +88,8 @@ SourceFileLoader.create_module = create_module
 async def main():
     global login
     async with Broker(Config(port=0, admin_socket="")) as broker:
-        broker.catalog.users.add("ann", PasswordRecord(PasswordAlgorithm.ARGON2ID, RIGHT))
+        record = PasswordRecord(PasswordAlgorithm.ARGON2ID, RIGHT)
+        broker.catalog.propose(AddUser(User("ann", record)))
         verify = broker.passwords.slow("ann", b"wrong")
         login = threading.Thread(target=lambda: answers.append(verify()))
         await preload()
