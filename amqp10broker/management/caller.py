@@ -12,7 +12,7 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import PermissionDenied, RefusedError
-from amqp10broker.queues.commands import Command, ReplyTo, RequestRef
+from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.security.authorise import Access, Kind
 
@@ -44,7 +44,7 @@ class Report(Protocol):
         """
 
 
-_NOBODY: Final = ReplyTo("nobody")
+_NOBODY: Final = ReplyTo(PeerId(0, 0, 0), "nobody")
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,7 +184,7 @@ class Proposal:
         """
         if caller.propose is None:
             return self.then(caller.catalog.propose(self.request))
-        ref = RequestRef(caller.reply_to)
+        ref = caller.reply_to.request()
         answer = caller.propose(self.request, ref)
         if answer is LATER:
             return Wait(ref, lambda decided: self.then(decided.result()))

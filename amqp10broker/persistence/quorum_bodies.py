@@ -1,7 +1,7 @@
 """The messages of a durable quorum queue: in pages to be read, in the journal to be there again.
 
-A queue puts and drops messages while it carries out commands; where they are in the journal is known when
-the record has been appended. So what happens meanwhile is noted, and worked off then (`placed`).
+A queue puts and drops messages while it carries out an entry, whose record says where they are. So what
+happens meanwhile is noted, and worked off then (`placed`).
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from amqp10broker.message.message import Message
 from amqp10broker.persistence.extents import Accounts, Extents
-from amqp10broker.persistence.quorum_records import Place
 from amqp10broker.queues.quorum_bodies import Packs, PagedBodies, ranges_of
+from amqp10broker.queues.quorum_log import Place
 
 RELOCATED_MAX: Final = 1024
 """Messages of one record that cleaning appends."""
@@ -21,21 +21,17 @@ RELOCATED_MAX: Final = 1024
 class _Put(NamedTuple):
     first: int
     messages: int
-    batch: int
-    """Which of the batches of the record they begin; -1: they are appended in a record of their own."""
 
 
 class JournalBodies:
     """A `queues.quorum_bodies.BodyStore` that knows which files of the journal its messages are in.
 
     Attributes:
-        batch: number of the batch in the record that is put next.
         recovering: the past is repeated. Messages may be missing, for the record that has them now
             comes later in the journal.
     """
 
     def __init__(self, accounts: Accounts, packs: Packs | None = None) -> None:
-        self.batch = 0
         self.recovering = False
         self._messages = PagedBodies(packs)
         self._extents = Extents(accounts)
@@ -54,13 +50,13 @@ class JournalBodies:
     def put(self, first: int, messages: Sequence[Message]) -> None:
         """See `BodyStore`."""
         self._messages.put(first, messages)
-        self._noted.append(_Put(first, len(messages), self.batch))
+        self._noted.append(_Put(first, len(messages)))
 
     def put_again(self, index: int, message: Message) -> None:
         """See `BodyStore`."""
         if not self.recovering:
             self._messages.put_again(index, message)
-            self._noted.append(_Put(index, 1, -1))
+            self._noted.append(_Put(index, 1))
         elif index not in self._messages:
             self._messages.put_again(index, message)
             self._homeless.add(index)
@@ -77,18 +73,16 @@ class JournalBodies:
         self._noted.append(indexes)
 
     def renumber(self, indexes: Sequence[int], first: int) -> None:
-        """See `BodyStore`. They are appended again under their new numbers."""
-        if self.recovering:
-            # A record behind this one has them under the new numbers, if it was written whole.
-            for index, new in zip(indexes, range(first, first + len(indexes)), strict=True):
-                if index in self._messages:
-                    (message,) = self._messages.fetch([index])
-                    self.put_again(new, message)
-            self.drop(indexes)
-            return
-        self._messages.renumber(indexes, first)
-        self._noted.append(indexes)
-        self._noted.append(_Put(first, len(indexes), -1))
+        """See `BodyStore`. Only commands of old journals do so.
+
+        A record behind them has the messages under their new numbers, if it was written whole.
+        """
+        assert self.recovering
+        for index, new in zip(indexes, range(first, first + len(indexes)), strict=True):
+            if index in self._messages:
+                (message,) = self._messages.fetch([index])
+                self.put_again(new, message)
+        self.drop(indexes)
 
     def clear(self) -> None:
         """See `BodyStore`."""
@@ -103,37 +97,35 @@ class JournalBodies:
 
     # --- where they are -----------------------------------------------------------------------------
 
-    def puts(self) -> list[_Put]:
-        """Messages put since the last call of `placed`, in batches of the record."""
-        return [each for each in self._noted if isinstance(each, _Put) and each.batch >= 0]
+    def placed(self, file: int, places: Sequence[Place]) -> list[tuple[int, int]]:
+        """An entry has been carried out, whose record is in this file: work off what was noted.
 
-    def orphans(self) -> list[tuple[int, int]]:
-        """Runs (first, end) of messages put since then, in no batch of the record, and still there."""
-        indexes = sorted(
-            index
-            for each in self._noted
-            if isinstance(each, _Put) and each.batch < 0
-            for index in range(each.first, each.first + each.messages)
-            if index in self._messages
-        )
-        return ranges_of(dict.fromkeys(indexes))
+        Args:
+            file: of the journal.
+            places: of all messages of the entry, also of those that the queue did not take.
 
-    def placed(self, file: int, places: Sequence[Place]) -> None:
-        """The record that holds what was put is in this file: work off what was noted."""
-        left = iter(places)
+        Returns:
+            Runs (first, end) of messages that were put again, which no record has: append them.
+        """
+        place_of = {place.first: place for place in places}
+        homeless: dict[int, None] = {}
         for each in self._noted:
             if isinstance(each, _Put):
-                if each.batch >= 0:
-                    self._place(file, next(left))
+                place = place_of.get(each.first)
+                if place is not None:
+                    self._place(file, each.first, each.messages, place.length)
+                elif each.first in self._messages:
+                    homeless[each.first] = None
             elif each:
                 for first, end in ranges_of(sorted(each)):
                     self._extents.remove(first, end)
         self._noted.clear()
+        return ranges_of(sorted(homeless))
 
     def relocated(self, file: int, places: Sequence[Place]) -> None:
         """These messages are in this file from now on."""
         for place in places:
-            self._place(file, place)
+            self._place(file, place.first, place.messages, place.length)
 
     def found(self, file: int, place: Place, messages: Sequence[Message]) -> None:
         """A record of the journal that is read has these messages.
@@ -145,11 +137,11 @@ class JournalBodies:
                 self._messages.drop([index])
             self._messages.put_again(index, message)
             self._homeless.discard(index)
-        self._place(file, place)
+        self._place(file, place.first, place.messages, place.length)
 
-    def _place(self, file: int, place: Place) -> None:
-        self._extents.add(place.first, place.messages, file, self._end, place.length, 0)
-        self._end += place.length
+    def _place(self, file: int, first: int, messages: int, length: int) -> None:
+        self._extents.add(first, messages, file, self._end, length, 0)
+        self._end += length
 
     def in_file(self, file: int) -> Iterator[tuple[int, int]]:
         """Runs (first, end) of at most `RELOCATED_MAX` messages of a file, until it has none.

@@ -1,16 +1,24 @@
 """The records of quorum queues in the journal.
 
-==============  ========================  =======================================================
-kind            index                     payload, integers little-endian
-==============  ========================  =======================================================
-`COMMANDS`      of the first message      places of messages; what `queues.quorum_log` makes
-`RELOCATED`     of the first message      places of messages; batches of messages
-`SNAPSHOT`      of the next message       what `queues.quorum_snapshot` makes
-==============  ========================  =======================================================
+==============  ======================  =========================================================
+kind            index                   payload, integers little-endian
+==============  ======================  =========================================================
+`ENTRY`         number of the entry     places of messages; what `queues.quorum_log` makes
+`STATE`         number of the last      what `queues.quorum_snapshot` makes
+                entry in it
+`RELOCATED`     of the first message    places of messages; batches of messages
+==============  ======================  =========================================================
+
+Entries are numbered without gaps, from 1. An entry whose number is not above that of the entry before takes
+the place of that one, which nobody has carried out.
 
 Places say which messages the record holds, so that nobody has to understand the commands to find them:
 ``count u32``, then for each run ``index of the first u64 | messages u32 | where their batch begins u32 |
-bytes of it u32``. A batch may hold more messages than its run says: those that were not taken.
+bytes of it u32``.
+
+Before format 3 there were `OLD_COMMANDS` and `OLD_SNAPSHOT`, whose index is that of a message. They are
+read, and stay until their files are cleaned. In the places of the former a run may be of fewer messages
+than its batch holds: those that were not taken are at its end.
 
 Kinds 16 to 31 are the quorum queues'.
 """
@@ -19,26 +27,18 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
-COMMANDS: Final = 16
+from amqp10broker.queues.quorum_log import Place
+
+OLD_COMMANDS: Final = 16
 RELOCATED: Final = 17
-SNAPSHOT: Final = 18
+OLD_SNAPSHOT: Final = 18
+ENTRY: Final = 19
+STATE: Final = 20
 
 _COUNT: Final = struct.Struct("<I")
 _PLACE: Final = struct.Struct("<QIII")
-
-
-class Place(NamedTuple):
-    """Where a run of messages lies in a record."""
-
-    first: int
-    """Index of the first message."""
-    messages: int
-    at: int
-    """Where the batch begins, counted from the end of the places."""
-    length: int
-    """Bytes of the batch."""
 
 
 def encode_places(places: Sequence[Place]) -> bytes:

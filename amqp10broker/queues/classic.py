@@ -27,10 +27,10 @@ from amqp10broker.queues.commands import (
     DetachPublisher,
     GiveBack,
     Inspect,
+    PeerId,
     Publish,
     PublisherRef,
     Purge,
-    ReplyTo,
     RequestRef,
     Settle,
     Subscribe,
@@ -278,7 +278,7 @@ class ClassicQueue:
         self._intake.store_failed = True
         self._intake.refuse_unsafe(failed=True)
 
-    def take_effects(self) -> dict[ReplyTo, list[Effect]]:
+    def take_effects(self) -> dict[PeerId, list[Effect]]:
         """Effects since the last call, in order for each who asked."""
         return self._outbox.take()
 
@@ -446,6 +446,7 @@ class ClassicQueue:
                 exclusive=command.exclusive,
                 counted=command.counted,
                 priority=command.priority,
+                name=command.name,
             )
         )
         if command.answer:

@@ -1,7 +1,7 @@
 """What sessions and channels may ask of a queue.
 
-Whoever asks gives a `ReplyTo`; the queue gives its effects back under it. `PublisherRef` and
-`ConsumerRef` are identities: a queue holds and returns them, and never looks inside. Nobody changes
+Whoever asks has a `PeerId`; the queue gives its effects back under it. `PublisherRef`, `ConsumerRef` and
+`RequestRef` are values, equal on every node, with no object of the living room in them. Nobody changes
 a record after it was put; the four that are made per batch are not *declared* frozen, because that
 costs 0.3 us instead of 0.1 each, which counts when every message goes to another queue.
 """
@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final
+from itertools import count
+from typing import Final, NamedTuple
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.settings import QueueSettings
@@ -24,57 +25,76 @@ NO_BOUND: Final = 2**63
 """As many bytes as there are: who asks of its own program, and what old journals say."""
 
 
+class PeerId(NamedTuple):
+    """A session, a channel or whoever else asks queues, by a name that every node understands.
+
+    Equal ids mean the same one, also after they went through bytes. Who has such an id here, and where its
+    mailbox is, only its own node knows.
+    """
+
+    node: int
+    """Number of its node, u32; 0: of a node that is in no cluster."""
+    incarnation: int
+    """Which start of that node it belongs to, u32: it grows."""
+    session: int
+    """Which one of that start, u64."""
+
+
+class ConsumerRef(NamedTuple):
+    """One link or AMQP 0-9-1 consumer that consumes."""
+
+    reply_to: PeerId
+    handle: int
+    """Which of all that its session has at queues, u64."""
+
+
+class PublisherRef(NamedTuple):
+    """One link that publishes, or one channel to this queue."""
+
+    reply_to: PeerId
+    handle: int
+
+
+class RequestRef(NamedTuple):
+    """One question to a queue; its `Answer` comes back under it."""
+
+    reply_to: PeerId
+    handle: int
+
+
 class ReplyTo:
-    """Who asks, as queues see it: a session, a channel, or a single request."""
+    """Whoever asks queues, on its own side: its id, and fresh references under it.
 
-    __slots__ = ("label",)
+    Attributes:
+        id: under which queues answer.
+        label: for people: ``connection 3, session 1``.
+    """
 
-    def __init__(self, label: str) -> None:
+    __slots__ = ("_handles", "id", "label")
+
+    def __init__(self, id: PeerId, label: str) -> None:
+        self.id = id
         self.label = label
+        self._handles = count(1)
 
     def __repr__(self) -> str:
         return f"<ReplyTo {self.label}>"
 
+    def consumer(self) -> ConsumerRef:
+        """For a new consumer."""
+        return ConsumerRef(self.id, next(self._handles))
 
-class PublisherRef:
-    """One link that publishes, or one channel to this queue."""
+    def publisher(self) -> PublisherRef:
+        """For a new publisher."""
+        return PublisherRef(self.id, next(self._handles))
 
-    __slots__ = ("reply_to",)
+    def request(self) -> RequestRef:
+        """For a new question."""
+        return RequestRef(self.id, next(self._handles))
 
-    def __init__(self, reply_to: ReplyTo) -> None:
-        self.reply_to = reply_to
-
-
-class ConsumerRef:
-    """One link or AMQP 0-9-1 consumer that consumes.
-
-    Attributes:
-        reply_to: whose it is.
-        name: for people: ``link 'x'``, ``consumer 'x'``.
-    """
-
-    __slots__ = ("name", "reply_to")
-
-    def __init__(self, reply_to: ReplyTo, name: str = "") -> None:
-        self.reply_to = reply_to
-        self.name = name
-
-    def __str__(self) -> str:
-        label = self.reply_to.label
-        connection, dot, channel = label.partition(".")
-        if dot:
-            part = "channel" if self.name.startswith("consumer") else "session"
-            label = f"connection {connection}, {part} {channel}"
-        return f"{label}, {self.name}" if self.name else label
-
-
-class RequestRef:
-    """One question to a queue; its `Answer` comes back under it."""
-
-    __slots__ = ("reply_to",)
-
-    def __init__(self, reply_to: ReplyTo) -> None:
-        self.reply_to = reply_to
+    def name_of(self, what: str) -> str:
+        """What others read of something it has: ``connection 3, session 1, link 'x'``."""
+        return f"{self.label}, {what}"
 
 
 class Verdict(Enum):
@@ -143,6 +163,7 @@ class Subscribe:
         filters: which messages of a stream it wants; None: all.
         enqueued_time: it wants to know when each message of a stream was written. Other queues do not keep
             that, and do not say it.
+        name: of the consumer, for people.
     """
 
     consumer: ConsumerRef
@@ -155,6 +176,7 @@ class Subscribe:
     position: object | None = None
     filters: object | None = None
     enqueued_time: bool = False
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,7 @@ class Consumer:
         "exclusive",
         "handed_out",
         "held_ms",
+        "name",
         "priority",
         "queued",
         "ref",
@@ -99,13 +100,21 @@ class Consumer:
     )
 
     def __init__(
-        self, ref: ConsumerRef, *, settled: bool, exclusive: bool, counted: bool, priority: int = 0
+        self,
+        ref: ConsumerRef,
+        *,
+        settled: bool,
+        exclusive: bool,
+        counted: bool,
+        priority: int = 0,
+        name: str = "",
     ) -> None:
         self.ref = ref
         self.settled = settled
         self.exclusive = exclusive
         self.counted = counted
         self.priority = priority
+        self.name = name
         self.cancelled = False
         self.credit = 0
         self.room = NO_BOUND
@@ -122,7 +131,7 @@ class Consumer:
     def part(self) -> Part:
         """What others may know of it."""
         held = 0 if self.settled else len(self.unsettled)
-        return Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms)
+        return Part(self.ref, self.credit, self.priority, held, self.held_ms, self.settled_ms, name=self.name)
 
     def grant(self, credit: int, room: int) -> None:
         """Credit was asked for: as long as it lasts, a turn is a part of it."""

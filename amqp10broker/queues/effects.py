@@ -1,4 +1,4 @@
-"""What a queue tells sessions and channels, each under the `ReplyTo` that asked."""
+"""What a queue tells sessions and channels, each under the `PeerId` that asked."""
 
 from __future__ import annotations
 

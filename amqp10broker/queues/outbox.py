@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import ConsumerRef, ReplyTo
+from amqp10broker.queues.commands import ConsumerRef, PeerId
 from amqp10broker.queues.effects import Deliver, Effect
 
 
@@ -25,10 +25,10 @@ class Outbox:
     __slots__ = ("_delivering", "_effects")
 
     def __init__(self) -> None:
-        self._effects: dict[ReplyTo, list[Effect]] = {}
+        self._effects: dict[PeerId, list[Effect]] = {}
         self._delivering: dict[Receiver, tuple[list[int], list[Message]]] = {}
 
-    def tell(self, reply_to: ReplyTo, effect: Effect) -> None:
+    def tell(self, reply_to: PeerId, effect: Effect) -> None:
         """Tell somebody something."""
         effects = self._effects.get(reply_to)
         if effects is None:
@@ -56,7 +56,7 @@ class Outbox:
         """Forget deliveries that were not taken; the queue has them back."""
         self._delivering.pop(consumer, None)
 
-    def take(self) -> dict[ReplyTo, list[Effect]]:
+    def take(self) -> dict[PeerId, list[Effect]]:
         """Everything, by who is told."""
         if self._delivering:
             for consumer in list(self._delivering):

@@ -31,6 +31,8 @@ class Part(NamedTuple):
     """It let a delivery time out, and has not been heard of since."""
     quiescing: bool = False
     """It is the active one, and gives that up when it has settled what it holds."""
+    name: str = ""
+    """For people, as its `Subscribe` says."""
 
 
 class Reading(NamedTuple):

@@ -2,7 +2,9 @@
 
 The same commands with the same times in the same order make the same state, whatever becomes of the
 effects: consumers, their credit and what they hold are part of it, and so is everything that time does
-(`Tick`). So the log can be one journal on one node now and a replicated one later.
+(`Tick`). Nothing in a command is known to one process only, and nothing of the log needs the state to be
+written. So the log may be one journal on one node, or a replicated one whose entries several members carry
+out when they are committed: all of them end in the same state.
 
 The state knows messages by index: each message that was ever published has one, growing. Where they wait
 is in `quorum_ready`, what they contain in a `BodyStore`, all else about them in `quorum_messages`, and
@@ -11,7 +13,7 @@ who consumes them in `quorum_service`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Final, assert_never
 
@@ -21,15 +23,16 @@ from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
     Configure,
+    ConsumerRef,
     Credit,
     Delete,
     DetachPublisher,
     GiveBack,
     Inspect,
+    PeerId,
     Publish,
     PublisherRef,
     Purge,
-    ReplyTo,
     RequestRef,
     Settle,
     Subscribe,
@@ -52,13 +55,14 @@ from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.quorum_bodies import BodyStore, PagedBodies
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
 from amqp10broker.queues.quorum_dead import DeadMessage, at_least_once
 from amqp10broker.queues.quorum_messages import Messages
 from amqp10broker.queues.quorum_service import Service
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 _CONTENT: Final = itemgetter(1)
+_LOSSES: Final = (NodeGone, SessionGone)
 
 
 class QuorumQueue:
@@ -109,6 +113,23 @@ class QuorumQueue:
     @replaying.setter
     def replaying(self, replaying: bool) -> None:
         self._messages.replaying = replaying
+
+    @property
+    def old_rules(self) -> bool:
+        """Commands of a journal of before format 3 are carried out, as they were then.
+
+        A clock that was set back took the queue's time with it, and a return to the tail used up an index.
+        """
+        return self._messages.old_rules
+
+    @old_rules.setter
+    def old_rules(self, old_rules: bool) -> None:
+        self._messages.old_rules = old_rules
+
+    @property
+    def now_ms(self) -> int:
+        """The time of the last command."""
+        return self._messages.now_ms
 
     @property
     def ready(self) -> int:
@@ -167,8 +188,12 @@ class QuorumQueue:
 
     @property
     def next_index(self) -> int:
-        """The index of the next message."""
+        """The index of the next message: each that was ever published used one up, taken or not."""
         return self._messages.next_index
+
+    def skip_to(self, index: int) -> None:
+        """Entries with the messages before this one are lost for good: the next message has this index."""
+        self._messages.next_index = index
 
     def outlook(self) -> Outlook:
         """What it can tell somebody who waits for it."""
@@ -198,7 +223,7 @@ class QuorumQueue:
             times.append(self._service.unused_since + self.settings.expires_ms)
         return min((when for when in times if when is not None), default=None)
 
-    def take_effects(self) -> dict[ReplyTo, list[Effect]]:
+    def take_effects(self) -> dict[PeerId, list[Effect]]:
         """Effects since the last call, in order for each who asked."""
         return self._outbox.take()
 
@@ -220,6 +245,7 @@ class QuorumQueue:
         """Of all messages there are: those that wait, that consumers hold, that are dead and stay."""
         ready = self._messages.ready
         indexes = ready.indexes_of_returns()
+        indexes += ready.indexes_of_tail()
         indexes += ready.high.columns()[0]
         indexes += ready.normal.columns()[0]
         indexes += [entry[2] for entry in ready.delayed_entries()]
@@ -227,6 +253,17 @@ class QuorumQueue:
         for consumer in self._service.by_ref.values():
             indexes += consumer.unsettled
         return indexes
+
+    def latest_incarnation(self, node: int) -> int:
+        """The highest one of a node that anybody here belongs to; 0 if nobody does."""
+        sessions = [each.reply_to for each in self._service.by_ref]
+        sessions += [each.reply_to for each in self._publishers]
+        return max((each.incarnation for each in sessions if each.node == node), default=0)
+
+    def has_copies_for(self, consumer: ConsumerRef) -> bool:
+        """Whether whatever this consumer gives back is here: its deliveries are not settled at once."""
+        found = self._service.by_ref.get(consumer)
+        return found is not None and not found.settled
 
     def parts(self) -> tuple[Messages, Service, dict[PublisherRef, None]]:
         """All of the state, for snapshots."""
@@ -258,12 +295,19 @@ class QuorumQueue:
 
         Args:
             command: the next one of the log.
-            now_ms: when it was given, wall clock.
+            now_ms: when it was given, wall clock. Time never runs back: a time before that of the command
+                before counts as that.
         """
+        if now_ms < self._messages.now_ms and not self._messages.old_rules:
+            now_ms = self._messages.now_ms
         self._messages.now_ms = self._messages.expired_at = now_ms
-        if not self.deleted:
+        # Whoever is gone let no delivery time out, and while a node is away nobody can use the queue.
+        late = type(command) in _LOSSES and not self._messages.old_rules
+        if not self.deleted and not late:
             self._pass_time()
         self._execute(command)
+        if late and not self.deleted:
+            self._pass_time()
         if self._messages.ready.expiring:
             self._messages.expired_at = now_ms
             self._messages.expire()
@@ -312,10 +356,11 @@ class QuorumQueue:
                 self._configure(command.settings)
             case DlxSettle():
                 self._messages.gone([key for key in command.keys if self._messages.pending.settle(key)])
-            case NodeRestarted():
-                self._publishers.clear()
-                self._messages.pending.consumer_lost()
-                self._service.lose_all()
+            case NodeGone():
+                node, incarnation = command.node, command.incarnation
+                self._lose(lambda who: who.node == node and who.incarnation <= incarnation)
+            case SessionGone():
+                self._lose(command.session.__eq__)
             case Touch() | Tick():
                 return  # declaring it again does not renew a quorum queue's lease (seed 004)
             case _:
@@ -323,13 +368,13 @@ class QuorumQueue:
 
     def _publish(self, command: Publish) -> None:
         publisher, messages, ids = command.publisher, command.messages, command.ids
+        first = self._messages.next_index
+        self._messages.next_index = first + len(messages)
         if self.deleted:
             self._outbox.tell(
                 publisher.reply_to, Unconfirmed(publisher, ids, command.settled, self.failed, self.name)
             )
             return
-        first = self._messages.next_index
-        self._messages.next_index = first + len(messages)
         sizes = list(map(len, map(_CONTENT, messages)))
         if self.settings.overflow is Overflow.REJECT_PUBLISH:
             taken = self._messages.room_for(sizes, self._service.turns.credit())
@@ -351,6 +396,11 @@ class QuorumQueue:
         self._service.serve()
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
             self._messages.drop_heads()
+
+    def _lose(self, is_gone: Callable[[PeerId], bool]) -> None:
+        for publisher in [each for each in self._publishers if is_gone(each.reply_to)]:
+            del self._publishers[publisher]
+        self._service.lose(is_gone)
 
     def _purge(self, command: Purge) -> None:
         waiting = self._messages.ready.clear()

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.commands import Command, Publish
+from amqp10broker.queues.commands import Command, PeerId, Publish
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,8 +20,24 @@ class Tick:
 
 
 @dataclass(frozen=True, slots=True)
-class NodeRestarted:
-    """All consumers and publishers of the life before are gone, as if their connections had been lost."""
+class NodeGone:
+    """A node went away, or began again: its consumers and publishers are gone, as if their connections had
+    been lost.
+
+    Attributes:
+        node: its number.
+        incarnation: this start of it, and those before; who came with a later one stays.
+    """
+
+    node: int
+    incarnation: int
+
+
+@dataclass(frozen=True, slots=True)
+class SessionGone:
+    """One session is gone with all its consumers and publishers, as if its connection had been lost."""
+
+    session: PeerId
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +51,7 @@ class DlxSettle:
     keys: Sequence[int]
 
 
-QuorumCommand = Command | Tick | NodeRestarted | DlxSettle
+QuorumCommand = Command | Tick | NodeGone | SessionGone | DlxSettle
 
 JOINED_MAX: Final = 4096
 """Publishes are joined until they have so many messages."""
@@ -55,7 +71,7 @@ def joined(commands: Iterable[QuorumCommand]) -> list[QuorumCommand]:
             last = None
         elif (
             last is not None
-            and command.publisher is last.publisher
+            and command.publisher == last.publisher
             and command.settled is last.settled
             and len(last.messages) < JOINED_MAX
         ):

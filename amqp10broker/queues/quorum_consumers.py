@@ -30,6 +30,7 @@ class Consumer:
         counted: it is a consumer for counts and single activity, which a fetch of one message is not.
         priority: of all with credit, those of the highest get messages.
         timeout_ms: how long it may hold a delivery; None: as the queue's settings say.
+        name: for people.
         number: grows with each that subscribes.
         credit: deliveries it may have now.
         room: bytes of contents it may have now; used up, there is no credit either.
@@ -54,6 +55,7 @@ class Consumer:
         "delivery_count",
         "epoch",
         "handed_out",
+        "name",
         "number",
         "priority",
         "queued",
@@ -76,6 +78,7 @@ class Consumer:
         counted: bool,
         priority: int,
         timeout_ms: int | None,
+        name: str = "",
     ) -> None:
         self.ref = ref
         self.number = number
@@ -83,6 +86,7 @@ class Consumer:
         self.counted = counted
         self.priority = priority
         self.timeout_ms = timeout_ms
+        self.name = name
         self.credit = 0
         self.room = NO_BOUND
         self.delivery_count = 0
@@ -101,7 +105,16 @@ class Consumer:
         """What others may know of it."""
         held = 0 if self.settled else len(self.unsettled)
         held_ms = delivered_at(next(iter(self.unsettled.values()))) if held else 0
-        return Part(self.ref, self.credit, self.priority, held, held_ms, self.settled_ms, silent=self.silent)
+        return Part(
+            self.ref,
+            self.credit,
+            self.priority,
+            held,
+            held_ms,
+            self.settled_ms,
+            silent=self.silent,
+            name=self.name,
+        )
 
     @property
     def busy(self) -> bool:

@@ -9,6 +9,7 @@ Everything is taken and put in batches.
 from __future__ import annotations
 
 from array import array
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
@@ -93,7 +94,7 @@ class Lane:
         self.length += count
 
     def take(
-        self, count: int, expired_at: int, room: int = NO_BOUND
+        self, count: int, expired_at: int, room: int = NO_BOUND, below: int | None = None
     ) -> tuple[list[int], list[int], list[int] | None]:
         """Take from the front, up to the first entry that has expired.
 
@@ -101,6 +102,7 @@ class Lane:
             count: at most so many, at least 1.
             expired_at: ms; entries up to here have expired.
             room: bytes; the entry that uses it up is the last.
+            below: only entries with smaller keys, of which there is one at least; None: any.
 
         Returns:
             Keys, sizes, and expiries (None: none of them expires). Fewer than asked for when a block
@@ -112,6 +114,8 @@ class Lane:
         block = blocks[0]
         start = block.start
         stop = min(start + count, len(block.keys))
+        if below is not None:
+            stop = bisect_left(block.keys, below, start, stop)
         sizes = block.sizes[start:stop].tolist()
         if sum(sizes) > room:
             stop = start + that_fill(sizes, room)

@@ -1,15 +1,19 @@
 """Commands of a quorum queue as bytes: what its log says.
 
-One record holds all commands of one wake, with the time they were given at::
+One entry holds all commands of one wake, with its time and the index of the first message in it::
 
-    now_ms u64 | command*            command: tag u8 | length u32 | content
+    now_ms u64 | first u64 | command*            command: tag u8 | length u32 | content
 
 Integers are little-endian. Numbers of deliveries and publishes stand as a range where they are one.
-Messages are batches (`message.batch`), and a record says where they begin, so that a message can be read
-again without reading the commands.
+Messages are batches (`message.batch`), and an entry says where they begin, so that a message can be read
+again without reading the commands. Every message of an entry has an index, `first` and those behind it,
+whether the queue takes it or not: indexes are known before anything is carried out.
 
-Consumers and publishers have numbers in the log, given by `Refs`. A publisher that never attached has
-number 0: nobody needs to know it again.
+Whom a command is about stands in it as it is (`PeerId` and handle), so that the same commands make the same
+bytes, and the bytes the same commands, for everybody and at any time.
+
+`decode_old_commands` reads what journals had before format 3: no `first`, and numbers in the place of ids,
+which were given while commands were encoded and never twice.
 """
 
 from __future__ import annotations
@@ -21,23 +25,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, fields
 from enum import Enum
 from sys import byteorder
-from typing import Any, Final, assert_never
+from typing import Any, Final, NamedTuple, assert_never
 
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
-from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
     NO_BOUND,
     AttachPublisher,
     Cancel,
     Configure,
+    ConsumerRef,
     Credit,
     Delete,
     DetachPublisher,
     GiveBack,
     Inspect,
+    PeerId,
     Publish,
+    PublisherRef,
     Purge,
-    ReplyTo,
     RequestRef,
     Settle,
     Subscribe,
@@ -45,24 +50,30 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
-from amqp10broker.queues.quorum_refs import Refs
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
-_TIME: Final = struct.Struct("<Q")
+_ENTRY: Final = struct.Struct("<QQ")
+_OLD_ENTRY: Final = struct.Struct("<Q")
 _START: Final = struct.Struct("<BI")
+_PEER: Final = struct.Struct("<IIQ")
+_REF: Final = struct.Struct("<IIQQ")
+_OLD_REF: Final = struct.Struct("<I")
 _RANGE: Final = struct.Struct("<BQI")
 _COUNT: Final = struct.Struct("<BI")
-_PUBLISH: Final = struct.Struct("<IBB")
-_SUBSCRIBE: Final = struct.Struct("<IBqq")
-_NUMBER: Final = struct.Struct("<I")
-_CREDIT: Final = struct.Struct("<IIQBQ")
+_PUBLISH: Final = struct.Struct("<BB")
+_SUBSCRIBE: Final = struct.Struct("<Bqq")
+_CREDIT: Final = struct.Struct("<IQBQ")
 _ROOM: Final = struct.Struct("<Q")
 """Stands behind `_CREDIT` since 2026-11-22. What was carried out without it must be carried out so again."""
-_SETTLE: Final = struct.Struct("<IBBI")
-_GIVE_BACK: Final = struct.Struct("<IIQQB")
-_UNSUBSCRIBE: Final = struct.Struct("<IQBB")
+_SETTLE: Final = struct.Struct("<BBI")
+_GIVE_BACK: Final = struct.Struct("<IQQB")
+_UNSUBSCRIBE: Final = struct.Struct("<QBB")
 _DELETE: Final = struct.Struct("<B")
+_NODE_GONE: Final = struct.Struct("<II")
+
+OLD_PEER: Final = PeerId(0, 0, 0)
+"""Everybody in journals of before format 3; the handle is their number in the queue's log."""
 
 _PUBLISH_TAG: Final = 1
 _CREDIT_TAG: Final = 2
@@ -79,264 +90,292 @@ _DELETE_TAG: Final = 12
 _CONFIGURE_TAG: Final = 13
 _TOUCH_TAG: Final = 14
 _TICK_TAG: Final = 15
-_RESTARTED_TAG: Final = 16
+_OLD_RESTARTED_TAG: Final = 16
 _DLX_SETTLE_TAG: Final = 17
+_NODE_GONE_TAG: Final = 18
+_SESSION_GONE_TAG: Final = 19
 
 _NO_TIMEOUT: Final = -1
 _VERDICTS: Final = tuple(Verdict)
 _VERDICT_NUMBERS: Final = {verdict: number for number, verdict in enumerate(_VERDICTS)}
 
 
-@dataclass(frozen=True, slots=True)
+class Place(NamedTuple):
+    """Where a run of messages lies in an entry."""
+
+    first: int
+    """Index of the first message."""
+    messages: int
+    at: int
+    """Where the batch begins, counted from the start of the entry."""
+    length: int
+    """Bytes of the batch."""
+
+
+@dataclass(slots=True, eq=False)
 class Encoded:
-    """A record.
+    """An entry. Nobody changes it.
 
     Attributes:
-        pieces: its payload, in pieces that belong together in this order.
-        batches: for each `Publish` with messages: where its batch begins in the payload.
-        lengths: bytes of each of these.
+        pieces: its bytes, in pieces that belong together in this order.
+        places: of the messages of each `Publish`.
+        end: index of the first message behind it.
     """
 
     pieces: list[bytes]
-    batches: list[int]
-    lengths: list[int]
+    places: list[Place]
+    end: int
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A record that was read.
+    """An entry that was read.
 
     Attributes:
-        now_ms: when its commands were given.
+        now_ms: its time.
+        first: index of its first message; of an old one it is not said.
         commands: what they are.
-        batches: as in `Encoded`.
     """
 
     now_ms: int
+    first: int
     commands: list[QuorumCommand]
-    batches: list[int]
 
 
-def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, refs: Refs) -> Encoded:
-    """Commands as one record.
+def encode_commands(commands: Sequence[QuorumCommand], now_ms: int, first: int) -> Encoded:
+    """Commands as one entry.
 
     Args:
         commands: in order; none publishes more than `BATCH_MAX` messages.
-        now_ms: when they are given.
-        refs: of this queue; gets to know who comes and goes.
+        now_ms: its time.
+        first: the index of its first message.
     """
-    pieces = [_TIME.pack(now_ms)]
-    batches: list[int] = []
-    lengths: list[int] = []
-    at = _TIME.size
+    pieces = [_ENTRY.pack(now_ms, first)]
+    places: list[Place] = []
+    at = _ENTRY.size
     for command in commands:
-        tag, content = _encode(command, refs)
+        tag, content = _encode(command)
         length = sum(map(len, content))
         pieces.append(_START.pack(tag, length))
         pieces += content
         at += _START.size + length
         if tag == _PUBLISH_TAG:
             assert isinstance(command, Publish)
-            if command.messages:
-                lengths.append(sum(map(len, content[2:])))
-                batches.append(at - lengths[-1])
-    return Encoded(pieces, batches, lengths)
+            count = len(command.messages)
+            if count:
+                batch = sum(map(len, content[3:]))
+                places.append(Place(first, count, at - batch, batch))
+                first += count
+    return Encoded(pieces, places, first)
 
 
-def _encode(command: QuorumCommand, refs: Refs) -> tuple[int, list[bytes]]:
+def _ref_bytes(ref: ConsumerRef | PublisherRef | RequestRef) -> bytes:
+    return _REF.pack(*ref.reply_to, ref.handle)
+
+
+def _encode(command: QuorumCommand) -> tuple[int, list[bytes]]:
     match command:
         case Publish():
-            number = refs.number_of_publisher(command.publisher)
             assert len(command.messages) <= BATCH_MAX
             batch = encode_batch(command.messages) if command.messages else []
-            start = _PUBLISH.pack(number, command.settled, bool(batch))
-            return _PUBLISH_TAG, [start, encode_numbers(command.ids), *batch]
+            start = _PUBLISH.pack(command.settled, bool(batch))
+            return _PUBLISH_TAG, [_ref_bytes(command.publisher), start, encode_numbers(command.ids), *batch]
         case Credit():
-            number = refs.number_of_consumer(command.consumer)
             return _CREDIT_TAG, [
-                _CREDIT.pack(number, command.delivery_count, command.credit, command.drain, command.seen),
+                _ref_bytes(command.consumer),
+                _CREDIT.pack(command.delivery_count, command.credit, command.drain, command.seen),
                 _ROOM.pack(command.room),
             ]
         case Settle():
-            number = refs.number_of_consumer(command.consumer)
-            start = _SETTLE.pack(
-                number, _VERDICT_NUMBERS[command.verdict], command.answer, len(command.annotations)
-            )
-            return _SETTLE_TAG, [start, encode_numbers(command.keys), command.annotations]
+            start = _SETTLE.pack(_VERDICT_NUMBERS[command.verdict], command.answer, len(command.annotations))
+            keys = encode_numbers(command.keys)
+            return _SETTLE_TAG, [_ref_bytes(command.consumer), start, keys, command.annotations]
         case GiveBack():
-            number = refs.number_of_consumer(command.consumer)
-            batch = _returned(number, command.messages, refs)
-            start = _GIVE_BACK.pack(number, command.delivery_count, command.seen, command.epoch, bool(batch))
-            return _GIVE_BACK_TAG, [start, encode_numbers(command.keys), *batch]
+            batch = encode_batch(command.messages) if command.messages else []
+            start = _GIVE_BACK.pack(command.delivery_count, command.seen, command.epoch, bool(batch))
+            return _GIVE_BACK_TAG, [_ref_bytes(command.consumer), start, encode_numbers(command.keys), *batch]
         case Subscribe():
-            number = refs.add_consumer(command.consumer, settled=command.settled)
             flags = command.settled | command.exclusive << 1 | command.counted << 2 | command.answer << 3
             timeout_ms = _NO_TIMEOUT if command.timeout_ms is None else command.timeout_ms
-            return _SUBSCRIBE_TAG, [_SUBSCRIBE.pack(number, flags, command.priority, timeout_ms)]
+            start = _SUBSCRIBE.pack(flags, command.priority, timeout_ms)
+            name = command.name.encode(errors="surrogatepass")
+            return _SUBSCRIBE_TAG, [_ref_bytes(command.consumer), start, name]
         case Cancel():
-            return _CANCEL_TAG, [_NUMBER.pack(refs.number_of_consumer(command.consumer))]
+            return _CANCEL_TAG, [_ref_bytes(command.consumer)]
         case Unsubscribe():
-            number = refs.number_of_consumer(command.consumer)
-            batch = _returned(number, command.unsent_messages, refs)
-            start = _UNSUBSCRIBE.pack(number, command.seen, _VERDICT_NUMBERS[command.verdict], bool(batch))
-            return _UNSUBSCRIBE_TAG, [start, encode_numbers(command.unsent), *batch]
+            batch = encode_batch(command.unsent_messages) if command.unsent_messages else []
+            start = _UNSUBSCRIBE.pack(command.seen, _VERDICT_NUMBERS[command.verdict], bool(batch))
+            keys = encode_numbers(command.unsent)
+            return _UNSUBSCRIBE_TAG, [_ref_bytes(command.consumer), start, keys, *batch]
         case AttachPublisher():
-            return _ATTACH_TAG, [_NUMBER.pack(refs.add_publisher(command.publisher))]
+            return _ATTACH_TAG, [_ref_bytes(command.publisher)]
         case DetachPublisher():
-            number = refs.number_of_publisher(command.publisher)
-            refs.forget_publisher(command.publisher)
-            return _DETACH_TAG, [_NUMBER.pack(number)]
+            return _DETACH_TAG, [_ref_bytes(command.publisher)]
         case Inspect():
-            return _INSPECT_TAG, []
+            return _INSPECT_TAG, [_ref_bytes(command.request)]
         case Purge():
-            return _PURGE_TAG, []
+            return _PURGE_TAG, [_ref_bytes(command.request)]
         case Delete():
             flags = (command.request is not None) | command.if_unused << 1 | command.if_empty << 2
-            return _DELETE_TAG, [_DELETE.pack(flags)]
+            request = [] if command.request is None else [_ref_bytes(command.request)]
+            return _DELETE_TAG, [_DELETE.pack(flags), *request]
         case Configure():
             return _CONFIGURE_TAG, [encode_settings(command.settings)]
         case Touch():
             return _TOUCH_TAG, []
         case Tick():
             return _TICK_TAG, []
-        case NodeRestarted():
-            refs.forget_all()
-            return _RESTARTED_TAG, []
+        case NodeGone():
+            return _NODE_GONE_TAG, [_NODE_GONE.pack(command.node, command.incarnation)]
+        case SessionGone():
+            return _SESSION_GONE_TAG, [_PEER.pack(*command.session)]
         case DlxSettle():
             return _DLX_SETTLE_TAG, [encode_numbers(command.keys)]
         case _:
             assert_never(command)
 
 
-def _returned(number: int, messages: Sequence[Message], refs: Refs) -> list[bytes]:
-    """Only of a settled consumer's deliveries may the queue have no copy any more."""
-    return encode_batch(messages) if messages and refs.settles(number) else []
-
-
-def decode_commands(payload: bytes, refs: Refs) -> Decoded:
+def decode_commands(payload: bytes) -> Decoded:
     """What `encode_commands` made.
 
     Args:
-        payload: of one record.
-        refs: of this queue, as it was when the record was written.
+        payload: of one entry.
 
     Raises:
-        ValueError: it is no such record.
+        ValueError: it is no such entry.
     """
-    commands: list[QuorumCommand] = []
-    batches: list[int] = []
     try:
-        now_ms = _TIME.unpack_from(payload)[0]
-        at = _TIME.size
-        while at < len(payload):
-            tag, length = _START.unpack_from(payload, at)
-            start = at + _START.size
-            at = start + length
-            if at > len(payload):
-                raise ValueError("a command of a quorum queue is cut off")
-            command = _DECODERS[tag](payload[start:at], refs)
-            if type(command) is Publish and command.messages:
-                batches.append(start + _messages_at(payload, start + _PUBLISH.size))
-            commands.append(command)
+        now_ms, first = _ENTRY.unpack_from(payload)
+        return Decoded(now_ms, first, _decode(payload, _ENTRY.size, _read_ref))
     except (struct.error, KeyError, IndexError) as error:
         raise ValueError(f"no commands of a quorum queue: {error!r}") from error
-    return Decoded(now_ms, commands, batches)
 
 
-def _messages_at(payload: bytes, at: int) -> int:
-    """Where messages begin behind a `Publish` and its ids, counted from the former."""
-    return _PUBLISH.size + _numbers_size(payload, at)
+def decode_old_commands(payload: bytes) -> Decoded:
+    """What journals had before format 3; raises likewise.
+
+    It is carried out as it was then: see `QuorumQueue.old_rules`.
+    """
+    try:
+        (now_ms,) = _OLD_ENTRY.unpack_from(payload)
+        return Decoded(now_ms, 0, _decode(payload, _OLD_ENTRY.size, _read_old_ref))
+    except (struct.error, KeyError, IndexError) as error:
+        raise ValueError(f"no commands of a quorum queue: {error!r}") from error
 
 
-def _decode_publish(content: bytes, refs: Refs) -> Publish:
-    number, settled, there = _PUBLISH.unpack_from(content)
-    ids, at = decode_numbers(content, _PUBLISH.size)
-    messages = decode_batch(content, at) if there else []
-    return Publish(refs.publisher(number), ids, messages, bool(settled))
+Ref = tuple[PeerId, int]
+ReadRef = Callable[[bytes], tuple[Ref, bytes]]
+"""Whom a command is about, and the rest of its content."""
 
 
-def _decode_credit(content: bytes, refs: Refs) -> Credit:
-    number, delivery_count, credit, drain, seen = _CREDIT.unpack_from(content)
-    room = NO_BOUND if len(content) == _CREDIT.size else _ROOM.unpack_from(content, _CREDIT.size)[0]
-    return Credit(refs.consumer(number), delivery_count, credit, bool(drain), seen, room)
+def _read_ref(content: bytes) -> tuple[Ref, bytes]:
+    *peer, handle = _REF.unpack_from(content)
+    return (PeerId(*peer), handle), content[_REF.size :]
 
 
-def _decode_settle(content: bytes, refs: Refs) -> Settle:
-    number, verdict, answer, length = _SETTLE.unpack_from(content)
-    keys, at = decode_numbers(content, _SETTLE.size)
-    if len(content) != at + length:
+def _read_old_ref(content: bytes) -> tuple[Ref, bytes]:
+    (number,) = _OLD_REF.unpack_from(content)
+    return (OLD_PEER, number), content[_OLD_REF.size :]
+
+
+def _decode(payload: bytes, at: int, read: ReadRef) -> list[QuorumCommand]:
+    commands: list[QuorumCommand] = []
+    while at < len(payload):
+        tag, length = _START.unpack_from(payload, at)
+        start = at + _START.size
+        at = start + length
+        if at > len(payload):
+            raise ValueError("a command of a quorum queue is cut off")
+        commands.append(_DECODERS[tag](payload[start:at], read))
+    return commands
+
+
+def _decode_publish(content: bytes, read: ReadRef) -> Publish:
+    ref, rest = read(content)
+    settled, there = _PUBLISH.unpack_from(rest)
+    ids, at = decode_numbers(rest, _PUBLISH.size)
+    messages = decode_batch(rest, at) if there else []
+    return Publish(PublisherRef(*ref), ids, messages, bool(settled))
+
+
+def _decode_credit(content: bytes, read: ReadRef) -> Credit:
+    ref, rest = read(content)
+    delivery_count, credit, drain, seen = _CREDIT.unpack_from(rest)
+    room = NO_BOUND if len(rest) == _CREDIT.size else _ROOM.unpack_from(rest, _CREDIT.size)[0]
+    return Credit(ConsumerRef(*ref), delivery_count, credit, bool(drain), seen, room)
+
+
+def _decode_settle(content: bytes, read: ReadRef) -> Settle:
+    ref, rest = read(content)
+    verdict, answer, length = _SETTLE.unpack_from(rest)
+    keys, at = decode_numbers(rest, _SETTLE.size)
+    if len(rest) != at + length:
         raise ValueError("annotations of a settlement are cut off")
-    return Settle(refs.consumer(number), keys, _VERDICTS[verdict], content[at:], bool(answer))
+    return Settle(ConsumerRef(*ref), keys, _VERDICTS[verdict], rest[at:], bool(answer))
 
 
-def _decode_give_back(content: bytes, refs: Refs) -> GiveBack:
-    number, delivery_count, seen, epoch, there = _GIVE_BACK.unpack_from(content)
-    keys, at = decode_numbers(content, _GIVE_BACK.size)
-    messages = decode_batch(content, at) if there else []
-    return GiveBack(refs.consumer(number), keys, messages, delivery_count, seen, epoch)
+def _decode_give_back(content: bytes, read: ReadRef) -> GiveBack:
+    ref, rest = read(content)
+    delivery_count, seen, epoch, there = _GIVE_BACK.unpack_from(rest)
+    keys, at = decode_numbers(rest, _GIVE_BACK.size)
+    messages = decode_batch(rest, at) if there else []
+    return GiveBack(ConsumerRef(*ref), keys, messages, delivery_count, seen, epoch)
 
 
-def _decode_subscribe(content: bytes, refs: Refs) -> Subscribe:
-    number, flags, priority, timeout_ms = _SUBSCRIBE.unpack(content)
-    settled = bool(flags & 1)
+def _decode_subscribe(content: bytes, read: ReadRef) -> Subscribe:
+    ref, rest = read(content)
+    flags, priority, timeout_ms = _SUBSCRIBE.unpack_from(rest)
     return Subscribe(
-        refs.consumer(number, settled=settled),
-        settled,
+        ConsumerRef(*ref),
+        bool(flags & 1),
         exclusive=bool(flags & 2),
         counted=bool(flags & 4),
         answer=bool(flags & 8),
         priority=priority,
         timeout_ms=None if timeout_ms == _NO_TIMEOUT else timeout_ms,
+        name=rest[_SUBSCRIBE.size :].decode(errors="surrogatepass"),
     )
 
 
-def _decode_unsubscribe(content: bytes, refs: Refs) -> Unsubscribe:
-    number, seen, verdict, there = _UNSUBSCRIBE.unpack_from(content)
-    unsent, at = decode_numbers(content, _UNSUBSCRIBE.size)
-    messages = decode_batch(content, at) if there else []
-    return Unsubscribe(refs.consumer(number), unsent, messages, seen, _VERDICTS[verdict])
+def _decode_unsubscribe(content: bytes, read: ReadRef) -> Unsubscribe:
+    ref, rest = read(content)
+    seen, verdict, there = _UNSUBSCRIBE.unpack_from(rest)
+    unsent, at = decode_numbers(rest, _UNSUBSCRIBE.size)
+    messages = decode_batch(rest, at) if there else []
+    return Unsubscribe(ConsumerRef(*ref), unsent, messages, seen, _VERDICTS[verdict])
 
 
-def _decode_detach(content: bytes, refs: Refs) -> DetachPublisher:
-    ref = refs.publisher(_NUMBER.unpack(content)[0])
-    refs.forget_publisher(ref)
-    return DetachPublisher(ref)
+def _decode_request(content: bytes, read: ReadRef) -> RequestRef:
+    # Old journals do not say who asked: nobody is left who could be told.
+    return RequestRef(*read(content)[0]) if content else RequestRef(OLD_PEER, 0)
 
 
-def _decode_delete(content: bytes, refs: Refs) -> Delete:
-    flags = _DELETE.unpack(content)[0]
-    return Delete(_nobody() if flags & 1 else None, if_unused=bool(flags & 2), if_empty=bool(flags & 4))
+def _decode_delete(content: bytes, read: ReadRef) -> Delete:
+    (flags,) = _DELETE.unpack_from(content)
+    request = _decode_request(content[_DELETE.size :], read) if flags & 1 else None
+    return Delete(request, if_unused=bool(flags & 2), if_empty=bool(flags & 4))
 
 
-def _decode_restarted(content: bytes, refs: Refs) -> NodeRestarted:
-    refs.forget_all()
-    return NodeRestarted()
-
-
-def _nobody() -> RequestRef:
-    return RequestRef(ReplyTo("request of the log"))
-
-
-_DECODERS: Final[dict[int, Callable[[bytes, Refs], QuorumCommand]]] = {
+_DECODERS: Final[dict[int, Callable[[bytes, ReadRef], QuorumCommand]]] = {
     _PUBLISH_TAG: _decode_publish,
     _CREDIT_TAG: _decode_credit,
     _SETTLE_TAG: _decode_settle,
     _GIVE_BACK_TAG: _decode_give_back,
     _SUBSCRIBE_TAG: _decode_subscribe,
-    _CANCEL_TAG: lambda content, refs: Cancel(refs.consumer(_NUMBER.unpack(content)[0])),
+    _CANCEL_TAG: lambda content, read: Cancel(ConsumerRef(*read(content)[0])),
     _UNSUBSCRIBE_TAG: _decode_unsubscribe,
-    _ATTACH_TAG: lambda content, refs: AttachPublisher(
-        refs.publisher(_NUMBER.unpack(content)[0], attaches=True)
-    ),
-    _DETACH_TAG: _decode_detach,
-    _INSPECT_TAG: lambda content, refs: Inspect(_nobody()),
-    _PURGE_TAG: lambda content, refs: Purge(_nobody()),
+    _ATTACH_TAG: lambda content, read: AttachPublisher(PublisherRef(*read(content)[0])),
+    _DETACH_TAG: lambda content, read: DetachPublisher(PublisherRef(*read(content)[0])),
+    _INSPECT_TAG: lambda content, read: Inspect(_decode_request(content, read)),
+    _PURGE_TAG: lambda content, read: Purge(_decode_request(content, read)),
     _DELETE_TAG: _decode_delete,
-    _CONFIGURE_TAG: lambda content, refs: Configure(decode_settings(content)),
-    _TOUCH_TAG: lambda content, refs: Touch(),
-    _TICK_TAG: lambda content, refs: Tick(),
-    _RESTARTED_TAG: _decode_restarted,
-    _DLX_SETTLE_TAG: lambda content, refs: DlxSettle(decode_numbers(content, 0)[0]),
+    _CONFIGURE_TAG: lambda content, read: Configure(decode_settings(content)),
+    _TOUCH_TAG: lambda content, read: Touch(),
+    _TICK_TAG: lambda content, read: Tick(),
+    _OLD_RESTARTED_TAG: lambda content, read: NodeGone(OLD_PEER.node, OLD_PEER.incarnation),
+    _DLX_SETTLE_TAG: lambda content, read: DlxSettle(decode_numbers(content, 0)[0]),
+    _NODE_GONE_TAG: lambda content, read: NodeGone(*_NODE_GONE.unpack(content)),
+    _SESSION_GONE_TAG: lambda content, read: SessionGone(PeerId(*_PEER.unpack(content))),
 }
 
 

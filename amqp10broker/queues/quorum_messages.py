@@ -45,6 +45,7 @@ class Messages:
         now_ms: time of the command that is carried out.
         expired_at: what expires up to here has expired.
         next_index: of the next message.
+        old_rules: see `QuorumQueue.old_rules`.
         ready: those that wait.
         counts: of those that came back.
         pending: dead ones that stay until they have arrived.
@@ -65,6 +66,7 @@ class Messages:
         "full",
         "next_index",
         "now_ms",
+        "old_rules",
         "pending",
         "ready",
         "replaying",
@@ -75,6 +77,7 @@ class Messages:
         self.settings = settings
         self.bodies = bodies
         self.replaying = False
+        self.old_rules = False
         self.now_ms = now_ms
         self.expired_at = now_ms
         self.expired_ms: int | None = None
@@ -98,7 +101,7 @@ class Messages:
     def add(self, first: int, messages: Sequence[Message], sizes: list[int]) -> None:
         """New messages, under indexes from `first` on, to the end of their lines."""
         self.bodies.put(first, messages)
-        heads = set(map(_HEAD, messages))
+        heads = dict.fromkeys(map(_HEAD, messages))
         queue_ttl = self.settings.message_ttl_ms
         kinds: dict[bytes, tuple[bool, int]] = {}
         for head in heads:
@@ -107,10 +110,10 @@ class Messages:
             # 0 is `NEVER`: a clock that stands at 1970 must not make messages immortal.
             expiry = NEVER if ttl is None else max(1, self.now_ms + ttl)
             kinds[head] = priority is not None and priority > PRIORITY_NORMAL_MAX, expiry
-        different = set(kinds.values())
+        different = dict.fromkeys(kinds.values())
         indexes = range(first, first + len(messages))
         if len(different) == 1:
-            high, expiry = different.pop()
+            ((high, expiry),) = different
             self.ready.add(indexes, sizes, [expiry] * len(sizes) if expiry else None, high=high)
             return
         for high in (True, False):
@@ -205,9 +208,13 @@ class Messages:
         if self.settings.delivery_limit is not None:
             for entry in entries:
                 self.ready.give_return(*entry)
-        elif entries:
+        elif not self.old_rules:
             # Without a limit nothing ends a loop of returns, which must not keep others from being served:
-            # the message goes to the tail as a new entry (seed 004).
+            # the message goes to the tail (seed 004).
+            behind = self.next_index
+            for entry in entries:
+                self.ready.give_to_tail(*entry, behind)
+        elif entries:
             first = self.next_index
             self.next_index = first + len(entries)
             fresh = range(first, self.next_index)

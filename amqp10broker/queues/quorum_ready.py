@@ -1,10 +1,11 @@
 """The messages of a quorum queue that wait, and the order in which they are served.
 
-Four places. `returns` holds what consumers gave back, in order of return, and is served before all
+Five places. `returns` holds what consumers gave back, in order of return, and is served before all
 else. `high` and `normal` hold what nobody had yet, by priority; of two levels that wait, high gets two
 turns and normal one, high first, and a high message that was published before the oldest normal one
-goes first even in normal's turn (seed 004). `delayed` holds returned messages that must not be
-delivered yet.
+goes first even in normal's turn (seed 004). `tail` holds what came back to a queue without a delivery
+limit, in order of return: it is part of the normal level, behind all that had been published when it came
+back and before what was published since. `delayed` holds returned messages that must not be delivered yet.
 
 A message that a consumer holds has left its place; the place is remembered, so that one which never
 reached the client goes back to where it was.
@@ -40,6 +41,7 @@ class Ready:
     """
 
     __slots__ = (
+        "_behind",
         "_delayed",
         "_expiries",
         "_high_turns",
@@ -51,12 +53,14 @@ class Ready:
         "normal",
         "returns",
         "size_bytes",
+        "tail",
     )
 
     def __init__(self) -> None:
         self.returns = Lane()
         self.high = Lane()
         self.normal = Lane()
+        self.tail = Lane()
         self.size_bytes = 0
         self.delayed_bytes = 0
         self._delayed: list[Delayed] = []
@@ -64,6 +68,9 @@ class Ready:
         self._returns_made = 0
         self._places: dict[int, int] = {}
         """Of messages that consumers hold: the number of their return, or `_FROM_HIGH`; absent: normal."""
+        self._behind: dict[int, int] = {}
+        """Of returns to the tail by number, also while a consumer holds the message: the index of the next
+        message then, behind all before which it is served."""
         self._expiries: dict[int, int] = {}
         """Of messages that consumers hold."""
         self._high_turns = 0
@@ -72,7 +79,7 @@ class Ready:
     @property
     def length(self) -> int:
         """Ready messages."""
-        return self.returns.length + self.high.length + self.normal.length
+        return self.returns.length + self.high.length + self.normal.length + self.tail.length
 
     @property
     def delayed(self) -> int:
@@ -87,15 +94,11 @@ class Ready:
     @property
     def expiring(self) -> bool:
         """Some ready message expires at some time."""
-        return bool(self.normal.expiring or self.high.expiring or self.returns.expiring)
+        return bool(self.normal.expiring or self.high.expiring or self.returns.expiring or self.tail.expiring)
 
     def deadline(self) -> int | None:
         """When the first message expires or is delayed no more, in ms."""
-        times = [
-            when
-            for when in (self.returns.head_expiry, self.high.head_expiry, self.normal.head_expiry)
-            if when != NEVER
-        ]
+        times = [lane.head_expiry for lane in self._lanes() if lane.head_expiry != NEVER]
         if self._delayed:
             times.append(self._delayed[0][0])
         return min(times, default=None)
@@ -117,6 +120,22 @@ class Ready:
         self.returns.append((number,), (size,), (expiry,) if expiry else None)
         self.size_bytes += size
 
+    def give_to_tail(self, index: int, size: int, expiry: int, behind: int) -> None:
+        """A message that came back, for another delivery after all that was published before.
+
+        Args:
+            index: which.
+            size: bytes.
+            expiry: ms, or `NEVER`.
+            behind: the index that the next new message gets.
+        """
+        number = self._returns_made
+        self._returns_made = number + 1
+        self._index_of_return[number] = index
+        self._behind[number] = behind
+        self.tail.append((number,), (size,), (expiry,) if expiry else None)
+        self.size_bytes += size
+
     def give_delayed(self, index: int, size: int, expiry: int, due_ms: int) -> None:
         """A message that came back and has to wait."""
         number = self._returns_made
@@ -129,6 +148,7 @@ class Ready:
         returned: list[tuple[int, int, int]] = []
         high: list[tuple[int, int, int]] = []
         normal: list[tuple[int, int, int]] = []
+        tail: list[tuple[int, int, int]] = []
         for index, size in zip(indexes, sizes, strict=True):
             expiry = self._expiries.pop(index, NEVER)
             place = self._places.pop(index, None)
@@ -138,8 +158,8 @@ class Ready:
                 high.append((index, size, expiry))
             else:
                 self._index_of_return[place] = index
-                returned.append((place, size, expiry))
-        for lane, entries in ((self.returns, returned), (self.high, high), (self.normal, normal)):
+                (tail if place in self._behind else returned).append((place, size, expiry))
+        for lane, entries in zip(self._lanes(), (returned, high, normal, tail), strict=True):
             if entries:
                 lane.put_back(entries)
         self.size_bytes += sum(sizes)
@@ -163,27 +183,56 @@ class Ready:
         Returns:
             Indexes and sizes.
         """
-        returns, high, normal = self.returns, self.high, self.normal
-        if returns.length:
-            numbers, sizes, expiries = returns.take(count, expired_at, room)
-            indexes = [self._index_of_return.pop(number) for number in numbers]
-            self._places.update(zip(indexes, numbers, strict=True))
-        elif high.length:
-            if normal.length:
+        high = self.high
+        if self.returns.length:
+            return self._took(*self._take_returned(self.returns, count, expired_at, room))
+        if high.length:
+            contended = self.normal.length or self.tail.length
+            if contended:
                 count = 1
-                if self._high_turns == HIGH_TURNS and high.head_key > normal.head_key:
-                    indexes, sizes, expiries = normal.take(count, expired_at)
+                if self._high_turns == HIGH_TURNS and high.head_key > self._normal_age():
+                    indexes, sizes, expiries = self._take_normal(count, expired_at, NO_BOUND)
                     if indexes:
                         self._high_turns = 0
                     return self._took(indexes, sizes, expiries)
             indexes, sizes, expiries = high.take(count, expired_at, room)
             if indexes:
-                self._high_turns = min(self._high_turns + 1, HIGH_TURNS) if normal.length else 0
+                self._high_turns = min(self._high_turns + 1, HIGH_TURNS) if contended else 0
             self._places.update(dict.fromkeys(indexes, _FROM_HIGH))
         else:
             self._high_turns = 0
-            indexes, sizes, expiries = normal.take(count, expired_at, room)
+            indexes, sizes, expiries = self._take_normal(count, expired_at, room)
         return self._took(indexes, sizes, expiries)
+
+    def _take_returned(
+        self, lane: Lane, count: int, expired_at: int, room: int
+    ) -> tuple[list[int], list[int], list[int] | None]:
+        numbers, sizes, expiries = lane.take(count, expired_at, room)
+        indexes = [self._index_of_return.pop(number) for number in numbers]
+        self._places.update(zip(indexes, numbers, strict=True))
+        return indexes, sizes, expiries
+
+    def _take_normal(
+        self, count: int, expired_at: int, room: int
+    ) -> tuple[list[int], list[int], list[int] | None]:
+        normal, tail = self.normal, self.tail
+        if not tail.length:
+            return normal.take(count, expired_at, room)
+        if not normal.length:
+            return self._take_returned(tail, count, expired_at, room)
+        behind = self._behind[tail.head_key]
+        if normal.head_key >= behind:
+            # Others of the tail may be behind what was published meanwhile: one at a time.
+            return self._take_returned(tail, 1, expired_at, room)
+        return normal.take(count, expired_at, room, below=behind)
+
+    def _normal_age(self) -> int:
+        """The index of the first message of the normal level, or of the last one before its return."""
+        normal, tail = self.normal, self.tail
+        ages = [normal.head_key] if normal.length else []
+        if tail.length:
+            ages.append(self._behind[tail.head_key] - 1)
+        return min(ages)
 
     def _took(
         self, indexes: list[int], sizes: list[int], expiries: list[int] | None
@@ -197,14 +246,14 @@ class Ready:
 
     def expiry_of(self, index: int) -> int:
         """When a message that a consumer holds expires, `NEVER` if it does not; then it is forgotten."""
-        self._places.pop(index, None)
+        self._behind.pop(self._places.pop(index, _FROM_HIGH), None)
         return self._expiries.pop(index, NEVER)
 
     def forget(self, indexes: Sequence[int]) -> None:
         """Consumers held these, and they do not come back."""
         if self._places:
             for index in indexes:
-                self._places.pop(index, None)
+                self._behind.pop(self._places.pop(index, _FROM_HIGH), None)
         if self._expiries:
             for index in indexes:
                 self._expiries.pop(index, None)
@@ -212,11 +261,11 @@ class Ready:
     def take_expired(self, expired_at: int) -> list[tuple[list[int], list[int]]]:
         """Take what has expired and is the first in its line: indexes and sizes, line by line."""
         found: list[tuple[list[int], list[int]]] = []
-        for lane in (self.returns, self.high, self.normal):
+        for lane in self._lanes():
             if lane.expiring and NEVER < lane.head_expiry <= expired_at:
                 keys, sizes = lane.take_expired(expired_at)
-                if lane is self.returns:
-                    keys = [self._index_of_return.pop(number) for number in keys]
+                if lane is self.returns or lane is self.tail:
+                    keys = self._forget_returns(keys)
                 self.size_bytes -= sum(sizes)
                 found.append((keys, sizes))
         return found
@@ -229,10 +278,15 @@ class Ready:
         indexes: list[int] = []
         sizes: list[int] = []
         while len(indexes) < count:
-            lane = next(lane for lane in (self.returns, self.normal, self.high) if lane.length)
-            keys, their_sizes, _ = lane.take(count - len(indexes), NEVER)
-            if lane is self.returns:
-                keys = [self._index_of_return.pop(number) for number in keys]
+            left = count - len(indexes)
+            if self.returns.length:
+                keys, their_sizes, _ = self.returns.take(left, NEVER)
+                keys = self._forget_returns(keys)
+            elif self.normal.length or self.tail.length:
+                keys, their_sizes, _ = self._take_normal(left, NEVER, NO_BOUND)
+                self.forget(keys)
+            else:
+                keys, their_sizes, _ = self.high.take(left, NEVER)
             indexes += keys
             sizes += their_sizes
         self.size_bytes -= sum(sizes)
@@ -249,13 +303,22 @@ class Ready:
 
     def clear(self) -> list[int]:
         """Take everything that waits, delayed messages too. Returns the indexes."""
-        indexes = [self._index_of_return.pop(number) for number in self.returns.clear()]
+        indexes = self._forget_returns(self.returns.clear() + self.tail.clear())
         indexes += self.high.clear()
         indexes += self.normal.clear()
         indexes += [entry[2] for entry in sorted(self._delayed)]
         self._delayed.clear()
         self.size_bytes = self.delayed_bytes = 0
         return indexes
+
+    def _lanes(self) -> tuple[Lane, Lane, Lane, Lane]:
+        return self.returns, self.high, self.normal, self.tail
+
+    def _forget_returns(self, numbers: Sequence[int]) -> list[int]:
+        """Messages that came back go: their indexes."""
+        for number in numbers:
+            self._behind.pop(number, None)
+        return [self._index_of_return.pop(number) for number in numbers]
 
     # --- for snapshots ----------------------------------------------------------------------------
 
@@ -266,6 +329,14 @@ class Ready:
     def indexes_of_returns(self) -> list[int]:
         """Indexes of what waits in `returns`, in that order."""
         return [self._index_of_return[number] for number in self.returns.columns()[0]]
+
+    def indexes_of_tail(self) -> list[int]:
+        """Likewise of what waits in `tail`."""
+        return [self._index_of_return[number] for number in self.tail.columns()[0]]
+
+    def returns_to_tail(self) -> list[tuple[int, int]]:
+        """Of each that waits or is held: its number, and the index of the next message then."""
+        return sorted(self._behind.items())
 
     def delayed_entries(self) -> list[Delayed]:
         """What is delayed, the first due first."""
@@ -279,17 +350,20 @@ class Ready:
         self,
         numbers: tuple[int, int],
         indexes_of_returns: Sequence[int],
+        indexes_of_tail: Sequence[int],
+        returns_to_tail: Sequence[tuple[int, int]],
         delayed: Sequence[Delayed],
         places: Sequence[tuple[int, int]],
         expiries: Sequence[tuple[int, int]],
     ) -> None:
         """Take over what the methods above gave. The lanes have been filled before, of a new object."""
         self._returns_made, self._high_turns = numbers
-        keys = self.returns.columns()[0]
-        self._index_of_return = dict(zip(keys, indexes_of_returns, strict=True))
+        self._index_of_return = dict(zip(self.returns.columns()[0], indexes_of_returns, strict=True))
+        self._index_of_return |= zip(self.tail.columns()[0], indexes_of_tail, strict=True)
+        self._behind = dict(returns_to_tail)
         self._delayed = list(delayed)
         heapify(self._delayed)
         self._places = dict(places)
         self._expiries = dict(expiries)
-        self.size_bytes = sum(sum(lane.columns()[1]) for lane in (self.returns, self.high, self.normal))
+        self.size_bytes = sum(sum(lane.columns()[1]) for lane in self._lanes())
         self.delayed_bytes = sum(entry[3] for entry in self._delayed)

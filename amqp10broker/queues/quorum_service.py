@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.message import Message
@@ -11,6 +11,7 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     GiveBack,
+    PeerId,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -91,15 +92,27 @@ class Service:
             self._outbox.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self._name))
         self._clear()
 
-    def lose_all(self) -> None:
-        """The node was started again: what they held comes back, as from lost connections."""
-        consumers = list(self.by_ref.values())
-        held = sorted(item for each in consumers if not each.settled for item in each.unsettled.items())
+    def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
+        """Sessions are gone: what their consumers held comes back, as from lost connections.
+
+        An unused queue's time begins anew, although it may have lost no consumer: as long as the node was
+        away, nobody could use it.
+        """
+        lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
+        held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
         # What went out settled may have arrived, and nobody asked for it twice.
-        self._messages.gone([key for each in consumers if each.settled for key in each.unsettled])
-        self._clear()
+        self._messages.gone([key for each in lost if each.settled for key in each.unsettled])
+        for consumer in lost:
+            del self.by_ref[consumer.ref]
+            self.turns.remove(consumer)
+            self._outbox.withdraw(consumer)
+            if consumer.counted and not consumer.cancelled:
+                self.count -= 1
         self._messages.decide(held, Verdict.REQUEUE_FAILED)
         self.unused_since = self._messages.now_ms
+        self._find_timeout()
+        self.choose_active()
+        self.serve()
 
     def _clear(self) -> None:
         self.by_ref.clear()
@@ -126,6 +139,7 @@ class Service:
             counted=command.counted,
             priority=command.priority,
             timeout_ms=command.timeout_ms,
+            name=command.name,
         )
         self.made += 1
         self.by_ref[ref] = consumer

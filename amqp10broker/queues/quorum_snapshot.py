@@ -17,21 +17,25 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, groupby
 from typing import Any, Final
 
+from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef
 from amqp10broker.queues.effects import Reason
 from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.quorum_bodies import BodyStore, ranges_of
 from amqp10broker.queues.quorum_consumers import SIZE_BITS, Consumer, delivered_at, size_of
 from amqp10broker.queues.quorum_lane import Lane
 from amqp10broker.queues.quorum_log import (
+    OLD_PEER,
     decode_settings,
     encode_settings,
     from_little_endian,
     little_endian,
 )
-from amqp10broker.queues.quorum_refs import Refs
 
 _LENGTH: Final = struct.Struct("<I")
-_FORMAT: Final = 1
+_FORMAT: Final = 2
+_OLD_FORMAT: Final = 1
+"""Of journals of before format 3: numbers instead of ids, and no returns to the tail with a place of their
+own, for each was a new message."""
 
 
 class _Writer:
@@ -81,23 +85,19 @@ class _Reader:
         return [index for first, end in pairs for index in range(first, end)]
 
 
-def encode_snapshot(queue: QuorumQueue, refs: Refs) -> bytes:
-    """The state of a queue that has not been deleted.
-
-    Args:
-        queue: which.
-        refs: numbers of its consumers and publishers; those that it does not know any more are forgotten.
-    """
+def encode_snapshot(queue: QuorumQueue) -> bytes:
+    """The state of a queue that has not been deleted."""
     messages, service, publishers = queue.parts()
-    refs.keep_consumers(service.by_ref)
     ready = messages.ready
     out = _Writer()
-    for lane in (ready.returns, ready.high, ready.normal):
+    for lane in (ready.returns, ready.high, ready.normal, ready.tail):
         keys, sizes, expiries = lane.columns()
         out.ranges(keys)
         out.numbers(sizes)
         out.numbers(expiries)
     out.numbers(ready.indexes_of_returns())
+    out.numbers(ready.indexes_of_tail())
+    out.numbers(chain.from_iterable(ready.returns_to_tail()))
     out.numbers(chain.from_iterable(ready.delayed_entries()))
     places, held_expiries = ready.memory_of_held()
     # Places are -1 or more, and arrays hold no sign.
@@ -107,7 +107,7 @@ def encode_snapshot(queue: QuorumQueue, refs: Refs) -> bytes:
         out.numbers(consumer.unsettled)
         out.numbers(delivered_at(value) for value in consumer.unsettled.values())
         out.numbers(size_of(value) for value in consumer.unsettled.values())
-    kinds = sorted(set(messages.counts.values()))
+    kinds = sorted(dict.fromkeys(messages.counts.values()))
     number_of = {counts: number for number, counts in enumerate(kinds)}
     counted = sorted(messages.counts.items())
     out.ranges(index for index, _ in counted)
@@ -125,8 +125,8 @@ def encode_snapshot(queue: QuorumQueue, refs: Refs) -> bytes:
         "ready": list(ready.numbers()),
         "counts": [[acquired, failures, b64encode(notes).decode()] for acquired, failures, notes in kinds],
         "pending": [reason.value for reason, _ in pending.values()],
-        "publishers": [refs.number_of_publisher(ref) for ref in publishers],
-        "consumers": [_consumer_fields(each, refs) for each in service.by_ref.values()],
+        "publishers": [[*ref.reply_to, ref.handle] for ref in publishers],
+        "consumers": [_consumer_fields(each) for each in service.by_ref.values()],
         "consumers_made": service.made,
         "unused_since": service.unused_since,
         "turns": [each.number for each in service.turns.in_order()],
@@ -152,20 +152,21 @@ _FIELDS: Final = (
     "silent",
     "active",
     "room",
+    "name",
 )
 
 
-def _consumer_fields(consumer: Consumer, refs: Refs) -> list[Any]:
-    return [refs.number_of_consumer(consumer.ref), *(getattr(consumer, name) for name in _FIELDS)]
+def _consumer_fields(consumer: Consumer) -> list[Any]:
+    ref = [*consumer.ref.reply_to, consumer.ref.handle]
+    return [ref, *(getattr(consumer, name) for name in _FIELDS)]
 
 
-def decode_snapshot(name: str, data: bytes, refs: Refs, bodies: BodyStore | None = None) -> QuorumQueue:
+def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> QuorumQueue:
     """A queue in the state that `encode_snapshot` saw.
 
     Args:
         name: of the queue.
         data: the snapshot.
-        refs: empty; gets to know the consumers and publishers.
         bodies: where the messages are; None: in memory, where the caller puts them.
 
     Raises:
@@ -176,7 +177,8 @@ def decode_snapshot(name: str, data: bytes, refs: Refs, bodies: BodyStore | None
         state = json.loads(data[_LENGTH.size : _LENGTH.size + length])
     except struct.error as error:
         raise ValueError("a snapshot of a quorum queue is cut off") from error
-    if state["format"] != _FORMAT:
+    old = state["format"] == _OLD_FORMAT
+    if state["format"] != _FORMAT and not old:
         raise ValueError(
             f"a snapshot of a quorum queue has format {state['format']}, and this broker reads {_FORMAT}; "
             "start a newer broker"
@@ -188,15 +190,16 @@ def decode_snapshot(name: str, data: bytes, refs: Refs, bodies: BodyStore | None
     messages.full = state["full"]
     arrays = _Reader(state["arrays"], data, _LENGTH.size + length)
     ready = messages.ready
-    for lane in (ready.returns, ready.high, ready.normal):
+    for lane in (ready.returns, ready.high, ready.normal, *(() if old else (ready.tail,))):
         _fill(lane, arrays.next(), arrays.next(), arrays.next())
     returned = arrays.next()
+    tail, behind = ([], []) if old else (arrays.next(), _pairs(arrays.next()))
     delayed = list(zip(*[iter(arrays.next())] * 5, strict=True))
     places = [(index, place - 1) for index, place in _pairs(arrays.next())]
     returns_made, high_turns = state["ready"]
-    ready.restore((returns_made, high_turns), returned, delayed, places, _pairs(arrays.next()))
+    ready.restore((returns_made, high_turns), returned, tail, behind, delayed, places, _pairs(arrays.next()))
     for fields in state["consumers"]:
-        consumer = _consumer(fields, refs)
+        consumer = _consumer(fields)
         values = zip(arrays.next(), arrays.next(), arrays.next(), strict=True)
         consumer.unsettled = {key: when << SIZE_BITS | size for key, when, size in values}
         service.by_ref[consumer.ref] = consumer
@@ -206,8 +209,8 @@ def decode_snapshot(name: str, data: bytes, refs: Refs, bodies: BodyStore | None
     }
     for index, size, reason in zip(arrays.next(), arrays.next(), state["pending"], strict=True):
         messages.pending.add(index, Reason(reason), size)
-    for number in state["publishers"]:
-        publishers[refs.publisher(number, attaches=True)] = None
+    for fields in state["publishers"]:
+        publishers[PublisherRef(*_ref(fields))] = None
     by_number = {consumer.number: consumer for consumer in service.by_ref.values()}
     service.restore(
         made=state["consumers_made"],
@@ -229,13 +232,19 @@ def _pairs(numbers: list[int]) -> list[tuple[int, int]]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
-def _consumer(fields: list[Any], refs: Refs) -> Consumer:
-    # The last one is missing in snapshots of before 2026-11-22: then nothing bounded it.
+def _ref(fields: list[int] | int) -> tuple[PeerId, int]:
+    if isinstance(fields, int):
+        return OLD_PEER, fields
+    *peer, handle = fields
+    return PeerId(*peer), handle
+
+
+def _consumer(fields: list[Any]) -> Consumer:
+    # The last ones are missing in old snapshots: nothing bounded its bytes, and it had no name.
     values = dict(zip(_FIELDS, fields[1:], strict=False))
-    ref = refs.consumer(fields[0], settled=values["settled"])
     made = ("number", "settled", "counted", "priority", "timeout_ms")
     consumer = Consumer(
-        ref,
+        ConsumerRef(*_ref(fields[0])),
         values["number"],
         settled=values["settled"],
         counted=values["counted"],

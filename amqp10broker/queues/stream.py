@@ -36,10 +36,10 @@ from amqp10broker.queues.commands import (
     DetachPublisher,
     GiveBack,
     Inspect,
+    PeerId,
     Publish,
     PublisherRef,
     Purge,
-    ReplyTo,
     RequestRef,
     Settle,
     Subscribe,
@@ -120,7 +120,7 @@ class StreamQueue:
         self._turns: deque[StreamConsumer] = deque()
         self._at_end: dict[StreamConsumer, None] = {}
         self._work = WORK_MAX
-        self._effects: dict[ReplyTo, list[Effect]] = {}
+        self._effects: dict[PeerId, list[Effect]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -264,7 +264,7 @@ class StreamQueue:
             self._turns.extend(waiting)
             self._serve(now_ms)
 
-    def take_effects(self) -> dict[ReplyTo, list[Effect]]:
+    def take_effects(self) -> dict[PeerId, list[Effect]]:
         """Effects since the last call, in order for each who asked. Another wake begins."""
         self._work = WORK_MAX
         effects, self._effects = self._effects, {}
@@ -499,7 +499,7 @@ class StreamQueue:
         self._at_end.clear()
         self._recent.clear()
 
-    def _tell(self, reply_to: ReplyTo, effect: Effect) -> None:
+    def _tell(self, reply_to: PeerId, effect: Effect) -> None:
         effects = self._effects.get(reply_to)
         if effects is None:
             self._effects[reply_to] = [effect]

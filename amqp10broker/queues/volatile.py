@@ -19,10 +19,10 @@ from amqp10broker.queues.commands import (
     DetachPublisher,
     GiveBack,
     Inspect,
+    PeerId,
     Publish,
     PublisherRef,
     Purge,
-    ReplyTo,
     Settle,
     Subscribe,
     Touch,
@@ -61,14 +61,14 @@ class VolatileQueue:
         self._epoch = 0
         self._next_key = 0
         self._publishers: dict[PublisherRef, None] = {}
-        self._effects: dict[ReplyTo, list[Effect]] = {}
+        self._effects: dict[PeerId, list[Effect]] = {}
 
     @property
     def consumers(self) -> int:
         """1 while the requester is there."""
         return 0 if self._consumer is None else 1
 
-    def take_effects(self) -> dict[ReplyTo, list[Effect]]:
+    def take_effects(self) -> dict[PeerId, list[Effect]]:
         """Effects since the last call, in order for each who asked."""
         effects, self._effects = self._effects, {}
         return effects
@@ -87,7 +87,7 @@ class VolatileQueue:
             case Subscribe():
                 self._subscribe(command)
             case Unsubscribe() | Cancel():
-                if command.consumer is self._consumer:
+                if command.consumer == self._consumer:
                     self._consumer = None
                     self._credit = 0
             case AttachPublisher():
@@ -135,7 +135,7 @@ class VolatileQueue:
 
     def _set_credit(self, command: Credit) -> None:
         consumer = command.consumer
-        if consumer is not self._consumer:
+        if consumer != self._consumer:
             return
         self._credit = limit_left(command.delivery_count, command.credit, self._delivery_count)
         if command.drain:
@@ -158,5 +158,5 @@ class VolatileQueue:
         self._consumer = None
         self._publishers.clear()
 
-    def _tell(self, reply_to: ReplyTo, effect: Effect) -> None:
+    def _tell(self, reply_to: PeerId, effect: Effect) -> None:
         self._effects.setdefault(reply_to, []).append(effect)

@@ -246,6 +246,6 @@ class Forwarding:
     def _ref(self, queue: DeclaredQueue) -> PublisherRef:
         ref = self._refs.get(queue)
         if ref is None:
-            ref = self._refs[queue] = PublisherRef(self._reply_to)
+            ref = self._refs[queue] = self._reply_to.publisher()
             self._queues[ref] = queue
         return ref

@@ -21,7 +21,7 @@ def idle_wait(queue: DeclaredQueue, ref: ConsumerRef) -> Wait | None:
     own = outlook.parts.get(ref)
     if own is not None and own.silent:
         return Wait.TIMED_OUT
-    if outlook.single and outlook.active is not None and outlook.active is not ref:
+    if outlook.single and outlook.active is not None and outlook.active != ref:
         return Wait.NOT_ACTIVE
     if own is not None and own.quiescing:
         return Wait.NOT_ACTIVE
@@ -158,15 +158,14 @@ class _Sentence:
                 f"settled what it holds: {self._held(own)}"
             )
         assert outlook.active is not None
-        why = f"{self._name} has a single active consumer, and that is {outlook.active}"
-        active = outlook.parts.get(outlook.active)
-        if active is not None:
-            if active.held:
-                why += f", which holds {self._held(active)}"
-            if not active.credit:
-                why += "; it takes no more at present: see why it waits"
-            elif not outlook.ready:
-                why += "; it would take the next message, there is none ready"
+        active = outlook.parts[outlook.active]
+        why = f"{self._name} has a single active consumer, and that is {active.name}"
+        if active.held:
+            why += f", which holds {self._held(active)}"
+        if not active.credit:
+            why += "; it takes no more at present: see why it waits"
+        elif not outlook.ready:
+            why += "; it would take the next message, there is none ready"
         return why
 
     def _lower_priority(self) -> str:
@@ -174,7 +173,7 @@ class _Sentence:
         assert ahead is not None
         assert self._own is not None
         return (
-            f"{ahead.ref} has priority {ahead.priority}, this one {self._own.priority}; it takes what comes "
+            f"{ahead.name} has priority {ahead.priority}, this one {self._own.priority}; it takes what comes "
             f"to {self._name} first, and could have {ahead.credit} more"
         )
 
@@ -182,7 +181,7 @@ class _Sentence:
         holders = self._outlook.holders()
         total = sum(each.held for each in holders)
         mine = 0 if self._own is None else self._own.held
-        others = [each for each in holders if each.ref is not self._ref]
+        others = [each for each in holders if each.ref != self._ref]
         whole = f"all {total} messages of {self._name} are unsettled, "
         if total == 1:
             whole = f"the only message of {self._name} is unsettled, "
@@ -194,10 +193,10 @@ class _Sentence:
             why = f"{whole}{mine} of them here" if others else f"{whole}here"
             why += self._since(self._own)
             if others:
-                why += f", and {total - mine} at {others[0].ref}{_and_others(others)}"
+                why += f", and {total - mine} at {others[0].name}{_and_others(others)}"
             return why
         most = others[0]
-        where = f"{most.held} of them at {most.ref}" if mine or len(others) > 1 else f"at {most.ref}"
+        where = f"{most.held} of them at {most.name}" if mine or len(others) > 1 else f"at {most.name}"
         why = f"{whole}{where}{self._since(most)}{_and_others(others)}"
         return f"{why}, and {mine} here" if mine else why
 

@@ -3,7 +3,7 @@
 ::
 
     DIR/                mode 0700
-      format            "amqp10broker data folder, format 2"
+      format            "amqp10broker data folder, format 3"
       lock              held with flock by the one broker that runs; says which process that is
       inventory.log     which files there must be (`inventory`); since format 2
       journal/          the journal's numbered files
@@ -15,7 +15,8 @@ so one that has any of them and no format was changed by somebody. Nothing is ev
 with other things in it.
 
 A folder of format 1 is taken over as it is: what it lacks cannot be told, and an inventory of what is there
-begins.
+begins. One of format 2 is taken over, too: in format 3 quorum queues write records that an earlier broker
+does not know.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ from amqp10broker.storage.inventory import Inventory, open_inventory
 from amqp10broker.storage.logfile import FULL
 from amqp10broker.storage.reader import BRING_BACK
 
-FORMAT: Final = 2
+FORMAT: Final = 3
+_INVENTORY_SINCE: Final = 2
 _FORMAT_LINE: Final = f"amqp10broker data folder, format {FORMAT}\n".encode()
 _FORMAT: Final = re.compile(rb"amqp10broker data folder, format ([1-9]\d{0,8})\n")
 
@@ -127,11 +129,12 @@ def open_data_folder(disk: Disk, path: str, holder: str, *, without_inventory: b
         files: Inventory | None = None
         try:
             found = _found_format(disk, path)
-            lost = found == FORMAT and without_inventory and not inventory.is_there(disk, path)
-            if found == FORMAT and not lost:
+            had_inventory = found is not None and found >= _INVENTORY_SINCE
+            lost = had_inventory and without_inventory and not inventory.is_there(disk, path)
+            if had_inventory and not lost:
                 _check_inventory(disk, path)
             # Durable before the format that says that it is there.
-            files = open_inventory(disk, path, make=lost or found != FORMAT)
+            files = open_inventory(disk, path, make=lost or not had_inventory)
             if found != FORMAT:
                 _write_format(disk, path)
             for name in _FOLDERS:
@@ -166,7 +169,7 @@ def inspect_data_folder(disk: Disk, path: str, *, without_inventory: bool = Fals
             if found is None:
                 raise StorageError(path, "is no data folder", "give the one that serve --data-dir has")
             files = Inventory(disk, path)
-            if found == FORMAT and (not without_inventory or inventory.is_there(disk, path)):
+            if found >= _INVENTORY_SINCE and (not without_inventory or inventory.is_there(disk, path)):
                 _check_inventory(disk, path)
                 files.read()
         except BaseException:

@@ -50,6 +50,7 @@ from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.counters import Totals, Whose
 from amqp10broker.service.survey import EVERYTHING, Selection, Survey
 from amqp10broker.tasks.admin import serve_admin
+from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
@@ -119,6 +120,7 @@ class Broker:
         failure: why it cannot go on; leaving the block raises it.
         stopping: no new connection is served.
         clock: the time of day, while it runs.
+        askers: the sessions and others that may ask queues, while it runs.
         dead_letters: hands on what queues give up, while it runs.
         recordings: of flow events.
         tracing: who is traced.
@@ -126,6 +128,7 @@ class Broker:
     """
 
     clock: WallClock
+    askers: Askers
     dead_letters: DeadLetterOffice
 
     def __init__(self, config: Config | None = None, *, meter: Meter | None = None) -> None:
@@ -217,7 +220,8 @@ class Broker:
             self.addresses = [sock.getsockname()[:2] for sock in sockets]
             self._started_at = trio.current_time()
             self.clock = WallClock()
-            self.dead_letters = DeadLetterOffice(self.catalog, self.clock)
+            self.askers = Askers()
+            self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
             async with opened_keeping(
                 self.data,
                 sync_delay_ms=self.config.fault_injection.sync_delay_ms,
@@ -361,7 +365,7 @@ class Broker:
 
     def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
         """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
-        return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name)))
+        return vhost.add_volatile(name, connection, InlineQueue(VolatileQueue(name), self.askers))
 
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""

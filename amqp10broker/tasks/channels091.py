@@ -28,7 +28,6 @@ from amqp10broker.service.moment import Moment
 from amqp10broker.tasks.channel import RunningChannel, contents_of, split
 from amqp10broker.tasks.mail import Frames, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
 from amqp10broker.tasks.writer import Lane
 
 if TYPE_CHECKING:
@@ -209,7 +208,7 @@ class Channels:
             propose=broker.propose,
             access=access,
             config=broker.config,
-            reply_to=SessionAddress(f"{self._connection.number}.{number}", inbox),
+            reply_to=broker.askers.open(f"connection {self._connection.number}, channel {number}", inbox),
             user=self._connection.user,
             connection=self._connection.owner,
             capabilities=self._connection.engine.capabilities,
@@ -236,6 +235,7 @@ class Channels:
             self._connection.crash(error)
         finally:
             self._gone.add(channel.service.counters)
+            self._broker.askers.close(channel.service.context.reply_to)
             self._broker.catalog.usage.close_channel(self._connection.user)
             if self.by_number.get(number) is channel:
                 del self.by_number[number]

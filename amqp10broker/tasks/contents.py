@@ -20,6 +20,7 @@ from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.persistence.spool import Scratch, Spool
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.storage.record import RECORD_BYTES, Record
+from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.data import FURNISHED
 from amqp10broker.tasks.queue import InlineQueue
 
@@ -95,7 +96,7 @@ class _Host:
     def start_queue(self, queue: QueueSpec) -> InlineQueue:
         """Note it; what runs in its place holds nothing."""
         self.specs.append(queue)
-        return InlineQueue(VolatileQueue(queue.name))
+        return InlineQueue(VolatileQueue(queue.name), Askers())
 
 
 class _Nowhere:

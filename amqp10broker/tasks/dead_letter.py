@@ -14,7 +14,7 @@ from typing import Final, assert_never
 import trio
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.queues.commands import Publish, PublisherRef
+from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Rejected, Unconfirmed
 from amqp10broker.service.at_least_once_dead_letters import (
     RETRY_MS,
@@ -24,10 +24,10 @@ from amqp10broker.service.at_least_once_dead_letters import (
     Post,
 )
 from amqp10broker.service.dead_letters import route_dead_letters
+from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
 
 _log = Log("amqp10broker.dead_letter")
 
@@ -35,27 +35,20 @@ _CYCLES_MAX: Final = 1000
 """Cycles that are remembered as logged; one more, and all may be logged once again."""
 
 
-class _Nobody:
-    """A mailbox whose letters nobody reads."""
-
-    def put(self, letter: list[Effect]) -> bool:
-        """Let the letter go."""
-        return False
-
-
 class DeadLetterOffice:
     """Hands on what queues give up, at most once."""
 
-    def __init__(self, catalog: Catalog, clock: WallClock) -> None:
+    def __init__(self, catalog: Catalog, askers: Askers, clock: WallClock) -> None:
         """Serve all queues of a catalog.
 
         Args:
             catalog: where exchanges and target queues are looked up.
+            askers: it becomes one of them.
             clock: what records say.
         """
         self._catalog = catalog
         self._clock = clock
-        self._publisher = PublisherRef(SessionAddress("dead letters", _Nobody()))
+        self._publisher = askers.open("dead letters").publisher()
         self._cycles: set[tuple[str, str, str]] = set()
 
     def post(self, vhost: str, queue: str, batches: Iterable[DeadLetters]) -> None:
@@ -134,6 +127,7 @@ class DeadLetterWorker:
         queue: str,
         destination: Destination,
         settle: Callable[[Sequence[int]], None],
+        askers: Askers,
         clock: WallClock,
         *,
         retry_ms: int = RETRY_MS,
@@ -146,6 +140,7 @@ class DeadLetterWorker:
             queue: whose dead messages it forwards.
             destination: where they go.
             settle: tells the queue the keys of messages that it need not keep any more.
+            askers: it becomes one of them, until `run` ends.
             clock: what records say, and when to send again.
             retry_ms: how long to wait for a confirm, or a route, before a message is sent again.
         """
@@ -155,8 +150,9 @@ class DeadLetterWorker:
         self._settle = settle
         self._clock = clock
         self._mailbox: Mailbox[WorkerLetter] = Mailbox()
-        address = SessionAddress(f"dead letters of {queue}", self._mailbox)
-        self._forwarding = Forwarding(queue, destination, address, retry_ms=retry_ms)
+        self._askers = askers
+        self._reply_to = askers.open(f"dead letters of {queue}", self._mailbox)
+        self._forwarding = Forwarding(queue, destination, self._reply_to, retry_ms=retry_ms)
         self._unrouted_logged = False
 
     @property
@@ -182,6 +178,12 @@ class DeadLetterWorker:
 
     async def run(self) -> None:
         """Work until told to end, or cancelled."""
+        try:
+            await self._work_on()
+        finally:
+            self._askers.close(self._reply_to)
+
+    async def _work_on(self) -> None:
         while True:
             letters: list[WorkerLetter] = []
             deadline = self._forwarding.deadline()

@@ -25,7 +25,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import BrokerError, InvalidArgument, NotFound
 from amqp10broker.management.caller import Ask, Caller, Wait
 from amqp10broker.management.operations import OPERATIONS, perform
-from amqp10broker.queues.commands import RequestRef
+from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks import login
@@ -33,7 +33,6 @@ from amqp10broker.tasks.furnish import tell_idle_patterns
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.broker import Broker
@@ -76,7 +75,7 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
     passwords = await _made_in_thread(broker.passwords, _passwords_in(name, given))
     found = _vhost(broker, name, vhost)
     mailbox: Mailbox[SessionLetter] = Mailbox()
-    address = SessionAddress("admin", mailbox)
+    address = broker.askers.open("admin", mailbox)
     caller = Caller(
         catalog=broker.catalog,
         vhost=found,
@@ -91,6 +90,7 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
     try:
         result = await _finished(perform(caller, name, given), mailbox, address)
     finally:
+        broker.askers.close(address)
         mailbox.close()
     follow = _FOLLOWED_BY.get(name)
     if follow is not None:
@@ -114,7 +114,7 @@ def _log_operation(vhost: VirtualHost, operation: str, subject: str, refusal: st
         _log.warning("operation refused", **details, text=refusal)
 
 
-async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: SessionAddress) -> Any:
+async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: ReplyTo) -> Any:
     """Put an operation's questions to queues, and wait for what is decided, until there is a result.
 
     Raises:
@@ -130,7 +130,7 @@ async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: Sessi
                 )
             result = result.then(decided)
             continue
-        request = RequestRef(address)
+        request = address.request()
         result.handle.post(result.command(request))
         # A queue that is deleted meanwhile answers that it is gone. The time is for one that is stuck.
         answer = await _heard(mailbox, partial(_answer_in, request=request))
@@ -180,13 +180,13 @@ def _answer_in(letters: list[SessionLetter], request: RequestRef) -> Answer | No
     for letter in letters:
         if isinstance(letter, list):
             for effect in letter:
-                if isinstance(effect, Answer) and effect.request is request:
+                if isinstance(effect, Answer) and effect.request == request:
                     return effect
     return None
 
 
 def _decision_in(letters: list[SessionLetter], ref: RequestRef) -> Decided | None:
-    return next((each for each in letters if isinstance(each, Decided) and each.ref is ref), None)
+    return next((each for each in letters if isinstance(each, Decided) and each.ref == ref), None)
 
 
 def _vhost(broker: Broker, operation: str, name: str | None) -> VirtualHost:

@@ -4,44 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import trio
 
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import Command, Delete, Publish, ReplyTo
+from amqp10broker.queues.commands import Command, Delete, Publish
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.effects import DeadLetters, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.tasks.admission import Admission
+from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
 
-
-class EffectBox(Protocol):
-    """A mailbox that takes what queues answer, whatever else it takes."""
-
-    def put(self, letter: list[Effect]) -> bool:
-        """Put a letter, never waiting; False when it was not taken."""
-
-
 if TYPE_CHECKING:
     from amqp10broker.tasks.keeping import Keeping
-
-
-class SessionAddress(ReplyTo):
-    """A session, a channel or whoever else asks, as queues answer it: its label, and where letters go."""
-
-    __slots__ = ("mailbox",)
-
-    def __init__(self, label: str, mailbox: EffectBox) -> None:
-        super().__init__(label)
-        self.mailbox = mailbox
 
 
 class LetterBox(ABC):
@@ -71,6 +54,7 @@ class RunningQueue(LetterBox):
     __slots__ = (
         "_admission",
         "_asked_for",
+        "_askers",
         "_at_work",
         "_clock",
         "_delay_s",
@@ -89,6 +73,7 @@ class RunningQueue(LetterBox):
     def __init__(
         self,
         queue: ClassicQueue,
+        askers: Askers,
         clock: WallClock,
         on_deleted: Callable[[RunningQueue], None],
         on_dead_letters: Callable[[list[DeadLetters]], None],
@@ -101,6 +86,7 @@ class RunningQueue(LetterBox):
 
         Args:
             queue: its state.
+            askers: who may ask it.
             clock: the time.
             on_deleted: called once when the queue is gone, before anybody hears of it.
             on_dead_letters: called with what the queue gave up, after each wake in which it did.
@@ -112,6 +98,7 @@ class RunningQueue(LetterBox):
         self.queue = queue
         self.begun = trio.Event()
         self.dead_lettered: dict[str, int] = {}
+        self._askers = askers
         self._clock = clock
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
@@ -217,7 +204,7 @@ class RunningQueue(LetterBox):
         if self._store is not None:
             self.queue.refuse_unsafe()
             self._send_effects()
-            refuse(self._admission.take(), self.queue.name)
+            refuse(self._askers, self._admission.take(), self.queue.name)
 
     def finish(self) -> None:
         """The task is over because the broker stops: what was put before is still decided and kept."""
@@ -287,11 +274,7 @@ class RunningQueue(LetterBox):
             for letters in dead_letters:
                 counts[letters.reason] = counts.get(letters.reason, 0) + len(letters.messages)
             self._on_dead_letters(dead_letters)
-        # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,
-        # which says how much it has seen.
-        for reply_to, batch in self.queue.take_effects().items():
-            assert isinstance(reply_to, SessionAddress)
-            reply_to.mailbox.put(batch)
+        self._askers.post(self.queue.take_effects())
 
 
 class InlineQueue(LetterBox):
@@ -300,9 +283,10 @@ class InlineQueue(LetterBox):
     For queues that hold nothing (direct reply-to), so that they need no turn of their own.
     """
 
-    __slots__ = ("queue",)
+    __slots__ = ("_askers", "queue")
 
-    def __init__(self, queue: VolatileQueue) -> None:
+    def __init__(self, queue: VolatileQueue, askers: Askers) -> None:
+        self._askers = askers
         self.queue = queue
 
     @property
@@ -331,9 +315,7 @@ class InlineQueue(LetterBox):
         """Put several commands of one sender as one letter."""
         for command in commands:
             self.queue.apply(command)
-        for reply_to, batch in self.queue.take_effects().items():
-            assert isinstance(reply_to, SessionAddress)
-            reply_to.mailbox.put(batch)
+        self._askers.post(self.queue.take_effects())
 
     @property
     def unsettled(self) -> int:
@@ -345,12 +327,11 @@ class InlineQueue(LetterBox):
         return QueueFigures(consumers=self.queue.consumers, counters=QueueCounters().document())
 
 
-def refuse(publishes: Sequence[Publish], queue: str) -> None:
+def refuse(askers: Askers, publishes: Sequence[Publish], queue: str) -> None:
     """Tell publishers that what they published is not kept, because nothing is any more."""
     for each in publishes:
-        reply_to = each.publisher.reply_to
-        assert isinstance(reply_to, SessionAddress)
-        reply_to.mailbox.put([Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=queue)])
+        refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=queue)
+        askers.post({each.publisher.reply_to: [refused]})
 
 
 def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:

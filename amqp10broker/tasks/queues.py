@@ -84,6 +84,7 @@ class Queues:
             store = self.keeping.classic(spec.number)
         running = RunningQueue(
             self._make(spec, store),
+            broker.askers,
             broker.clock,
             lambda gone: self._forget(spec, gone),
             lambda given_up: broker.dead_letters.post(spec.vhost, spec.name, given_up),
@@ -136,6 +137,7 @@ class Queues:
             self.keeping.add(store)
         running = RunningQuorum(
             QuorumQueue(spec.name, settings=spec.settings, now_ms=clock.now_ms()),
+            broker.askers,
             clock,
             lambda gone: self._forget(spec, gone),
             lambda given_up: broker.dead_letters.post(spec.vhost, spec.name, given_up),
@@ -152,7 +154,9 @@ class Queues:
         self, spec: QueueSpec, destination: Destination, settle: Callable[[Sequence[int]], None]
     ) -> DeadLetterWorker:
         broker = self._broker
-        worker = DeadLetterWorker(broker.catalog, spec.vhost, spec.name, destination, settle, broker.clock)
+        worker = DeadLetterWorker(
+            broker.catalog, spec.vhost, spec.name, destination, settle, broker.askers, broker.clock
+        )
         self._nursery.start_soon(self._run_worker, spec, worker, name=f"dead letters of {spec.name}")
         return worker
 
@@ -213,6 +217,7 @@ class Queues:
         running = RunningStream(
             StreamQueue(spec.name, log, settings=spec.settings),
             log,
+            broker.askers,
             lambda gone: self._forget(spec, gone),
             broker.clock,
             sync=None if keeping is None else keeping.sync_stream,

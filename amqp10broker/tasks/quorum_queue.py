@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 
 import trio
 
-from amqp10broker.queues.commands import Command, Configure, Delete, Publish, Purge, ReplyTo
+from amqp10broker.queues.commands import (
+    Command,
+    Configure,
+    Delete,
+    GiveBack,
+    PeerId,
+    Publish,
+    Purge,
+    Unsubscribe,
+)
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
@@ -24,11 +33,12 @@ from amqp10broker.queues.quorum_dead import DeadMessage
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.service.at_least_once_dead_letters import Destination
 from amqp10broker.tasks.admission import Admission
+from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import LetterBox, SessionAddress, refuse
+from amqp10broker.tasks.queue import LetterBox, refuse
 
 if TYPE_CHECKING:
     from amqp10broker.persistence.quorum_store import QuorumStore
@@ -43,7 +53,7 @@ class Told(NamedTuple):
 
     ticket: int
     """Of the record that must be durable first."""
-    effects: dict[ReplyTo, list[Effect]]
+    effects: dict[PeerId, list[Effect]]
     dead_letters: list[DeadLetters]
     dead: list[DeadMessage]
     at_ms: int
@@ -61,6 +71,7 @@ class RunningQuorum(LetterBox):
 
     __slots__ = (
         "_admission",
+        "_askers",
         "_at_work",
         "_clock",
         "_delay_s",
@@ -83,6 +94,7 @@ class RunningQuorum(LetterBox):
     def __init__(
         self,
         queue: QuorumQueue,
+        askers: Askers,
         clock: WallClock,
         on_deleted: Callable[[RunningQuorum], None],
         on_dead_letters: Callable[[list[DeadLetters]], None],
@@ -96,6 +108,7 @@ class RunningQuorum(LetterBox):
 
         Args:
             queue: its state; with a store, only its settings are of use.
+            askers: who may ask it.
             clock: the time.
             on_deleted: called once when the queue is gone, before anybody hears of it.
             on_dead_letters: called with what is to be handed on at most once.
@@ -107,6 +120,7 @@ class RunningQuorum(LetterBox):
         self.queue = queue
         self.begun = trio.Event()
         self.dead_lettered: dict[str, int] = {}
+        self._askers = askers
         self._clock = clock
         self._on_deleted = on_deleted
         self._on_dead_letters = on_dead_letters
@@ -232,7 +246,8 @@ class RunningQuorum(LetterBox):
     def _work(self, commands: list[QuorumCommand]) -> None:
         """Decide, and have written what was decided."""
         queue, store = self.queue, self._store
-        now_ms = self._clock.now_ms()
+        # What is due was reckoned by the queue's time, which a clock that was set back does not take with it.
+        now_ms = max(self._clock.now_ms(), queue.now_ms)
         if self._due_ms is not None and self._due_ms <= now_ms:
             commands.append(_TICK)
         if not commands:
@@ -245,7 +260,7 @@ class RunningQuorum(LetterBox):
                 queue.apply(command, now_ms)
             ticket = 0
         else:
-            ticket = store.apply(commands, now_ms)
+            ticket = store.carry_out(self._without_copies(commands), now_ms)
         if queue.deleted:
             # Nobody may find the queue any more when the first hears that it is gone.
             self._on_deleted(self)
@@ -261,6 +276,16 @@ class RunningQuorum(LetterBox):
                 self._keeping.committer.when_durable(ticket, self._wake)
             else:
                 self._keeping.write_soon()
+
+    def _without_copies(self, commands: list[QuorumCommand]) -> list[QuorumCommand]:
+        """Leave messages that come back and are here out of the log; settled ones may not be here."""
+        has = self.queue.has_copies_for
+        for at, command in enumerate(commands):
+            if type(command) is GiveBack and command.messages and has(command.consumer):
+                commands[at] = replace(command, messages=())
+            elif type(command) is Unsubscribe and command.unsent_messages and has(command.consumer):
+                commands[at] = replace(command, unsent_messages=())
+        return commands
 
     def _take(self, ticket: int) -> Told:
         queue = self.queue
@@ -296,11 +321,7 @@ class RunningQuorum(LetterBox):
             self._on_dead_letters(told.dead_letters)
         if told.dead:
             self._offer(told.dead)
-        # A session that is over takes nothing: what was for it is taken back by its `Unsubscribe`,
-        # which says how much it has seen.
-        for reply_to, batch in told.effects.items():
-            assert isinstance(reply_to, SessionAddress)
-            reply_to.mailbox.put(batch)
+        self._askers.post(told.effects)
 
     # --- dead messages at least once ----------------------------------------------------------------
 
@@ -335,7 +356,7 @@ class RunningQuorum(LetterBox):
         """Nothing can be kept any more: who waits for a confirm hears that it does not come."""
         if self._store is not None:
             self._refuse_told()
-            refuse(self._admission.take(), self.queue.name)
+            refuse(self._askers, self._admission.take(), self.queue.name)
 
     def _refuse_told(self) -> None:
         """What has not been told, because it is not durable, never will be: publishers hear so."""
@@ -347,8 +368,7 @@ class RunningQuorum(LetterBox):
                     if isinstance(each, Confirmed)
                 ]
                 if refused:
-                    assert isinstance(reply_to, SessionAddress)
-                    reply_to.mailbox.put(refused)
+                    self._askers.post({reply_to: refused})
         self._told.clear()
 
     def finish(self) -> None:

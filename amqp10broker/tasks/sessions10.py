@@ -22,7 +22,6 @@ from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.tasks.mail import Frames, LinkStolen, SessionLetter, Stop
 from amqp10broker.tasks.mailbox import Bound, Mailbox
-from amqp10broker.tasks.queue import SessionAddress
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.turns import HEAVY
 from amqp10broker.tasks.writer import Lane
@@ -140,7 +139,7 @@ class Sessions:
             vhost=connection.home,
             access=Access(broker.catalog.users, connection.user, connection.vhost),
             config=broker.config,
-            reply_to=SessionAddress(f"{connection.number}.{event.channel}", inbox),
+            reply_to=broker.askers.open(f"connection {connection.number}, session {event.channel}", inbox),
             user=connection.user,
             container_id=connection.client_name,
             names=self._names,
@@ -187,6 +186,7 @@ class Sessions:
             self._running.done()
             self._working.discard(session)
             self._gone.add(session.service.counted())
+            self._broker.askers.close(session.service.reply_to)
             if counted:
                 self._broker.catalog.usage.close_channel(connection.user)
             if self.by_number.get(channel) is session:

@@ -18,12 +18,13 @@ from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
+from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.committer import MARK_AFTER_S
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import LetterBox, SessionAddress
+from amqp10broker.tasks.queue import LetterBox
 
 _log = Log("amqp10broker.stream")
 
@@ -50,6 +51,7 @@ class RunningStream(LetterBox):
     """
 
     __slots__ = (
+        "_askers",
         "_at_work",
         "_clock",
         "_delay_s",
@@ -78,6 +80,7 @@ class RunningStream(LetterBox):
         self,
         queue: StreamQueue,
         log: StreamLog,
+        askers: Askers,
         on_deleted: Callable[[RunningStream], None],
         clock: WallClock,
         *,
@@ -90,6 +93,7 @@ class RunningStream(LetterBox):
         Args:
             queue: its state.
             log: the queue's log, not recovered yet.
+            askers: who may ask it.
             on_deleted: called once when the stream is gone, before anybody hears of it.
             clock: the time.
             sync: how the log's files are made durable; None for a log in memory.
@@ -99,6 +103,7 @@ class RunningStream(LetterBox):
         self.queue = queue
         self.begun = trio.Event()
         self._store = log
+        self._askers = askers
         self._on_deleted = on_deleted
         self._clock = clock
         self._sync = sync
@@ -341,6 +346,4 @@ class RunningStream(LetterBox):
             self.post_all(commands)
 
     def _send_effects(self) -> None:
-        for reply_to, batch in self.queue.take_effects().items():
-            assert isinstance(reply_to, SessionAddress)
-            reply_to.mailbox.put(batch)
+        self._askers.post(self.queue.take_effects())

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import pytest
 
 from amqp10broker.amqp10.performatives import decode_composite
-from amqp10broker.queues.commands import ConsumerRef, ReplyTo, Subscribe, Unsubscribe, Verdict
+from amqp10broker.queues.commands import Subscribe, Unsubscribe, Verdict
+from tests.support.askers import new_asker
 from tests.support.declaring import clear_topic_permission, declare
 from tests.support.managing import request_message
 from tests.support.scene import ACCEPTED, RELEASED, Scene, content, detached, disposition, ended
@@ -313,7 +314,7 @@ def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scene) -> Non
 def test_an_exclusive_consumer_keeps_links_out(scene: Scene) -> None:
     """One of AMQP 0-9-1: the attach is answered, then the link is detached; when it goes, there is room."""
     queue = scene.world.queues["q1"].queue
-    other = ConsumerRef(ReplyTo("elsewhere"))
+    other = new_asker("elsewhere").consumer()
     queue.apply(Subscribe(other, False, exclusive=True))
     attach, detach = scene.receiver("/queues/q1")
     assert attach == "B> ATTACH name=link-9 h=9 role=sender source=/queues/q1 idc=0"
@@ -327,10 +328,10 @@ def test_a_link_keeps_an_exclusive_consumer_out(scene: Scene) -> None:
     """The first who is there decides."""
     scene.receiver("/queues/q1")
     queue = scene.world.queues["q1"].queue
-    elsewhere = ReplyTo("elsewhere")
+    elsewhere = new_asker("elsewhere")
     queue.take_effects()
-    queue.apply(Subscribe(ConsumerRef(elsewhere), False, exclusive=True))
-    (effect,) = queue.take_effects()[elsewhere]
+    queue.apply(Subscribe(elsewhere.consumer(), False, exclusive=True))
+    (effect,) = queue.take_effects()[elsewhere.id]
     assert type(effect).__name__ == "SubscribeRefused"
 
 

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.queues.commands import Publish, ReplyTo
+from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.service.at_least_once_dead_letters import Destination as To
 from amqp10broker.service.at_least_once_dead_letters import Forwarding
+from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind
 from tests.unit.catalog.conftest import Host
@@ -32,7 +33,7 @@ class World(RuleBasedStateMachine):
         for name in QUEUES:
             declare(self.catalog, self.vhost, name)
         declare_exchange(self.catalog, self.vhost, "dlx", "fanout", durable=True)
-        self.forwarding = Forwarding("q", To("dlx", None), ReplyTo("worker"), retry_ms=RETRY_MS)
+        self.forwarding = Forwarding("q", To("dlx", None), new_asker("worker"), retry_ms=RETRY_MS)
         self.now_ms = 0
         self.key = 0
         self.held: set[int] = set()

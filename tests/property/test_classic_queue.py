@@ -23,7 +23,6 @@ from amqp10broker.queues.commands import (
     GiveBack,
     Publish,
     PublisherRef,
-    ReplyTo,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -31,6 +30,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.consumers import TURN_MAX, Consumer
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, QueueDeleted, Unconfirmed
+from tests.support.askers import new_asker
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
 HEAD = make_head(None, None, "", "q")
@@ -60,8 +60,8 @@ class Party:
     """One session."""
 
     def __init__(self, number: int) -> None:
-        self.reply_to = ReplyTo(str(number))
-        self.publisher = PublisherRef(self.reply_to)
+        self.reply_to = new_asker(str(number))
+        self.publisher = self.reply_to.publisher()
         self.alive = True
 
 
@@ -114,7 +114,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         party = data.draw(st.sampled_from(self.parties))
         if not party.alive or self.deleted or len(self.consumers) > 12:
             return
-        consumer = Held(ConsumerRef(party.reply_to), party, settled=settled, delivery_count=start)
+        consumer = Held(party.reply_to.consumer(), party, settled=settled, delivery_count=start)
         self.queue.apply(Subscribe(consumer.ref, settled))
         self.inside(consumer).delivery_count = start
         self.consumers.append(consumer)
@@ -260,7 +260,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def _take_up(self) -> None:
         """The queue's task puts its effects; sessions that have gone hear nothing."""
         for reply_to, batch in self.queue.take_effects().items():
-            party = next(each for each in self.parties if each.reply_to is reply_to)
+            party = next(each for each in self.parties if each.reply_to.id == reply_to)
             if party.alive:
                 for effect in batch:
                     self._hear(effect)
@@ -269,7 +269,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def _hear(self, effect: object) -> None:
         match effect:
             case Deliver():
-                consumer = next(each for each in self.consumers if each.ref is effect.consumer)
+                consumer = next(each for each in self.consumers if each.ref == effect.consumer)
                 assert list(effect.keys) == [int(bare) for _, bare in effect.messages]
                 if consumer.gone or effect.epoch != consumer.epoch:
                     return  # the queue has taken them back
@@ -296,7 +296,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
 
     def _check_reply(self, reply: CreditReply) -> None:
         due = self.replies_due.get(reply.consumer)
-        consumer = next(each for each in self.consumers if each.ref is reply.consumer)
+        consumer = next(each for each in self.consumers if each.ref == reply.consumer)
         if due is None or consumer.gone:
             return
         base, link_credit, drain = due.pop(0)
@@ -318,7 +318,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
 
     def inside(self, consumer: Held) -> Consumer:
         """The queue's part of a consumer."""
-        return next(each for each in consumers_of(self.queue) if each.ref is consumer.ref)
+        return next(each for each in consumers_of(self.queue) if each.ref == consumer.ref)
 
     # --- what always holds ------------------------------------------------------------------------
 
@@ -370,7 +370,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         for consumer in self.living:
             self._leave(consumer, Verdict.REQUEUE)
         self._take_up()
-        last = Held(ConsumerRef(self.parties[0].reply_to), self.parties[0], settled=False, delivery_count=0)
+        last = Held(self.parties[0].reply_to.consumer(), self.parties[0], settled=False, delivery_count=0)
         self.consumers.append(last)
         self.queue.apply(Subscribe(last.ref, settled=False))
         self.queue.apply(Credit(last.ref, 0, self.published + 1, drain=True, seen=0))
@@ -393,13 +393,11 @@ TestClassicQueue.settings = settings(max_examples=200, stateful_step_count=40, d
 def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: int, first: bool) -> None:
     """All credit is used if messages last, and everyone with credit has a turn of a long backlog."""
     queue = ClassicQueue("q", durable=False)
-    reply_to = ReplyTo("s")
-    publish = Publish(
-        PublisherRef(reply_to), range(backlog), [(HEAD, b"%d" % n) for n in range(backlog)], True
-    )
+    reply_to = new_asker("s")
+    publish = Publish(reply_to.publisher(), range(backlog), [(HEAD, b"%d" % n) for n in range(backlog)], True)
     if first:
         queue.apply(publish)
-    refs = [ConsumerRef(reply_to) for _ in credits_]
+    refs = [reply_to.consumer() for _ in credits_]
     for ref in refs:
         queue.apply(Subscribe(ref, settled=False))
     if not first:
@@ -410,7 +408,7 @@ def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: in
         for ref, link_credit in zip(refs, credits_, strict=True):
             queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0))
     got = dict.fromkeys(refs, 0)
-    for effect in queue.take_effects().get(reply_to, []):
+    for effect in queue.take_effects().get(reply_to.id, []):
         if isinstance(effect, Deliver):
             assert list(effect.keys) == sorted(effect.keys)
             got[effect.consumer] += len(effect.keys)
@@ -426,9 +424,9 @@ def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: in
 def test_deliver_that_nobody_hears_is_requeued_once(settled: bool, seen: int) -> None:
     """Credit and the end of the session in one batch: what it has not seen is back, once."""
     queue = ClassicQueue("q", durable=False)
-    reply_to = ReplyTo("s")
-    ref = ConsumerRef(reply_to)
-    queue.apply(Publish(PublisherRef(reply_to), range(5), [(HEAD, b"%d" % n) for n in range(5)], True))
+    reply_to = new_asker("s")
+    ref = reply_to.consumer()
+    queue.apply(Publish(reply_to.publisher(), range(5), [(HEAD, b"%d" % n) for n in range(5)], True))
     queue.apply(Subscribe(ref, settled=settled))
     queue.apply(Credit(ref, 0, seen, drain=False, seen=0))
     queue.take_effects()

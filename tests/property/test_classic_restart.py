@@ -22,16 +22,14 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     Publish,
-    PublisherRef,
     Purge,
-    ReplyTo,
-    RequestRef,
     Settle,
     Subscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
+from tests.support.askers import new_asker
 from tests.support.fake_log import RECORD_BYTES, FakeLog, MemoryScratch
 
 SAFE = {
@@ -39,7 +37,7 @@ SAFE = {
 }
 LOST = make_head(None, None, "", "q")
 GROUP = 7
-HERE = ReplyTo("1.1")
+HERE = new_asker("1.1")
 
 
 class Restarting(RuleBasedStateMachine):
@@ -59,7 +57,7 @@ class Restarting(RuleBasedStateMachine):
         self.held: dict[int, int] = {}  # key -> number
         self.where: dict[int, tuple[int, bool]] = {}
         self.delivered: set[int] = set()
-        self.publisher = PublisherRef(HERE)
+        self.publisher = HERE.publisher()
         self.consumer: ConsumerRef | None = None
         self.credit_base = 0
         self.make_queue(fresh=True)
@@ -94,7 +92,7 @@ class Restarting(RuleBasedStateMachine):
     @precondition(lambda self: self.consumer is None)
     @rule()
     def subscribe(self) -> None:
-        self.consumer = ConsumerRef(HERE)
+        self.consumer = HERE.consumer()
         self.credit_base = 0
         self.queue.apply(Subscribe(self.consumer, False))
 
@@ -126,7 +124,7 @@ class Restarting(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        self.queue.apply(Purge(RequestRef(HERE)))
+        self.queue.apply(Purge(HERE.request()))
         self.take()
         self.ready.clear()
 

@@ -18,19 +18,18 @@ from amqp10broker.queues.commands import (
     NO_BOUND,
     ROOM_BYTES,
     Command,
-    ConsumerRef,
     Credit,
     GiveBack,
-    ReplyTo,
     Unsubscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.queue_credit import QueueCredit
+from tests.support.askers import new_asker
 
 MOST = 6
 SIZES = (1, ROOM_BYTES // 4, ROOM_BYTES - 1, ROOM_BYTES, 3 * ROOM_BYTES)
-REF = ConsumerRef(ReplyTo("1.1"))
+REF = new_asker("1.1").consumer()
 EMPTY: Message = (b"", b"")
 
 

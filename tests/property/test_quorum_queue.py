@@ -32,11 +32,10 @@ from amqp10broker.queues.commands import (
     Credit,
     DetachPublisher,
     GiveBack,
+    PeerId,
     Publish,
-    PublisherRef,
     Purge,
     ReplyTo,
-    RequestRef,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -54,10 +53,10 @@ from amqp10broker.queues.effects import (
     TimedOut,
 )
 from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
 from amqp10broker.queues.quorum_consumers import size_of
 from amqp10broker.queues.quorum_log import decode_commands, encode_commands
-from amqp10broker.queues.quorum_refs import Refs
+from amqp10broker.queues.quorum_ready import Ready
 from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
@@ -74,8 +73,12 @@ RARE = (
     "node_restarts",
     "purge",
     "the_publisher_comes_anew",
+    "a_session_is_lost",
+    "somebody_who_came_back_is_not_lost",
 )
 START_MS = 1_000_000
+PEERS = ((0, 1), (0, 2), (1, 1))
+"""Node and session of those who ask."""
 
 
 def message_of(number: int, priority: int | None, ttl_ms: int | None) -> Message:
@@ -98,6 +101,16 @@ def some_of(data: Dice, things: list[T]) -> list[T]:
     if isinstance(data, Random):
         return things if data.random() < 0.5 else data.sample(things, data.randint(0, len(things)))
     return data.draw(st.one_of(st.just(things), st.lists(st.sampled_from(things), unique=True)))
+
+
+def normal_level(ready: Ready) -> list[int]:
+    """Indexes of the normal level and of what went to its tail, the next one first."""
+    behind = dict(ready.returns_to_tail())
+    numbers = ready.tail.columns()[0]
+    returned = [(behind[number], 0, number) for number in numbers]
+    index_of = dict(zip(numbers, ready.indexes_of_tail(), strict=True))
+    published = [(index, 1, index) for index in ready.normal.columns()[0]]
+    return [key if kind else index_of[key] for _, kind, key in sorted(returned + published)]
 
 
 class Held:
@@ -129,16 +142,14 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         super().__init__()
         self.now = START_MS
         self.settings = QueueSettings(dead_letter_exchange="dlx")
-        self.refs = Refs()
         self.queue = QuorumQueue("q", settings=self.settings, now_ms=self.now)
-        self.replica_refs = Refs()
         self.replica = QuorumQueue("q", settings=self.settings, now_ms=self.now)
         self.replica.replaying = True
-        self.other_refs = Refs()
         self.other = QuorumQueue("q", settings=self.settings, now_ms=self.now)
         self.other.replaying = True
-        self.reply_to = ReplyTo("s")
-        self.publisher = PublisherRef(self.reply_to)
+        # Two sessions at one node, one at another.
+        self.peers = [ReplyTo(PeerId(node, 7 + node, session), "s") for node, session in PEERS]
+        self.publisher = self.peers[0].publisher()
         self.consumers: list[Held] = []
         self.published = 0
         self.finished: set[int] = set()
@@ -154,29 +165,35 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     # --- the three queues -------------------------------------------------------------------------
 
     def do(self, command: QuorumCommand) -> None:
-        """One command: as an object to the queue, as bytes to the replicas."""
-        record = b"".join(encode_commands([command], self.now, self.refs).pieces)
-        self.queue.apply(command, self.now)
-        for replica, refs in ((self.replica, self.replica_refs), (self.other, self.other_refs)):
-            decoded = decode_commands(record, refs)
+        """One command: as bytes to the replicas, and after that as an object to the queue."""
+        before = encode_snapshot(self.queue)
+        now = max(self.now, self.queue.now_ms)
+        encoded = encode_commands([command], now, self.queue.next_index)
+        entry = b"".join(encoded.pieces)
+        assert entry == b"".join(encode_commands([command], now, self.queue.next_index).pieces)
+        for replica in (self.replica, self.other):
+            decoded = decode_commands(entry)
+            assert decoded.first == replica.next_index
             for each in decoded.commands:
                 replica.apply(each, decoded.now_ms)
+        assert encode_snapshot(self.queue) == before, "nobody has told the queue yet"
+        self.queue.apply(command, now)
+        assert self.queue.next_index == encoded.end, "indexes are known before"
         self.hear()
 
     @rule()
     def restore_the_other_from_a_snapshot(self) -> None:
-        data = encode_snapshot(self.queue, self.refs)
+        data = encode_snapshot(self.queue)
         bodies = self.other.parts()[0].bodies
-        self.other_refs = Refs()
-        self.other = decode_snapshot("q", data, self.other_refs, bodies)
+        self.other = decode_snapshot("q", data, bodies)
         self.other.replaying = True
-        assert encode_snapshot(self.other, self.other_refs) == data
+        assert encode_snapshot(self.other) == data
 
     @invariant()
     def all_three_are_in_the_same_state(self) -> None:
-        snapshot = encode_snapshot(self.queue, self.refs)
-        assert encode_snapshot(self.replica, self.replica_refs) == snapshot
-        assert encode_snapshot(self.other, self.other_refs) == snapshot
+        snapshot = encode_snapshot(self.queue)
+        assert encode_snapshot(self.replica) == snapshot
+        assert encode_snapshot(self.other) == snapshot
         assert self.replica.deadline() == self.queue.deadline()
         for replica in (self.replica, self.other):
             assert not replica.take_effects()
@@ -253,7 +270,8 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         settled=st.booleans(), counted=st.sampled_from([True, True, True, False]), priority=st.integers(0, 2)
     )
     def subscribe(self, settled: bool, counted: bool, priority: int) -> None:
-        consumer = Held(ConsumerRef(self.reply_to), settled=settled, counted=counted, priority=priority)
+        ref = self.peers[len(self.consumers) % len(self.peers)].consumer()
+        consumer = Held(ref, settled=settled, counted=counted, priority=priority)
         self.consumers.append(consumer)
         self.do(Subscribe(consumer.ref, settled, counted=counted, priority=priority))
         if counted and self.settings.single_active_consumer:
@@ -374,8 +392,26 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         )
 
     def node_restarts(self, data: Dice) -> None:
+        """One of the nodes that clients are at; those of the other one stay."""
+        node, incarnation, _ = one_of(data, self.peers).id
+        gone = [each.id for each in self.peers if each.id.node == node]
+        self.lose(gone, NodeGone(node, incarnation + one_of(data, [0, 3])))
+
+    def a_session_is_lost(self, data: Dice) -> None:
+        peer = one_of(data, self.peers).id
+        self.lose([peer], SessionGone(peer))
+
+    def somebody_who_came_back_is_not_lost(self, data: Dice) -> None:
+        """What is said late of an older start of a node, or of a session that nobody has."""
+        peer = one_of(data, self.peers).id
+        self.lose([], NodeGone(peer.node, peer.incarnation - 1))
+        self.lose([], SessionGone(peer._replace(session=10**9)))
+
+    def lose(self, gone: list[PeerId], command: QuorumCommand) -> None:
         held: list[tuple[int, int]] = []
         for consumer in self.living:
+            if consumer.ref.reply_to not in gone:
+                continue
             consumer.gone = True
             inside = [*consumer.coming, *consumer.unsent, *consumer.sent.items()]
             if consumer.settled:
@@ -386,9 +422,9 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             consumer.unsent.clear()
             consumer.sent.clear()
         self.decide([number for _, number in sorted(held)], Verdict.REQUEUE_FAILED)
-        self.dlx_held.clear()
-        self.do(NodeRestarted())
-        assert self.queue.consumers == self.queue.unsettled == self.queue.publishers == 0
+        self.do(command)
+        assert self.queue.consumers == sum(1 for each in self.open if each.counted)
+        assert self.queue.publishers == (self.publisher.reply_to not in gone)
         self.do(AttachPublisher(self.publisher))
 
     def purge(self, data: Dice) -> None:
@@ -396,7 +432,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
         self.finished |= gone
         self.order.clear()
         self.dlx_held.clear()
-        self.do(Purge(RequestRef(self.reply_to)))
+        self.do(Purge(self.peers[0].request()))
         assert self.purged == len(gone)
 
     @rule()
@@ -443,7 +479,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     def waiting(self) -> list[int]:
         """Numbers of all ready and delayed messages."""
         ready, bodies = self.queue.parts()[0].ready, self.queue.parts()[0].bodies
-        indexes = [*ready.indexes_of_returns(), *ready.high.columns()[0], *ready.normal.columns()[0]]
+        indexes = [*ready.indexes_of_returns(), *ready.high.columns()[0], *normal_level(ready)]
         indexes += [entry[2] for entry in ready.delayed_entries()]
         return [int(body) for _, body in bodies.fetch(indexes)] if indexes else []
 
@@ -466,7 +502,9 @@ class QuorumQueueMachine(RuleBasedStateMachine):
 
     def hear(self) -> None:
         delivered: set[int] = set()
-        effects = self.queue.take_effects().get(self.reply_to, [])
+        told = self.queue.take_effects()
+        assert told.keys() <= {each.id for each in self.peers}
+        effects = [effect for batch in told.values() for effect in batch]
         for effect in effects:
             match effect:
                 case Deliver():
@@ -497,7 +535,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
             self.order.check(self.queue, self.waiting())
 
     def find(self, ref: ConsumerRef) -> Held:
-        return next(each for each in self.consumers if each.ref is ref)
+        return next(each for each in self.consumers if each.ref == ref)
 
     def hear_deliver(self, effect: Deliver) -> set[int]:
         consumer = self.find(effect.consumer)
@@ -524,7 +562,7 @@ class QuorumQueueMachine(RuleBasedStateMachine):
     def hear_reply(self, reply: CreditReply) -> None:
         due = self.replies_due.pop(0)
         consumer = self.find(reply.consumer)
-        assert due.consumer is reply.consumer
+        assert due.consumer == reply.consumer
         assert reply.drain == due.drain
         limit = add(due.delivery_count, due.credit)
         if due.drain:
@@ -653,12 +691,14 @@ class Order:
         self.is_high: set[int] = set()
         self.place: dict[int, int] = {}
         """Of each message: its place in the line of its level; it grows with each entry."""
+        self.published_at: dict[int, int] = {}
+        """The place that it had first, to which it goes when the queue had let it go."""
         self.made = 0
 
     def publish(self, messages: list[tuple[int, bool]]) -> None:
         for number, high in messages:
             self.made += 1
-            self.place[number] = self.made
+            self.place[number] = self.published_at[number] = self.made
             if high:
                 self.is_high.add(number)
             (self.high if high else self.normal).append(number)
@@ -688,6 +728,7 @@ class Order:
 
     def forget(self, number: int, *, high: bool) -> None:
         self.from_returns.pop(number, None)
+        self.place[number] = self.published_at[number]
         (self.is_high.add if high else self.is_high.discard)(number)
 
     def take(self, delivered: set[int], dead: set[int]) -> None:

@@ -30,8 +30,6 @@ from amqp10broker.queues.commands import (
     Credit,
     GiveBack,
     Publish,
-    PublisherRef,
-    ReplyTo,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -42,6 +40,7 @@ from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
+from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
 from tests.support.streams import Bench
@@ -113,8 +112,8 @@ class StreamMachine(RuleBasedStateMachine):
         for _ in self.log.recover():
             raise AssertionError("a new stream is empty")
         self.queue = StreamQueue("s", self.log)
-        self.reply_to = ReplyTo("somebody")
-        self.publisher = PublisherRef(self.reply_to)
+        self.reply_to = new_asker("somebody")
+        self.publisher = self.reply_to.publisher()
         self.now_ms = 1000
         self.values: list[str | None] = []
         self.times: list[int] = []
@@ -213,7 +212,7 @@ class StreamMachine(RuleBasedStateMachine):
     ) -> None:
         if len(self.consumers) >= 5:
             return
-        ref = ConsumerRef(self.reply_to)
+        ref = self.reply_to.consumer()
         start = self._start(position)
         filters = FILTERS[wants]
         if end is not None:
@@ -301,14 +300,14 @@ class StreamMachine(RuleBasedStateMachine):
     # --- what comes back ----------------------------------------------------------------------------
 
     def _take_effects(self) -> None:
-        for effect in self.queue.take_effects().get(self.reply_to, ()):
+        for effect in self.queue.take_effects().get(self.reply_to.id, ()):
             if isinstance(effect, Confirmed):
                 assert list(effect.ids) == list(range(self.confirmed, self.confirmed + len(effect.ids)))
                 self.confirmed += len(effect.ids)
                 assert self.confirmed <= self.log.committed
                 continue
             assert isinstance(effect, Deliver | CreditReply)
-            found = [each for each in self.consumers if each.ref is effect.consumer]
+            found = [each for each in self.consumers if each.ref == effect.consumer]
             if not found or effect.epoch != found[0].epoch:
                 if found and isinstance(effect, CreditReply) and effect.drain:
                     found[0].drains = 0

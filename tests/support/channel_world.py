@@ -14,6 +14,7 @@ from collections import deque
 from collections.abc import Callable, Collection
 from itertools import count
 from typing import Any, TypeVar
+from weakref import WeakValueDictionary
 
 import pamqp.frame
 
@@ -31,7 +32,7 @@ from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import Command, ReplyTo
+from amqp10broker.queues.commands import Command, PeerId
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
@@ -41,6 +42,7 @@ from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.tasks.channel import contents_of, split
+from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.surroundings import make_catalog
 
@@ -52,22 +54,16 @@ Got = Method | Content
 """What a client receives: a method, or one with content."""
 
 
-class Address(ReplyTo):
-    """A channel as queues answer it; None when the channel is over, as a closed mailbox."""
-
-    __slots__ = ("channel",)
-
-    def __init__(self, label: str, channel: WorldChannel) -> None:
-        super().__init__(label)
-        self.channel: WorldChannel | None = channel
+CHANNELS: WeakValueDictionary[PeerId, WorldChannel] = WeakValueDictionary()
+"""Those that queues may answer; a channel that is over is not there, as a closed mailbox."""
 
 
-def deliver(effects: dict[ReplyTo, list[Effect]]) -> None:
+def deliver(effects: dict[PeerId, list[Effect]]) -> None:
     """Put a queue's answers into the mailboxes they are for."""
     for reply_to, batch in effects.items():
-        assert isinstance(reply_to, Address)
-        if reply_to.channel is not None:
-            reply_to.channel.inbox.append(batch)
+        channel = CHANNELS.get(reply_to)
+        if channel is not None:
+            channel.inbox.append(batch)
 
 
 class QueueBox:
@@ -338,14 +334,15 @@ class WorldChannel:
         world = self.world
         connection = self.connection
         config = world.config
-        self.address = Address(f"{id(connection)}.{self.number}", self)
+        self.reply_to = new_asker(f"connection {id(connection)}, channel {self.number}")
+        CHANNELS[self.reply_to.id] = self
         self.credit = Sender(CreditFlowSettings(config.credit_flow_initial, config.credit_flow_more_after))
         context = ChannelContext(
             vhost=world.vhost,
             propose=at_once(world.catalog),
             access=Access(world.catalog.users, connection.user, VHOST),
             config=config,
-            reply_to=self.address,
+            reply_to=self.reply_to,
             user=connection.user,
             connection=connection,
             capabilities=connection.capabilities,
@@ -396,7 +393,7 @@ class WorldChannel:
 
     def stop(self) -> None:
         """The channel's task ends, whatever the reason; another begins when frames come."""
-        self.address.channel = None
+        CHANNELS.pop(self.reply_to.id, None)
         self.inbox.clear()
         self.letters.clear()
         self.service.close()

@@ -24,10 +24,7 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     Publish,
-    PublisherRef,
     Purge,
-    ReplyTo,
-    RequestRef,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -37,6 +34,7 @@ from amqp10broker.queues.effects import Confirmed, Deliver
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.storage.journal import Journal
 from amqp10broker.storage.record import RECORD_BYTES
+from tests.support.askers import new_asker
 from tests.support.disks import SimDisk
 from tests.support.fake_log import MemoryScratch
 from tests.support.inventories import inventory_on, sync_inventory
@@ -46,7 +44,7 @@ GROUP: Final = 7
 LEVELS: Final = 3
 FILE_BYTES: Final = 900
 ALL: Final = 1_000_000
-HERE: Final = ReplyTo("1.1")
+HERE: Final = new_asker("1.1")
 
 
 class KeptQueue:
@@ -88,7 +86,7 @@ class KeptQueue:
             "q", durable=True, settings=QueueSettings(max_priority=self.levels), store=self.store
         )
         self.queue.recover(self.store.backlogs())
-        self.publisher = PublisherRef(HERE)
+        self.publisher = HERE.publisher()
         self.consumer: ConsumerRef | None = None
         self.held: dict[int, int] = {}
         self.settling: list[tuple[int, set[int]]] = []
@@ -97,7 +95,7 @@ class KeptQueue:
 
     def _look(self) -> list[tuple[int, int]]:
         """All messages, in order, by a consumer that gives them back."""
-        consumer = ConsumerRef(HERE)
+        consumer = HERE.consumer()
         self.queue.apply(Subscribe(consumer, False))
         self.queue.apply(Credit(consumer, 0, ALL, True, 0))
         found = self._take()
@@ -132,7 +130,7 @@ class KeptQueue:
 
     def consume(self, credit: int) -> None:
         if self.consumer is None:
-            self.consumer = ConsumerRef(HERE)
+            self.consumer = HERE.consumer()
             self.queue.apply(Subscribe(self.consumer, False))
             self.granted = self.seen = 0
         self.queue.apply(Credit(self.consumer, self.granted, credit, True, self.granted))
@@ -164,7 +162,7 @@ class KeptQueue:
         held = set(self.held.values())
         self.promised &= held
         gone = set(range(self.published)) - held
-        self.queue.apply(Purge(RequestRef(HERE)))
+        self.queue.apply(Purge(HERE.request()))
         self._keep()
         self.settling.append((self.journal.ticket, gone))
 

@@ -24,22 +24,20 @@ from amqp10broker.message.message import MessageReader
 from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import (
     Command,
-    ConsumerRef,
+    PeerId,
     Publish,
-    PublisherRef,
-    ReplyTo,
-    RequestRef,
     Subscribe,
 )
 from amqp10broker.queues.effects import Answer, Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.security.authorise import Access
+from tests.support.askers import new_asker
 from tests.support.declaring import add_user, set_permission, set_topic_permission
 from tests.support.notation import body_bytes, message
 
 NODE = "node-1"
-ELSEWHERE = ReplyTo("elsewhere")
+ELSEWHERE = new_asker("elsewhere")
 _AMQP_VALUE = ULong(0x77)
 
 
@@ -70,7 +68,7 @@ class Box:
         """As the running queue's."""
         return self.queue.figures({})
 
-    def work(self) -> dict[ReplyTo, list[Effect]]:
+    def work(self) -> dict[PeerId, list[Effect]]:
         """Apply all letters; returns what the queue says."""
         letters, self.letters = self.letters, []
         for command in letters:
@@ -138,12 +136,12 @@ class Broker:
 
     def answer(self, box: Any, command: Any) -> Answer:
         """Ask a queue."""
-        request = RequestRef(ELSEWHERE)
+        request = ELSEWHERE.request()
         box.post(command(request))
         answers = [
             effect
-            for effect in box.work().get(ELSEWHERE, [])
-            if isinstance(effect, Answer) and effect.request is request
+            for effect in box.work().get(ELSEWHERE.id, [])
+            if isinstance(effect, Answer) and effect.request == request
         ]
         assert len(answers) == 1
         return answers[0]
@@ -153,13 +151,13 @@ class Broker:
         read = MessageReader("", name, "guest").read
         messages = [read(message(body_bytes(f"m{number}"))) for number in range(count)]
         box = self.host.boxes[name]
-        box.post(Publish(PublisherRef(ELSEWHERE), range(count), messages, True))
+        box.post(Publish(ELSEWHERE.publisher(), range(count), messages, True))
         box.work()
 
     def consume(self, name: str) -> None:
         """Put a consumer at a queue."""
         box = self.host.boxes[name]
-        box.post(Subscribe(ConsumerRef(ELSEWHERE), False))
+        box.post(Subscribe(ELSEWHERE.consumer(), False))
         box.work()
 
     def request(

@@ -28,7 +28,6 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     Publish,
-    PublisherRef,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -43,7 +42,7 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.contents import Contents
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
+from tests.support.askers import asker_at
 from tests.support.declaring import declare
 from tests.support.disks import PowerLoss, SimDisk
 from tests.support.kept_queues import is_persistent, make_message, number_of, shorten_pages
@@ -143,10 +142,10 @@ class Seat:
 
     def __init__(self, queue: DeclaredQueue, history: History) -> None:
         self.mailbox: Mailbox[SessionLetter] = Mailbox()
-        self.here = SessionAddress("client", self.mailbox)
+        self.here = asker_at(queue, self.mailbox)
         self.handle = queue.handle
         self.history = history
-        self.publisher = PublisherRef(self.here)
+        self.publisher = self.here.publisher()
         self.held: dict[int, int] = {}
         self.consumer: ConsumerRef | None = None
         self.granted = self.seen = 0
@@ -162,7 +161,7 @@ class Seat:
     def consume(self, credit: int) -> None:
         self.history.consumed = True
         if self.consumer is None:
-            self.consumer = ConsumerRef(self.here)
+            self.consumer = self.here.consumer()
             self.handle.post(Subscribe(self.consumer, False, position=First()))
         self.handle.post(Credit(self.consumer, self.granted, credit, True, self.granted))
         self.granted += credit
@@ -191,7 +190,7 @@ class Seat:
 
     async def look(self) -> list[int]:
         """All that is there, in order; it is given back."""
-        consumer = ConsumerRef(self.here)
+        consumer = self.here.consumer()
         self.handle.post(Subscribe(consumer, False, position=First()))
         self.handle.post(Credit(consumer, 0, ALL, True, 0))
         found: list[int] = []
@@ -219,7 +218,7 @@ class Seat:
                 if not history.deleting:
                     safe = {number for number in effect.ids if history.keeps(number)}
                     history.promised |= safe - history.settled
-            elif isinstance(effect, Deliver) and effect.consumer is self.consumer:
+            elif isinstance(effect, Deliver) and effect.consumer == self.consumer:
                 self.seen += len(effect.keys)
                 for key, message in zip(effect.keys, effect.messages, strict=True):
                     self.held[key] = number_of(message)

@@ -23,11 +23,12 @@ from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import Command, ReplyTo
+from amqp10broker.queues.commands import Command
 from amqp10broker.queues.effects import Deliver, Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.service.sessions.session import BrokerSession
+from tests.support.askers import new_asker
 from tests.support.rawframes import FrameCutter, Got
 from tests.support.surroundings import make_catalog, make_context
 
@@ -153,7 +154,7 @@ class Pair:
         self.config = Config(flow=flow, container_id="broker")
         self.host = Host()
         self.catalog = make_catalog(self.host)
-        self.reply_to = ReplyTo("pair")
+        self.reply_to = new_asker("pair")
         self.batch_bytes = batch_bytes
         self.up = b""
         self.down = b""
@@ -261,7 +262,7 @@ class Pair:
             for command in commands:
                 box.queue.apply(command)
         self.inbox += [
-            batch for reply_to, batch in box.queue.take_effects().items() if reply_to is self.reply_to
+            batch for reply_to, batch in box.queue.take_effects().items() if reply_to == self.reply_to.id
         ]
 
     @property
@@ -297,7 +298,7 @@ class Pair:
             len(effect.keys)
             for batch in self.inbox
             for effect in batch
-            if type(effect) is Deliver and effect.consumer is consumer.ref
+            if type(effect) is Deliver and effect.consumer == consumer.ref
         )
         return coming + consumer.unsent
 

@@ -15,9 +15,6 @@ from amqp10broker.queues.commands import (
     Credit,
     GiveBack,
     Publish,
-    PublisherRef,
-    ReplyTo,
-    RequestRef,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -26,9 +23,8 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Rejected
 from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.quorum_commands import QuorumCommand, Tick
-from amqp10broker.queues.quorum_log import encode_commands
-from amqp10broker.queues.quorum_refs import Refs
 from amqp10broker.queues.settings import QueueSettings
+from tests.support.askers import new_asker
 
 E = TypeVar("E")
 
@@ -48,18 +44,16 @@ class Bench:
         self.now = 1_000_000
         self.settings = QueueSettings(**settings)
         self.queue = QuorumQueue("q", settings=self.settings, now_ms=self.now)
-        self.refs = Refs()
-        self.reply_to = ReplyTo("session")
-        self.publisher = PublisherRef(self.reply_to)
-        self.request = RequestRef(self.reply_to)
+        self.reply_to = new_asker("session")
+        self.publisher = self.reply_to.publisher()
+        self.request = self.reply_to.request()
         self.told: list[object] = []
         self._handed: dict[ConsumerRef, int] = {}
 
     def do(self, command: QuorumCommand) -> list[object]:
-        """Carry out a command, which has been logged; what it told."""
-        encode_commands([command], self.now, self.refs)
+        """Carry out a command; what it told."""
         self.queue.apply(command, self.now)
-        told: list[object] = list(self.queue.take_effects().get(self.reply_to, []))
+        told: list[object] = list(self.queue.take_effects().get(self.reply_to.id, []))
         self.told += told
         for effect in told:
             if isinstance(effect, Deliver):
@@ -80,7 +74,7 @@ class Bench:
 
     def consumer(self, credit: int = 0, **options: Any) -> ConsumerRef:
         """A consumer with this credit."""
-        ref = ConsumerRef(self.reply_to)
+        ref = self.reply_to.consumer()
         self.do(Subscribe(ref, options.pop("settled", False), **options))
         if credit:
             self.credit(ref, credit)

@@ -11,12 +11,9 @@ from amqp10broker.message.filters.offset_spec import First, OffsetSpec
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
     Command,
-    ConsumerRef,
     Credit,
     GiveBack,
     Publish,
-    PublisherRef,
-    ReplyTo,
     Subscribe,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect
@@ -24,6 +21,7 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
+from tests.support.askers import new_asker
 
 NOW_MS = 1_000_000
 FIRST = First()
@@ -61,8 +59,8 @@ class Bench:
         self.queue = StreamQueue("s", self.log, settings=settings)
         self.now_ms = NOW_MS
         self.slow = False
-        self.reply_to = ReplyTo("somebody")
-        self.publisher = PublisherRef(self.reply_to)
+        self.reply_to = new_asker("somebody")
+        self.publisher = self.reply_to.publisher()
         self.effects: list[Effect] = []
         self.wakes = 0
         self._published = 0
@@ -142,7 +140,7 @@ class Reader:
         enqueued_time: bool,
     ) -> None:
         self.bench = bench
-        self.ref = ConsumerRef(bench.reply_to)
+        self.ref = bench.reply_to.consumer()
         self.delivery_count = 0
         self.seen = 0
         self.epoch = 0
@@ -157,9 +155,9 @@ class Reader:
         """Take what is for this consumer; what was delivered comes out."""
         fresh: list[tuple[int, Message]] = []
         for effect in effects:
-            if isinstance(effect, Deliver) and effect.consumer is self.ref and effect.epoch == self.epoch:
+            if isinstance(effect, Deliver) and effect.consumer == self.ref and effect.epoch == self.epoch:
                 fresh += zip(effect.keys, effect.messages, strict=True)
-            elif isinstance(effect, CreditReply) and effect.consumer is self.ref:
+            elif isinstance(effect, CreditReply) and effect.consumer == self.ref:
                 self.replies.append(effect)
         self.seen += len(fresh)
         self.delivery_count += len(fresh)

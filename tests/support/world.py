@@ -53,6 +53,7 @@ from amqp10broker.queues.commands import (
     Delete,
     DetachPublisher,
     GiveBack,
+    PeerId,
     Publish,
     PublisherRef,
     ReplyTo,
@@ -74,6 +75,7 @@ from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
 from amqp10broker.service.sessions.surroundings import Surroundings
+from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.notation import body_bytes as make_body
 from tests.support.notation import build, message, show, show_bodies, show_message
@@ -84,16 +86,6 @@ WRITER_BYTES = 65_536
 
 
 # --- queues --------------------------------------------------------------------------------------
-
-
-class Address(ReplyTo):
-    """A session as queues answer it."""
-
-    __slots__ = ("session",)
-
-    def __init__(self, label: str) -> None:
-        super().__init__(label)
-        self.session: WorldSession | None = None
 
 
 @dataclass
@@ -122,7 +114,7 @@ class WorldQueue:
         self.muted = False
         self.withholding = False
         self.inbox: deque[Command] = deque()
-        self.outbox: deque[tuple[ReplyTo, list[Effect]]] = deque()
+        self.outbox: deque[tuple[PeerId, list[Effect]]] = deque()
         self.held: list[HeldPublish] = []
         self.published = 0
 
@@ -182,11 +174,10 @@ class WorldQueue:
             self.outbox.extend(effects.items())
             effects = self.queue.take_effects()
 
-    def _answer(self, reply_to: ReplyTo, batch: list[Effect]) -> None:
-        if not isinstance(reply_to, Address):
+    def _answer(self, reply_to: PeerId, batch: list[Effect]) -> None:
+        session = self.world.sessions.get(reply_to)
+        if session is None:
             return
-        session = reply_to.session
-        assert session is not None
         for effect in batch:
             self.world.note_answer(self.queue.name, effect)
         if not session.over:
@@ -208,13 +199,12 @@ class WorldQueue:
 class WorldSession:
     """A session and its letters, moved as its task would."""
 
-    def __init__(self, client: Client, service: BrokerSession, address: Address) -> None:
+    def __init__(self, client: Client, service: BrokerSession, reply_to: ReplyTo) -> None:
         self.client = client
         self.service = service
-        self.address = address
         self.letters: deque[Any] = deque([None])  # one wake to begin with: the begin is written
         self.over = False
-        address.session = self
+        client.world.sessions[reply_to.id] = self
 
     def wake(self) -> bool:
         """Work on everything that waits; False when there was nothing."""
@@ -455,11 +445,11 @@ class Client:
                 self.stop()
 
     def _begin(self, event: BeginReceived) -> None:
-        address = Address(f"{self.label}.{event.channel}")
+        reply_to = new_asker(f"connection {self.label}, session {event.channel}")
         context = make_context(
             self.world.catalog,
             self.world.config,
-            address,
+            reply_to,
             self,
             container_id=self.container_id,
             new_id=self.world.new_id,
@@ -473,7 +463,7 @@ class Client:
             frame_size_max=self.engine.frame_size_max,
             alarm=bool(self.world.alarms),
         )
-        session = WorldSession(self, service, address)
+        session = WorldSession(self, service, reply_to)
         self.sessions[event.channel] = session
         self.all_sessions.append(session)
 
@@ -567,6 +557,7 @@ class World:
     """Queues, clients and everything between them.
 
     Attributes:
+        sessions: all that ever were, as queues know them.
         chunk: bytes of each read of the broker; 0 for whole sends.
         trace: lines since `take_trace`.
         letters_shown: letters to and from queues are in the trace, too.
@@ -578,6 +569,7 @@ class World:
         self.catalog = make_catalog(self)
         self.queues: dict[str, WorldQueue] = {}
         self.clients: dict[str, Client] = {}
+        self.sessions: dict[PeerId, WorldSession] = {}
         self.alarms: set[str] = set()
         self.trace: list[str | _Letters] = []
         self.letters_shown = False
@@ -623,7 +615,7 @@ class World:
         first = queue.published
         queue.published += count
         messages = [read(message(make_body(f"{body}{first + step}", size))) for step in range(count)]
-        queue.queue.apply(Publish(PublisherRef(ReplyTo("elsewhere")), range(count), messages, True))
+        queue.queue.apply(Publish(new_asker("elsewhere").publisher(), range(count), messages, True))
         queue._take_effects()
         self.settle()
 

@@ -17,13 +17,12 @@ from trio.testing import memory_stream_pair
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.management.snapshot import ExchangeView
-from amqp10broker.queues.commands import Command, Delete, Purge, RequestRef
+from amqp10broker.queues.commands import Command, Delete, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.tasks import admin, login, operations
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
 from tests.support.declaring import declare, declare_exchange
 from tests.support.later import Slow
 from tests.support.rawframes import attach_receiver, attach_sender, frame, open_frame, transfer
@@ -49,7 +48,8 @@ async def asked(broker: Broker, op: str, vhost: str | None = None, /, **given: A
 class Mute:
     """A queue that says nothing until it is told to; the handle of a `DeclaredQueue`."""
 
-    def __init__(self) -> None:
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
         self.letters: list[Any] = []
 
     def post(self, command: Command) -> None:
@@ -61,12 +61,12 @@ class Mute:
 
     def reply(self, ready: int) -> None:
         request = self.letters.pop(0).request
-        request.reply_to.mailbox.put([Answer(request, ready, 0)])
+        self.broker.askers.post({request.reply_to: [Answer(request, ready, 0)]})
 
 
 def put_mute(broker: Broker, name: str) -> Mute:
     """Declare a queue whose task never answers by itself."""
-    handle = Mute()
+    handle = Mute(broker)
     vhost = broker.catalog.lookup_vhost("/")
     vhost.queues[name] = DeclaredQueue(name, "/", "classic", True, None, False, {}, handle)
     return handle
@@ -133,7 +133,7 @@ async def test_a_queue_that_fails_meanwhile_answers_what_was_put_before(
         await ask(broker, "declare-queue", name="q")
         handle: Any = broker.catalog.lookup_vhost("/").lookup("q").handle
         mailbox: Mailbox[Any] = Mailbox()
-        request = RequestRef(SessionAddress("test", mailbox))
+        request = broker.askers.open("test", mailbox).request()
         real = type(handle.queue).apply
 
         def fail_once(queue: Any, command: Any, now_ms: int) -> None:
@@ -534,7 +534,7 @@ async def test_an_operation_waits_for_what_is_decided_later(autojump_clock: obje
                 await trio.testing.wait_all_tasks_blocked()
                 assert broker.catalog.lookup_vhost("/").find("q") is None or got
                 decided = slow.decide()
-                decided.ref.reply_to.mailbox.put(decided)  # type: ignore[attr-defined]
+                broker.askers.post({decided.ref.reply_to: decided})  # type: ignore[dict-item]
                 await trio.testing.wait_all_tasks_blocked()
         assert [each["result"]["created"] for each in got] == [True, False]
         refused = await asked(broker, "declare-exchange", name="x")

@@ -259,7 +259,13 @@ class Source:
     def __init__(self, broker: Broker, exchange: str = "", key: str | None = "target") -> None:
         self.settled: list[int] = []
         self.worker = DeadLetterWorker(
-            broker.catalog, "/", "source", Destination(exchange, key), self._settle, broker.clock
+            broker.catalog,
+            "/",
+            "source",
+            Destination(exchange, key),
+            self._settle,
+            broker.askers,
+            broker.clock,
         )
 
     def _settle(self, keys: Sequence[int]) -> None:
@@ -333,7 +339,7 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: M
     async with running_broker() as broker:
         add_vhost(broker.catalog, "other")
         worker = DeadLetterWorker(
-            broker.catalog, "other", "source", Destination("none", None), print, broker.clock
+            broker.catalog, "other", "source", Destination("none", None), print, broker.askers, broker.clock
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)

@@ -17,12 +17,9 @@ from amqp10broker.errors import StorageFailed
 from amqp10broker.message.message import Message, header_of, make_head
 from amqp10broker.queues.commands import (
     DELETE,
-    ConsumerRef,
     Credit,
     Publish,
-    PublisherRef,
     Purge,
-    RequestRef,
     Settle,
     Subscribe,
     Verdict,
@@ -32,7 +29,7 @@ from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
+from tests.support.askers import asker_at
 from tests.support.declaring import declare, remove
 from tests.support.trioclient import eventually
 
@@ -53,10 +50,10 @@ class Client:
 
     def __init__(self, queue: DeclaredQueue) -> None:
         self.mailbox: Mailbox[SessionLetter] = Mailbox()
-        reply_to = SessionAddress("test", self.mailbox)
+        self.reply_to = reply_to = asker_at(queue, self.mailbox)
         self.queue = queue
-        self.publisher = PublisherRef(reply_to)
-        self.consumer = ConsumerRef(reply_to)
+        self.publisher = reply_to.publisher()
+        self.consumer = reply_to.consumer()
         self.confirmed: list[int] = []
         self.refused: list[int] = []
         self.got: dict[int, Message] = {}
@@ -308,7 +305,7 @@ async def test_a_quorum_queue_that_failed_is_there_again_after_the_next_start(
         for number in range(20):
             other.publish(*range(number * 50, number * 50 + 50), head=SAFE)
             await other.listen(until=number * 50 + 50)
-            other.queue.handle.post(Purge(RequestRef(other.publisher.reply_to)))
+            other.queue.handle.post(Purge(other.reply_to.request()))
     async with broker_on(folder) as broker:
         again = Client(broker.catalog.lookup_vhost("/").queues["q"])
         assert await again.get(10) == [1, 2, 3]
@@ -359,7 +356,7 @@ async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
             passing = queue_of(broker, "passing")
             passing.publish(*range(20))
             await passing.listen(until=20)
-            passing.consumer = ConsumerRef(passing.consumer.reply_to)
+            passing.consumer = passing.reply_to.consumer()
             await passing.get(20)
             passing.settle(*range(20))
         journal = broker.keeping.journal

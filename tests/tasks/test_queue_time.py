@@ -11,11 +11,9 @@ import trio.testing
 from amqp10broker.amqp10.performatives import Header
 from amqp10broker.config import Config
 from amqp10broker.message.message import make_head
-from amqp10broker.queues.commands import ConsumerRef, Publish, PublisherRef, Subscribe, Unsubscribe, Verdict
+from amqp10broker.queues.commands import Publish, Subscribe, Unsubscribe, Verdict
 from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.mail import SessionLetter
-from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
+from tests.support.askers import new_asker
 from tests.support.declaring import declare as propose_declare
 
 KINDS = ["classic", "quorum"]
@@ -29,9 +27,8 @@ def declare(broker: Broker, kind: str, name: str = "q", **arguments: Any) -> Any
 
 def publish(queue: Any, *bodies: str, ttl: int | None = None) -> None:
     head = make_head(Header(ttl=ttl), None, "", "q")
-    reply_to = SessionAddress("test", Mailbox[SessionLetter]())
     messages = [(head, body.encode()) for body in bodies]
-    queue.handle.post(Publish(PublisherRef(reply_to), range(len(bodies)), messages, True))
+    queue.handle.post(Publish(new_asker().publisher(), range(len(bodies)), messages, True))
 
 
 def ready(queue: Any) -> int:
@@ -81,7 +78,7 @@ async def test_an_unused_queue_goes_with_its_bindings(
     async with Broker(Config(port=0)) as broker:
         vhost = broker.catalog.lookup_vhost("/")
         queue = declare(broker, kind, expires=10_000)
-        consumer = ConsumerRef(SessionAddress("test", Mailbox[SessionLetter]()))
+        consumer = new_asker().consumer()
         await trio.sleep(9)
         queue.handle.post(Subscribe(consumer, False))
         await trio.sleep(100)

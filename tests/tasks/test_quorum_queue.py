@@ -17,12 +17,9 @@ from amqp10broker.errors import StorageFailed
 from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
-    ConsumerRef,
     Credit,
     Delete,
     Publish,
-    PublisherRef,
-    RequestRef,
     Settle,
     Subscribe,
     Verdict,
@@ -40,7 +37,7 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
+from tests.support.askers import asker_at
 from tests.support.declaring import declare
 
 HEAD = make_head(None, None, "", "q")
@@ -57,10 +54,10 @@ class Client:
 
     def __init__(self, queue: DeclaredQueue) -> None:
         self.mailbox: Mailbox[list[Effect]] = Mailbox()
-        self.reply_to = SessionAddress("test", self.mailbox)
+        self.reply_to = asker_at(queue, self.mailbox)
         self.queue = queue
-        self.publisher = PublisherRef(self.reply_to)
-        self.consumer = ConsumerRef(self.reply_to)
+        self.publisher = self.reply_to.publisher()
+        self.consumer = self.reply_to.consumer()
         self.told: list[Effect] = []
         self.seen = 0
 
@@ -143,7 +140,7 @@ async def test_a_deleted_queue_tells_everybody(where: str | None) -> None:
     async with broker_on(where) as broker:
         client = client_of(broker)
         client.subscribe()
-        client.queue.handle.post(Delete(RequestRef(client.reply_to)))
+        client.queue.handle.post(Delete(client.reply_to.request()))
         await client.hear(Answer)
         await client.hear(QueueDeleted)
         assert broker.catalog.lookup_vhost("/").find("q") is None
@@ -282,7 +279,7 @@ async def test_a_deleted_queue_leaves_nothing_for_one_declared_anew(folder: str)
         client = client_of(broker)
         client.publish(1, 2)
         await client.hear(Confirmed)
-        client.queue.handle.post(Delete(RequestRef(client.reply_to)))
+        client.queue.handle.post(Delete(client.reply_to.request()))
         await client.hear(Answer)
         client_of(broker)
     async with broker_on(folder) as broker:

@@ -20,8 +20,6 @@ from amqp10broker.queues.commands import (
     Credit,
     Inspect,
     Publish,
-    PublisherRef,
-    RequestRef,
     Subscribe,
 )
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
@@ -30,9 +28,9 @@ from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_files import FileShelf, folder_of
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
+from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.queue import SessionAddress
 from amqp10broker.tasks.stream_queue import RunningStream
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
@@ -64,13 +62,14 @@ class Running:
     """A stream that runs, and one session."""
 
     stream: RunningStream
+    askers: Askers
     mailbox: Mailbox[list[Effect]] = field(default_factory=Mailbox)
     gone: int = 0
     full: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.address = SessionAddress("session", self.mailbox)  # type: ignore[arg-type]
-        self.publisher = PublisherRef(self.address)
+        self.address = self.askers.open("session", self.mailbox)
+        self.publisher = self.address.publisher()
         self.published = 0
 
     def publish(self, count: int = 1) -> None:
@@ -91,7 +90,7 @@ class Running:
         return [number for each in await self.effects() if isinstance(each, Confirmed) for number in each.ids]
 
     def read(self, credit: int = 100) -> ConsumerRef:
-        ref = ConsumerRef(self.address)
+        ref = self.address.consumer()
         commands: list[Command] = [Subscribe(ref, True, position=First()), Credit(ref, 0, credit, False, 0)]
         self.stream.post_all(commands)
         return ref
@@ -106,6 +105,7 @@ async def running(
 ) -> AsyncIterator[Running]:
     log = StreamLog(shelf or MemoryShelf())
     found: list[Running] = []
+    askers = Askers()
 
     def forget(stream: RunningStream) -> None:
         found[0].gone += 1
@@ -113,13 +113,14 @@ async def running(
     stream = RunningStream(
         StreamQueue("s", log, settings=settings),
         log,
+        askers,
         forget,
         WallClock(),
         sync=None if sync is None else sync.sync,
         on_full=lambda _, full: found[0].full.append(full),
         confirm_delay_ms=delay_ms,
     )
-    found.append(Running(stream))
+    found.append(Running(stream, askers))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(stream.run)
         yield found[0]
@@ -195,7 +196,7 @@ async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed(autojump
     assert disk.open_count == 1  # the root, which the test has opened
     disk = disk.after_power_loss(1)
     async with running(shelf_of(disk), Slow(disk)) as one:
-        request = RequestRef(one.address)
+        request = one.address.request()
         one.stream.post(Inspect(request))
         one.read()
         effects = await one.effects()

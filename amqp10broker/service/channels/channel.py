@@ -264,7 +264,7 @@ class BrokerChannel:
         then: Callable[[Answer], None],
     ) -> None:
         """Ask a queue, and go on with `then` when it has answered; nothing else is handled meanwhile."""
-        self._request = RequestRef(self.context.reply_to)
+        self._request = self.context.reply_to.request()
         self._then = then
         self.pause()
         self.post(handle, command(self._request))
@@ -275,7 +275,7 @@ class BrokerChannel:
         Raises:
             RefusedError: it was refused at once.
         """
-        ref = RequestRef(self.context.reply_to)
+        ref = self.context.reply_to.request()
         answer = self.context.propose(request, ref)
         if answer is not LATER:
             then(answer)
@@ -303,7 +303,7 @@ class BrokerChannel:
 
     def _go_on(self, request: RequestRef, result: Callable[[], Any]) -> None:
         """Take up what waited for an answer."""
-        if request is not self._request or self._then is None:
+        if request != self._request or self._then is None:
             return  # asked before the channel was closed
         then, self._then = self._then, None
         self._paused = False

@@ -72,7 +72,8 @@ class Consuming:
         self, tag: str, queue: DeclaredQueue, *, no_ack: bool, exclusive: bool, options: ConsumerOptions
     ) -> Consumer:
         """Ask the queue for a new consumer; it answers."""
-        ref = ConsumerRef(self._context.reply_to, f"consumer '{tag}'")
+        reply_to = self._context.reply_to
+        ref = reply_to.consumer()
         self._made += 1
         prefetch = 0 if no_ack else self.prefetch
         terms = Terms(no_ack, tag, self._made, prefetch, options.timeout_ms)
@@ -89,6 +90,7 @@ class Consuming:
             timeout_ms=options.timeout_ms,
             position=None if filters is None else filters.offset,
             filters=filters,
+            name=reply_to.name_of(f"consumer '{tag}'"),
         )
         self._post(queue.handle, subscribe)
         return consumer
@@ -137,12 +139,14 @@ class Consuming:
         """Ask a queue for one message (basic.get)."""
         fetcher = self._fetchers.get((queue, no_ack))
         if fetcher is None:
-            ref = ConsumerRef(self._context.reply_to, "consumer (basic.get)")
+            reply_to = self._context.reply_to
+            ref = reply_to.consumer()
             credit = QueueCredit(queue, ref, self._post)
             fetcher = Consumer(Terms(no_ack), credit, self._context.moment)
             self._fetchers[queue, no_ack] = fetcher
             self._by_ref[ref] = fetcher
-            self._post(queue.handle, Subscribe(ref, no_ack, counted=False))
+            name = reply_to.name_of("consumer (basic.get)")
+            self._post(queue.handle, Subscribe(ref, no_ack, counted=False, name=name))
         fetcher.fetch()
         return fetcher
 

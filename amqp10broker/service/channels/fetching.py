@@ -65,7 +65,7 @@ class Fetching:
 
     def on_queue_deleted(self, effect: QueueDeleted) -> None:
         """The queue went while it was asked: it had nothing."""
-        if self._fetcher is not None and effect.ref is self._fetcher.ref:
+        if self._fetcher is not None and effect.ref == self._fetcher.ref:
             self._fetcher = None
             self._channel.write(methods.BasicGetEmpty())
             self._channel.resume()

@@ -49,7 +49,7 @@ class Outlet:
 
     def __init__(self, queue: DeclaredQueue, reply_to: ReplyTo, settings: CreditFlowSettings) -> None:
         self.queue = queue
-        self.ref = PublisherRef(reply_to)
+        self.ref = reply_to.publisher()
         self.sender = Sender(settings)
         self.receiver = Receiver(settings)
         self.outstanding = 0

@@ -67,7 +67,7 @@ class ClientLinks:
         """
         plan = plan_source(attach, self._context)
         self._take_name(link)
-        ref = ConsumerRef(self._context.reply_to, f"link '{link.name}'")
+        ref = self._context.reply_to.consumer()
         address = plan.source.address
         self._session.links.accept(
             link,
@@ -111,6 +111,7 @@ class ClientLinks:
                 position=None if filters is None else filters.offset,
                 filters=filters,
                 enqueued_time=plan.enqueued_time,
+                name=self._context.reply_to.name_of(f"link '{link.name}'"),
             ),
         )
 
@@ -123,7 +124,7 @@ class ClientLinks:
         """Accept a link by which the client publishes; raises likewise."""
         plan = plan_target(attach, self._context)
         self._take_name(link)
-        ref = PublisherRef(self._context.reply_to)
+        ref = self._context.reply_to.publisher()
         address = plan.target.address
         settings = self._context.flow_for(address)
         publisher = Publisher(

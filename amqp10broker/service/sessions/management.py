@@ -349,7 +349,7 @@ class ManagementLinks:
                 reply.payload = outcome.payload
                 self._hand_over(pair)
             case Asking():
-                request = RequestRef(self._reply_to)
+                request = self._reply_to.request()
                 self._asked[request] = (pair, reply, outcome.respond)
                 self._post(outcome.handle, outcome.command(request))
             case Waiting():

@@ -98,6 +98,7 @@ class BrokerSession:
         """
         self._context = context
         self.moment = context.moment
+        self.reply_to = context.reply_to
         flow = context.flow_for(None)
         self._unfinished = unfinished or Unfinished()
         self.session = Session(

@@ -19,6 +19,7 @@ from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.service.sessions.open import check_open, open_properties, vhost_of
 from amqp10broker.service.sessions.session import BrokerSession
+from tests.support.askers import new_asker
 from tests.support.pairing import Host, QueueBox
 from tests.support.surroundings import make_catalog, make_context
 
@@ -68,7 +69,7 @@ class BrokerEnd:
                     "broker", idle_time_out_ms=30_000, properties=open_properties("broker", "9.9", "test")
                 )
             case BeginReceived():
-                self._reply_to[event.channel] = ReplyTo(str(event.channel))
+                self._reply_to[event.channel] = new_asker(str(event.channel))
                 reply_to = self._reply_to[event.channel]
                 context = make_context(self.catalog, self.config, reply_to, self)
                 self.sessions[event.channel] = BrokerSession(
@@ -100,8 +101,8 @@ class BrokerEnd:
             for box in self.host.boxes.values():
                 effects = box.queue.take_effects()
                 for channel, reply_to in self._reply_to.items():
-                    if reply_to in effects:
-                        self.sessions[channel].on_effects(effects[reply_to])
+                    if reply_to.id in effects:
+                        self.sessions[channel].on_effects(effects[reply_to.id])
                         moved = True
         out.append(self.engine.take_output())
         return b"".join(out)

@@ -11,12 +11,13 @@ from amqp10broker.errors import StorageError
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import ConsumerRef, Credit, Publish, PublisherRef, ReplyTo, Subscribe
+from amqp10broker.queues.commands import Credit, Publish, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver, Effect, QueueDeleted
+from tests.support.askers import new_asker
 from tests.support.fake_log import RECORD_BYTES, FakeLog, FakeRecord, MemoryScratch
 from tests.support.kept_queues import make_message, number_of, shorten_pages
 
-HERE = ReplyTo("1.1")
+HERE = new_asker("1.1")
 TRANSIENT = [number for number in range(200) if number % 5 == 3]
 
 
@@ -59,15 +60,15 @@ def queue_on(log: FakeLog) -> ClassicQueue:
 
 def publish(queue: ClassicQueue, numbers: Sequence[int]) -> None:
     for number in numbers:
-        queue.apply(Publish(PublisherRef(HERE), [number], [make_message(number)], False))
+        queue.apply(Publish(HERE.publisher(), [number], [make_message(number)], False))
     queue.take_effects()
 
 
 def consume(queue: ClassicQueue) -> list[Effect]:
-    consumer = ConsumerRef(HERE)
+    consumer = HERE.consumer()
     queue.apply(Subscribe(consumer, False))
     queue.apply(Credit(consumer, 0, 1000, True, 0))
-    return queue.take_effects()[HERE]
+    return queue.take_effects()[HERE.id]
 
 
 def test_a_backlog_for_which_the_disk_has_no_room_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,12 +98,12 @@ def test_a_queue_that_breaks_down_hands_nothing_out() -> None:
     """Its backlog may be what broke: reading it again must not end more than the queue."""
     queue = queue_on(Broken())
     publish(queue, [number for number in range(100) if number % 5 != 3])
-    consumer = ConsumerRef(HERE)
+    consumer = HERE.consumer()
     credit = Credit(consumer, 0, 1000, True, 0)
     queue.apply(Subscribe(consumer, False))
     with pytest.raises(StorageError):
         queue.apply(credit)
     queue.break_down([credit])
-    effects = [type(effect) for effect in queue.take_effects()[HERE]]
+    effects = [type(effect) for effect in queue.take_effects()[HERE.id]]
     assert Deliver not in effects
     assert effects[-2:] == [CreditReply, QueueDeleted]

@@ -6,24 +6,20 @@ from amqp10broker.message.message import Message, make_head
 from amqp10broker.persistence.quorum_records import RELOCATED
 from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues.commands import (
-    ConsumerRef,
     Credit,
     GiveBack,
     Publish,
-    PublisherRef,
-    ReplyTo,
-    Settle,
     Subscribe,
-    Verdict,
 )
 from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.quorum_commands import QuorumCommand
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
+from tests.support.askers import new_asker
 from tests.support.small_journal import SmallJournal
 
 HEAD = make_head(None, None, "", "q")
-HERE = ReplyTo("1.1")
-PUBLISHER = PublisherRef(HERE)
+HERE = new_asker("1.1")
+PUBLISHER = HERE.publisher()
 NOW_MS = 1000
 
 
@@ -42,7 +38,7 @@ def check_torn(settings: QueueSettings, commands: list[list[QuorumCommand]]) -> 
     journal = SmallJournal(10**6)
     queue, store = opened(journal, settings)
     for each in commands:
-        store.apply(each, NOW_MS)
+        store.carry_out(each, NOW_MS)
     expected = bodies(queue, store)
     torn = journal.again()
     assert torn.files[1].pop().kind == RELOCATED
@@ -62,22 +58,9 @@ def two_messages() -> list[Message]:
     return [(HEAD, b"1"), (HEAD, b"2")]
 
 
-def test_a_message_requeued_without_a_limit_is_not_lost() -> None:
-    """It goes to the tail under another number, which is in a record of its own."""
-    consumer = ConsumerRef(HERE)
-    check_torn(
-        QueueSettings(delivery_limit=None),
-        [
-            [Publish(PUBLISHER, [1, 2], two_messages(), False)],
-            [Subscribe(consumer, False), Credit(consumer, 0, 1, False, 0)],
-            [Settle(consumer, [0], Verdict.REQUEUE)],
-        ],
-    )
-
-
 def test_a_settled_delivery_that_comes_back_is_not_lost() -> None:
     """The queue had let it go: the session's copy is all there is."""
-    consumer = ConsumerRef(HERE)
+    consumer = HERE.consumer()
     check_torn(
         DEFAULTS,
         [

@@ -11,11 +11,9 @@ from amqp10broker.queues.classic import ClassicQueue
 from amqp10broker.queues.commands import (
     Cancel,
     Configure,
-    ConsumerRef,
     Credit,
+    PeerId,
     Publish,
-    PublisherRef,
-    ReplyTo,
     Settle,
     Subscribe,
     Unsubscribe,
@@ -31,6 +29,7 @@ from amqp10broker.queues.effects import (
     Rejected,
 )
 from amqp10broker.queues.settings import QueueSettings
+from tests.support.askers import new_asker
 
 START_MS = 1_000_000
 
@@ -52,8 +51,8 @@ class Client:
     """A consumer."""
 
     def __init__(self, bench: Bench, name: str) -> None:
-        self.reply_to = ReplyTo(name)
-        self.ref = ConsumerRef(self.reply_to)
+        self.reply_to = new_asker(name)
+        self.ref = self.reply_to.consumer()
         self.bench = bench
         self.keys: dict[str, int] = {}
         self.got: list[str] = []
@@ -98,8 +97,8 @@ class Bench:
         self.now = START_MS
         self.settings = settings or QueueSettings()
         self.queue = ClassicQueue("q", durable=True, settings=self.settings, now_ms=self.now, **given)
-        self.publisher = PublisherRef(ReplyTo("publisher"))
-        self.clients: dict[ReplyTo, Client] = {}
+        self.publisher = new_asker("publisher").publisher()
+        self.clients: dict[PeerId, Client] = {}
         self.letters: list[DeadLetters] = []
         self.dead: list[tuple[str, str]] = []
         self.confirmed: list[int] = []
@@ -123,7 +122,7 @@ class Bench:
     def consumer(self, credit: int = 0, **given: Any) -> Client:
         """A consumer joins."""
         client = Client(self, f"consumer {len(self.clients)}")
-        self.clients[client.reply_to] = client
+        self.clients[client.reply_to.id] = client
         self.do(Subscribe(client.ref, given.pop("settled", False), **given))
         if credit:
             client.grant(credit)
@@ -156,7 +155,7 @@ class Bench:
             self.letters.append(letters)
             self.dead += [(str(letters.reason), text(each)) for each in letters.messages]
 
-    def _note(self, reply_to: ReplyTo, effect: Effect) -> None:
+    def _note(self, reply_to: PeerId, effect: Effect) -> None:
         client = self.clients.get(reply_to)
         if isinstance(effect, Confirmed):
             self.confirmed += effect.ids

@@ -8,11 +8,8 @@ from amqp10broker.message.filters.offset_spec import First
 from amqp10broker.message.message import make_head
 from amqp10broker.queues.commands import (
     Command,
-    ConsumerRef,
     Credit,
     Publish,
-    PublisherRef,
-    ReplyTo,
     Subscribe,
 )
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
@@ -22,9 +19,10 @@ from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.queues.stream_consumer import StreamConsumer
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
+from tests.support.askers import new_asker
 
 NOW_MS = 1000
-HERE = ReplyTo("1.1")
+HERE = new_asker("1.1")
 MESSAGE = (make_head(None, None, "", "q"), b"a")
 
 
@@ -34,7 +32,7 @@ def broken(*given: object) -> None:
 
 def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
     queue = QuorumQueue("q", now_ms=NOW_MS)
-    queue.apply(Publish(PublisherRef(HERE), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
     monkeypatch.setattr(Messages, "read", broken)
     return queue
 
@@ -42,7 +40,7 @@ def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
 def stream(monkeypatch: pytest.MonkeyPatch) -> StreamQueue:
     log = StreamLog(MemoryShelf())
     queue = StreamQueue("q", log)
-    queue.apply(Publish(PublisherRef(HERE), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
     queue.write(NOW_MS)
     log.commit(log.write())
     queue.commit(NOW_MS)
@@ -56,8 +54,8 @@ def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_f
 ) -> None:
     assert callable(make)
     queue = make(monkeypatch)
-    publisher = PublisherRef(HERE)
-    consumers = [ConsumerRef(HERE), ConsumerRef(HERE)]
+    publisher = HERE.publisher()
+    consumers = [HERE.consumer(), HERE.consumer()]
     for consumer in consumers:
         queue.apply(Subscribe(consumer, False, position=First()), NOW_MS)
     at_work: list[Command] = [Credit(consumer, 0, 1, False, 0) for consumer in consumers]
@@ -67,6 +65,6 @@ def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_f
 
     queue.break_down(at_work)
 
-    effects = queue.take_effects()[HERE]
+    effects = queue.take_effects()[HERE.id]
     assert [each.ids for each in effects if isinstance(each, Unconfirmed) and each.failed] == [[7]]
     assert [each.ref for each in effects if isinstance(each, QueueDeleted)] == consumers

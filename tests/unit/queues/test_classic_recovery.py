@@ -15,19 +15,18 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     Publish,
-    PublisherRef,
-    ReplyTo,
     Settle,
     Subscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import Deliver
+from tests.support.askers import new_asker
 from tests.support.fake_log import RECORD_BYTES, FakeLog, FakeRecord, MemoryScratch
 
 GROUP = 7
 SAFE = make_head(Header(durable=True), None, "", "q")
-HERE = ReplyTo("1.1")
-PUBLISHER = PublisherRef(HERE)
+HERE = new_asker("1.1")
+PUBLISHER = HERE.publisher()
 
 
 def opened(log: FakeLog) -> tuple[ClassicQueue, ClassicStore]:
@@ -43,7 +42,7 @@ def publish(queue: ClassicQueue, *bodies: bytes) -> None:
 
 
 def consumer_of(queue: ClassicQueue) -> ConsumerRef:
-    consumer = ConsumerRef(HERE)
+    consumer = HERE.consumer()
     queue.apply(Subscribe(consumer, False))
     return consumer
 

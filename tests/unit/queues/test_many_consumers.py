@@ -20,7 +20,6 @@ from amqp10broker.queues.commands import (
     Command,
     ConsumerRef,
     Credit,
-    ReplyTo,
     Subscribe,
     Unsubscribe,
     Verdict,
@@ -30,6 +29,7 @@ from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
+from tests.support.askers import new_asker
 from tests.support.channel_world import World
 from tests.support.steps import steps_of
 
@@ -95,7 +95,7 @@ def test_a_queue_takes_one_more_and_lets_one_go_in_steps_of_which_there_is_an_en
     refs: list[ConsumerRef] = []
 
     def join() -> None:
-        ref = ConsumerRef(ReplyTo("somebody"))
+        ref = new_asker("somebody").consumer()
         refs.append(ref)
         apply(Subscribe(ref, False))
         apply(Credit(ref, 0, 10, False, 0))

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, ValuesView
 
-from amqp10broker.queues.commands import ConsumerRef, ReplyTo
+from amqp10broker.queues.commands import ConsumerRef
 from amqp10broker.queues.outlook import Outlook, Part
+from tests.support.askers import new_asker
 
 
 class Looked(dict[ConsumerRef, Part]):
@@ -23,8 +24,8 @@ class Looked(dict[ConsumerRef, Part]):
 
 def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
     """A status of 6 000 consumers of one queue held everybody up for seconds when each looked at all."""
-    reply_to = ReplyTo("1.1")
-    parts = Looked(Part(ConsumerRef(reply_to), 1, priority=number % 3, held=number) for number in range(9))
+    reply_to = new_asker("1.1")
+    parts = Looked(Part(reply_to.consumer(), 1, priority=number % 3, held=number) for number in range(9))
     outlook = Outlook(0, 1, parts)
     asked = list(parts)
     ahead = [outlook.ahead_of(ref) for ref in asked]
@@ -37,11 +38,11 @@ def test_all_consumers_are_looked_at_once_however_many_ask() -> None:
 
 def test_nobody_is_ahead_without_credit_or_where_one_is_active() -> None:
     """Who takes nothing takes nothing away."""
-    low, high = (ConsumerRef(ReplyTo("1.1")) for _ in range(2))
+    low, high = (new_asker("1.1").consumer() for _ in range(2))
     parts = {low: Part(low, 5, priority=1), high: Part(high, 0, priority=9)}
     assert Outlook(0, 1, parts).ahead_of(low) is None
     parts[high] = Part(high, 1, priority=9)
     assert Outlook(0, 1, parts).ahead_of(low) == parts[high]
     assert Outlook(0, 1, parts, single=True).ahead_of(low) is None
     assert Outlook(0, 1, parts).ahead_of(high) is None
-    assert Outlook(0, 1, parts).ahead_of(ConsumerRef(ReplyTo("2.1"))) is None
+    assert Outlook(0, 1, parts).ahead_of(new_asker("2.1").consumer()) is None

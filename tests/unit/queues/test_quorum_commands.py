@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from amqp10broker.queues.commands import Publish, PublisherRef, ReplyTo
+from amqp10broker.queues.commands import Publish, PublisherRef
 from amqp10broker.queues.quorum_commands import JOINED_MAX, QuorumCommand, Tick, joined
+from tests.support.askers import new_asker
 from tests.support.quorum_bench import message
 
-SESSION = ReplyTo("s")
-ONE, TWO = PublisherRef(SESSION), PublisherRef(SESSION)
+SESSION = new_asker("s")
+ONE, TWO = SESSION.publisher(), SESSION.publisher()
 
 
 def publish(publisher: PublisherRef, *numbers: int, settled: bool = False) -> Publish:

@@ -6,7 +6,8 @@ import pytest
 
 from amqp10broker.queues.commands import Delete, Inspect, Publish, Purge, Touch, Verdict
 from amqp10broker.queues.effects import Answer, QueueDeleted, Refusal, Unconfirmed
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone
+from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow
 from tests.support.quorum_bench import Bench, confirmed, message, only, rejected
 
@@ -281,11 +282,21 @@ def test_fetching_a_message_uses_it() -> None:
 def test_a_restart_and_another_time_begin_anew() -> None:
     bench = Bench(expires_ms=1000)
     bench.wait(900)
-    bench.do(NodeRestarted())
+    bench.do(NodeGone(0, 0))
     assert bench.queue.deadline() == bench.now + 1000
     bench.wait(900)
     bench.configure(expires_ms=2000)
     assert bench.queue.deadline() == bench.now + 2000
+
+
+def test_a_node_that_was_away_for_long_does_not_end_an_unused_queue() -> None:
+    """Nobody could use it meanwhile."""
+    bench = Bench(expires_ms=1000)
+    bench.leave(bench.consumer(), Verdict.REQUEUE)
+    bench.now += 10_000
+    bench.do(NodeGone(0, 0))
+    assert not bench.queue.deleted
+    assert bench.queue.deadline() == bench.now + 1000
 
 
 # --- purge and deletion ---------------------------------------------------------------------------
@@ -332,9 +343,9 @@ def test_a_fault_ends_the_queue_and_publishers_hear_that_it_failed() -> None:
     bench = Bench()
     consumer = bench.consumer()
     bench.queue.break_down([Publish(bench.publisher, [3], [message("a")], False)])
-    told = bench.queue.take_effects()[bench.reply_to]
+    told = bench.queue.take_effects()[bench.reply_to.id]
     assert [(each.ids, each.failed) for each in only(told, Unconfirmed)] == [([3], True)]
-    assert only(told, QueueDeleted)[0].ref is consumer
+    assert only(told, QueueDeleted)[0].ref == consumer
 
 
 # --- dead letters, at least once ------------------------------------------------------------------
@@ -424,10 +435,12 @@ def test_drop_head_falls_back_to_at_most_once() -> None:
 
 
 def test_a_new_internal_consumer_gets_everything_again() -> None:
-    """last_consumer_wins."""
+    """last_consumer_wins: the one of another member, which has the same state; it is nobody's session."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
     bench.settle(bench.consumer(1), Verdict.DISCARD)
     assert len(bench.queue.take_dlx()) == 1
-    bench.do(NodeRestarted())
-    assert len(bench.queue.take_dlx()) == 1
+    bench.do(NodeGone(0, 0))
+    assert bench.queue.take_dlx() == []
+    other = decode_snapshot("q", encode_snapshot(bench.queue), bench.queue.parts()[0].bodies)
+    assert len(other.take_dlx()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from typing import Any
 
@@ -9,28 +10,24 @@ import pytest
 
 from amqp10broker.message.batch import decode_batch
 from amqp10broker.queues.commands import (
-    NO_BOUND,
     AttachPublisher,
     Cancel,
     Configure,
-    ConsumerRef,
     Credit,
     Delete,
     DetachPublisher,
     GiveBack,
     Inspect,
+    PeerId,
     Publish,
-    PublisherRef,
     Purge,
-    ReplyTo,
-    RequestRef,
     Settle,
     Subscribe,
     Touch,
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeRestarted, QuorumCommand, Tick
+from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
 from amqp10broker.queues.quorum_log import (
     decode_commands,
     decode_numbers,
@@ -39,17 +36,17 @@ from amqp10broker.queues.quorum_log import (
     encode_numbers,
     encode_settings,
 )
-from amqp10broker.queues.quorum_refs import Refs
 from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
+from tests.support.askers import new_asker
 from tests.support.quorum_bench import Bench, message
 
 BIG = 2**64 - 1
-SESSION = ReplyTo("s")
-CONSUMER = ConsumerRef(SESSION)
-SETTLING = ConsumerRef(SESSION)
-PUBLISHER = PublisherRef(SESSION)
-REQUEST = RequestRef(SESSION)
+SESSION = new_asker("s")
+CONSUMER = SESSION.consumer()
+SETTLING = SESSION.consumer()
+PUBLISHER = SESSION.publisher()
+REQUEST = SESSION.request()
 FIRST: list[QuorumCommand] = [
     AttachPublisher(PUBLISHER),
     Subscribe(CONSUMER, False, counted=False, answer=True, priority=-5, timeout_ms=0),
@@ -80,87 +77,75 @@ COMMANDS: list[QuorumCommand] = [
     Tick(),
     DlxSettle([3, 1, 2]),
     DetachPublisher(PUBLISHER),
-    NodeRestarted(),
+    NodeGone(3, 2**32 - 1),
+    SessionGone(PeerId(1, 2, 2**64 - 1)),
 ]
 
 
 def plain(command: QuorumCommand) -> list[Any]:
-    """A command's fields, with references told apart by nothing but their kind."""
+    """A command's fields."""
     found: list[Any] = [type(command)]
     for field in fields(command):
         value = getattr(command, field.name)
-        if isinstance(value, range):
-            value = list(value)
-        if isinstance(value, ConsumerRef | PublisherRef | RequestRef):
-            value = type(value)
-        found.append(value)
+        found.append(list(value) if isinstance(value, range) else value)
     return found
 
 
+def entry_of(commands: Sequence[QuorumCommand], now_ms: int = 0, first: int = 0) -> bytes:
+    return b"".join(encode_commands(commands, now_ms, first).pieces)
+
+
 def test_every_command_comes_back_as_it_was() -> None:
-    encoded = encode_commands(COMMANDS, 1234, Refs())
-    decoded = decode_commands(b"".join(encoded.pieces), Refs())
-    assert decoded.now_ms == 1234
+    decoded = decode_commands(entry_of(COMMANDS, 1234, 77))
+    assert (decoded.now_ms, decoded.first) == (1234, 77)
     assert [plain(each) for each in decoded.commands] == [plain(each) for each in COMMANDS]
     assert {type(each) for each in COMMANDS} == set(QuorumCommand.__args__), "one of each kind"
 
 
-def test_a_credit_of_an_old_journal_has_no_bound_of_bytes() -> None:
-    """What was handed out for it then must be handed out again when the log is carried out."""
-    commands: list[QuorumCommand] = [*FIRST, Credit(CONSUMER, 0, 256, False, 0, 1_000)]
-    data = b"".join(encode_commands(commands, 5, Refs()).pieces)
-    room = (1_000).to_bytes(8, "little")
-    assert data.endswith(room)
-    length_at = len(data) - len(room) - 25 - 4
-    old = data[:length_at] + (25).to_bytes(4, "little") + data[length_at + 4 : -len(room)]
-    credit = decode_commands(old, Refs()).commands[-1]
-    assert isinstance(credit, Credit)
-    assert (credit.credit, credit.room) == (256, NO_BOUND)
+def test_the_same_commands_are_the_same_bytes() -> None:
+    """Nothing is remembered from one call to the next, of consumers that came and went neither."""
+    before = [plain(each) for each in COMMANDS]
+    data = entry_of(COMMANDS, 1234, 77)
+    assert entry_of(COMMANDS, 1234, 77) == data
+    assert [plain(each) for each in COMMANDS] == before
+    decoded = decode_commands(data)
+    assert entry_of(decoded.commands, 1234, 77) == data
 
 
-def test_references_that_are_one_come_back_as_one() -> None:
-    decoded = decode_commands(b"".join(encode_commands(COMMANDS, 0, Refs()).pieces), Refs()).commands
-    consumers = [each.consumer for each in decoded if hasattr(each, "consumer")]
-    given = [each.consumer for each in COMMANDS if hasattr(each, "consumer")]
-    assert [consumers.index(each) for each in consumers] == [given.index(each) for each in given]
+def test_a_name_that_is_no_text_does_no_harm() -> None:
+    """Of a link, as its client wrote it."""
+    data = entry_of([Subscribe(CONSUMER, False, name="a\udc80 \u00fc")])
+    (found,) = decode_commands(data).commands
+    assert isinstance(found, Subscribe)
+    assert found.name == "a\udc80 \u00fc"
 
 
-def test_numbers_are_not_used_again_after_a_restart_of_the_node() -> None:
-    refs = Refs()
-    encode_commands([*FIRST, NodeRestarted()], 0, refs)
-    other = ConsumerRef(SESSION)
-    encode_commands([Subscribe(other, False)], 0, refs)
-    assert refs.number_of_consumer(other) == 4
-    assert refs.number_of_consumer(CONSUMER) == refs.number_of_publisher(PUBLISHER) == 0
-
-
-def test_a_record_says_where_its_messages_begin() -> None:
-    publishes = [Publish(PUBLISHER, [1], [message("abc")], False), Tick(), COMMANDS[3]]
-    encoded = encode_commands(publishes, 0, Refs())
+def test_an_entry_says_where_its_messages_begin() -> None:
+    publishes = [Publish(PUBLISHER, [1], [message("abc")], False), Tick(), COMMANDS[3], COMMANDS[5]]
+    encoded = encode_commands(publishes, 0, 40)
     payload = b"".join(encoded.pieces)
-    assert decode_commands(payload, Refs()).batches == encoded.batches
-    for at, publish in zip(encoded.batches, (publishes[0], publishes[2]), strict=True):
+    assert [(place.first, place.messages) for place in encoded.places] == [(40, 1), (41, 2)]
+    assert encoded.end == 43
+    for place, publish in zip(encoded.places, (publishes[0], publishes[2]), strict=True):
         assert isinstance(publish, Publish)
-        length = len(b"".join(encode_commands([publish], 0, Refs()).pieces))
-        start = encode_commands([publish], 0, Refs()).batches[0]
-        assert decode_batch(payload[at : at + length - start]) == list(publish.messages)
+        assert decode_batch(payload[place.at : place.at + place.length]) == list(publish.messages)
 
 
 def test_every_cut_record_is_refused() -> None:
-    payload = b"".join(encode_commands(COMMANDS[:12], 5, Refs()).pieces)
-    whole = decode_commands(payload, Refs()).commands
+    payload = entry_of(COMMANDS[:12], 5)
+    whole = decode_commands(payload).commands
     for length in range(len(payload)):
         try:
-            found = decode_commands(payload[:length], Refs()).commands
+            found = decode_commands(payload[:length]).commands
         except ValueError:
             continue
         assert len(found) < len(whole), "only whole commands may be missing"
 
 
-@pytest.mark.parametrize("payload", [b"", b"1234567", b"\0" * 8 + b"\x63\0\0\0\0"])
+@pytest.mark.parametrize("payload", [b"", b"1234567", b"\0" * 15, b"\0" * 16 + b"\x63\0\0\0\0"])
 def test_what_is_no_record_is_refused(payload: bytes) -> None:
     with pytest.raises(ValueError):
-        decode_commands(payload, Refs())
+        decode_commands(payload)
 
 
 @pytest.mark.parametrize("numbers", [[], [5], [BIG], range(7, 900), [3, 2, 1], [1, 3], [1, 2, 4, 3], [5, 5]])
@@ -215,10 +200,9 @@ def full_bench() -> Bench:
 
 def test_a_snapshot_is_the_state() -> None:
     bench = full_bench()
-    data = encode_snapshot(bench.queue, bench.refs)
-    refs = Refs()
-    restored = decode_snapshot("q", data, refs)
-    assert encode_snapshot(restored, refs) == data
+    data = encode_snapshot(bench.queue)
+    restored = decode_snapshot("q", data)
+    assert encode_snapshot(restored) == data
     for name in ("ready", "unsettled", "delayed", "dlx", "consumers", "publishers", "next_index", "settings"):
         assert getattr(restored, name) == getattr(bench.queue, name), name
     assert restored.deadline() == bench.queue.deadline()
@@ -228,24 +212,24 @@ def test_a_snapshot_is_the_state() -> None:
 def test_a_snapshot_of_a_long_backlog_is_short() -> None:
     bench = Bench()
     bench.publish_all([message("same")] * 20_000)
-    assert len(encode_snapshot(bench.queue, Refs())) < 1000
+    assert len(encode_snapshot(bench.queue)) < 1000
 
 
 def test_a_cut_snapshot_is_refused() -> None:
     bench = full_bench()
-    data = encode_snapshot(bench.queue, bench.refs)
+    data = encode_snapshot(bench.queue)
     for length in (0, 3, 40, len(data) - 8):
         with pytest.raises(ValueError):
-            decode_snapshot("q", data[:length], Refs())
+            decode_snapshot("q", data[:length])
 
 
 def test_a_snapshot_of_a_newer_format_says_what_to_do() -> None:
-    data = encode_snapshot(Bench().queue, Refs()).replace(b'"format":1', b'"format":2')
+    data = encode_snapshot(Bench().queue).replace(b'"format":2', b'"format":3')
     with pytest.raises(ValueError, match="start a newer broker"):
-        decode_snapshot("q", data, Refs())
+        decode_snapshot("q", data)
 
 
 def test_settings_of_the_snapshot_are_those_of_the_queue() -> None:
     bench = Bench(max_length=7)
-    restored = decode_snapshot("q", encode_snapshot(bench.queue, Refs()), Refs())
+    restored = decode_snapshot("q", encode_snapshot(bench.queue))
     assert restored.settings == replace(QueueSettings(), max_length=7)

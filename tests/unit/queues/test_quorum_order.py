@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from amqp10broker.queues.commands import Credit, Inspect, Verdict
+from amqp10broker.queues.commands import Credit, Inspect, Purge, Verdict
 from amqp10broker.queues.effects import Answer, CreditReply, Deliver
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
@@ -91,10 +91,57 @@ def test_without_a_delivery_limit_a_return_goes_to_the_tail_with_normal_priority
     bench.publish("a")
     consumer = bench.consumer(1)
     bench.publish("b")
-    before = bench.queue.next_index
     bench.settle(consumer, Verdict.REQUEUE)
-    assert bench.queue.next_index == before + 1
-    assert bench.get(consumer, 3) == ["a", "b", "h"]
+    bench.publish("c")
+    assert bench.get(consumer, 4) == ["a", "b", "h", "c"]
+
+
+def test_returns_to_the_tail_and_what_is_published_meanwhile_keep_their_order() -> None:
+    bench = Bench(delivery_limit=None)
+    bench.publish("a", "b", "c", "d")
+    consumer = bench.consumer(3)
+    keys = bench.held(consumer)
+    bench.settle(consumer, Verdict.REQUEUE, keys[:1])
+    bench.publish("e")
+    bench.settle(consumer, Verdict.REQUEUE, keys[1:])
+    bench.publish("f", "g")
+    other = bench.consumer(3)
+    assert bench.bodies(bench.told, other) == ["d", "a", "e"]
+    bench.give_back(other, bench.held(other)[1:])
+    assert bench.get(consumer, 6) == ["a", "e", "b", "c", "f", "g"]
+
+
+def test_a_high_message_that_is_older_than_a_return_to_the_tail_goes_before_it_in_its_turn() -> None:
+    bench = Bench(delivery_limit=None)
+    bench.publish("n")
+    consumer = bench.consumer(1)
+    bench.publish("h1", "h2", "h3", priority=9)
+    bench.settle(consumer, Verdict.REQUEUE)
+    bench.publish("h4", priority=9)
+    # Two turns of high, then normal's, in which h3 is older than the return, and h4 is not.
+    assert bench.get(consumer, 5) == ["h1", "h2", "h3", "n", "h4"]
+
+
+@pytest.mark.parametrize("overflow", ["max_length", "purge", "expire"])
+def test_returns_to_the_tail_may_be_dropped(overflow: str) -> None:
+    """Whatever drops them, the queue forgets all about them."""
+    bench = Bench(delivery_limit=None, message_ttl_ms=1000, dead_letter_exchange="dlx")
+    bench.publish("a", "b", "c")
+    consumer = bench.consumer(2)
+    bench.settle(consumer, Verdict.REQUEUE)
+    bench.publish("d")
+    if overflow == "max_length":
+        bench.configure(delivery_limit=None, max_length=1, dead_letter_exchange="dlx")
+        assert bench.dead() == [("maxlen", ["c", "a", "b"])]
+        left = ["d"]
+    elif overflow == "purge":
+        bench.do(Purge(bench.request))
+        left = []
+    else:
+        bench.wait(1001)
+        left = []
+    assert bench.queue.parts()[0].ready.returns_to_tail() == []
+    assert bench.get(consumer, 9) == left
 
 
 def test_what_never_reached_the_client_goes_back_to_its_place() -> None:

@@ -14,8 +14,6 @@ from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,
     Publish,
-    PublisherRef,
-    ReplyTo,
     Settle,
     Subscribe,
     Verdict,
@@ -23,6 +21,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.quorum import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
+from tests.support.askers import new_asker
 from tests.support.streams import Bench as StreamBench
 from tests.support.streams import text
 
@@ -34,8 +33,8 @@ class Wire:
     """A queue of any kind, and one consumer's end of the credit."""
 
     def __init__(self, kind: str, settings: QueueSettings | None = None) -> None:
-        self.me = ReplyTo("me")
-        self.publisher = PublisherRef(ReplyTo("publisher"))
+        self.me = new_asker("me")
+        self.publisher = new_asker("publisher").publisher()
         self.apply: Callable[[Any], list[Any]]
         given = {} if settings is None else {"settings": settings}
         if kind == "stream":
@@ -60,7 +59,7 @@ class Wire:
         return [effect for effects in self.queue.take_effects().values() for effect in effects]
 
     def consumer(self) -> ConsumerRef:
-        ref = ConsumerRef(self.me)
+        ref = self.me.consumer()
         self.apply(Subscribe(ref, False))
         self.consumers += 1
         return ref

@@ -21,14 +21,12 @@ from amqp10broker.queues.commands import (
     AttachPublisher,
     Cancel,
     Configure,
-    ConsumerRef,
     Credit,
     Delete,
     DetachPublisher,
     Inspect,
     Publish,
     Purge,
-    RequestRef,
     Settle,
     Subscribe,
     Touch,
@@ -298,7 +296,7 @@ def test_consumers_take_turns_within_a_wake(monkeypatch: pytest.MonkeyPatch) -> 
     bench.do(Credit(one.ref, 8, 0, False, 8), Credit(two.ref, 8, 0, False, 8))
     bench.queue.apply(Credit(one.ref, 8, 8, False, 8), NOW_MS)
     order = [
-        effect.consumer is one.ref
+        effect.consumer == one.ref
         for effect in bench.do(Credit(two.ref, 8, 8, False, 8))
         if isinstance(effect, Deliver)
     ]
@@ -489,7 +487,7 @@ def test_giving_back_answers_a_drain_that_was_not_done(monkeypatch: pytest.Monke
     bench.publish(100)
     reader = bench.reader(filters=sql("FALSE"))
     bench.queue.apply(Credit(reader.ref, 0, 5, True, 0), NOW_MS)
-    reader.listen(bench.queue.take_effects()[bench.reply_to] if bench.queue._effects else [])
+    reader.listen(bench.queue.take_effects()[bench.reply_to.id] if bench.queue._effects else [])
     assert reader.replies == []
     reader.listen(reader.give_back(0))
     assert [(reply.drain, reply.epoch) for reply in reader.replies] == [(True, 0)]
@@ -525,13 +523,13 @@ def test_a_consumer_that_left_gets_nothing_more(leave: type[Cancel]) -> None:
     assert bench.queue.consumers == 1
     effects = bench.publish(3)
     assert [effect.consumer for effect in effects if isinstance(effect, Deliver)] == [other.ref]
-    stranger = ConsumerRef(bench.reply_to)
+    stranger = bench.reply_to.consumer()
     assert bench.do(Settle(reader.ref, [1], Verdict.ACCEPT), leave(stranger)) == []
 
 
 def test_a_consumer_is_told_that_it_is_subscribed_if_it_asks() -> None:
     bench = Bench()
-    ref = ConsumerRef(bench.reply_to)
+    ref = bench.reply_to.consumer()
     assert bench.do(Subscribe(ref, False, answer=True)) == [Subscribed(ref)]
 
 
@@ -605,7 +603,7 @@ def test_a_stream_says_how_many_messages_it_has_and_cannot_be_purged() -> None:
     bench = Bench()
     bench.publish(3)
     bench.reader()
-    request = RequestRef(bench.reply_to)
+    request = bench.reply_to.request()
     assert bench.do(Inspect(request)) == [Answer(request, 3, 1)]
     assert bench.do(Purge(request)) == [Answer(request, 3, 1, Refusal.NOT_SUPPORTED)]
     assert bench.queue.ready == 3
@@ -626,7 +624,7 @@ def test_a_stream_is_deleted_unless_a_condition_is_not_met(
     bench.publish(messages)
     for _ in range(consumers):
         bench.reader()
-    request = RequestRef(bench.reply_to)
+    request = bench.reply_to.request()
     [answer, *_] = bench.do(Delete(request, **delete))
     assert answer == Answer(request, messages, consumers, refusal)
     assert bench.queue.deleted is (refusal is None)
@@ -643,16 +641,16 @@ def test_everybody_hears_of_the_end_and_nothing_is_accepted_any_more() -> None:
     assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted, QueueDeleted]
     assert QueueDeleted(reader.ref, "s") in effects
     assert QueueDeleted(bench.publisher, "s") in effects
-    request = RequestRef(bench.reply_to)
+    request = bench.reply_to.request()
     late = bench.publishing(1)
-    ref = ConsumerRef(bench.reply_to)
+    ref = bench.reply_to.consumer()
     bench.queue.apply(late, NOW_MS)
     bench.queue.apply(Subscribe(ref, False), NOW_MS)
     bench.queue.apply(AttachPublisher(bench.publisher), NOW_MS)
     bench.queue.apply(Inspect(request), NOW_MS)
     bench.queue.apply(Purge(request), NOW_MS)
     bench.queue.apply(Delete(request), NOW_MS)
-    effects = bench.queue.take_effects()[bench.reply_to]
+    effects = bench.queue.take_effects()[bench.reply_to.id]
     assert [type(effect) for effect in effects] == [Unconfirmed, QueueDeleted, QueueDeleted] + [Answer] * 3
     assert all(effect.refused is Refusal.GONE for effect in effects if isinstance(effect, Answer))
 
@@ -752,7 +750,7 @@ def test_a_fault_refuses_what_nobody_has_heard_of_before_it_ends_the_links() -> 
     bench.publish(1)
     reader = bench.reader()
     bench.queue.break_down([bench.publishing(1)])
-    effects = bench.queue.take_effects()[bench.reply_to]
+    effects = bench.queue.take_effects()[bench.reply_to.id]
     assert [type(effect) for effect in effects] == [Unconfirmed, Unconfirmed, QueueDeleted]
     assert all(effect.failed for effect in effects if isinstance(effect, Unconfirmed))
     assert effects[-1] == QueueDeleted(reader.ref, "s")

@@ -9,12 +9,13 @@ import pytest
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.message.dead_lettering import deaths_of
-from amqp10broker.queues.commands import Publish, ReplyTo
+from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
 from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Forwarding, Post
 from amqp10broker.service.at_least_once_dead_letters import Destination as To
 from tests.support import topologies
+from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import declare, remove
 from tests.unit.catalog.conftest import Host
@@ -39,7 +40,7 @@ def vhost(catalog: Catalog) -> VirtualHost:
 
 @pytest.fixture
 def forwarding() -> Forwarding:
-    return Forwarding("q", To("dlx", None), ReplyTo("worker"))
+    return Forwarding("q", To("dlx", None), new_asker("worker"))
 
 
 def bind(vhost: VirtualHost, *queues: str, exchange: str = "dlx") -> None:
@@ -168,7 +169,7 @@ def test_a_message_without_a_route_is_kept_and_tried_again(
 
 def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
     """Until somebody declares it."""
-    forwarding = Forwarding("q", To("later", None), ReplyTo("worker"))
+    forwarding = Forwarding("q", To("later", None), new_asker("worker"))
     assert forwarding.send(held(1), vhost, NOW) == []
     assert forwarding.unrouted == 1
     topologies.declare_exchange(vhost.topology, "later", "fanout", durable=True)
@@ -179,7 +180,7 @@ def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
 
 def test_an_automatic_cycle_keeps_messages(vhost: VirtualHost) -> None:
     """As one without a route: nothing is lost by a fault in the topology."""
-    forwarding = Forwarding("a", To("", "a"), ReplyTo("worker"))
+    forwarding = Forwarding("a", To("", "a"), new_asker("worker"))
     assert forwarding.send(held(1), vhost, NOW) == []
     assert (forwarding.unrouted, len(forwarding)) == (1, 1)
 
@@ -213,7 +214,7 @@ def test_a_queue_that_took_a_message_does_not_get_it_again(
 
 def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost: VirtualHost) -> None:
     """What a queue has and has not answered waits for its answer."""
-    forwarding = Forwarding("q", To("none", None), ReplyTo("worker"))
+    forwarding = Forwarding("q", To("none", None), new_asker("worker"))
     forwarding.send(held(1), vhost, NOW)
     forwarding.redirect(To("", "a"), NOW + 5)
     assert forwarding.deadline() == NOW + 5

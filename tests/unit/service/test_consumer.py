@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.commands import Command, ConsumerRef, Publish, PublisherRef, ReplyTo, Subscribe
+from amqp10broker.queues.commands import Command, Publish, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.service.channels.consumer import Consumer, Terms
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.queue_credit import QueueCredit
+from tests.support.askers import new_asker
 
-REPLY_TO = ReplyTo("1.1")
+REPLY_TO = new_asker("1.1")
 
 
 class Wire:
@@ -20,14 +21,14 @@ class Wire:
     def __init__(self, *, prefetch: int, messages: int) -> None:
         self.queue = ClassicQueue("q", durable=True)
         self.letters: list[Command] = []
-        ref = ConsumerRef(REPLY_TO)
+        ref = REPLY_TO.consumer()
         declared = DeclaredQueue("q", "/", "classic", True, None, False, {}, self)
         terms = Terms(no_ack=False, tag="c", prefetch=prefetch)
         self.consumer = Consumer(terms, QueueCredit(declared, ref, self._put), Moment())
         self.queue.apply(Subscribe(ref, False))
         numbers = range(messages)
         contents = [(b"\x91" + bytes(9), b"%d" % number) for number in numbers]
-        self.queue.apply(Publish(PublisherRef(ReplyTo("2.1")), numbers, contents, True))
+        self.queue.apply(Publish(new_asker("2.1").publisher(), numbers, contents, True))
         self.queue.take_effects()
 
     def _put(self, handle: QueueHandle, command: Command) -> None:
@@ -46,7 +47,7 @@ class Wire:
         letters, self.letters = self.letters, []
         for letter in letters:
             self.queue.apply(letter)
-        for effect in self.queue.take_effects().get(REPLY_TO, []):
+        for effect in self.queue.take_effects().get(REPLY_TO.id, []):
             if isinstance(effect, Deliver):
                 self.consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
             elif isinstance(effect, CreditReply):

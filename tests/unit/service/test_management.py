@@ -25,9 +25,9 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.amqp10.transfer import TransferFrame, TransferRun
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.config import Config
-from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.sessions.session import BrokerSession
+from tests.support.askers import new_asker
 from tests.support.managing import Broker, read_response, request_message
 from tests.support.notation import show
 from tests.support.surroundings import make_context
@@ -48,7 +48,7 @@ class Peer:
         frame_size_max: int = 4096,
     ) -> None:
         self.broker = broker or Broker()
-        self.reply_to = ReplyTo("session")
+        self.reply_to = new_asker("session")
         self.connection = object()
         context = replace(
             make_context(self.broker.catalog, Config(), self.reply_to, self.connection),
@@ -114,7 +114,7 @@ class Peer:
                 handle.post(command)
             for box in self.broker.host.boxes.values() if self.queues_work else ():
                 for reply_to, effects in box.work().items():
-                    if reply_to is self.reply_to:
+                    if reply_to == self.reply_to.id:
                         self.service.on_effects(effects)
                         moved = True
         return lines

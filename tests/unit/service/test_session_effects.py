@@ -141,7 +141,7 @@ def test_effects_for_links_that_are_gone_are_passed_over() -> None:
     scene.receiver("/queues/q")
     ref = queue.ref
     scene.do("C> DETACH h=9 closed=true")
-    publisher = PublisherRef(ref.reply_to)
+    publisher = PublisherRef(ref.reply_to, 77)
     for effect in (
         ActiveChanged(ref, True),
         TimedOut(ref, [1], "q"),
@@ -165,7 +165,8 @@ def test_priority_and_time_out_are_link_properties() -> None:
     """rabbitmq:priority of any integer type, rabbitmq:consumer-timeout in ms; without them the defaults."""
     scene = Scene()
     queue = quorum(scene)
-    assert subscribed(scene, queue) == Subscribe(queue.ref, False)
+    name = "connection C, session 0, link 'link-9'"
+    assert subscribed(scene, queue) == Subscribe(queue.ref, False, name=name)
     given = "{rabbitmq:priority:7,rabbitmq:consumer-timeout:5000}"
     found = subscribed(scene, queue, handle=10, properties=given)
     assert (found.priority, found.timeout_ms) == (7, 5000)

@@ -1,0 +1,24 @@
+"""Whoever asks queues, in tests that have no broker."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import Any
+
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.queues.commands import PeerId, ReplyTo
+from amqp10broker.tasks.askers import Askers, EffectBox
+
+_SESSIONS = count(1)
+
+
+def new_asker(label: str = "somebody") -> ReplyTo:
+    """One that is no other."""
+    return ReplyTo(PeerId(0, 0, next(_SESSIONS)), label)
+
+
+def asker_at(queue: DeclaredQueue, box: EffectBox) -> ReplyTo:
+    """One whom a queue of a running broker answers in a mailbox."""
+    handle: Any = queue.handle
+    askers: Askers = handle._askers
+    return askers.open("test", box)
