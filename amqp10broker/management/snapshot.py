@@ -173,7 +173,7 @@ class ConnectionView:
         user: who logged in.
         vhost: the virtual host.
         container_id: of AMQP 1.0.
-        client: of AMQP 0-9-1: connection_name, product and version, as far as the client told them.
+        client: of AMQP 0-9-1: connection_name, product and version, as far as they are told; else empty.
         state: in a word.
         channel_max: the highest channel number.
         frame_max: bytes.
@@ -193,7 +193,7 @@ class ConnectionView:
     user: str
     vhost: str
     container_id: str | None
-    client: Mapping[str, str] | None
+    client: Mapping[str, str]
     state: str
     channel_max: int
     frame_max: int

@@ -231,7 +231,7 @@ def _status(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:
     chosen = request.get("choose", {})
     if not isinstance(chosen, dict):
         raise ValueError("'choose' must be an object")
-    return document(broker.view(Selection.read(chosen)))
+    return broker.status(Selection.read(chosen))
 
 
 def _set(broker: Broker, request: dict[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,7 @@ from amqp10broker.management.snapshot import (
     NodeView,
     QueueView,
     TotalsView,
+    document,
 )
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
@@ -417,6 +418,14 @@ class Broker:
             ConfigError: it cannot be read; nothing was changed.
         """
         return self.watch.set_limit(name, value, source=source)
+
+    def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
+        """What `amqp10broker status` shows, as one JSON-ready document; also for who embeds a broker.
+
+        Args:
+            selection: what of connections and queues.
+        """
+        return document(self.view(selection))
 
     def view(self, selection: Selection = EVERYTHING) -> BrokerView:
         """Everything that doors show, as of now.

@@ -244,7 +244,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, S
         opened = engine.remote_open
         return self.view_of(
             container_id=opened.container_id if opened else None,
-            client=None,
+            client={},
             channel_max=engine.channel_max,
             frame_max=engine.frame_size_max,
             idle_timeout_ms=opened.idle_time_out if opened else None,

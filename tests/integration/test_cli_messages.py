@@ -303,7 +303,8 @@ def test_the_completion_script_is_sourced_by_bash() -> None:
         pytest.skip("bash is not installed")
     command = (
         f'eval "$("{sys.executable}" -m amqp10broker completion bash)"; complete -p amqp10broker; '
-        "COMP_WORDS=(amqp10broker list-queues mes); COMP_CWORD=2; _amqp10broker; echo ${COMPREPLY[0]}"
+        "COMP_WORDS=(amqp10broker list-queues mes); COMP_CWORD=2; "
+        "_shtab_amqp10broker amqp10broker mes list-queues; echo ${COMPREPLY[0]}"
     )
     done = subprocess.run(
         [bash, "--norc", "-c", command],
@@ -315,6 +316,6 @@ def test_the_completion_script_is_sourced_by_bash() -> None:
     )
     assert done.stderr == ""
     assert done.stdout.splitlines() == [
-        "complete -o default -F _amqp10broker amqp10broker",
+        "complete -o bashdefault -F _shtab_amqp10broker amqp10broker",
         "messages",
     ]

@@ -16,7 +16,6 @@ from trio.testing import memory_stream_pair
 
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.management.snapshot import ExchangeView
 from amqp10broker.queues.commands import Command, Delete, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.figures import QueueFigures
@@ -409,7 +408,7 @@ async def test_a_fault_of_ours_is_answered_and_logged(
         raise KeyError("x")
 
     monkeypatch.setattr(admin, "_log", Log())
-    monkeypatch.setattr(Broker, "view", fail)
+    monkeypatch.setattr(Broker, "status", fail)
     async with running_broker() as broker:
         response = await admin.answer(broker, b'{"op": "status"}')
         assert "a fault in the broker (KeyError)" in response["error"]
@@ -442,7 +441,7 @@ async def test_an_answer_that_is_no_json_is_a_fault_of_ours(
     autojump_clock: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Told to the client that asked, and logged; nobody else notices."""
-    monkeypatch.setattr(Broker, "view", lambda broker, selection: ExchangeView("x", "/", {b"\0": {1}}))
+    monkeypatch.setattr(Broker, "status", lambda broker, selection: {b"key": 1})
     async with running_broker() as broker:
         ours, theirs = memory_stream_pair()
         await ours.send_all(b'{"op": "status"}\n')

@@ -41,7 +41,6 @@ from amqp10broker.amqp10.performatives import (
     Released,
     Target,
 )
-from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.broker import Broker
 from tests.support import rawframes as raw
 from tests.support.declaring import declare, delete_user
@@ -55,12 +54,12 @@ def counted(thing: dict[str, Any]) -> dict[str, int]:
 
 
 def only_connection(broker: Broker) -> dict[str, Any]:
-    (connection,) = document(broker.view())["connections"]
+    (connection,) = broker.status()["connections"]
     return dict(connection)
 
 
 def queue(broker: Broker, name: str) -> dict[str, Any]:
-    return next(dict(each) for each in document(broker.view())["queues"] if each["name"] == name)
+    return next(dict(each) for each in broker.status()["queues"] if each["name"] == name)
 
 
 def totals(broker: Broker) -> dict[str, dict[str, dict[str, int]]]:
@@ -68,12 +67,12 @@ def totals(broker: Broker) -> dict[str, dict[str, dict[str, int]]]:
         of: {
             name: {key: count for key, count in counters.items() if count} for name, counters in each.items()
         }
-        for of, each in document(broker.view())["totals"].items()
+        for of, each in broker.status()["totals"].items()
     }
 
 
 def exchange(broker: Broker, name: str) -> dict[str, int]:
-    return next(counted(each) for each in document(broker.view())["exchanges"] if each["name"] == name)
+    return next(counted(each) for each in broker.status()["exchanges"] if each["name"] == name)
 
 
 async def test_what_ended_connections_did_stays_counted_by_protocol_virtual_host_and_user(
@@ -119,7 +118,7 @@ async def test_a_publishers_link(autojump_clock: object) -> None:
         await client.until(Attach)
         await client.send(*(raw.transfer(0, number, b"x") for number in range(5)))
         await settle_down()
-        status = next(each for each in document(broker.view())["connections"] if each["id"] == 1)
+        status = next(each for each in broker.status()["connections"] if each["id"] == 1)
         (session,) = status["sessions"]
         (link,) = session["links"]
         expected = {"published": 5, "confirmed": 2, "rejected": 3}
@@ -286,7 +285,7 @@ async def test_a_channel_that_consumes(autojump_clock: object) -> None:
         await other.call(1, BasicConsume("q", "b", no_ack=True), BasicConsumeOk)
         await client.send(1, BasicNack(6, False, True))
         await settle_down()
-        one, two = (counted(each) for each in document(broker.view())["connections"])
+        one, two = (counted(each) for each in broker.status()["connections"])
         assert one["requeued"] == 1
         assert one["delivered"] + two.get("delivered_settled", 0) == 5
 

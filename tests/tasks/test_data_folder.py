@@ -17,7 +17,6 @@ from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.users import PasswordAlgorithm, Permission
 from amqp10broker.config import QueueDeclaration, User
 from amqp10broker.errors import ConfigError, DamagedFile, FolderInUse, LimitExceeded, StorageError
-from amqp10broker.management.snapshot import document
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.storage.disk import OsDisk
 from amqp10broker.tasks.broker import Broker
@@ -122,9 +121,9 @@ async def test_a_torn_end_is_cut_off_and_told(start: Start, data_log: LogRecorde
 async def test_status_says_where_the_data_is(start: Start, tmp_path: Path) -> None:
     """Or that there is none."""
     async with start() as broker:
-        assert document(broker.view())["broker"]["data_dir"] == str(tmp_path / "data")
+        assert broker.status()["broker"]["data_dir"] == str(tmp_path / "data")
     async with Broker(quiet_config()) as broker:
-        assert document(broker.view())["broker"]["data_dir"] is None
+        assert broker.status()["broker"]["data_dir"] is None
 
 
 async def test_in_memory_nothing_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,7 +26,6 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties
 from amqp10broker.catalog.policies import Policy
-from amqp10broker.management.snapshot import document
 from amqp10broker.queues.commands import Delete
 from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Destination
 from amqp10broker.tasks.broker import Broker
@@ -70,7 +69,7 @@ async def bodies(client: Client091, queue: str) -> str:
 
 def counts(broker: Broker, queue: str) -> dict[str, Any]:
     """What status says of dead letters of a queue."""
-    (found,) = [each for each in document(broker.view())["queues"] if each["name"] == queue]
+    (found,) = [each for each in broker.status()["queues"] if each["name"] == queue]
     return dict(found["dead_lettered"])
 
 

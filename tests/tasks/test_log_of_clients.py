@@ -25,7 +25,6 @@ from amqp10broker.amqp091.methods import (
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, End, SaslOutcome, Source, Target
 from amqp10broker.catalog.users import UserLimits
 from amqp10broker.config import FlowSettings
-from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.log_limits import BURST, PERIOD_S
 from tests.support import rawframes as raw
@@ -46,13 +45,13 @@ def only(log: LogRecorder, event: str) -> dict[str, Any]:
 
 def connection_status(broker: Broker) -> dict[str, Any]:
     """Of the one connection."""
-    (status,) = document(broker.view())["connections"]
+    (status,) = broker.status()["connections"]
     return dict(status)
 
 
 def queue_status(broker: Broker, name: str) -> dict[str, Any]:
     """Of one queue."""
-    (status,) = (each for each in document(broker.view())["queues"] if each["name"] == name)
+    (status,) = (each for each in broker.status()["queues"] if each["name"] == name)
     return dict(status)
 
 
@@ -361,7 +360,7 @@ async def test_a_channel_that_is_closed_again_and_again_is_limited(
 
 def connection_status_of(broker: Broker, number: int) -> dict[str, Any]:
     """Of the connection with this number."""
-    (status,) = (each for each in document(broker.view())["connections"] if each["id"] == number)
+    (status,) = (each for each in broker.status()["connections"] if each["id"] == number)
     return dict(status)
 
 

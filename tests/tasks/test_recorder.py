@@ -671,7 +671,7 @@ async def test_a_helper_that_fails_ends_the_recording_only(
         assert document(failed) == logged
         assert failed.events_lost == failed.events - failed.events_written > 0
         assert failed.events_written == (2 if how == "it says so" else 0)
-        assert document(broker.view())["broker"]["recording_failed"] == document(failed)
+        assert broker.status()["broker"]["recording_failed"] == document(failed)
         with pytest.raises(BrokerError, match=f"does not record.*failed: .*{failed.reason}"):
             await broker.recordings.stop()
         helper.error = None

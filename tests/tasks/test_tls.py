@@ -10,7 +10,6 @@ import trio
 
 from amqp10broker.amqp10.performatives import SaslMechanisms
 from amqp10broker.errors import ConfigError
-from amqp10broker.management.snapshot import document
 from amqp10broker.tasks.broker import Broker
 from tests.support.certificates import Certificates, certificates
 from tests.support.rawframes import SASL_HEADER, FrameCutter
@@ -81,7 +80,7 @@ async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Cer
             assert isinstance(got[0].body, SaslMechanisms)
             assert len(broker.connections) == 1
         host, port = broker.tls_addresses[0]
-        assert document(broker.view())["broker"]["tls_listeners"] == [f"{host}:{port}"]
+        assert broker.status()["broker"]["tls_listeners"] == [f"{host}:{port}"]
 
 
 async def test_a_client_that_does_not_begin_the_handshake_is_closed_in_time(

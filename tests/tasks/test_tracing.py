@@ -16,7 +16,6 @@ from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import content_frames
 from amqp10broker.amqp091.properties import BasicProperties, encode_properties
 from amqp10broker.amqp10.performatives import Attach, Begin, Detach, Flow
-from amqp10broker.management.snapshot import document
 from amqp10broker.tasks import admin, trace_sinks
 from amqp10broker.tasks.broker import Broker
 from tests.support.rawframes import attach_receiver, attach_sender, begin, flow, frame, transfer
@@ -292,7 +291,7 @@ async def test_nothing_listens_any_more_when_the_last_trace_has_ended(autojump_c
         broker.tracing.end("guest")
         assert line.tap is None
         assert line.writer.on_put is None
-        assert document(broker.view())["broker"]["traces"] == []
+        assert broker.status()["broker"]["traces"] == []
 
 
 async def test_the_trace_of_a_connection_ends_with_it_and_says_how(autojump_clock: object) -> None:

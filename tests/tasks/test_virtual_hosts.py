@@ -25,7 +25,6 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.users import PasswordAlgorithm, PasswordRecord, Permission
-from amqp10broker.management.snapshot import document
 from amqp10broker.routing.exchange import Binding, Destination
 from amqp10broker.tasks.broker import Broker
 from tests.support.declaring import add_user as propose_add_user
@@ -109,7 +108,7 @@ async def test_the_hostname_of_open_chooses(autojump_clock: object, hostname: st
             set_permission(broker.catalog, "guest", name, Permission())
         client = await connect(broker).open(channels=0, hostname=hostname)
         assert client.task.vhost == vhost
-        assert document(broker.view())["connections"][0]["vhost"] == vhost
+        assert broker.status()["connections"][0]["vhost"] == vhost
 
 
 async def test_the_default_virtual_host_is_a_setting(autojump_clock: object) -> None:

@@ -412,7 +412,7 @@ async def test_status_shows_figures_limits_and_since_when(autojump_clock: object
         broker.watch.check()
         began_ms = broker.clock.now_ms()
         await trio.sleep(12.5)
-        shown = document(broker.view())["broker"]
+        shown = broker.status()["broker"]
         assert shown["alarms"] == ["memory"]
         assert shown["resources"] == {
             "memory": {

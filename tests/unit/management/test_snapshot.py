@@ -62,7 +62,7 @@ def test_a_wait_stands_among_the_fields_of_what_waits() -> None:
 def test_what_is_in_a_connection_is_a_list() -> None:
     """Of both protocols: the one that it does not speak has an empty one."""
     session = SessionView(5, 1, 1, 0, 0, 0, 0, 0, None, {}, ())
-    facts = ("AMQP 1.0", "peer", "ann", "/", None, None, "opened", 1, 512, None, 0, 0, 0, None)
+    facts = ("AMQP 1.0", "peer", "ann", "/", None, {}, "opened", 1, 512, None, 0, 0, 0, None)
     shown = document(ConnectionView(1, *facts, {}, (session,)))
     assert [each["channel"] for each in shown["sessions"]] == [5]
     assert shown["channels"] == []

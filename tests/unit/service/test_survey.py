@@ -46,7 +46,7 @@ def consumer(tag: str, queue: str, waits: WaitView = NO_WAIT) -> ConsumerView:
 
 
 def connection(number: int, user: str) -> ConnectionView:
-    facts = ("protocol", f"p{number}", user, "/", None, None, "running", 1, 1, None, 0, 0, 0, None)
+    facts = ("protocol", f"p{number}", user, "/", None, {}, "running", 1, 1, None, 0, 0, 0, None)
     return ConnectionView(number, *facts, {})
 
 
