@@ -166,6 +166,11 @@ class QuorumStore:
         self.applied(entry, self.append(entry))
         return self._ticket
 
+    @property
+    def ticket(self) -> int:
+        """When this is durable, all is that was appended here."""
+        return self._ticket
+
     def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Entry:
         """Commands as the next entry of the log; nothing is changed by it.
 

@@ -231,8 +231,10 @@ class RunningQuorum(LetterBox):
             self.queue = store.recovered(self.queue.settings, self._clock.now_ms())
             self._ready = True
             self._outlook = None
-            keeping.write_soon()
-            self._mailbox.put([])  # what came back may have died of it
+            # Power may have gone when its end was durable here, and not yet in the catalog.
+            self._forget_if_deleted()
+            # What came back may have died of it.
+            self._tell_when_durable(store.ticket)
 
     async def _next_letters(self) -> list[list[QuorumCommand]]:
         """Wait for letters; none if something else is due first."""
@@ -261,17 +263,25 @@ class RunningQuorum(LetterBox):
             ticket = 0
         else:
             ticket = store.carry_out(self._without_copies(commands), now_ms)
-        if queue.deleted:
-            # Nobody may find the queue any more when the first hears that it is gone.
-            self._on_deleted(self)
-            if store is not None and self._keeping is not None:
-                store.delete()
-                self._keeping.forget(store.group)
+        self._forget_if_deleted()
         self._look_after_worker(commands, before)
+        self._tell_when_durable(ticket)
+
+    def _forget_if_deleted(self) -> None:
+        """Nobody may find the queue any more when the first hears that it is gone."""
+        if not self.queue.deleted:
+            return
+        self._on_deleted(self)
+        if self._store is not None and self._keeping is not None:
+            self._store.delete()
+            self._keeping.forget(self._store.group)
+
+    def _tell_when_durable(self, ticket: int) -> None:
+        """Have what was decided told when the record with this ticket is durable, and written in any case."""
         told = self._take(ticket)
         if told.effects or told.dead_letters or told.dead:
             self._told.append(told)
-        if store is not None and self._keeping is not None:
+        if self._store is not None and self._keeping is not None:
             if self._told:
                 self._keeping.committer.when_durable(ticket, self._wake)
             else:
