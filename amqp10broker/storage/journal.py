@@ -191,6 +191,10 @@ class Journal:
         self._extend(size)
         return self.shortage is None
 
+    def withdraw(self) -> None:
+        """What was refused last is not asked for any more: a shortage ends when the reserve is whole."""
+        self._refused = 0
+
     @property
     def ticket(self) -> int:
         """The last ticket given: when it is durable, all is."""

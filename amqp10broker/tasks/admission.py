@@ -110,4 +110,7 @@ class Admission:
     def take(self) -> list[Publish]:
         """All that waits: for a queue that is gone, or fails, and answers so."""
         waiting, self.waiting = self.waiting, []
+        if waiting and self._keeping is not None:
+            # It may be what there is no room for. Others who wait ask again.
+            self._keeping.journal.withdraw()
         return waiting

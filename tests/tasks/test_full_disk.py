@@ -324,6 +324,30 @@ def test_a_queue_that_is_deleted_on_a_full_disk_answers_who_waits(node: Node, ki
     _life(body)
 
 
+def test_what_there_was_no_room_for_keeps_nobody_waiting_when_its_queue_is_gone(node: Node) -> None:
+    """There is room for all else."""
+
+    async def body(broker: Broker) -> None:
+        assert broker.keeping is not None
+        large, small = _seat(broker, QUORUM), _seat(broker, CLASSIC)
+        small.publish(20)
+        assert await _confirmed(small) == 20
+        _fill(node.disk)
+        large.publish(20_000)
+        assert await _confirmed(large) == 0
+        small.publish(1)
+        assert await _confirmed(small) == 0
+        # The reserve can be whole again, and there is some room beside it.
+        node.disk.capacity = node.disk.used() + 200_000
+        assert await _confirmed(small) == 0
+        remove(broker.catalog, "/", QUORUM.name)
+        large.handle.post(Delete())
+        assert await _confirmed(small) == 1
+        assert not broker.alarms
+
+    _life(body)
+
+
 def test_storage_that_fails_while_publishes_wait_tells_them(node: Node) -> None:
     async def body(broker: Broker) -> None:
         seats = [_seat(broker, QUORUM), _seat(broker, CLASSIC)]
