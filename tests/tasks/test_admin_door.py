@@ -155,6 +155,7 @@ async def test_a_queue_that_does_not_answer_does_not_hang_its_client(autojump_cl
         refused = await asked(broker, "purge-queue", name="q")
         assert "has not answered for 8 s" in refused["error"]
         assert trio.current_time() - started == pytest.approx(operations.ANSWER_S)
+        assert len(broker.askers) == 0, "the answer that never came is waited for still"
 
 
 async def test_conditions_of_a_delete_are_the_queues_own_decision(autojump_clock: object) -> None:

@@ -127,7 +127,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
     acked: set[int] = set()
     async with running_broker() as broker:
         bystander = await filled(broker)
-        tasks_before = count_tasks(broker)
+        tasks_before, askers_before = count_tasks(broker), len(broker.askers)
         victim = await connect091(broker, pair=partial(pipe_pair, 600, direct=direct)).open(
             channels=2, heartbeat=60
         )
@@ -155,6 +155,7 @@ async def run_once(role: str, scope: str, at: int, log: Any, direct: bool) -> bo
         await trio.sleep(5)
         assert victim.task is None, "the connection's task is left"
         assert count_tasks(broker) == tasks_before, "a task is left"
+        assert len(broker.askers) == askers_before, "somebody who asked queues is left"
         assert broker.catalog.usage.channels_of_user("guest") == 2, "a channel is counted still"
         await check_messages(broker, bystander, confirmed, acked)
     assert log.of("error") == []

@@ -292,6 +292,13 @@ def ready(broker: Broker, queue: str) -> int:
     return int(broker.catalog.lookup_vhost("/").lookup(queue).handle.figures().messages_ready)
 
 
+async def test_a_worker_asks_queues_until_it_ends(autojump_clock: MockClock) -> None:
+    async with running_broker() as broker:
+        async with running_source(broker):
+            assert len(broker.askers) == 1
+        assert len(broker.askers) == 0
+
+
 async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: MockClock) -> None:
     """And then has nothing on its way."""
     async with running_broker() as broker, running_source(broker) as source:
