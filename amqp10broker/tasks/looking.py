@@ -250,8 +250,11 @@ class Looks:
         self._on_link(LinkName(ts_ns, kind, connection.number, channel, handle, *names))
 
     def _probe(self, now_ns: int) -> None:
-        """Probe some of the sessions and channels; all in turn if they are many."""
-        watches = list(self._watches.values())
+        """Probe some of the sessions and channels; all in turn if they are many.
+
+        Others had their turn since these were looked at: some are over by now, and have nothing left to see.
+        """
+        watches = [watch for watch in self._watches.values() if not watch.over]
         first = self.count * PROBES_MAX % len(watches) if len(watches) > PROBES_MAX else 0
         for watch in [*watches[first:], *watches[:first]][:PROBES_MAX]:
             watch.probe(now_ns)

@@ -17,6 +17,7 @@ import trio
 from amqp10broker.amqp091.methods import (
     BasicConsume,
     BasicConsumeOk,
+    ChannelClose,
     ConfirmSelect,
     QueueDeclare,
     QueueDeclareOk,
@@ -31,7 +32,7 @@ from amqp10broker.recording.link_names import LinkName, LinkNames
 from amqp10broker.recording.names import numbered
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
-from amqp10broker.tasks import connection091, recorder
+from amqp10broker.tasks import connection091, looking, recorder
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.looking import Looks
 from amqp10broker.tasks.queue import RunningQueue
@@ -428,6 +429,37 @@ async def test_both_protocols_are_probed(autojump_clock: object, helper: Helper)
         await broker.recordings.stop()
     confirms = [event for event in helper.events() if event.kind == Kind.CONFIRM]
     assert sorted(event.n for event in confirms) == [1, 4]
+
+
+async def test_a_channel_that_ends_during_a_look_is_not_probed(
+    autojump_clock: object, helper: Helper, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its parts are gone when the reader that waited for its credit tells it of one more wake."""
+    async with running_broker() as broker:
+        client = await connect091(broker)
+        monkeypatch.setattr(looking, "TURN_NS", 0)
+        await record(broker, 50)
+        recorder = broker.recordings.recorder
+        assert recorder is not None
+        (channel,) = client.task.parts.values()
+        original = Looks._look_at_queues
+        ends = trio.Event()
+
+        def look(self: Looks, *, whole: bool) -> Any:
+            # The others' turn that a look makes when it has taken long comes just here.
+            ends.set()
+            for _ in range(1000):
+                if not channel.inbox.closed:
+                    yield
+            yield from original(self, whole=whole)
+
+        monkeypatch.setattr(Looks, "_look_at_queues", look)
+        await ends.wait()
+        await client.send(1, ChannelClose(200, "", 0, 0))
+        await looked(broker)
+        assert channel.inbox.closed
+        assert channel.on_wake is None
+        assert recorder.failed is None
 
 
 # --- bounds ---------------------------------------------------------------------------------------
