@@ -6,7 +6,7 @@ everything on the connection: see `connection091`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
@@ -66,6 +66,11 @@ class Channels:
     def full(self) -> bool:
         """Whether the reader waits, or soon will, for a channel."""
         return self.held_by is not None or any(channel.reads.full for channel in self.by_number.values())
+
+    @property
+    def working(self) -> Iterable[RunningChannel]:
+        """Those whose task is not over: all."""
+        return self.by_number.values()
 
     @property
     def flows(self) -> bool:

@@ -8,7 +8,7 @@ writer and the order of the end are in `lifeline`.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
 
@@ -57,12 +57,19 @@ class Engine(Protocol[Event, FaultIn]):
 
 
 class Parts(Protocol[PartT, Around]):
-    """The sessions or channels of one connection; `full`: the reader waits, or soon will, for one of them."""
+    """The sessions or channels of one connection.
+
+    `full`: the reader waits, or soon will, for one of them. `working`: those whose task is not over, also
+    those that the client has ended, which `by_number` has no more.
+    """
 
     by_number: dict[int, PartT]
 
     @property
     def full(self) -> bool: ...
+
+    @property
+    def working(self) -> Iterable[PartT]: ...
 
     def counted(self) -> ClientCounters: ...
 
@@ -326,7 +333,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
 
     def stop_parts(self) -> None:
         """Tell the sessions or channels to end."""
-        for part in list(self._parts.by_number.values()):
+        for part in self._parts.working:
             part.inbox.put(Stop())
             part.lane.abandon()
 

@@ -36,6 +36,7 @@ class Sessions:
 
     Attributes:
         by_number: those that the client has not ended.
+        working: those whose task is not over; the client may have ended them already.
         held_by: the one that the reader waits for.
         excess_bytes: payload of transfers that came during an alarm.
         unfinished: what they hold of deliveries that are not whole.
@@ -46,8 +47,6 @@ class Sessions:
         self._broker = broker
         self._connection = connection
         self._names = LinkNames()
-        # Those whose task is not over; the client may have ended them already.
-        self._working: set[RunningSession] = set()
         self._gone = ClientCounters()
         # A session counts until its task is gone, which is later than its channel is free again.
         self._running = Bound(config.session_max_per_connection)
@@ -55,6 +54,7 @@ class Sessions:
         self._held_channel = 0
         self._held_at = 0.0
         self.by_number: dict[int, RunningSession] = {}
+        self.working: set[RunningSession] = set()
         self.held_by: RunningSession | None = None
         self.excess_bytes = 0
 
@@ -65,7 +65,7 @@ class Sessions:
 
     def counted(self) -> ClientCounters:
         """What the sessions did and got, those that are gone included."""
-        sessions = [session.service.counted() for session in self._working]
+        sessions = [session.service.counted() for session in self.working]
         return ClientCounters.sum_of([self._gone, *sessions])
 
     def views(self) -> tuple[SessionView, ...]:
@@ -117,7 +117,7 @@ class Sessions:
         """Begin a session: when one more may be there, and in a turn in which it may begin."""
         if self._running.full:
             mapped = set(self.by_number.values())
-            await self._wait_for(next(each for each in self._working if each not in mapped), self._running)
+            await self._wait_for(next(each for each in self.working if each not in mapped), self._running)
         self._connection.turn.spend(HEAVY)
         if self._connection.turn.over:
             await self._connection.let_others()
@@ -163,7 +163,7 @@ class Sessions:
         lane = Lane(connection.line.writer, inbox, broker.config.writer_buffer_bytes)
         session = RunningSession(service, inbox, lane, broker.clock)
         self.by_number[event.channel] = session
-        self._working.add(session)
+        self.working.add(session)
         if broker.recordings.recorder is not None:
             broker.recordings.recorder.join(connection, session)
         counted = True
@@ -184,7 +184,7 @@ class Sessions:
             connection.crash(error)
         finally:
             self._running.done()
-            self._working.discard(session)
+            self.working.discard(session)
             self._gone.add(session.service.counted())
             self._broker.askers.close(session.service.reply_to)
             if counted:

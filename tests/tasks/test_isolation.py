@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import memory_stream_pair
 
-from amqp10broker.amqp10.performatives import Accepted, Attach, Close, Disposition, Flow, Transfer
+from amqp10broker.amqp10.performatives import Accepted, Attach, Close, Disposition, End, Flow, Transfer
 from amqp10broker.config import FlowSettings
 from amqp10broker.security.login import Peer
 from amqp10broker.service.sessions.consumer import Consumer
@@ -23,6 +23,7 @@ from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
 from amqp10broker.tasks.listener import serve_stream
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.sessions10 import Sessions
+from amqp10broker.tasks.turns import PORTION
 from amqp10broker.tasks.writer import CONTROL_BYTES_MAX
 from tests.support.rawframes import (
     SASL_HEADER,
@@ -308,6 +309,28 @@ async def test_connection_of_a_client_that_never_reads_can_be_ended(
         assert task is not None
         assert any(session.lane.overfull for session in task.parts.values())
         task.crash(Fault("on purpose"))
+        await trio.sleep(CLOSE_WAIT_S + 1)
+        assert flooder.task is None
+
+
+@pytest.mark.parametrize("reader_waits", [False, True])
+async def test_connection_of_a_client_that_ended_its_session_and_never_reads_can_be_ended(
+    autojump_clock: object, reader_waits: bool
+) -> None:
+    """The same of a session that the client has ended, whether it has got that frame or the reader still
+    waits to give it."""
+    async with running_broker() as broker:
+        flooder = await connect(broker, pair=partial(pipe_pair, 65_536)).open()
+        task = flooder.task
+        assert task is not None
+        (session,) = task.parts.values()
+        while not (session.reads.full if reader_waits else session.lane.overfull):
+            await flooder.send(flow(0, echo=True) * PORTION)
+            await settle_down()
+        await flooder.send(frame(0, End()))
+        await settle_down()
+        assert not task.parts
+        task.close("on purpose")
         await trio.sleep(CLOSE_WAIT_S + 1)
         assert flooder.task is None
 
