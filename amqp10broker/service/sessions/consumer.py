@@ -353,10 +353,10 @@ class Consumer:
         self._flows.asked()
 
     def _request_next(self) -> None:
-        if self.credit.in_flight:
+        credit = self.link.credit
+        if self.credit.in_flight or credit.link_credit <= 0:
             return
-        drain = self.link.credit.drain
-        if self.credit.top_up(self._wanted, self.settings.max_queue_credit, drain=drain):
+        if self.credit.top_up(self._wanted, self.settings.max_queue_credit, drain=credit.drain):
             self.times.requested()
             self._flows.asked()
 
