@@ -27,7 +27,7 @@ from amqp10broker.catalog.users import Users
 from amqp10broker.catalog.vhost import RESERVED_PREFIX, VirtualHost
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import TOUCH
-from amqp10broker.routing.exchange import Choose, Destination
+from amqp10broker.routing.exchange import Choose
 
 __all__ = ["VHOST", "Catalog", "DeclaredQueue", "QueueHandle", "QueueHost", "QueueSpec", "VirtualHost"]
 
@@ -139,8 +139,9 @@ class Catalog:
         try:
             self.apply(puts, plan.forgets, farewell=plan.farewell, used=plan.used)
         except BaseException:
-            # A fault of ours, or of whoever runs queues: it must not come back at the next start.
-            self.changes.forget([put.key for put in puts])
+            # A fault of ours, or of whoever runs queues. What has begun stays, on the disk too: it may have
+            # been there before, and other things need it. The rest must not come at the next start.
+            self.changes.forget([put.key for put in puts if not self._is_there(put.key)])
             raise
         self.changes.forget(plan.forgets)
         return plan.answer
@@ -201,6 +202,17 @@ class Catalog:
             case kind:
                 raise AssertionError(f"no entry is of kind {kind!r}")
 
+    def _is_there(self, key: Key) -> bool:
+        """Whether what was to be put is there, after the fault of a queue: what is before queues is."""
+        match key[0]:
+            case "queue":
+                return key[2] in self.vhosts[key[1]].queues
+            case "binding":
+                _, vhost, *names = key
+                return self.vhosts[vhost].topology.find_identified(*names) is not None
+            case _:
+                return True
+
     def _put_vhost(self, facts: VhostFacts) -> None:
         vhost = self.vhosts.get(facts.name)
         if vhost is None:
@@ -215,10 +227,9 @@ class Catalog:
             case "queue":
                 self.vhosts[key[1]].drop_queue(key[2], farewell=farewell)
             case "binding":
-                _, vhost, source, kind, name, routing_key, identity = key
-                destination = Destination("queue" if kind == "queue" else "exchange", name)
+                _, vhost, *names = key
                 topology = self.vhosts[vhost].topology
-                topology.drop_binding(topology.identified_binding(source, destination, routing_key, identity))
+                topology.drop_binding(topology.lookup_identified(*names))
             case "exchange":
                 self.vhosts[key[1]].topology.drop_exchange(key[2])
             case "permission":
@@ -240,8 +251,8 @@ class Catalog:
 # --- all entries ----------------------------------------------------------------------------------
 
 
-def entries(catalog: Catalog) -> list[Put]:
-    """All that is declared, in an order in which it can be applied to a new catalog."""
+def entries(catalog: Catalog, *, bindings: bool = True) -> list[Put]:
+    """All that is declared, bindings if wanted, in an order in which it can be applied to a new catalog."""
     users = catalog.users
     found = [
         *(Put(("vhost", name), vhost.facts) for name, vhost in catalog.vhosts.items()),
@@ -256,11 +267,11 @@ def entries(catalog: Catalog) -> list[Put]:
         *(Put(("unknown", name), value) for name, value in catalog.unknown.items()),
     ]
     for vhost in catalog.vhosts.values():
-        found += entries_in(vhost)
+        found += entries_in(vhost, bindings=bindings)
     return [*found, Put(NUMBERS, catalog.highest_number)]
 
 
-def entries_in(vhost: VirtualHost) -> list[Put]:
+def entries_in(vhost: VirtualHost, *, bindings: bool = True) -> list[Put]:
     """What is declared in a virtual host. Its own facts, permissions and parameters are not in it."""
     where = vhost.name
     return [
@@ -276,6 +287,6 @@ def entries_in(vhost: VirtualHost) -> list[Put]:
         *(Put(("queue", where, queue.name), queue.spec, queue.lasting) for queue in vhost),
         *(
             Put(binding_key(where, binding), binding, vhost.is_kept(binding))
-            for binding in vhost.topology.bindings()
+            for binding in (vhost.topology.bindings() if bindings else ())
         ),
     ]

@@ -51,6 +51,7 @@ from amqp10broker.errors import ConfigError, PreconditionFailed
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.routing.exchange import Binding
 
 __all__ = ["ImportDefinitions", "Report", "export", "importing"]
 
@@ -112,7 +113,7 @@ class ImportDefinitions:
         Raises:
             ConfigError: the document is refused; names the place.
         """
-        loader = _Loader(_copy(catalog), self.passwords, self.vhost, self.skip_unsupported)
+        loader = _Loader(catalog, self.passwords, self.vhost, self.skip_unsupported)
         loader.load(self.document)
         return Plan(loader.report, list(loader.puts.values()))
 
@@ -175,7 +176,10 @@ class _NoHost:
 
 
 def _copy(catalog: Catalog) -> Catalog:
-    """Another catalog in which the same is declared, and no queue runs."""
+    """Another catalog in which the same is declared but for bindings, and no queue runs.
+
+    No entry of a document needs to know of a binding but the same one, and there may be very many.
+    """
     copy = Catalog(
         _NoHost(),
         default_queue_type=catalog.default_queue_type,
@@ -184,7 +188,7 @@ def _copy(catalog: Catalog) -> Catalog:
     )
     if not catalog.vhosts.keys() >= copy.vhosts.keys():
         copy.apply(forgets=[("vhost", name) for name in copy.vhosts])
-    copy.apply(entries(catalog))
+    copy.apply(entries(catalog, bindings=False))
     for vhost in copy.vhosts.values():
         vhost.choose = catalog.vhosts[vhost.name].choose
     return copy
@@ -207,7 +211,8 @@ class _Loader:
     ) -> None:
         self.report = Report()
         self.puts: dict[Key, Put] = {}
-        self._catalog = catalog
+        self._original = catalog
+        self._catalog = _copy(catalog)
         self._passwords = passwords
         self._vhost = vhost
         self._skip_unsupported = skip_unsupported
@@ -339,8 +344,12 @@ class _Loader:
             self._skip(entry, "an end of it was left out")
         elif not binding.source:
             self._skip(entry, "every queue is bound to the default exchange")
-        else:
+        elif not self._is_bound(vhost, binding):
             entry.asking(lambda: self._do(Bind(vhost, binding)))
+
+    def _is_bound(self, vhost: str, binding: Binding) -> bool:
+        original = self._original.find_vhost(vhost)
+        return original is not None and original.topology.has_binding(binding)
 
     def _vhost_name(self, entry: Entry) -> str:
         return entry.text("vhost") if self._vhost is None else entry.text("vhost", self._vhost)

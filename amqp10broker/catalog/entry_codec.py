@@ -157,7 +157,7 @@ def _read_queue(key: Key, value: Mapping[str, Any]) -> QueueSpec:
     # A version that made no ids wrote the entries of streams without: no other queue has its number.
     declared_as = value.get("declaration_id") or value["number"] if kind == QueueType.STREAM else ""
     return QueueSpec(
-        *(key[1], key[2], kind, value["durable"], False, value["auto_delete"], unwrapped(value["arguments"])),
+        *(key[1], key[2], kind, value["durable"], value["auto_delete"], unwrapped(value["arguments"])),
         number=value["number"],
         declaration_id=str(declared_as),
     )

@@ -36,7 +36,6 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from amqp10broker.catalog.limits import VhostLimits
-from amqp10broker.routing.arguments import arguments_identity
 from amqp10broker.routing.exchange import Binding
 from amqp10broker.routing.topology import Removal
 
@@ -83,9 +82,8 @@ class Plan(Generic[T_co]):
 def binding_key(vhost: str, binding: Binding) -> Key:
     """The key of a binding's entry."""
     destination = binding.destination
-    identity = arguments_identity(binding.arguments)
     names = (binding.source, destination.kind, destination.name, binding.routing_key)
-    return ("binding", vhost, *names, identity)
+    return ("binding", vhost, *names, binding.arguments_identity)
 
 
 def keys_of(vhost: str, removal: Removal) -> list[Key]:

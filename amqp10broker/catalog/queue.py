@@ -105,7 +105,6 @@ class QueueSpec:
         name: unique in the virtual host.
         type: ``classic``, ``quorum`` or ``stream``.
         durable: as declared.
-        exclusive: it goes with the connection that declared it.
         auto_delete: it goes with its last consumer.
         arguments: checked x-arguments by name; ``x-queue-type`` is always among them.
         settings: what arguments and policies make of it now; a change comes as `Configure`.
@@ -122,7 +121,6 @@ class QueueSpec:
     name: str
     type: str
     durable: bool
-    exclusive: bool
     auto_delete: bool
     arguments: Mapping[str, Any]
     settings: QueueSettings = DEFAULTS
@@ -130,6 +128,11 @@ class QueueSpec:
     number: int = 0
     declaration_id: str = ""
     owner: object | None = None
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether one connection has it for itself, with which it goes."""
+        return self.owner is not None
 
     @property
     def lasting(self) -> bool:
@@ -210,7 +213,7 @@ class DeclaredQueue:
     def spec(self) -> QueueSpec:
         """As it was declared, without what policies make of it."""
         return QueueSpec(
-            *(self.vhost, self.name, self.type, self.durable, self.exclusive, self.auto_delete),
+            *(self.vhost, self.name, self.type, self.durable, self.auto_delete),
             arguments=self.arguments,
             number=self.number,
             declaration_id=self.declaration_id,

@@ -98,7 +98,7 @@ class DeclareQueue:
         kept = {key: queue_arguments.plain(value) for key, value in self.arguments.items()}
         kept[QUEUE_TYPE] = kind.value
         spec = QueueSpec(
-            *(vhost.name, name, kind.value, self.durable, exclusive, self.auto_delete, kept),
+            *(vhost.name, name, kind.value, self.durable, self.auto_delete, kept),
             number=_next_number(catalog, resource) if self.durable and not exclusive else 0,
             declaration_id=f"{vhost.choose(_IDS):016x}" if kind is QueueType.STREAM else "",
             owner=self.owner,
@@ -219,7 +219,7 @@ class ConnectionEnded:
         vhost = catalog.find_vhost(self.vhost)
         if vhost is None:
             return Plan(None)
-        owned = [queue.name for queue in vhost.queues_owned_by(self.owner) if queue.type != VOLATILE]
+        owned = [queue.name for queue in vhost.queues_owned_by(self.owner)]
         return Plan(None, forgets=keys_of_queues(vhost, owned))
 
 

@@ -15,7 +15,7 @@ from amqp10broker.catalog.effective import alternate_exchange, effective
 from amqp10broker.catalog.limits import VhostLimits
 from amqp10broker.catalog.plan import VhostFacts
 from amqp10broker.catalog.policies import Changed, Policies
-from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
+from amqp10broker.catalog.queue import NO_POLICY, DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
 from amqp10broker.errors import NotFound, ResourceLocked
 from amqp10broker.queues.commands import DELETE, Configure
 from amqp10broker.routing.exchange import Binding, Choose, Exchange, Headers, no_headers
@@ -70,6 +70,8 @@ class VirtualHost:
         self._host = host
         self._queue_changes = 0
         self._volatile = 0
+        # Names of exclusive queues by owner: connections come and go however many queues there are.
+        self._owned: dict[object, dict[str, None]] = {}
         self._node_queue_type = node_queue_type
 
     def named(self) -> str:
@@ -147,8 +149,8 @@ class VirtualHost:
         return queue
 
     def queues_owned_by(self, connection: object) -> list[DeclaredQueue]:
-        """The queues that go with this connection."""
-        return [queue for queue in self.queues.values() if queue.owner == connection]
+        """The queues that go with this connection; those of direct reply-to go with their links."""
+        return [self.queues[name] for name in self._owned.get(connection, ())]
 
     def route(
         self,
@@ -206,7 +208,9 @@ class VirtualHost:
     def put_queue(self, spec: QueueSpec) -> None:
         """Begin to run a queue; its settings are made of the policies that there are now."""
         counts = effective(self.policies, spec.name, spec.type, spec.arguments)
-        handle = self._host.start_queue(replace(spec, settings=counts.settings, warnings=counts.warnings))
+        if counts is not NO_POLICY:
+            spec = replace(spec, settings=counts.settings, warnings=counts.warnings)
+        handle = self._host.start_queue(spec)
         self.queues[spec.name] = DeclaredQueue(
             *(spec.name, spec.vhost, spec.type, spec.durable, spec.owner, spec.auto_delete, spec.arguments),
             handle=handle,
@@ -214,11 +218,18 @@ class VirtualHost:
             number=spec.number,
             declaration_id=spec.declaration_id,
         )
+        if spec.owner is not None:
+            self._owned.setdefault(spec.owner, {})[spec.name] = None
         self._queue_changes += 1
 
     def drop_queue(self, name: str, *, farewell: bool) -> None:
         """Forget a queue whose bindings are gone; with `farewell` it is told to delete itself."""
         queue = self.queues.pop(name)
+        if queue.owner is not None:
+            owned = self._owned[queue.owner]
+            del owned[name]
+            if not owned:
+                del self._owned[queue.owner]
         self._queue_changes += 1
         if farewell:
             queue.handle.post(DELETE)

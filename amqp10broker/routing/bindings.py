@@ -6,9 +6,15 @@ the kinds of exchange are built of: the destinations that several bindings name,
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Final, TypeAlias
 
 from amqp10broker.routing.exchange import Binding, Destination
+
+Identity: TypeAlias = tuple[object, ...]
+"""See `Binding.identity`."""
+
+_NONE: Final[Mapping[Identity, Binding]] = {}
 
 
 class Destinations:
@@ -54,25 +60,31 @@ class Bindings:
 
     def __init__(self) -> None:
         """Begin with none."""
-        self._by_source: dict[str, dict[Binding, None]] = {}
-        self._by_destination: dict[Destination, dict[Binding, None]] = {}
+        self._by_source: dict[str, dict[Identity, Binding]] = {}
+        self._by_destination: dict[Destination, dict[Identity, Binding]] = {}
+        # Those with arguments, which the key of an entry names by a hash.
+        self._with_arguments: dict[Identity, Binding] = {}
 
     def __contains__(self, binding: Binding) -> bool:
         """Tell whether it is there."""
-        return binding in self._by_source.get(binding.source, ())
+        return binding.identity in self._by_source.get(binding.source, ())
 
     def add(self, binding: Binding) -> None:
         """Take a binding that is not there yet."""
-        self._by_source.setdefault(binding.source, {})[binding] = None
-        self._by_destination.setdefault(binding.destination, {})[binding] = None
+        self._by_source.setdefault(binding.source, {})[binding.identity] = binding
+        self._by_destination.setdefault(binding.destination, {})[binding.identity] = binding
+        if binding.arguments:
+            self._with_arguments[_hashed(binding)] = binding
 
     def remove(self, binding: Binding) -> None:
         """Forget a binding that is there."""
         for index, key in ((self._by_source, binding.source), (self._by_destination, binding.destination)):
             group = index[key]  # type: ignore[index]  # each index with its own kind of key
-            del group[binding]
+            del group[binding.identity]
             if not group:
                 del index[key]  # type: ignore[arg-type]  # as above
+        if binding.arguments:
+            del self._with_arguments[_hashed(binding)]
 
     def count(self, source: str) -> int:
         """Count the bindings from an exchange."""
@@ -82,17 +94,29 @@ class Bindings:
         """Tell whether anything is bound from an exchange."""
         return source in self._by_source
 
+    def identified(
+        self, source: str, kind: str, destination: str, routing_key: str, arguments: str
+    ) -> Binding | None:
+        """Return a binding by its names and `Binding.arguments_identity`; None if there is none."""
+        if arguments:
+            return self._with_arguments.get((source, kind, destination, routing_key, arguments))
+        return self._by_source.get(source, _NONE).get((source, kind, destination, routing_key, ()))
+
     def find(self, source: str | None, destination: Destination | None) -> Iterator[Binding]:
         """Yield the bindings with this source and this destination; None is any. Oldest first."""
         if source is None and destination is None:
             for group in self._by_source.values():
-                yield from group
+                yield from group.values()
         elif destination is None:
-            yield from self._by_source.get(source or "", ())
+            yield from self._by_source.get(source or "", _NONE).values()
         elif source is None:
-            yield from self._by_destination.get(destination, ())
+            yield from self._by_destination.get(destination, _NONE).values()
         else:
-            from_source = self._by_source.get(source, {})
-            to_destination = self._by_destination.get(destination, {})
+            from_source = self._by_source.get(source, _NONE)
+            to_destination = self._by_destination.get(destination, _NONE)
             fewer, other = sorted((from_source, to_destination), key=len)
-            yield from (binding for binding in fewer if binding in other)
+            yield from (binding for identity, binding in fewer.items() if identity in other)
+
+
+def _hashed(binding: Binding) -> Identity:
+    return (*binding.identity[:-1], binding.arguments_identity)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal, Protocol
 
-from amqp10broker.routing.arguments import arguments_hash, canonical_table
+from amqp10broker.routing.arguments import arguments_hash, arguments_identity, canonical_table
 
 Headers = Callable[[], Mapping[str, object]]
 """Gives a message's headers; called only by a kind that looks at them, so that they are decoded only then."""
@@ -50,8 +50,10 @@ class Binding:
     routing_key: str = ""
     arguments: Mapping[str, object] = field(default_factory=no_headers)
     """Read-only, as given; compared by kind and content (`arguments.canonical`)."""
-    _identity: tuple[object, ...] = field(init=False, repr=False)
+    identity: tuple[object, ...] = field(init=False, repr=False)
+    """What makes it itself: source, kind and name of the destination, key, canonical arguments or ``()``."""
     _hash: int = field(init=False, repr=False)
+    _arguments_identity: str = field(init=False, repr=False, default="")
 
     def __post_init__(self) -> None:
         """Freeze the arguments and work out what makes this binding itself."""
@@ -64,12 +66,12 @@ class Binding:
             self.routing_key,
             canonical_table(arguments) if arguments else (),
         )
-        object.__setattr__(self, "_identity", identity)
+        object.__setattr__(self, "identity", identity)
         object.__setattr__(self, "_hash", hash(identity))
 
     def __eq__(self, other: object) -> bool:
         """Compare by content."""
-        return isinstance(other, Binding) and self._identity == other._identity
+        return isinstance(other, Binding) and self.identity == other.identity
 
     def __hash__(self) -> int:
         """Agree with equality."""
@@ -79,6 +81,13 @@ class Binding:
     def arguments_hash(self) -> str:
         """What stands for the arguments in the binding's path; empty without arguments."""
         return arguments_hash(self.arguments)
+
+    @property
+    def arguments_identity(self) -> str:
+        """What no other arguments have (`arguments.arguments_identity`), worked out once."""
+        if self.arguments and not self._arguments_identity:
+            object.__setattr__(self, "_arguments_identity", arguments_identity(self.arguments))
+        return self._arguments_identity
 
 
 class ExchangeType(Protocol):

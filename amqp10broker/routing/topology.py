@@ -7,14 +7,12 @@ nothing and changes what was planned. Queues are only names here, and permission
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
 from amqp10broker.errors import AccessRefused, InUse, NotFound
-from amqp10broker.routing.arguments import arguments_identity
 from amqp10broker.routing.bindings import Bindings
 from amqp10broker.routing.declaration import (
     ALTERNATE_EXCHANGE,
@@ -288,10 +286,6 @@ class Topology:
             bindings += self._bindings.find(None, Destination("queue", name))
         return self._removal(bindings, ()) if bindings else _NO_REMOVAL
 
-    def queue_gone(self) -> None:
-        """A queue is there no more: also without bindings, since routes of the default exchange named it."""
-        self.version += 1
-
     def bindings(self, source: str | None = None, destination: Destination | None = None) -> list[Binding]:
         """Return the bindings from a source, to a destination, or both; oldest first.
 
@@ -318,17 +312,23 @@ class Topology:
                 return binding
         return None
 
-    def identified_binding(
-        self, source: str, destination: Destination, routing_key: str, identity: str
+    def has_binding(self, binding: Binding) -> bool:
+        """Tell whether a binding is there."""
+        return binding in self._bindings
+
+    def find_identified(
+        self, source: str, kind: str, destination: str, routing_key: str, arguments: str
+    ) -> Binding | None:
+        """Return a binding by its names and `Binding.arguments_identity`; None if there is none."""
+        return self._bindings.identified(source, kind, destination, routing_key, arguments)
+
+    def lookup_identified(
+        self, source: str, kind: str, destination: str, routing_key: str, arguments: str
     ) -> Binding:
-        """Return a binding that is there, by `arguments_identity` of its arguments."""
-        if not identity:
-            return Binding(source, destination, routing_key)
-        return next(
-            binding
-            for binding in self._bindings.find(source, destination)
-            if binding.routing_key == routing_key and arguments_identity(binding.arguments) == identity
-        )
+        """Return a binding that is there, likewise."""
+        binding = self._bindings.identified(source, kind, destination, routing_key, arguments)
+        assert binding is not None, f"{destination} is not bound to {source} with {routing_key!r}"
+        return binding
 
     # Routing
 
@@ -410,20 +410,21 @@ class Topology:
 
     def _removal(self, bindings: Iterable[Binding], exchanges: Iterable[str]) -> Removal:
         """Say what goes with bindings and exchanges: what they leave without a use, and so on."""
-        gone: dict[Binding, None] = {}
-        taken: Counter[str] = Counter()
+        gone: dict[tuple[object, ...], Binding] = {}
+        taken: dict[str, int] = {}
         doomed = list(exchanges)
         deleted: dict[str, Exchange] = {}
 
         def take(group: Iterable[Binding]) -> None:
             for binding in group:
-                if binding in gone:
+                if binding.identity in gone:
                     continue
-                gone[binding] = None
+                gone[binding.identity] = binding
                 name = binding.source
-                taken[name] += 1
-                if self._exchanges[name].auto_delete and taken[name] == self._bindings.count(name):
-                    doomed.append(name)
+                if self._exchanges[name].auto_delete:
+                    taken[name] = taken.get(name, 0) + 1
+                    if taken[name] == self._bindings.count(name):
+                        doomed.append(name)
 
         take(bindings)
         while doomed:
@@ -432,7 +433,7 @@ class Topology:
                 deleted[name] = self._exchanges[name]
                 take(self._bindings.find(name, None))
                 take(self._bindings.find(None, Destination("exchange", name)))
-        return Removal(tuple(gone), tuple(deleted.values()))
+        return Removal(tuple(gone.values()), tuple(deleted.values()))
 
     def _refuse_default(self, name: str) -> None:
         if name == DEFAULT_EXCHANGE:

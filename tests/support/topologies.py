@@ -50,7 +50,6 @@ def unbind(topology: Topology, binding: Binding) -> bool:
 def remove_queue(topology: Topology, name: str) -> None:
     """Plan what goes with a queue that is deleted, and delete that."""
     _drop(topology, topology.plan_queues_gone([name]))
-    topology.queue_gone()
 
 
 def _drop(topology: Topology, removal: Removal | None) -> bool:

@@ -338,7 +338,7 @@ def test_the_host_is_told_the_number() -> None:
     declare(catalog, "/", "q", arguments={"x-max-length": 1})
     arguments = {"x-max-length": 1, "x-queue-type": "classic"}
     settings = QueueSettings(max_length=1)
-    expected = QueueSpec("/", "q", "classic", True, False, False, arguments, settings, number=1)
+    expected = QueueSpec("/", "q", "classic", True, False, arguments, settings, number=1)
     assert catalog._host.started == [expected]  # type: ignore[attr-defined]
     assert restarted(kept)._host.started == [expected]  # type: ignore[attr-defined]
 
@@ -482,6 +482,32 @@ def test_a_queue_that_cannot_be_run_is_not_kept() -> None:
         declare(catalog, vhost, "q")
     assert ("queue", "/", "q") not in kept.by_key
     assert vhost.find("q") is None
+
+
+def test_a_fault_of_one_queue_of_a_definitions_file_takes_back_what_was_not_begun() -> None:
+    """And nothing that was there before, or has begun: on the disk is what is declared."""
+
+    class Breaking(Host):
+        def start_queue(self, queue: QueueSpec) -> Handle:
+            if queue.name == "b":
+                raise OSError("no more files")
+            return super().start_queue(queue)
+
+    catalog, kept = furnished()
+    shop_of(catalog)._host = Breaking()
+    names = {"vhost": "shop", "durable": True, "auto_delete": False, "arguments": {}}
+    ends = {"vhost": "shop", "source": "events", "destination_type": "queue", "arguments": {}}
+    document = {
+        "users": [{"name": "ann", "password_hash": "", "tags": "monitoring"}],
+        "vhosts": [{"name": "shop", "description": "other"}],
+        "queues": [{"name": name, **names} for name in "abc"],
+        "bindings": [{"destination": name, "routing_key": name, **ends} for name in ("orders", "b")],
+    }
+    with pytest.raises(OSError, match="no more files"):
+        load(document, catalog)
+    check_kept(catalog, kept)
+    assert [name for name in "abc" if ("queue", "shop", name) in kept.by_key] == ["a"]
+    assert catalog.users.lookup("ann").tags == {"monitoring"}
 
 
 # --- values ---------------------------------------------------------------------------------------

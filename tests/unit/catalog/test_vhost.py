@@ -49,7 +49,7 @@ def test_a_new_queue_is_durable_classic_and_started_once(
     assert not queue.exclusive
     assert not queue.auto_delete
     arguments = {"x-queue-type": "classic"}
-    assert host.started == [QueueSpec("/", "q", "classic", True, False, False, arguments, number=1)]
+    assert host.started == [QueueSpec("/", "q", "classic", True, False, arguments, number=1)]
     assert declare(catalog, vhost, "q") == (queue, False)
     assert len(host.started) == 1
 
@@ -174,6 +174,14 @@ def test_the_queues_of_a_connection_are_found(catalog: Catalog, vhost: VirtualHo
     declare(catalog, vhost, "other", exclusive_owner=object())
     assert vhost.queues_owned_by(owner) == mine
     assert vhost.for_connection(mine[0], owner) is mine[0]
+
+
+def test_a_remembered_route_ends_with_its_queue(catalog: Catalog, vhost: VirtualHost) -> None:
+    """Also if it was never bound: routes of the default exchange name it."""
+    declare(catalog, vhost, "q")
+    version = vhost.version
+    remove(catalog, vhost, "q")
+    assert vhost.version > version
 
 
 # --- redeclaring ----------------------------------------------------------------------------------
@@ -375,7 +383,7 @@ def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHo
 def test_queues_of_direct_replies_use_up_no_limit(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
     """Nobody declared them, and nobody sees them."""
     change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
-    handle = host.start_queue(QueueSpec("/", "r", "volatile", False, True, True, {}))
+    handle = host.start_queue(QueueSpec("/", "r", "volatile", False, True, {}))
     replies = vhost.add_volatile("amq.rabbitmq.reply-to.a", object(), handle)
     assert declare(catalog, vhost, "q")[1]
     vhost.remove_volatile(replies)

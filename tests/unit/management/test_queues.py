@@ -327,7 +327,7 @@ def test_a_queue_of_direct_replies_cannot_be_declared(broker: Broker, body: obje
 
 def with_replies(broker: Broker) -> None:
     """The broker's connection consumes direct replies."""
-    spec = QueueSpec("/", REPLIES, "volatile", False, True, True, {})
+    spec = QueueSpec("/", REPLIES, "volatile", False, True, {})
     broker.vhost.add_volatile(REPLIES, broker.connection, Box(spec))
 
 

@@ -220,6 +220,8 @@ def test_version_grows_with_every_change() -> None:
     note()
     unbind(small.topology, binding)
     note()
+    small.bind("x", "q")
+    note()
     small.delete_queue("q")
     note()
     delete_exchange(small.topology, "x")

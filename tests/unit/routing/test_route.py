@@ -26,15 +26,6 @@ def test_miss_at_the_default_exchange_is_not_cacheable() -> None:
     assert small.route_with_cacheable("", "q", "new") == (("q", "new"), True)
 
 
-def test_hit_at_the_default_exchange_ends_with_the_queue() -> None:
-    """A deleted queue changes the version, also if it was never bound."""
-    small = Small("q")
-    version = small.topology.version
-    small.delete_queue("q")
-    assert small.topology.version > version
-    assert small.route("", "q") == ()
-
-
 def test_several_keys_give_one_copy_for_a_queue() -> None:
     """Each key of CC and BCC routes too; a queue gets the message once, in the order of the keys."""
     small = Small("a", "b", "c")
