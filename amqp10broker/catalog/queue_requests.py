@@ -181,17 +181,17 @@ class DeleteQueue:
 class QueueEnded:
     """A queue has deleted itself: it was unused, or deleted under a condition that it knew, or failed.
 
+    Or what it was made for has ended, and whoever says so tells it, behind what it has put into it before.
+
     Attributes:
         vhost: where.
         name: of the queue.
         handle: it; one of that name that is there now may be another.
-        farewell: it has not, but what it was made for has ended: it is told to.
     """
 
     vhost: str
     name: str
     handle: QueueHandle
-    farewell: bool = False
 
     def plan(self, catalog: Catalog) -> Plan[None]:
         """See `plan`."""
@@ -199,7 +199,7 @@ class QueueEnded:
         queue = None if vhost is None else vhost.find(self.name)
         if vhost is None or queue is None or queue.handle is not self.handle:
             return Plan(None)
-        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), farewell=self.farewell)
+        return Plan(None, forgets=keys_of_queues(vhost, [self.name]), farewell=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -261,9 +261,8 @@ class VirtualHost:
         return queue
 
     def remove_volatile(self, queue: DeclaredQueue) -> None:
-        """Forget a queue of direct reply-to and tell it so; nothing happens if that was done before."""
+        """Forget a queue of direct reply-to, which the caller tells to delete itself; twice is fine."""
         if self.queues.get(queue.name) is queue:
             del self.queues[queue.name]
             self._queue_changes += 1
             self._volatile -= 1
-            queue.handle.post(DELETE)

@@ -25,6 +25,8 @@ from amqp10broker.amqp091.methods import (
     QueueDeclareOk,
 )
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties
+from amqp10broker.amqp10 import performatives as amqp10
+from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.queues.commands import Delete
 from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Destination
@@ -32,7 +34,8 @@ from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.dead_letter import DeadLetterWorker
 from tests.support.dead_letters import held
 from tests.support.declaring import add_vhost, declare, delete_policy, delete_vhost, put_policy
-from tests.support.trioclient import running_broker
+from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, frame, transfer
+from tests.support.trioclient import connect, running_broker
 from tests.support.trioclient091 import Client091, connect091, message
 from tests.tasks.conftest import LogRecorder
 
@@ -368,3 +371,27 @@ async def test_the_worker_sends_nothing_again_that_was_dropped(autojump_clock: M
         declare(broker.catalog, "/", "target")
         await trio.sleep(2 * RETRY_MS / 1000)
         assert (ready(broker, "target"), source.settled) == (0, [])
+
+
+async def test_what_is_rejected_just_before_a_temporary_queue_goes_is_a_dead_letter(
+    autojump_clock: MockClock,
+) -> None:
+    """The queue goes with its link, behind everything that the client has said of its messages."""
+    definition = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
+    async with running_broker() as broker:
+        dead, _ = declare(broker.catalog, "/", "dead")
+        put_policy(broker.catalog, "/", Policy("dlx", r"^amq\.dyn", definition))
+        client = await connect(broker).open()
+        source = amqp10.Source(dynamic=True, capabilities=(Symbol("temporary-queue"),))
+        await client.send(attach_receiver(0, "", source=source), credit(0, 1))
+        name = (await client.until(amqp10.Attach)).source.address
+        await client.send(attach_sender(1, name), transfer(1, 0, b"x", settled=True))
+        delivery = await client.until(amqp10.Transfer)
+        await client.send(
+            disposition(delivery.delivery_id, state=amqp10.Rejected()),
+            frame(0, amqp10.Detach(handle=0, closed=True)),
+        )
+        await client.until(amqp10.Detach)
+        await client.idle()
+        assert dead.handle.ready == 1
+        assert broker.catalog.lookup_vhost("/").declared == 1

@@ -6,7 +6,7 @@ from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpChannelError, AmqpHardError, ReplyCode
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.errors import AccessRefused, NotSupported, PreconditionFailed
-from amqp10broker.queues.commands import ConsumerRef, PublisherRef
+from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef
 from amqp10broker.queues.effects import QueueDeleted, Subscribed, SubscribeRefused, TimedOut
 from amqp10broker.routing.declaration import DIRECT_REPLY_TO
 from amqp10broker.service.channels.consumer import Consumer
@@ -115,6 +115,7 @@ class Subscribing:
         queue, self._reply_queue = self._reply_queue, None
         if queue is not None:
             self._context.vhost.remove_volatile(queue)
+            self._channel.post(queue.handle, DELETE)
 
     # --- from queues ------------------------------------------------------------------------------
 

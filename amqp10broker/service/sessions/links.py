@@ -12,7 +12,7 @@ from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.queues.commands import ConsumerRef, PublisherRef, Subscribe
+from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, Subscribe
 from amqp10broker.queues.effects import QueueDeleted, SubscribeRefused
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
@@ -271,8 +271,9 @@ class ClientLinks:
         self._context.names.leave(end.link)
 
     def _delete(self, queue: DeclaredQueue) -> None:
-        """A queue that was made for a link goes with it."""
+        """A queue that was made for a link goes with it, behind what the link has put into it."""
         if queue.kind.volatile:
             self._context.vhost.remove_volatile(queue)
         else:
-            self._context.catalog.propose(QueueEnded(queue.vhost, queue.name, queue.handle, farewell=True))
+            self._context.catalog.propose(QueueEnded(queue.vhost, queue.name, queue.handle))
+        self._post(queue.handle, DELETE)
