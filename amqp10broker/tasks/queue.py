@@ -88,7 +88,7 @@ class RunningQueue(LetterBox):
             queue: its state.
             askers: who may ask it.
             clock: the time.
-            on_deleted: called once when the queue is gone, before anybody hears of it.
+            on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
             on_dead_letters: called with what the queue gave up, after each wake in which it did.
             confirm_delay_ms: fault injection: every batch takes this long to commit, as if each
                 waited for a disk.
@@ -130,6 +130,7 @@ class RunningQueue(LetterBox):
                 self.queue.apply(command)
                 if type(command) is Delete and self._store is not None and self._keeping is not None:
                     # It had failed, and what it left was still kept for the next start.
+                    self._on_deleted(self)
                     self._store.delete()
                     self._keeping.forget(self._store.group)
             self._send_effects()

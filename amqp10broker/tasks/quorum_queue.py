@@ -110,7 +110,7 @@ class RunningQuorum(LetterBox):
             queue: its state; with a store, only its settings are of use.
             askers: who may ask it.
             clock: the time.
-            on_deleted: called once when the queue is gone, before anybody hears of it.
+            on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
             on_dead_letters: called with what is to be handed on at most once.
             make_worker: called once, when the first message is to be handed on at least once.
             confirm_delay_ms: fault injection: every batch takes this long to commit.
@@ -158,6 +158,7 @@ class RunningQuorum(LetterBox):
                 self.queue.apply(command, now_ms)
                 if type(command) is Delete and self._store is not None and self._keeping is not None:
                     # It had failed, and what it left was still kept for the next start.
+                    self._on_deleted(self)
                     self._keeping.forget(self._store.group)
             self._tell(self._take(0))
 

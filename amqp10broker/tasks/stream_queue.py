@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from amqp10broker.errors import DiskFull, StorageError
-from amqp10broker.queues.commands import Command
+from amqp10broker.queues.commands import Command, Delete
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.stream import StreamQueue
@@ -94,7 +94,7 @@ class RunningStream(LetterBox):
             queue: its state.
             log: the queue's log, not recovered yet.
             askers: who may ask it.
-            on_deleted: called once when the stream is gone, before anybody hears of it.
+            on_deleted: called when the stream is gone, before anybody hears of it; perhaps again.
             clock: the time.
             sync: how the log's files are made durable; None for a log in memory.
             on_full: told when the disk has no room for what was published, and when it has again.
@@ -139,6 +139,9 @@ class RunningStream(LetterBox):
             # A deleted stream has no task any more; see `RunningQueue.post_all`.
             for command in commands:
                 self.queue.apply(command, self._clock.now_ms())
+                if type(command) is Delete:
+                    # It had failed. Its files go at the next start.
+                    self._on_deleted(self)
             self._send_effects()
 
     @property

@@ -18,6 +18,7 @@ from amqp10broker.message.message import Message, header_of, make_head
 from amqp10broker.queues.commands import (
     DELETE,
     Credit,
+    Delete,
     Publish,
     Purge,
     Settle,
@@ -324,6 +325,21 @@ async def test_a_classic_queue_that_failed_may_be_deleted_and_its_messages_with_
         assert broker.keeping.journal.live_bytes > 0
         client.queue.handle.post(DELETE)
         assert broker.keeping.journal.live_bytes == 0
+
+
+@pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
+async def test_a_queue_that_failed_and_is_deleted_on_a_condition_is_not_found_any_more(
+    folder: str, kind: str
+) -> None:
+    """Its own task, which would say so, has ended."""
+    async with broker_on(folder) as broker:
+        client = queue_of(broker, arguments={"x-queue-type": kind})
+        client.queue.handle.fail()  # type: ignore[attr-defined]
+        assert broker.catalog.lookup_vhost("/").find("q") is client.queue
+        client.queue.handle.post(Delete(client.reply_to.request(), if_unused=True))
+        assert broker.catalog.lookup_vhost("/").find("q") is None
+    async with broker_on(folder) as broker:
+        assert broker.catalog.lookup_vhost("/").find("q") is None
 
 
 async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_cleaned_again(
