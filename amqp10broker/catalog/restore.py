@@ -13,6 +13,7 @@ from typing import Any
 from amqp10broker.catalog.catalog import VHOST, Catalog, entries
 from amqp10broker.catalog.entry_codec import KINDS, Conceal, decoded, encoded
 from amqp10broker.catalog.plan import NUMBERS, Key, Put, Record
+from amqp10broker.catalog.queue import queue_type_of
 from amqp10broker.errors import ConfigError, RefusedError
 
 
@@ -74,13 +75,20 @@ def _check_there(catalog: Catalog, key: Key, record: Record) -> None:
 
     Raises:
         NotFound: with what is missing.
-        PreconditionFailed: the kind of an exchange is not installed.
+        UnknownQueueType: the kind of a queue, or of those that are to be declared, is not known here. Whether
+            that of an exchange is installed shows when it is applied.
     """
     match key[0]:
+        case "vhost":
+            if record.default_queue_type is not None:
+                queue_type_of(record.default_queue_type, f"vhost '{record.name}'")
+        case "queue":
+            catalog.lookup_vhost(key[1])
+            queue_type_of(record.type, f"queue '{record.name}' in vhost '{record.vhost}'")
         case "permission" | "topic_permission":
             catalog.users.lookup(key[1])
             catalog.lookup_vhost(key[2])
-        case "policy" | "operator_policy" | "queue" | "exchange":
+        case "policy" | "operator_policy" | "exchange":
             catalog.lookup_vhost(key[1])
         case "binding":
             topology = catalog.lookup_vhost(key[1]).topology
