@@ -158,6 +158,11 @@ class JournalBodies:
         self._homeless.clear()
         return runs
 
+    def forget_from(self, index: int) -> None:
+        """What records say of this index and those behind was never carried out: they are given anew."""
+        self._messages.drop([each for each in self._messages.indexes() if each >= index])
+        self._extents.remove(index, 1 << 64)
+
     def keep_only(self, indexes: Sequence[int]) -> list[int]:
         """Recovery is over: forget everything else. Returns those that are missing."""
         wanted = set(indexes)

@@ -303,6 +303,8 @@ class QuorumStore:
             if self._queue is None:
                 self._queue = decode_snapshot(self._name, payload, self.bodies)
                 self._queue.replaying = True
+                # An entry before that was replaced by an empty one may have had messages.
+                self.bodies.forget_from(self._queue.next_index)
                 self._applied = record.index if record.kind == STATE else 0
             self._remember_snapshot(record.file, len(payload))
             return

@@ -163,6 +163,42 @@ def test_an_entry_that_the_queue_fails_at_is_not_carried_out_by_the_next_start(
     assert bodies(*opened(again.again())) == [b"1", b"3"]
 
 
+def test_messages_of_an_entry_that_was_replaced_are_nowhere_when_others_have_their_indexes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also when its record is read before any state, because the one before it has been cleaned away."""
+    journal = SmallJournal(600)
+    _, store = opened(journal)
+    while len(journal.files) == 1:
+        store.carry_out([publish(1)], NOW_MS)
+    before = store.propose([], NOW_MS).first
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("a fault of ours")
+
+    monkeypatch.setattr(QuorumQueue, "_publish", fail)
+    with pytest.raises(RuntimeError):
+        store.carry_out([publish(*range(100, 110))], NOW_MS)
+    store.abandon()
+    monkeypatch.undo()
+    journal = journal.again()
+    _, store = opened(journal)
+    for _ in store.relocate(1):
+        pass
+    journal.drop_oldest()
+    kinds = [record.kind for record in journal.records]
+    assert kinds.count(STATE) == 1
+    assert kinds.index(STATE) > 2, "the entry and the empty one are before the state"
+    store.carry_out([publish(2, 3, 4)], NOW_MS)
+    journal = journal.again()
+    queue, store = opened(journal)
+    assert bodies(queue, store) == [b"1"] * before + [b"2", b"3", b"4"]
+    consumer = HERE.consumer()
+    store.carry_out([Subscribe(consumer, False), Credit(consumer, 0, 100, False, 0)], NOW_MS)
+    store.carry_out([Settle(consumer, queue.live_indexes(), Verdict.ACCEPT)], NOW_MS)
+    assert len(store.bodies) == 0, "pages are kept for messages that nobody has"
+
+
 def test_what_stands_behind_a_lost_file_that_was_given_up_is_there() -> None:
     """Each message has the index that its entry says, whatever is missing before it."""
     journal = SmallJournal(10**6)
