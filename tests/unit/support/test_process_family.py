@@ -13,6 +13,10 @@ import pytest
 
 from tests.support.process_family import Family, family, parse_address, wait_until
 
+pytestmark = pytest.mark.skipif(
+    sys.implementation.name == "pypy", reason="families are of Spark's processes, and Spark is not for PyPy"
+)
+
 # A child in a session of its own listens and says where; the parent then ends, as an executor's may.
 PROGRAM = """
 import os, socket, sys

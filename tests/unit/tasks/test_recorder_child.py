@@ -15,6 +15,7 @@ from functools import partialmethod
 from pathlib import Path
 from typing import Any
 
+import pyarrow  # noqa: F401 (what writes the files: where it is not made for a Python, these tests say so)
 import pytest
 
 from amqp10broker.flowevents.schema import PACK, Kind
