@@ -82,11 +82,7 @@ def _confirms(effects: Sequence[object]) -> int:
 def test_consumers_settle_and_publishers_wait_until_there_is_room(node: Node, kind: Kind) -> None:
     async def body(broker: Broker) -> None:
         assert broker.keeping is not None
-        seat = _seat(broker, kind)
-        seat.publish(COUNT)
-        assert await _confirmed(seat) == COUNT
-        _fill(node.disk)
-        await _exhaust(broker)
+        seat = await _seat_on_a_full_disk(broker, node, kind)
         assert broker.alarms == {"disk"}
         seat.publish(3)
         assert await _confirmed(seat) == 0
@@ -102,6 +98,16 @@ def test_consumers_settle_and_publishers_wait_until_there_is_room(node: Node, ki
 
     _life(body)
     assert not faults_of(node.disk.after_kill())
+
+
+async def _seat_on_a_full_disk(broker: Broker, node: Node, kind: Kind) -> Seat:
+    """A queue with messages that are confirmed, on a disk whose reserve is used up."""
+    seat = _seat(broker, kind)
+    seat.publish(COUNT)
+    assert await _confirmed(seat) == COUNT
+    _fill(node.disk)
+    await _exhaust(broker)
+    return seat
 
 
 async def _exhaust(broker: Broker) -> None:
@@ -160,11 +166,7 @@ def test_what_waits_when_the_broker_stops_is_not_kept(node: Node, kind: Kind) ->
     """Nor does it take of the reserve what the consumers of the next start need."""
 
     async def before(broker: Broker) -> None:
-        seat = _seat(broker, kind)
-        seat.publish(COUNT)
-        assert await _confirmed(seat) == COUNT
-        _fill(node.disk)
-        await _exhaust(broker)
+        seat = await _seat_on_a_full_disk(broker, node, kind)
         seat.publish(3)
         assert await _confirmed(seat) == 0
         # Still in the mailbox when the queue's task ends.
@@ -281,11 +283,7 @@ def test_a_start_on_a_full_disk_goes_on_where_it_was(node: Node, kind: Kind) -> 
     """Killed there: what was settled is, and the rest can be consumed."""
 
     async def before(broker: Broker) -> None:
-        seat = _seat(broker, kind)
-        seat.publish(COUNT)
-        assert await _confirmed(seat) == COUNT
-        _fill(node.disk)
-        await _exhaust(broker)
+        seat = await _seat_on_a_full_disk(broker, node, kind)
         await _taken(seat, COUNT // 2)
         await trio.sleep(5)
         node.disk = node.disk.after_kill()
@@ -307,11 +305,7 @@ def test_a_start_on_a_full_disk_goes_on_where_it_was(node: Node, kind: Kind) -> 
 @pytest.mark.parametrize("kind", [CLASSIC, QUORUM], ids=lambda kind: kind.name)
 def test_a_queue_that_is_deleted_on_a_full_disk_answers_who_waits(node: Node, kind: Kind) -> None:
     async def body(broker: Broker) -> None:
-        seat = _seat(broker, kind)
-        seat.publish(COUNT)
-        assert await _confirmed(seat) == COUNT
-        _fill(node.disk)
-        await _exhaust(broker)
+        seat = await _seat_on_a_full_disk(broker, node, kind)
         seat.publish(2)
         assert await _confirmed(seat) == 0
         remove(broker.catalog, "/", kind.name)

@@ -11,8 +11,8 @@ from typing import Final
 from amqp10broker.amqp10.types import Symbol
 
 ANSWERS_OWED_MAX: Final = 256
-"""Flows with echo or drain remembered per link while they cannot be answered. Each gets an answer of
-its own; a client that asks more often than that while it takes nothing gets fewer."""
+"""Flows with echo or drain remembered per link, or pair of links, while they cannot be answered. Each gets
+an answer of its own; a client that asks more often than that while it takes nothing gets fewer."""
 
 ACTIVE: Final = Symbol("rabbitmq:active")
 """Link state property by which a client hears whether it is the single active consumer."""

@@ -52,14 +52,12 @@ from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.service.context import Post
 from amqp10broker.service.sessions.attach import KEPT
+from amqp10broker.service.sessions.flow_answers import ANSWERS_OWED_MAX
 from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.outcomes import check_no_transaction
 
 REQUEST_CREDIT: Final = 8
 """Granted to the requesting half, again when half of it is left."""
-
-ANSWERS_OWED_MAX: Final = 256
-"""Flows with echo or drain remembered per pair while they cannot be answered."""
 
 _PAIRED: Final = Symbol("paired")
 
