@@ -179,7 +179,7 @@ def check_source(source: str, path: str) -> list[str]:
 
     Args:
         source: its text.
-        path: relative to the package: ``queues/classic.py``.
+        path: relative to the package: ``queues/classic/queue.py``.
     """
     room_name = path.split("/")[0].removesuffix(".py")
     room = ROOMS.get(room_name)

@@ -1,4 +1,4 @@
-"""A classic queue's messages in the journal: the `queues.store.Store` of a durable queue with a data folder.
+"""A classic queue in the journal: the `queues.classic.store.Store` of a durable queue with a data folder.
 
 Messages are written as they come, what is gone as ranges, once a wake. The middle of a long backlog is
 read back from the same records when its turn comes; a page with messages that are not in the journal
@@ -28,8 +28,8 @@ from amqp10broker.persistence.records import (
     runs_of,
 )
 from amqp10broker.persistence.spool import Place, Spool
-from amqp10broker.queues.backlog import Page, content_bytes
-from amqp10broker.queues.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle
+from amqp10broker.queues.classic.backlog import Page, content_bytes
+from amqp10broker.queues.classic.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle
 
 RECORD_MESSAGES_MAX: Final = 8192
 """Messages of one record: a larger publish becomes several."""

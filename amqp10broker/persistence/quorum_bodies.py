@@ -11,8 +11,8 @@ from typing import Final, NamedTuple
 
 from amqp10broker.message.message import Message
 from amqp10broker.persistence.extents import Accounts, Extents
-from amqp10broker.queues.quorum_bodies import Packs, PagedBodies, ranges_of
-from amqp10broker.queues.quorum_log import Place
+from amqp10broker.queues.quorum.bodies import Packs, PagedBodies, ranges_of
+from amqp10broker.queues.quorum.command_codec import Place
 
 RELOCATED_MAX: Final = 1024
 """Messages of one record that cleaning appends."""
@@ -24,7 +24,7 @@ class _Put(NamedTuple):
 
 
 class JournalBodies:
-    """A `queues.quorum_bodies.BodyStore` that knows which files of the journal its messages are in.
+    """A `queues.quorum.bodies.BodyStore` that knows which files of the journal its messages are in.
 
     Attributes:
         recovering: the past is repeated. Messages may be missing, for the record that has them now

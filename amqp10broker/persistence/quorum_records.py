@@ -3,8 +3,8 @@
 ==============  ======================  =========================================================
 kind            index                   payload, integers little-endian
 ==============  ======================  =========================================================
-`ENTRY`         number of the entry     places of messages; what `queues.quorum_log` makes
-`STATE`         number of the last      what `queues.quorum_snapshot` makes
+`ENTRY`         number of the entry     places of messages; what `queues.quorum.command_codec` makes
+`STATE`         number of the last      what `queues.quorum.snapshot` makes
                 entry in it
 `RELOCATED`     of the first message    places of messages; batches of messages
 ==============  ======================  =========================================================
@@ -29,7 +29,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
-from amqp10broker.queues.quorum_log import Place
+from amqp10broker.queues.quorum.command_codec import Place
 
 OLD_COMMANDS: Final = 16
 RELOCATED: Final = 17

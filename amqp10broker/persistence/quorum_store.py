@@ -30,11 +30,16 @@ from amqp10broker.persistence.quorum_records import (
     encode_places,
 )
 from amqp10broker.queues.commands import Configure, Publish
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_bodies import Packs
-from amqp10broker.queues.quorum_commands import NodeGone, QuorumCommand
-from amqp10broker.queues.quorum_log import Place, decode_commands, decode_old_commands, encode_commands
-from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.bodies import Packs
+from amqp10broker.queues.quorum.command_codec import (
+    Place,
+    decode_commands,
+    decode_old_commands,
+    encode_commands,
+)
+from amqp10broker.queues.quorum.commands import NodeGone, QuorumCommand
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import QueueSettings
 
 SNAPSHOT_AFTER_BYTES: Final = 32 * 1024 * 1024

@@ -106,7 +106,7 @@ class Spool:
 
 
 class SpoolPacks:
-    """Packed messages of quorum queues out of memory (`queues.quorum_bodies.Packs`).
+    """Packed messages of quorum queues out of memory (`queues.quorum.bodies.Packs`).
 
     They are in the journal too; here they are together, page by page, and cost no search.
     """

@@ -118,7 +118,7 @@ class Shelf(Protocol):
 
 
 class StreamLog:
-    """One stream's log; see `queues.stream_log` for what its state machine asks of it.
+    """One stream's log; see `queues.stream.log` for what its state machine asks of it.
 
     Attributes:
         segment_bytes: see there.
@@ -195,7 +195,7 @@ class StreamLog:
             self._add_segment(self._next, self._shelf.roll(self._next))
 
     def append(self, count: int, timestamp_ms: int, filter_bytes: bytes, data: Sequence[bytes]) -> int:
-        """Put a chunk at the end; see `queues.stream_log`."""
+        """Put a chunk at the end; see `queues.stream.log`."""
         first = self._next
         # Chunks are found by time, so times must not go back when the clock does.
         timestamp_ms = self._last_ms = max(timestamp_ms, self._last_ms)
@@ -241,7 +241,7 @@ class StreamLog:
     # --- reading ----------------------------------------------------------------------------------
 
     def find(self, offset: int) -> Place:
-        """See `queues.stream_log`."""
+        """See `queues.stream.log`."""
         if not self._segments:
             return self._next, 0
         offset = min(max(offset, self.first_offset), self._committed)
@@ -256,7 +256,7 @@ class StreamLog:
         return segment.first, position
 
     def offset_at(self, timestamp_ms: int) -> int:
-        """See `queues.stream_log`."""
+        """See `queues.stream.log`."""
         found = self._committed
         for segment in reversed(self._segments):
             if segment.first_ms is None or segment.first >= self._committed:
@@ -281,7 +281,7 @@ class StreamLog:
         return min(segment.next, self._committed)
 
     def last_chunk(self) -> int:
-        """See `queues.stream_log`."""
+        """See `queues.stream.log`."""
         for segment in reversed(self._segments):
             if segment.first_ms is None or segment.first >= self._committed:
                 continue
@@ -298,7 +298,7 @@ class StreamLog:
         return self._committed
 
     def read(self, place: Place) -> tuple[Sequence[Chunk], Place]:
-        """See `queues.stream_log`."""
+        """See `queues.stream.log`."""
         first, position = place
         at = bisect_right(self._firsts, first) - 1
         if at < 0 or self._firsts[at] != first:
@@ -334,7 +334,7 @@ class StreamLog:
     # --- retention --------------------------------------------------------------------------------
 
     def retain(self, now_ms: int, bytes_max: int | None, age_ms: int | None) -> None:
-        """See `queues.stream_log`."""
+        """See `queues.stream.log`."""
         segments = self._segments
         while len(segments) > 1:
             oldest = segments[0]
@@ -348,7 +348,7 @@ class StreamLog:
             del segments[0], self._firsts[0]
 
     def next_expiry(self, age_ms: int) -> int | None:
-        """See `queues.stream_log`."""
+        """See `queues.stream.log`."""
         if len(self._segments) < 2:
             return None
         return self._segments[0].last_ms + age_ms + 1

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
 
-from amqp10broker.queues.backlog import content_bytes
+from amqp10broker.queues.classic.backlog import content_bytes
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.outlook import Outlook
 

@@ -19,9 +19,9 @@ _log = Log("amqp10broker.broker")
 MODULES: Final = (
     "amqp10broker.persistence.quorum_store",
     "amqp10broker.persistence.spool",
-    "amqp10broker.queues.quorum",
+    "amqp10broker.queues.quorum.queue",
     "amqp10broker.tasks.quorum_queue",
-    "amqp10broker.queues.stream",
+    "amqp10broker.queues.stream.queue",
     "amqp10broker.storage.stream_log",
     "amqp10broker.storage.stream_memory",
     "amqp10broker.tasks.stream_queue",

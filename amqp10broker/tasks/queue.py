@@ -10,7 +10,7 @@ import trio
 
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.persistence.classic_store import ClassicStore
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Delete, Publish
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Unconfirmed

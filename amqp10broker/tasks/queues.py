@@ -18,7 +18,7 @@ from amqp10broker.catalog.queue import QueueSpec, QueueType
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.errors import StorageError
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.service.at_least_once_dead_letters import Destination
 from amqp10broker.tasks.clock import utc_text
@@ -125,7 +125,7 @@ class Queues:
         # Imported for the first of its kind: without quorum queues and streams the broker starts sooner.
         from amqp10broker.persistence.quorum_store import QuorumStore
         from amqp10broker.persistence.spool import SpoolPacks
-        from amqp10broker.queues.quorum import QuorumQueue
+        from amqp10broker.queues.quorum.queue import QuorumQueue
         from amqp10broker.tasks.quorum_queue import RunningQuorum
 
         broker = self._broker
@@ -206,7 +206,7 @@ class Queues:
             )
 
     def _start_stream(self, spec: QueueSpec) -> RunningStream:
-        from amqp10broker.queues.stream import StreamQueue
+        from amqp10broker.queues.stream.queue import StreamQueue
         from amqp10broker.storage.stream_log import StreamLog
         from amqp10broker.storage.stream_memory import MemoryShelf
         from amqp10broker.tasks.stream_queue import RunningStream

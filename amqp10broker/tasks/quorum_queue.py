@@ -27,9 +27,9 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_commands import DlxSettle, QuorumCommand, Tick, joined
-from amqp10broker.queues.quorum_dead import DeadMessage
+from amqp10broker.queues.quorum.commands import DlxSettle, QuorumCommand, Tick, joined
+from amqp10broker.queues.quorum.dead_letters import DeadMessage
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.service.at_least_once_dead_letters import Destination
 from amqp10broker.tasks.admission import Admission

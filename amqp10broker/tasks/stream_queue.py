@@ -16,7 +16,7 @@ from amqp10broker.errors import DiskFull, StorageError
 from amqp10broker.queues.commands import Command, Delete
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
-from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock

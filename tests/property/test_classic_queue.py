@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from amqp10broker.amqp10.serial import MASK, add, diff
 from amqp10broker.message.message import Message, header_of, make_head
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.consumers import Consumer
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
@@ -28,8 +29,8 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.consumers import TURN_MAX, Consumer
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, QueueDeleted, Unconfirmed
+from amqp10broker.queues.turns import TURN_MAX
 from tests.support.askers import new_asker
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 

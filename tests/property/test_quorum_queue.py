@@ -52,12 +52,12 @@ from amqp10broker.queues.effects import (
     Settled,
     TimedOut,
 )
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
-from amqp10broker.queues.quorum_consumers import size_of
-from amqp10broker.queues.quorum_log import decode_commands, encode_commands
-from amqp10broker.queues.quorum_ready import Ready
-from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.consumers import size_of
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.ready import Ready
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 
 REQUEUES = (Verdict.REQUEUE, Verdict.REQUEUE_FAILED)

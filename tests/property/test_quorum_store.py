@@ -27,9 +27,9 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Deliver
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, Tick
-from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, Tick
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 from tests.support.askers import new_asker
 from tests.support.small_journal import SmallJournal

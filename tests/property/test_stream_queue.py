@@ -22,7 +22,6 @@ from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import First, Last, Next, Offset, OffsetSpec, Timestamp
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues import stream as stream_module
 from amqp10broker.queues.commands import (
     Cancel,
     Configure,
@@ -37,7 +36,8 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.queues.stream import queue as stream_module
+from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker

@@ -31,7 +31,7 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle, QueueSpec
 from amqp10broker.catalog.queue_requests import ConnectionEnded, QueueEnded
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, PeerId
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.figures import QueueFigures

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amqp10broker.catalog.queue import QueueSpec
-from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum.queue import QuorumQueue
 
 
 class ClockedQueue:

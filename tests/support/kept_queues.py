@@ -18,8 +18,8 @@ from amqp10broker.message.message import Message, header_of, make_head
 from amqp10broker.persistence import classic_store
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
-from amqp10broker.queues import backlog, store
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic import backlog, store
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,

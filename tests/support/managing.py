@@ -21,7 +21,7 @@ from amqp10broker.management.amqp_node import Asking, Responded, TokenOffered, h
 from amqp10broker.management.caller import Ask, Caller
 from amqp10broker.management.operations import perform
 from amqp10broker.message.message import MessageReader
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     Command,
     PeerId,

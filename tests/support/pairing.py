@@ -22,7 +22,7 @@ from amqp10broker.amqp10.serial import MASK, diff
 from amqp10broker.amqp10.session import Session
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config, FlowSettings
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.effects import Deliver, Effect
 from amqp10broker.queues.figures import QueueFigures

@@ -5,8 +5,8 @@ from __future__ import annotations
 from itertools import chain
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic import ClassicQueue
-from amqp10broker.queues.consumers import Consumer
+from amqp10broker.queues.classic.consumers import Consumer
+from amqp10broker.queues.classic.queue import ClassicQueue
 
 
 def returned_of(queue: ClassicQueue) -> list[tuple[int, Message]]:

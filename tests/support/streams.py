@@ -18,7 +18,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker

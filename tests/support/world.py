@@ -45,7 +45,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config, FlowOverride
 from amqp10broker.management.snapshot import document
 from amqp10broker.message.message import Message, MessageReader
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     AttachPublisher,
     Command,

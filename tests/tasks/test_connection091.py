@@ -54,7 +54,7 @@ from amqp10broker.catalog.limits import UserLimits, VhostLimits
 from amqp10broker.catalog.users import Permission
 from amqp10broker.config import FaultInjection
 from amqp10broker.management.snapshot import document
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.tasks.queue import RunningQueue
 from tests.support.declaring import add_vhost, change_vhost, set_permission, set_user_limits
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down

@@ -26,7 +26,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, Rejected, Unconfirmed
-from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox

@@ -6,7 +6,7 @@ import pytest
 from trio.testing import MockClock
 
 from amqp10broker.amqp10.performatives import Detach, Disposition, Rejected
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Publish
 from tests.support.declaring import declare
 from tests.support.rawframes import attach_sender, transfer

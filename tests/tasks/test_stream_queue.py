@@ -24,7 +24,7 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Answer, Confirmed, Deliver, Effect, QueueDeleted, Unconfirmed
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.stream_files import FileShelf, folder_of
 from amqp10broker.storage.stream_log import Shelf, StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf

@@ -10,7 +10,7 @@ import pytest
 from amqp10broker.errors import StorageError
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Credit, Publish, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver, Effect, QueueDeleted
 from tests.support.askers import new_asker

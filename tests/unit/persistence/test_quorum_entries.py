@@ -10,9 +10,9 @@ from amqp10broker.persistence.quorum_records import ENTRY, STATE
 from amqp10broker.persistence.quorum_store import QuorumStore, read_entry
 from amqp10broker.queues.commands import Configure, Credit, Delete, Publish, Settle, Subscribe, Verdict
 from amqp10broker.queues.effects import Confirmed, Deliver, Rejected
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_commands import Tick
-from amqp10broker.queues.quorum_snapshot import encode_snapshot
+from amqp10broker.queues.quorum.commands import Tick
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 from tests.support.askers import new_asker
 from tests.support.small_journal import SmallJournal

@@ -22,9 +22,9 @@ from amqp10broker.persistence.quorum_records import ENTRY, OLD_COMMANDS, OLD_SNA
 from amqp10broker.persistence.quorum_store import QuorumStore
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef, Credit, Subscribe
 from amqp10broker.queues.effects import Deliver
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_log import OLD_PEER, decode_old_commands
-from amqp10broker.queues.quorum_snapshot import encode_snapshot
+from amqp10broker.queues.quorum.command_codec import OLD_PEER, decode_old_commands
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 from tests.support.askers import new_asker
 from tests.support.small_journal import SmallJournal, SmallRecord

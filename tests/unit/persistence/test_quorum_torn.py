@@ -11,8 +11,8 @@ from amqp10broker.queues.commands import (
     Publish,
     Subscribe,
 )
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_commands import QuorumCommand
+from amqp10broker.queues.quorum.commands import QuorumCommand
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from tests.support.askers import new_asker
 from tests.support.small_journal import SmallJournal

@@ -7,7 +7,7 @@ import pytest
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence import spool as spool_module
 from amqp10broker.persistence.spool import Spool, SpoolPacks
-from amqp10broker.queues.quorum_bodies import OPEN_PAGES_MAX, PagedBodies
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PagedBodies
 from tests.support.fake_log import MemoryScratch
 
 HEAD = make_head(None, None, "", "q")

@@ -7,7 +7,7 @@ from typing import Any
 
 from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     Cancel,
     Configure,

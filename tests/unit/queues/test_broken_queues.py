@@ -13,10 +13,10 @@ from amqp10broker.queues.commands import (
     Subscribe,
 )
 from amqp10broker.queues.effects import QueueDeleted, Unconfirmed
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_messages import Messages
-from amqp10broker.queues.stream import StreamQueue
-from amqp10broker.queues.stream_consumer import StreamConsumer
+from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.queues.stream.consumer import StreamConsumer
+from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker

@@ -10,7 +10,7 @@ from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.persistence.spool import Spool
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     ConsumerRef,
     Credit,

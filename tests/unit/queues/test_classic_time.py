@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from amqp10broker.message.message import header_of
+from amqp10broker.queues.classic.ready import EXPIRED_MAX
+from amqp10broker.queues.classic.removal import DROPPED_MAX
 from amqp10broker.queues.commands import Touch, Verdict
-from amqp10broker.queues.disposal import DROPPED_MAX
-from amqp10broker.queues.ready import EXPIRED_MAX
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 

@@ -14,7 +14,7 @@ from amqp10broker.amqp091.methods import (
     BasicConsumeOk,
     QueueDeclare,
 )
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     Cancel,
     Command,
@@ -24,9 +24,9 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream import StreamQueue
+from amqp10broker.queues.stream.queue import StreamQueue
 from amqp10broker.storage.stream_log import StreamLog
 from amqp10broker.storage.stream_memory import MemoryShelf
 from tests.support.askers import new_asker

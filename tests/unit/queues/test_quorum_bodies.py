@@ -7,8 +7,8 @@ import random
 import pytest
 
 from amqp10broker.message.message import Message, make_head
-from amqp10broker.queues.quorum_bodies import OPEN_PAGES_MAX, PagedBodies, ranges_of
-from amqp10broker.queues.quorum_lane import BLOCK_MAX, NEVER, Lane
+from amqp10broker.queues.quorum.bodies import OPEN_PAGES_MAX, PagedBodies, ranges_of
+from amqp10broker.queues.quorum.lane import BLOCK_MAX, NEVER, Lane
 
 HEAD = make_head(None, None, "", "q")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.queues.commands import Publish, PublisherRef
-from amqp10broker.queues.quorum_commands import JOINED_MAX, QuorumCommand, Tick, joined
+from amqp10broker.queues.quorum.commands import JOINED_MAX, QuorumCommand, Tick, joined
 from tests.support.askers import new_asker
 from tests.support.quorum_bench import message
 

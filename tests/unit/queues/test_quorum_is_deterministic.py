@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-import amqp10broker.queues
+import amqp10broker.queues.quorum
 
-FILES = sorted(Path(amqp10broker.queues.__file__).parent.glob("quorum*.py"))
+FILES = sorted(Path(amqp10broker.queues.quorum.__file__).parent.glob("*.py"))
 CALLS = {"set", "frozenset", "hash", "id", "float", "vars", "dir", "round"}
 METHODS = {"popitem", "intersection", "difference", "symmetric_difference", "union"}
 MODULES = {"time", "random", "secrets", "uuid", "datetime", "os", "weakref", "math", "statistics"}
 SETS = {
     # Only asked what is in it, and no part of the state.
-    ("quorum_dead.py", "self._handed_out"),
+    ("dead_letters.py", "self._handed_out"),
     # Places of one page that are emptied, in whatever order.
-    ("quorum_bodies.py", "self.dropped"),
+    ("bodies.py", "self.dropped"),
 }
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from amqp10broker.queues.commands import Delete, Inspect, Publish, Purge, Touch, Verdict
 from amqp10broker.queues.effects import Answer, QueueDeleted, Refusal, Unconfirmed
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone
-from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow
 from tests.support.quorum_bench import Bench, confirmed, message, only, rejected
 

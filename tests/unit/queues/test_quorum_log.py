@@ -27,8 +27,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
-from amqp10broker.queues.quorum_log import (
+from amqp10broker.queues.quorum.command_codec import (
     decode_commands,
     decode_numbers,
     decode_settings,
@@ -36,7 +35,8 @@ from amqp10broker.queues.quorum_log import (
     encode_numbers,
     encode_settings,
 )
-from amqp10broker.queues.quorum_snapshot import decode_snapshot, encode_snapshot
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.askers import new_asker
 from tests.support.quorum_bench import Bench, message

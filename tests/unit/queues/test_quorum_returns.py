@@ -19,7 +19,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import ActiveChanged, Answer, Deliver, TimedOut
-from amqp10broker.queues.quorum_commands import NodeGone, SessionGone
+from amqp10broker.queues.quorum.commands import NodeGone, SessionGone
 from amqp10broker.queues.settings import RetryType
 from tests.support.quorum_bench import Bench, message, only
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.message.message import Message
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     NO_BOUND,
     ConsumerRef,
@@ -19,7 +19,7 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import CreditReply, Deliver
-from amqp10broker.queues.quorum import QuorumQueue
+from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker
 from tests.support.streams import Bench as StreamBench

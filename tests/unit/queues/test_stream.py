@@ -15,7 +15,6 @@ from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next, Offset, Timestamp
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.offsets import delivered, kept
-from amqp10broker.queues import stream as stream_module
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
@@ -43,7 +42,8 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.settings import QueueSettings
-from amqp10broker.queues.stream_consumer import FILTER_WORK
+from amqp10broker.queues.stream import queue as stream_module
+from amqp10broker.queues.stream.consumer import FILTER_WORK
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
 from tests.support.streams import HEAD, NOW_MS, Bench, confirmed_of, number_of, offset_of, text

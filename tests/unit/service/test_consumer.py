@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
-from amqp10broker.queues.classic import ClassicQueue
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, Subscribe
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.figures import QueueFigures

@@ -1,4 +1,4 @@
-"""Who gets the next messages: consumers with credit take turns, those of higher priority first.
+"""The consumers of a classic queue: those with credit take turns, those of higher priority first.
 
 With a single active consumer only one takes part, and the others wait for it to go. Credit is never
 what settlement gives back: only `Credit` moves it.
@@ -6,55 +6,12 @@ what settlement gives back: only `Credit` moves it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Iterator, Sized
-from typing import Final, Protocol, TypeVar
+from collections.abc import Iterator
 
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Part
-
-TURN_MAX: Final = 32
-"""Deliveries one consumer gets at most before the next has its turn. Long turns make batches, and
-batches make deliveries cheap."""
-
-_TURNS_PER_GRANT: Final = 8
-"""A consumer's turn is an eighth of what it was granted: who asks for few at a time gets them one by
-one in rotation with the others, who asks for hundreds gets them in batches."""
-
-_SHARED_OUT_MAX: Final = 8
-"""With so few consumers, a backlog shorter than their turns is shared out evenly."""
-
-
-T = TypeVar("T")
-
-
-class Ring(OrderedDict[T, None]):
-    """Consumers in the order of their turns, from whatever place of which one may leave at once."""
-
-    @property
-    def first(self) -> T:
-        """Whose turn it is. There is one."""
-        return next(iter(self))
-
-    def add(self, consumer: T) -> None:
-        """The others are first."""
-        self[consumer] = None
-
-    def remove(self, consumer: T) -> None:
-        """It takes part no more."""
-        del self[consumer]
-
-    def turn(self) -> None:
-        """The first was served: it is the last now."""
-        self.move_to_end(next(iter(self)))
-
-
-class Taker(Protocol):
-    """A consumer of whatever kind of queue: what it may have now, and how much of it in one turn."""
-
-    credit: int
-    turn: int
+from amqp10broker.queues.turns import Ring, turn_within
 
 
 class Consumer:
@@ -252,25 +209,3 @@ class Consumers:
             ring.turn()
         else:
             self._leave_ring(consumer)
-
-
-def turn_within(credit: int) -> int:
-    """How many deliveries make a turn of a consumer that was granted so many."""
-    return min(TURN_MAX, credit // _TURNS_PER_GRANT) or 1
-
-
-def turn_of(consumer: Taker, ring: Sized, ready: int, waiting: int) -> int:
-    """How many messages the first consumer of a ring gets now.
-
-    Args:
-        consumer: the first.
-        ring: all whose turn it is.
-        ready: messages there are, at least 1.
-        waiting: consumers whose turn in this round is still to come, this one among them.
-    """
-    if len(ring) == 1:
-        return min(consumer.credit, ready)
-    count = min(consumer.credit, consumer.turn, ready)
-    if len(ring) <= _SHARED_OUT_MAX:
-        count = min(count, -(-ready // waiting))
-    return count

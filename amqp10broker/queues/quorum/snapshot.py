@@ -19,17 +19,17 @@ from typing import Any, Final
 
 from amqp10broker.queues.commands import ConsumerRef, PeerId, PublisherRef
 from amqp10broker.queues.effects import Reason
-from amqp10broker.queues.quorum import QuorumQueue
-from amqp10broker.queues.quorum_bodies import BodyStore, ranges_of
-from amqp10broker.queues.quorum_consumers import SIZE_BITS, Consumer, delivered_at, size_of
-from amqp10broker.queues.quorum_lane import Lane
-from amqp10broker.queues.quorum_log import (
+from amqp10broker.queues.quorum.bodies import BodyStore, ranges_of
+from amqp10broker.queues.quorum.command_codec import (
     OLD_PEER,
     decode_settings,
     encode_settings,
     from_little_endian,
     little_endian,
 )
+from amqp10broker.queues.quorum.consumers import SIZE_BITS, Consumer, delivered_at, size_of
+from amqp10broker.queues.quorum.lane import Lane
+from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _LENGTH: Final = struct.Struct("<I")
 _FORMAT: Final = 2

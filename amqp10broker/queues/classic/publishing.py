@@ -10,12 +10,12 @@ from typing import Final
 from amqp10broker.message.amqp10 import HEAD_BYTES_MAX
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
+from amqp10broker.queues.classic.ready import Level, Ready
+from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import PublisherRef
 from amqp10broker.queues.effects import Confirmed, Unconfirmed
 from amqp10broker.queues.limits import expiries_of
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.ready import Level, Ready
-from amqp10broker.queues.store import Store
 
 PLAIN_HEADS_MAX: Final = 256
 """Heads that a queue remembers to need nothing."""

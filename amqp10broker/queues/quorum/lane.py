@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from amqp10broker.queues.backlog import that_fill
 from amqp10broker.queues.commands import NO_BOUND
+from amqp10broker.queues.turns import that_fill
 
 BLOCK_MAX: Final = 4096
 """Entries after which a new block begins."""

@@ -54,11 +54,11 @@ from amqp10broker.queues.effects import (
 from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.outlook import Outlook
-from amqp10broker.queues.quorum_bodies import BodyStore, PagedBodies
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
-from amqp10broker.queues.quorum_dead import DeadMessage, at_least_once
-from amqp10broker.queues.quorum_messages import Messages
-from amqp10broker.queues.quorum_service import Service
+from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
+from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.quorum.service import Service
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 _CONTENT: Final = itemgetter(1)

@@ -13,13 +13,13 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
 from operator import itemgetter
 from typing import Final
 
 from amqp10broker.message.message import Message, acquired
+from amqp10broker.queues.classic.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle, Store
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.store import PAGE_BYTES_MAX, PAGE_MESSAGES_MAX, Handle, Store
+from amqp10broker.queues.turns import that_fill
 
 HEAD_MESSAGES_MAX: Final = 16_384
 HEAD_BYTES_MAX: Final = 4 * 1024 * 1024
@@ -34,14 +34,6 @@ _CONTENT: Final = itemgetter(1)
 def content_bytes(messages: Iterable[Message]) -> int:
     """Bytes of the contents of messages."""
     return sum(map(len, map(_CONTENT, messages)))
-
-
-def that_fill(sizes: Iterable[int], room: int) -> int:
-    """How many of these sizes, the first ones, use up a room; together they are more than it."""
-    for count, used in enumerate(accumulate(sizes), 1):
-        if used >= room:
-            return count
-    raise AssertionError("there is room for all of them")
 
 
 class Page:

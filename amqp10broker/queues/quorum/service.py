@@ -17,10 +17,9 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.consumers import turn_of, turn_within
 from amqp10broker.queues.effects import ActiveChanged, CreditReply, QueueDeleted, Subscribed, TimedOut
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.quorum_consumers import (
+from amqp10broker.queues.quorum.consumers import (
     SIZE_BITS,
     Activity,
     Consumer,
@@ -28,7 +27,8 @@ from amqp10broker.queues.quorum_consumers import (
     delivered_at,
     size_of,
 )
-from amqp10broker.queues.quorum_messages import Messages
+from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.turns import turn_of, turn_within
 
 
 class Service:

@@ -15,9 +15,9 @@ from typing import Final
 
 from amqp10broker.message.message import Message
 from amqp10broker.message.traits import traits_of
-from amqp10broker.queues.backlog import Backlog, Page, content_bytes
+from amqp10broker.queues.classic.backlog import Backlog, Page, content_bytes
+from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.store import Store
 
 _HEAD: Final = itemgetter(0)
 

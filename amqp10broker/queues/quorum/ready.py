@@ -18,7 +18,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND
-from amqp10broker.queues.quorum_lane import NEVER, Lane
+from amqp10broker.queues.quorum.lane import NEVER, Lane
 
 HIGH_TURNS: Final = 2
 """Turns of the high level for one of the normal level."""

@@ -16,11 +16,11 @@ from amqp10broker.message.traits import traits_of
 from amqp10broker.queues.commands import Verdict
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
-from amqp10broker.queues.quorum_bodies import BodyStore
-from amqp10broker.queues.quorum_consumers import size_of
-from amqp10broker.queues.quorum_dead import Pending, at_least_once
-from amqp10broker.queues.quorum_lane import NEVER
-from amqp10broker.queues.quorum_ready import PRIORITY_NORMAL_MAX, Ready
+from amqp10broker.queues.quorum.bodies import BodyStore
+from amqp10broker.queues.quorum.consumers import size_of
+from amqp10broker.queues.quorum.dead_letters import Pending, at_least_once
+from amqp10broker.queues.quorum.lane import NEVER
+from amqp10broker.queues.quorum.ready import PRIORITY_NORMAL_MAX, Ready
 from amqp10broker.queues.settings import Overflow, QueueSettings, RetryType
 
 Counts = tuple[int, int, bytes]

@@ -6,12 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import assert_never
 
 from amqp10broker.message.message import Message, acquired
+from amqp10broker.queues.classic.consumers import Consumer
+from amqp10broker.queues.classic.ready import Keyed, Ready
+from amqp10broker.queues.classic.removal import Disposal
 from amqp10broker.queues.commands import Verdict
-from amqp10broker.queues.consumers import Consumer
-from amqp10broker.queues.disposal import Disposal
 from amqp10broker.queues.effects import Reason
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.ready import Keyed, Ready
 
 
 class Holding:

@@ -12,8 +12,8 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.consumers import Ring
 from amqp10broker.queues.outlook import Part
+from amqp10broker.queues.turns import Ring
 
 SIZE_BITS: Final = 32
 _SIZE_MASK: Final = (1 << SIZE_BITS) - 1

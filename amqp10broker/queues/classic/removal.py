@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Final
 
 from amqp10broker.message.message import Message
+from amqp10broker.queues.classic.ready import Keyed, Ready
+from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.queues.limits import is_limited, is_over
-from amqp10broker.queues.ready import Keyed, Ready
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
-from amqp10broker.queues.store import Store
 
 DROPPED_MAX: Final = 4096
 """Messages that are dropped in one go when a limit was lowered; each may have to be dead-lettered."""

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.message.message import Message
-from amqp10broker.queues.consumers import Consumer, Consumers, turn_of
-from amqp10broker.queues.disposal import Disposal
+from amqp10broker.queues.classic.consumers import Consumer, Consumers
+from amqp10broker.queues.classic.ready import EXPIRED_MAX, Ready
+from amqp10broker.queues.classic.removal import Disposal
+from amqp10broker.queues.classic.store import Store
 from amqp10broker.queues.outbox import Outbox
-from amqp10broker.queues.ready import EXPIRED_MAX, Ready
-from amqp10broker.queues.store import Store
+from amqp10broker.queues.turns import turn_of
 
 
 class Serving:

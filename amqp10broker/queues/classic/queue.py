@@ -15,7 +15,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
-from amqp10broker.queues.backlog import Page, content_bytes
+from amqp10broker.queues.classic.backlog import Page, content_bytes
+from amqp10broker.queues.classic.consumers import Consumer, Consumers
+from amqp10broker.queues.classic.dispatch import Serving
+from amqp10broker.queues.classic.publishing import Intake
+from amqp10broker.queues.classic.ready import Ready
+from amqp10broker.queues.classic.removal import Disposal
+from amqp10broker.queues.classic.store import MemoryStore, Store
+from amqp10broker.queues.classic.unsettled import Holding
 from amqp10broker.queues.commands import (
     DELETE,
     AttachPublisher,
@@ -38,9 +45,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.consumers import Consumer, Consumers
 from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.queues.disposal import Disposal
 from amqp10broker.queues.effects import (
     Answer,
     Confirmed,
@@ -57,15 +62,10 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
-from amqp10broker.queues.holding import Holding
-from amqp10broker.queues.intake import Intake
 from amqp10broker.queues.limits import is_limited, is_over, rejects
 from amqp10broker.queues.outbox import Outbox
 from amqp10broker.queues.outlook import Outlook
-from amqp10broker.queues.ready import Ready
-from amqp10broker.queues.serving import Serving
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
-from amqp10broker.queues.store import MemoryStore, Store
 
 
 class ClassicQueue:

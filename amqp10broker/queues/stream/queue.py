@@ -62,8 +62,8 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.queues.outlook import Outlook, Part
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
-from amqp10broker.queues.stream_consumer import OpenChunk, StreamConsumer
-from amqp10broker.queues.stream_log import StreamLog
+from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
+from amqp10broker.queues.stream.log import StreamLog
 
 CHUNK_MESSAGES_MAX: Final = 4096
 CHUNK_BYTES_MAX: Final = 256 * 1024

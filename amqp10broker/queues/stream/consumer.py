@@ -13,7 +13,7 @@ from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import delivered, delivered_with_time, kept_now
 from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
 from amqp10broker.queues.outlook import Reading
-from amqp10broker.queues.stream_log import Chunk, Place, StreamLog
+from amqp10broker.queues.stream.log import Chunk, Place, StreamLog
 
 NO_END: Final = 2**64
 """An end behind every offset."""

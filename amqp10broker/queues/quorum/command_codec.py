@@ -50,7 +50,7 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.quorum_commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 _ENTRY: Final = struct.Struct("<QQ")

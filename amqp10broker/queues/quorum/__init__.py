@@ -1,0 +1,1 @@
+"""The quorum queue: a deterministic machine for a log of commands."""

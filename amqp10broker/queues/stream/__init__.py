@@ -1,0 +1,1 @@
+"""The stream: a log that consumers read where they want."""
