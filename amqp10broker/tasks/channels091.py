@@ -19,10 +19,10 @@ from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import ChannelView
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings
 from amqp10broker.service.channels.status import channel_view
-from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
 from amqp10broker.tasks.channel import RunningChannel, contents_of, split
@@ -89,11 +89,11 @@ class Channels:
             for _, channel in sorted(self.by_number.items())
         )
 
-    def around(self, channel: RunningChannel) -> Surroundings:
+    def around(self, channel: RunningChannel) -> Circumstances:
         """What the connection does for one of its channels at present."""
         clock, writer, other = self._broker.clock, self._connection.line.writer, self._waited_for
         writer_waits = writer.waiting_bytes and not writer.broken
-        return Surroundings(
+        return Circumstances(
             clock.now_ms(),
             writer_blocked=channel.lane.blocked,
             writer_ms=clock.ms_at(writer.waiting_since) if writer_waits else None,

@@ -36,7 +36,7 @@ from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
-from amqp10broker.service.channels.surroundings import Surroundings
+from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.channels091 import Channels
@@ -66,7 +66,7 @@ CAPABILITIES: Final = (
 )
 
 
-class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel, Surroundings]):
+class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel, Circumstances]):
     """One client's connection."""
 
     protocol = "AMQP 0-9-1"

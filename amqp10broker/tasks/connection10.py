@@ -26,13 +26,13 @@ from amqp10broker.amqp10.performatives import SaslCode
 from amqp10broker.errors import NotAllowed
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.open import (
     check_open,
     open_properties,
     refused_properties,
     vhost_of,
 )
-from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.tasks.membership import Membership
@@ -50,7 +50,7 @@ socket before it heard that its windows are closed. The windows alone would let 
 400 frames of 128 KiB."""
 
 
-class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, Surroundings]):
+class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, Circumstances]):
     """One client's connection."""
 
     protocol = "AMQP 1.0"

@@ -16,10 +16,10 @@ from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
-from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.tasks.mail import Frames, LinkStolen, SessionLetter, Stop
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.session import RunningSession
@@ -75,11 +75,11 @@ class Sessions:
             for _, session in sorted(self.by_number.items())
         )
 
-    def around(self, session: RunningSession) -> Surroundings:
+    def around(self, session: RunningSession) -> Circumstances:
         """What the connection does for one of its sessions at present."""
         clock, writer, held = self._broker.clock, self._connection.line.writer, self.held_by
         waits = writer.waiting_bytes and not writer.broken
-        return Surroundings(
+        return Circumstances(
             clock.now_ms(),
             writer_blocked=session.lane.blocked,
             writer_ms=clock.ms_at(writer.waiting_since) if waits else None,

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from amqp10broker.amqp091.methods import BasicAck, BasicCancel, BasicQos, ConfirmSelect
 from amqp10broker.flowevents.schema import Kind
-from amqp10broker.service.channels.surroundings import Surroundings as ChannelSurroundings
+from amqp10broker.service.channels.circumstances import Circumstances as ChannelCircumstances
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
-from amqp10broker.service.sessions.surroundings import Surroundings
+from amqp10broker.service.sessions.circumstances import Circumstances
 from tests.support.channel_world import World, tags
 from tests.support.declaring import declare
 from tests.support.scene import Scene
@@ -68,7 +68,7 @@ class Session:
         self.observer.observe(
             self.seen.now_ns,
             self.seen.now_ns,
-            Surroundings(writer_blocked=self.world.blocked),
+            Circumstances(writer_blocked=self.world.blocked),
             latencies=self.latencies,
             whole=whole,
         )
@@ -169,7 +169,7 @@ def test_a_channel_is_told_whole(steps: list[str], latencies: bool) -> None:
         observer.observe(
             seen.now_ns,
             seen.now_ns,
-            around=ChannelSurroundings(reader_credit=channel.credit.credit),
+            around=ChannelCircumstances(reader_credit=channel.credit.credit),
             latencies=latencies,
             whole=whole,
         )

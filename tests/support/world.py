@@ -71,10 +71,10 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
-from amqp10broker.service.sessions.surroundings import Surroundings
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.notation import body_bytes as make_body
@@ -686,7 +686,7 @@ class World:
     def status(self, label: str = "C", channel: int = 0) -> dict[str, Any]:
         """One session as `amqp10broker status` shows it."""
         client = self.clients[label]
-        around = Surroundings(writer_blocked=client.blocked)
+        around = Circumstances(writer_blocked=client.blocked)
         return document(session_view(client.sessions[channel].service, around))
 
     # --- letters in the trace ---------------------------------------------------------------------

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from amqp10broker.management.snapshot import ChannelView, ConsumerView
 from amqp10broker.service.channels.channel import BrokerChannel
-from amqp10broker.service.channels.surroundings import Surroundings
+from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.why import why_channel_waits, why_consumer_waits
 
 
-def channel_view(channel: BrokerChannel, around: Surroundings) -> ChannelView:
+def channel_view(channel: BrokerChannel, around: Circumstances) -> ChannelView:
     """One channel; it is only read.
 
     Args:

@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.consumer import Consumer
-from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.idle import idle_wait, storage_text, why_idle
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
 
@@ -24,7 +24,7 @@ QUEUES_SHOWN: Final = 3
 # --- channels -------------------------------------------------------------------------------------
 
 
-def channel_wait(channel: BrokerChannel, around: Surroundings) -> Wait | None:
+def channel_wait(channel: BrokerChannel, around: Circumstances) -> Wait | None:
     """Why what the client sends on a channel does not get on."""
     if around.blocked_ms is not None:
         return Wait.BLOCKED_BY_ALARM
@@ -37,7 +37,7 @@ def channel_wait(channel: BrokerChannel, around: Surroundings) -> Wait | None:
     return Wait.WRITER_BLOCKED if around.writer_blocked or around.stuck else None
 
 
-def why_channel_waits(channel: BrokerChannel, around: Surroundings) -> Waiting:
+def why_channel_waits(channel: BrokerChannel, around: Circumstances) -> Waiting:
     """The same with what shows it, and since when."""
     wait = channel_wait(channel, around)
     match wait:
@@ -104,12 +104,12 @@ def _in_flight(channel: BrokerChannel, now_ms: int) -> str:
     return why
 
 
-def _writer(around: Surroundings) -> str:
+def _writer(around: Circumstances) -> str:
     waiting = count(around.writer_bytes, "byte")
     return f"the client does not read its socket: {waiting} wait for it, and deliveries behind them"
 
 
-def _turn(channel: BrokerChannel, around: Surroundings) -> str:
+def _turn(channel: BrokerChannel, around: Circumstances) -> str:
     """What is to be said of a client that could publish, if it ever did."""
     publishing = channel.publishing
     if not publishing.published:
@@ -123,7 +123,7 @@ def _turn(channel: BrokerChannel, around: Surroundings) -> str:
 # --- consumers ------------------------------------------------------------------------------------
 
 
-def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Wait | None:
+def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Wait | None:
     """Why a consumer gets nothing."""
     wait = _near_wait(channel, consumer, around)
     if wait is None and not consumer.unsent:
@@ -133,7 +133,7 @@ def consumer_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundin
     return wait
 
 
-def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Wait | None:
+def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Wait | None:
     """What the queue has no part in."""
     if around.stuck or (consumer.unsent and around.writer_blocked):
         return Wait.WRITER_BLOCKED
@@ -146,7 +146,7 @@ def _near_wait(channel: BrokerChannel, consumer: Consumer, around: Surroundings)
     return None
 
 
-def _unheard(channel: BrokerChannel, around: Surroundings) -> Wait | None:
+def _unheard(channel: BrokerChannel, around: Circumstances) -> Wait | None:
     """Why acknowledgements of the client do not get on."""
     wait = channel_wait(channel, around)
     if wait is Wait.WRITER_BLOCKED or (wait is Wait.METHOD_IN_FLIGHT and not channel.backlog):
@@ -154,7 +154,7 @@ def _unheard(channel: BrokerChannel, around: Surroundings) -> Wait | None:
     return wait
 
 
-def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Surroundings) -> Waiting:
+def why_consumer_waits(channel: BrokerChannel, consumer: Consumer, around: Circumstances) -> Waiting:
     """The same with what shows it, and since when."""
     wait = consumer_wait(channel, consumer, around)
     now_ms = around.now_ms

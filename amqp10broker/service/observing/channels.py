@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind
 from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.consumer import Consumer
 from amqp10broker.service.channels.publishing import Publishing
-from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.channels.why import channel_wait, consumer_wait
 from amqp10broker.service.observing.latency import Latency
 from amqp10broker.service.observing.reasons import NUMBERS
@@ -79,7 +79,7 @@ class ChannelObserver:
         now_ns: int,
         ts_ns: int,
         *,
-        around: Surroundings,
+        around: Circumstances,
         latencies: bool,
         whole: bool = False,
     ) -> None:

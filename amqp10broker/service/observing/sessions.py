@@ -9,10 +9,10 @@ from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind
 from amqp10broker.service.observing.latency import Latency
 from amqp10broker.service.observing.reasons import NUMBERS
 from amqp10broker.service.observing.trail import UINT_MAX, Emit, OnLink, Trail
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.service.sessions.why_consumer import consumer_wait
 from amqp10broker.service.sessions.why_publisher import publisher_wait
 
@@ -70,7 +70,7 @@ class SessionObserver:
                 self._links[app] = self._new_link(app, now_ns, from_now=True)
 
     def observe(
-        self, now_ns: int, ts_ns: int, around: Surroundings, *, latencies: bool, whole: bool = False
+        self, now_ns: int, ts_ns: int, around: Circumstances, *, latencies: bool, whole: bool = False
     ) -> None:
         """Emit what has happened since the last time.
 

@@ -6,15 +6,15 @@ from typing import Any
 
 from amqp10broker.management.snapshot import LinkView, SessionView
 from amqp10broker.service.counters import CONSUMING, PUBLISHING
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.service.sessions.why_consumer import why_consumer_waits
 from amqp10broker.service.sessions.why_publisher import why_publisher_waits
 
 
-def session_view(broker_session: BrokerSession, around: Surroundings) -> SessionView:
+def session_view(broker_session: BrokerSession, around: Circumstances) -> SessionView:
     """One session; it is only read.
 
     Args:
@@ -40,7 +40,7 @@ def session_view(broker_session: BrokerSession, around: Surroundings) -> Session
     )
 
 
-def _consumer_view(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> LinkView:
+def _consumer_view(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> LinkView:
     link = consumer.link
     waiting = why_consumer_waits(broker_session, consumer, around)
     unsettled = sum(1 for owner, _ in broker_session.session.outbound.unsettled.values() if owner is link)
@@ -65,7 +65,7 @@ def _consumer_view(broker_session: BrokerSession, consumer: Consumer, around: Su
     )
 
 
-def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around: Surroundings) -> LinkView:
+def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> LinkView:
     link = publisher.link
     waiting = why_publisher_waits(broker_session, publisher, around)
     return LinkView(

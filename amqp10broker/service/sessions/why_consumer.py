@@ -7,9 +7,9 @@ from typing import Final
 from amqp10broker.amqp10.credit import Grant, Spent
 from amqp10broker.amqp10.performatives import SenderSettleMode
 from amqp10broker.service.idle import idle_wait, storage_text, why_idle
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.service.waits import NO_WAIT, Wait, Waiting, count, seconds
 
 _SPENT: Final = {
@@ -28,7 +28,7 @@ _ENDED_BY_THE_CLIENT: Final = frozenset(
 """What a flow or a disposition of the client ends: perhaps it has sent it, and nobody reads it."""
 
 
-def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Wait | None:
+def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
     """The code alone, for those who ask often; see `why_consumer_waits`."""
     wait = _near_wait(broker_session, consumer, around)
     if wait is None and not consumer.unsent and consumer.link.partial is None:
@@ -41,7 +41,7 @@ def consumer_wait(broker_session: BrokerSession, consumer: Consumer, around: Sur
     return wait
 
 
-def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Waiting:
+def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Waiting:
     """The nearest cause first: what is already handed over can only wait for window or writer.
 
     Args:
@@ -111,7 +111,7 @@ def why_consumer_waits(broker_session: BrokerSession, consumer: Consumer, around
     return Waiting(wait, why, now_ms - since_ms)
 
 
-def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Surroundings) -> Wait | None:
+def _near_wait(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> Wait | None:
     link = consumer.link
     credit = link.credit
     if consumer.unsent or link.partial is not None:
@@ -141,7 +141,7 @@ def _progress(consumer: Consumer, now_ms: int) -> str:
 # --- no credit ------------------------------------------------------------------------------------
 
 
-def _no_credit(consumer: Consumer, around: Surroundings) -> str:
+def _no_credit(consumer: Consumer, around: Circumstances) -> str:
     credit, times = consumer.link.credit, consumer.times
     last, granted = credit.last, credit.granted
     match credit.spent:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from amqp10broker.queues.outlook import Progress
 from amqp10broker.service.idle import storage_text
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.service.waits import STUCK_MS, Wait, Waiting, count, seconds
 
 
-def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: Surroundings) -> Wait | None:
+def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> Wait | None:
     """Only our own limits hold a publisher back; with credit and window open it is its own turn."""
     credit = publisher.link.credit
     withheld = credit.link_credit == 0 and credit.withheld
@@ -35,7 +35,9 @@ def publisher_wait(broker_session: BrokerSession, publisher: Publisher, around: 
     return None
 
 
-def why_publisher_waits(broker_session: BrokerSession, publisher: Publisher, around: Surroundings) -> Waiting:
+def why_publisher_waits(
+    broker_session: BrokerSession, publisher: Publisher, around: Circumstances
+) -> Waiting:
     """Why a publisher's client is held back.
 
     Args:
@@ -111,7 +113,7 @@ def _because(progress: Progress, now_ms: int) -> str:
     return f", because{text[1:]}" if text else ""
 
 
-def _turn(broker_session: BrokerSession, publisher: Publisher, around: Surroundings) -> str:
+def _turn(broker_session: BrokerSession, publisher: Publisher, around: Circumstances) -> str:
     """What is to be said of a client that could send."""
     credit, times = publisher.link.credit, publisher.times
     why = f"its turn: {count(credit.link_credit, 'credit')}, window open"

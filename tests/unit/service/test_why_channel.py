@@ -18,8 +18,8 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.config import Config
 from amqp10broker.management.snapshot import document
+from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.status import channel_view
-from amqp10broker.service.channels.surroundings import Surroundings
 from amqp10broker.service.waits import STUCK_MS
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
@@ -47,7 +47,7 @@ def at(channel: WorldChannel, now_ms: int) -> WorldChannel:
 
 
 def status(channel: WorldChannel, **around: Any) -> dict[str, Any]:
-    return document(channel_view(channel.service, Surroundings(NOW, **around)))
+    return document(channel_view(channel.service, Circumstances(NOW, **around)))
 
 
 def consumer(channel: WorldChannel, **around: Any) -> tuple[str | None, str | None, float | None]:

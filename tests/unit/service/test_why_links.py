@@ -8,8 +8,8 @@ import pytest
 
 from amqp10broker.management.snapshot import document
 from amqp10broker.queues.outlook import Progress
+from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.status import session_view
-from amqp10broker.service.sessions.surroundings import Surroundings
 from amqp10broker.service.waits import STUCK_MS
 from tests.support.scene import Scene
 
@@ -41,7 +41,7 @@ class Timed:
     def look_at_all(self, ms: int, **around: Any) -> list[dict[str, Any]]:
         """All links at a time."""
         around.setdefault("writer_blocked", self.scene.world.clients["C"].blocked)
-        return list(document(session_view(self._service, Surroundings(ms, **around)))["links"])
+        return list(document(session_view(self._service, Circumstances(ms, **around)))["links"])
 
 
 Steps = tuple[tuple[Any, ...], ...]
@@ -258,7 +258,7 @@ def test_a_delivery_that_was_sent_in_part_waits_for_the_window() -> None:
     timed.scene.do("connect D max-frame-size=512", "D> BEGIN iw=1", "publish q 1 size=1200")
     timed.scene.do(RECEIVE.replace("C>", "D>"), "D> FLOW h=1 dc=0 cr=8")
     service = timed.scene.world.clients["D"].sessions[0].service
-    (link,) = document(session_view(service, Surroundings(10_000)))["links"]
+    (link,) = document(session_view(service, Circumstances(10_000)))["links"]
     assert link["waits"] == "peer-window-closed"
     assert "a delivery was sent in part; the client's incoming-window has been 0" in link["waits_why"]
 

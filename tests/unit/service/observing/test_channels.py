@@ -21,7 +21,7 @@ from amqp10broker.amqp091.methods import (
 )
 from amqp10broker.catalog.queue_kind import QUORUM
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
-from amqp10broker.service.channels.surroundings import Surroundings
+from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
 from tests.support.channel_world import World, WorldChannel
@@ -40,7 +40,7 @@ class Watched:
         declare(self.world.catalog, self.world.vhost, "q", arguments=arguments)
         self.seen = Seen()
         self.observer = self.observe_anew()
-        self.around = Surroundings()
+        self.around = Circumstances()
         self.latencies = True
 
     def observe_anew(self, *, new: bool = True) -> ChannelObserver:
@@ -140,13 +140,13 @@ def test_a_channel_that_is_not_read_says_why() -> None:
     watched = Watched()
     watched.publish(5)
     for reason, around in (
-        (Reason.CREDIT_FLOW, Surroundings(holds_reader=True)),
-        (Reason.BLOCKED_BY_ALARM, Surroundings(blocked_ms=0)),
-        (Reason.READER_HELD, Surroundings(held_by=2)),
+        (Reason.CREDIT_FLOW, Circumstances(holds_reader=True)),
+        (Reason.BLOCKED_BY_ALARM, Circumstances(blocked_ms=0)),
+        (Reason.READER_HELD, Circumstances(held_by=2)),
     ):
         watched.around = around
         watched.look()
-        watched.around = Surroundings()
+        watched.around = Circumstances()
         watched.look(after_ns=7)
         assert reasons(watched.seen.take(), Kind.LINK_IN)[reason] == 7
 
@@ -286,7 +286,7 @@ def test_a_quorum_queue_limits_a_consumer_without_prefetch() -> None:
 
 def test_a_client_that_does_not_read_its_socket() -> None:
     watched = Watched()
-    watched.around = Surroundings(writer_blocked=True)
+    watched.around = Circumstances(writer_blocked=True)
     watched.channel.budget_bytes = 0
     watched.channel.consume("q", "c")
     watched.channel.publish("q", b"x")

@@ -10,7 +10,7 @@ from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.flowevents.schema import Kind, Reason
 from amqp10broker.queues.effects import TimedOut
 from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX, SessionObserver
-from amqp10broker.service.sessions.surroundings import Surroundings
+from amqp10broker.service.sessions.circumstances import Circumstances
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
 from tests.support.scene import Scene
@@ -42,7 +42,7 @@ class Watched:
         self.observer.observe(
             now_ns,
             now_ns + S,
-            Surroundings(writer_blocked=self.client.blocked),
+            Circumstances(writer_blocked=self.client.blocked),
             latencies=self.latencies,
             whole=whole,
         )

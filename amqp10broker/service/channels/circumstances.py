@@ -7,7 +7,7 @@ from typing import NamedTuple
 from amqp10broker.service.waits import STUCK_MS
 
 
-class Surroundings(NamedTuple):
+class Circumstances(NamedTuple):
     """All times in ms of the channel's clock: since when."""
 
     now_ms: int = 0
