@@ -106,6 +106,16 @@ def test_an_attach_needs_no_more_than_its_permissions(scene: Scene, name: str) -
     assert not attach.endswith("=null")
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE",
+    "attach_source_queue",
+    "attach_source_queue_dynamic_exclusive",
+    "attach_target_exchange",
+    "attach_target_queue",
+    "attach_target_queue_dynamic_exchange_write",
+    "attach_target_queue_dynamic_queue_configure",
+)
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "access_failure_send")
 @pytest.mark.parametrize(
     ("name", "permission", "what"),
     [(name, permission, what) for name, row in ROWS.items() for permission, what in row.missing],
@@ -153,6 +163,7 @@ def test_the_end_of_one_session_is_none_of_the_others(scene: Scene) -> None:
 # --- messages ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "target_per_message_exchange")
 @pytest.mark.parametrize("settled", ["true", "false"])
 @pytest.mark.parametrize(
     ("to", "enough", "what"),
@@ -195,6 +206,7 @@ def test_a_message_that_would_declare_a_queue_needs_what_an_attach_needs(
     assert "state=accepted" in scene.do("C> TRANSFER ch=1 h=0 to=fresh")[0]
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "target_per_message_internal_exchange")
 def test_an_internal_exchange_through_the_anonymous_terminus(scene: Scene) -> None:
     """amqp_auth_SUITE target_per_message_internal_exchange: it ends the session, too."""
     scene.exchange("inside", "fanout", internal=True)
@@ -218,6 +230,7 @@ def test_what_was_sent_before_the_refused_message_is_published(scene: Scene) -> 
 # --- topics --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "attach_target_topic_exchange", "target_per_message_topic")
 @pytest.mark.parametrize(
     ("target", "to"), [("/exchanges/t/bad.k", None), (None, "/exchanges/t/bad.k")], ids=["fixed", "anonymous"]
 )
@@ -230,6 +243,7 @@ def test_a_topic_permission_is_looked_at_for_each_key(
     assert scene.publish(content(to=to)) == [refused("write access to topic 'bad.k' in exchange 't'")]
 
 
+@pytest.mark.rabbitmq("topic_permission_SUITE", "amqp_x_cc_annotation")
 @pytest.mark.parametrize(
     ("target", "to"),
     [("/exchanges/t/good.k", None), (None, "/exchanges/t/good.k")],
@@ -300,6 +314,7 @@ def test_a_topic_permission_that_comes_counts_at_the_next_message(scene: Scene) 
 # --- exclusive queues and consumers --------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "attach_to_exclusive_queue")
 def test_an_exclusive_queue_of_another_connection_is_locked(scene: Scene) -> None:
     """amqp_client_SUITE attach_to_exclusive_queue: DETACH amqp:resource-locked; publishing is allowed."""
     scene.world.delete("q1")
@@ -338,6 +353,7 @@ def test_a_link_keeps_an_exclusive_consumer_out(scene: Scene) -> None:
 # --- dynamic termini -----------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_target_long_link_name", "dynamic_target_short_link_name")
 def test_dynamic_names(scene: Scene) -> None:
     """dynamic_target_short_link_name and _long_: the name says whose it is, unless that is too long."""
     attach = scene.do("C> ATTACH h=0 target=dynamic capabilities=temporary-queue")[0]
@@ -351,6 +367,7 @@ def test_dynamic_names(scene: Scene) -> None:
             assert queue.owner is scene.world.clients["C"]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_terminus_delete")
 def test_a_dynamic_queue_serves_other_links_and_goes_with_its_own(scene: Scene) -> None:
     """dynamic_terminus_delete: other links to it hear that it was deleted."""
     scene.do("C> ATTACH h=0 source=dynamic capabilities=temporary-queue")
@@ -386,6 +403,7 @@ def test_links_end_behind_the_answer_to_who_deleted_their_queue(scene: Scene, wi
     assert [kind for kind in kinds if kind in ("Transfer", "Detach")] == wanted
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_terminus_delete")
 @pytest.mark.parametrize("way", ["END", "CLOSE"])
 def test_a_dynamic_queue_goes_with_session_and_connection(scene: Scene, way: str) -> None:
     """Whoever made it is gone."""

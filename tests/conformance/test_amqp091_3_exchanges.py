@@ -83,6 +83,7 @@ def test_declare_differently_is_refused(channel: WorldChannel, other: dict[str, 
     assert got == (406, "inequivalent arg " + text.format("for exchange 'X' in vhost '/'"))
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "invalid_exchange")
 def test_unknown_type_is_refused(channel: WorldChannel) -> None:
     """406 unknown exchange type."""
     assert channel.refused(ExchangeDeclare("X", "T")) == (406, "unknown exchange type 'T'")
@@ -139,6 +140,7 @@ def test_delete_of_nothing_is_ok(channel: WorldChannel) -> None:
     assert channel.call(ExchangeDelete("X")) == ExchangeDeleteOk()
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "bind_and_delete_source_exchange")
 def test_delete_removes_the_exchange_and_its_bindings(channel: WorldChannel) -> None:
     """Publishing to it afterwards is 404; a new one has no bindings."""
     declare(channel, "X")
@@ -192,6 +194,7 @@ def test_auto_delete_goes_with_the_last_binding_and_not_before_the_first(channel
 # --- routing -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "direct_exchange")
 def test_direct_compares_keys(channel: WorldChannel) -> None:
     """Equality."""
     declare(channel, "X")
@@ -199,12 +202,14 @@ def test_direct_compares_keys(channel: WorldChannel) -> None:
     assert [routed(channel, "X", key) for key in ("k", "K", "", "k.k")] == [1, 0, 0, 0]
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "fanout_exchange")
 def test_fanout_goes_everywhere(channel: WorldChannel) -> None:
     """Whatever the key."""
     bind(channel, "amq.fanout")
     assert [routed(channel, "amq.fanout", key) for key in ("k", "")] == [1, 1]
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "topic_exchange")
 @pytest.mark.parametrize(
     ("pattern", "keys", "others"),
     [
@@ -222,6 +227,7 @@ def test_topic_patterns(channel: WorldChannel, pattern: str, keys: list[str], ot
     assert [routed(channel, "amq.topic", key) for key in keys + others] == [1] * len(keys) + [0] * len(others)
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "topic_binding_hash_limit", "topic_binding_hash_limit_allows_unbind")
 def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel: WorldChannel) -> None:
     """406 on bind; unbind is still permitted."""
     code, _ = channel.refused(QueueBind("q", "amq.topic", "#.a.#.b.#"))
@@ -229,6 +235,7 @@ def test_three_hashes_in_a_topic_binding_are_refused_and_can_be_unbound(channel:
     assert channel.call(QueueUnbind("q", "amq.topic", "#.a.#.b.#")) == QueueUnbindOk()
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange")
 @pytest.mark.parametrize(
     ("match", "headers", "matches"),
     [
@@ -251,6 +258,7 @@ def test_headers_exchange(
     assert routed(channel, "amq.headers", headers=headers) == int(matches)
 
 
+@pytest.mark.rabbitmq("exchanges_SUITE", "headers_exchange_key_presence_only")
 def test_headers_with_key_presence_only(channel: WorldChannel) -> None:
     """A binding value of void compares presence."""
     bind(channel, "amq.headers", a=None)
@@ -395,6 +403,7 @@ def test_a_permission_that_is_taken_away_counts_at_once(channel: WorldChannel) -
     assert channel.refused(channel.content("q", b"x")) == denied("write", "exchange", "amq.default")
 
 
+@pytest.mark.rabbitmq("topic_permission_SUITE", "amqpl_bcc_headers", "amqpl_cc_headers")
 def test_topic_permission_is_checked_for_every_key(channel: WorldChannel) -> None:
     """The routing key, CC and BCC of a publish, and the binding key (read)."""
     set_topic_permission(channel.world.catalog, "guest", "/", "amq.topic", TopicPermission("^a", "^a"))

@@ -83,6 +83,7 @@ def test_empty_name_makes_the_server_choose(channel: WorldChannel) -> None:
     assert first.queue != second.queue
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_server_named")
 def test_server_named_queue_must_be_classic(channel: WorldChannel) -> None:
     """406 for quorum."""
     method = QueueDeclare("", durable=True, arguments={"x-queue-type": "quorum"})
@@ -195,6 +196,9 @@ def test_argument_of_another_type_of_queue_is_refused(channel: WorldChannel) -> 
     assert channel.refused(method) == (406, text)
 
 
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE", "single_node_single_vhost_limit_with_durable_named_queue"
+)
 def test_queue_limit_of_the_virtual_host(channel: WorldChannel) -> None:
     """406 ... queue limit is reached."""
     change_vhost(channel.world.catalog, "/", limits=VhostLimits(max_queues=1))
@@ -209,6 +213,7 @@ def test_line_breaks_are_removed_from_names(channel: WorldChannel) -> None:
     assert declare(channel, "a\r\nb") == QueueDeclareOk("ab", 0, 0)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_properties")
 @pytest.mark.parametrize("fields", [{"exclusive": True}, {"auto_delete": True}, {"durable": False}], ids=str)
 def test_quorum_queue_cannot_be_so(channel: WorldChannel, fields: dict[str, Any]) -> None:
     """406 invalid property."""
@@ -352,6 +357,7 @@ def test_bind_is_idempotent(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (0, 0)
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "bind_to_unknown_exchange", "bind_to_unknown_queue")
 def test_bind_to_what_is_missing(channel: WorldChannel) -> None:
     """404, queue or exchange."""
     declare(channel)
@@ -366,6 +372,7 @@ def test_unbind_of_nothing_is_ok(channel: WorldChannel) -> None:
     assert channel.call(QueueUnbind("q", "gone", "k")) == QueueUnbindOk()
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "bind_and_delete")
 def test_bindings_go_with_the_queue(channel: WorldChannel) -> None:
     """A queue of the same name is not bound."""
     declare(channel)
@@ -379,6 +386,7 @@ def test_bindings_go_with_the_queue(channel: WorldChannel) -> None:
 # --- purging -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "purge")
 def test_purge_removes_ready_messages_only(channel: WorldChannel) -> None:
     """Unacked stay, and come back when they are requeued."""
     declare(channel)
@@ -390,6 +398,7 @@ def test_purge_removes_ready_messages_only(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (1, 0)
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "purge_no_consumer")
 def test_purge_without_answer_and_of_nothing(channel: WorldChannel) -> None:
     """no-wait; 404."""
     declare(channel)
@@ -441,6 +450,7 @@ def test_delete_if_empty(channel: WorldChannel) -> None:
     assert channel.call(QueueDelete("q", if_empty=True)) == QueueDeleteOk(0)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_if_empty", "delete_if_unused")
 @pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
 def test_quorum_queue_knows_no_conditions(channel: WorldChannel, flag: str) -> None:
     """540."""
@@ -522,6 +532,7 @@ def test_each_method_needs_its_permission(channel: WorldChannel, method: Any, wh
     assert channel.refused(method) == (403, text)
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "passive_queue_declare")
 def test_passive_declaration_needs_any_permission(channel: WorldChannel) -> None:
     """[4.3] any of configure, write and read."""
     declare(channel)

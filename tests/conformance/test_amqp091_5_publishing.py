@@ -90,6 +90,7 @@ def test_unroutable_without_mandatory_is_dropped(channel: WorldChannel) -> None:
     assert channel.publish("nowhere", b"x") == []
 
 
+@pytest.mark.rabbitmq("message_size_limit_SUITE", "max_message_size")
 def test_message_larger_than_configured_is_refused() -> None:
     """406 message size N is larger than configured max size M; one of that size is taken."""
     channel = World(Config(max_message_size_bytes=100)).channel()
@@ -167,6 +168,7 @@ def test_a_content_of_a_client_that_is_no_publish_is_refused_before_its_body(cha
     assert fault.code == 503
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "publish")
 @pytest.mark.parametrize("size", [0, 1, 1024, 1025, 8184, 8185, 40_000])
 def test_bodies_of_every_size_arrive(size: int) -> None:
     """Empty, one frame, exactly one frame, several frames; in both directions."""
@@ -249,6 +251,7 @@ def test_cc_and_bcc_add_routing_keys(channel: WorldChannel) -> None:
         assert message.method.routing_key == "q"
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "cc_header_non_array_should_close_channel")
 @pytest.mark.parametrize("header", ["CC", "BCC"])
 def test_cc_that_is_no_array_is_refused(channel: WorldChannel, header: str) -> None:
     """406."""
@@ -269,6 +272,7 @@ def test_one_bad_message_of_many_of_one_shape(channel: WorldChannel) -> None:
 # --- confirms ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_select_ok")
 def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> None:
     """Numbers go on."""
     confirming(channel)
@@ -277,6 +281,7 @@ def test_confirm_select_is_answered_and_repeatable(channel: WorldChannel) -> Non
     assert channel.publish("q", b"x") == [BasicAck(2, False)]
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nowait")
 def test_confirm_select_without_answer(channel: WorldChannel) -> None:
     """nowait: counted from there."""
     assert channel.say(channel.content("q"), ConfirmSelect(True), channel.content("q")) == [
@@ -299,12 +304,14 @@ def test_publishes_before_confirm_select_are_not_counted(channel: WorldChannel) 
     assert channel.take() == [BasicAck(1, False)]
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_unroutable_message")
 def test_unroutable_is_acked_at_once(channel: WorldChannel) -> None:
     """Without mandatory."""
     confirming(channel)
     assert channel.publish("nowhere", b"x") == [BasicAck(1, False)]
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_mandatory_unroutable")
 def test_return_comes_before_the_ack(channel: WorldChannel) -> None:
     """Of each message that is returned."""
     confirming(channel)
@@ -314,6 +321,7 @@ def test_return_comes_before_the_ack(channel: WorldChannel) -> None:
     assert got[-1] == BasicAck(4, True)
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_acks")
 def test_acks_of_a_batch_are_merged(channel: WorldChannel) -> None:
     """One basic.ack multiple up to the smallest that waits, the others singly."""
     confirming(channel)
@@ -346,6 +354,8 @@ def test_later_messages_may_be_confirmed_first(channel: WorldChannel) -> None:
     assert channel.say(channel.content("q"), channel.content("r")) == [BasicAck(2, False)]
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "publisher_confirms_with_deleted_queue")
+@pytest.mark.rabbitmq("rabbit_confirms_SUITE", "remove_queue")
 def test_a_deleted_queue_counts_as_having_confirmed(channel: WorldChannel) -> None:
     """Outstanding when it was deleted; or published in the moment of its deletion."""
     other = channel.world.channel()
@@ -389,6 +399,7 @@ def test_delivery_tags_and_confirm_numbers_are_apart(channel: WorldChannel) -> N
     assert channel.refused(BasicAck(2)) == (406, "unknown delivery tag 2")
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_after_mandatory_bug")
 def test_mandatory_after_a_message_without_route(channel: WorldChannel) -> None:
     """The flag is of each message: of two of one route only the mandatory one comes back."""
     confirming(channel)

@@ -56,6 +56,7 @@ def with_deliveries(channel: WorldChannel, count: int) -> WorldChannel:
 # --- the table ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("transactions_SUITE", "published_visible_after_commit")
 def test_publish_is_transactional(channel: WorldChannel) -> None:
     """Nobody sees it before the commit."""
     assert channel.publish("q", b"1", b"2") == []
@@ -156,6 +157,7 @@ def test_a_tag_cannot_be_acknowledged_twice_in_a_transaction(channel: WorldChann
     assert channel.refused(BasicAck(1), BasicAck(1)) == (406, "unknown delivery tag 1")
 
 
+@pytest.mark.rabbitmq("transactions_SUITE", "return_after_commit")
 def test_returns_are_sent_at_the_commit_before_commit_ok(channel: WorldChannel) -> None:
     """In the order of the publishes."""
     assert channel.publish("nowhere", b"1", b"2", mandatory=True) == []

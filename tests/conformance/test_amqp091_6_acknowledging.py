@@ -72,6 +72,7 @@ def test_acks_before_an_unknown_tag_count(channel: WorldChannel) -> None:
     assert bodies(channel.consume("q"))[0] == b"3"
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_ack", "subscribe_and_ack")
 @pytest.mark.parametrize(
     ("method", "left"),
     [(BasicAck(3), 4), (BasicAck(3, True), 2), (BasicAck(0, True), 0), (BasicAck(5, True), 0)],
@@ -90,6 +91,7 @@ def test_all_of_none_is_ok(channel: WorldChannel) -> None:
     assert channel.say(BasicAck(0, True), BasicNack(0, True, True)) == []
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_multiple_ack", "subscribe_and_multiple_ack")
 def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: WorldChannel) -> None:
     """Up to the tag, whoever had it; get too."""
     channel.call(QueueDeclare("r", durable=True))
@@ -103,6 +105,7 @@ def test_multiple_covers_all_queues_and_consumers_of_the_channel(channel: WorldC
     assert channel.world.counts("q") == (1, 1)
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_requeue_nack", "subscribe_and_requeue_nack")
 @pytest.mark.parametrize("method", [BasicNack(3, False, True), BasicReject(3, True)], ids=str)
 def test_requeue_puts_it_back_to_its_place(channel: WorldChannel, method: Method) -> None:
     """Before what nobody had, marked redelivered."""
@@ -110,6 +113,7 @@ def test_requeue_puts_it_back_to_its_place(channel: WorldChannel, method: Method
     assert (bodies(got), tags(got), redelivered(got)) == ([b"3"], [6], [True])
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_nack", "subscribe_and_nack")
 @pytest.mark.parametrize("method", [BasicNack(3, False, False), BasicReject(3, False)], ids=str)
 def test_no_requeue_drops(channel: WorldChannel, method: Method) -> None:
     """Without a dead letter exchange it is gone; the next message comes."""
@@ -117,6 +121,7 @@ def test_no_requeue_drops(channel: WorldChannel, method: Method) -> None:
     assert (bodies(got), redelivered(got)) == ([b"6"], [False])
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_requeue_multiple_nack")
 def test_nack_multiple_redelivers_in_order(channel: WorldChannel) -> None:
     """Of four, the first three: they come again in their order, before the others."""
     got = channel.say(BasicNack(3, True, True))
@@ -125,6 +130,7 @@ def test_nack_multiple_redelivers_in_order(channel: WorldChannel) -> None:
     assert tags(got) == [6, 7, 8]
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_multiple_nack", "subscribe_and_multiple_nack")
 def test_nack_of_all(channel: WorldChannel) -> None:
     """multiple with tag 0."""
     got = channel.say(BasicNack(0, True, True))
@@ -152,6 +158,7 @@ def test_requeue_to_another_channel(channel: WorldChannel) -> None:
     assert redelivered(got) == [True] * 5 + [False] * 2
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "basic_recover")
 @pytest.mark.parametrize("method", [BasicRecover(True), BasicRecoverAsync(True)], ids=lambda m: m.NAME)
 def test_recover_requeues_everything(channel: WorldChannel, method: Method) -> None:
     """All unacked again in order, redelivered; recover-ok for basic.recover alone."""

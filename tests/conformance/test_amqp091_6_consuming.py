@@ -127,6 +127,7 @@ def test_good_arguments_of_consume(channel: WorldChannel) -> None:
     assert channel.consume("q", arguments={"x-priority": -3, "own": "text"}) == []
 
 
+@pytest.mark.rabbitmq("per_node_limit_SUITE", "channel_consumers_limit")
 def test_limit_of_consumers_per_channel() -> None:
     """530 reached maximum."""
     channel = World(Config(consumer_max_per_channel=1)).channel()
@@ -159,6 +160,7 @@ def test_consumers_take_turns(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (1, 6)
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_with_autoack")
 def test_no_ack_deliveries_need_no_ack(channel: WorldChannel) -> None:
     """They are gone when they are written; acknowledging one is an error."""
     fill(channel, 1, 2)
@@ -170,6 +172,7 @@ def test_no_ack_deliveries_need_no_ack(channel: WorldChannel) -> None:
 # --- cancel ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "basic_cancel")
 def test_cancel_stops_deliveries_and_keeps_what_is_unacked(channel: WorldChannel) -> None:
     """cancel-ok is behind the last delivery; unacked stays acknowledgeable on the channel."""
     fill(channel, 1, 2)
@@ -247,6 +250,7 @@ def test_cancelled_consumer_hears_nothing_of_its_queue_s_end(channel: WorldChann
     assert bodies(channel.publish("r", b"x")) == [b"x"]
 
 
+@pytest.mark.rabbitmq("queue_type_SUITE", "ack_after_queue_delete")
 def test_acks_after_the_queue_was_deleted_are_no_error(channel: WorldChannel) -> None:
     """Every tag that was handed out may be acknowledged once."""
     fill(channel, 1, 2)
@@ -266,6 +270,7 @@ def test_cancel_ok_of_the_client_is_ignored(channel: WorldChannel) -> None:
 # --- get ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume")
 def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> None:
     """get-ok, then get-empty."""
     fill(channel, 1, 2)
@@ -280,6 +285,7 @@ def test_get_gives_one_message_and_how_many_are_left(channel: WorldChannel) -> N
     assert channel.world.counts("q") == (0, 0)
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_and_autoack")
 def test_get_with_no_ack(channel: WorldChannel) -> None:
     """Gone at once; it has a tag all the same."""
     fill(channel, 1, 2)
@@ -387,6 +393,7 @@ def test_prefetch_counts_each_consumer_apart(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (6, 4)
 
 
+@pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_global_qos_is_permitted_from_conf")
 def test_global_prefetch_is_of_the_channel(channel: WorldChannel) -> None:
     """All its consumers together; get counts, and is not stopped by it."""
     channel.say(BasicQos(prefetch_count=3, global_=True))
@@ -436,6 +443,7 @@ def test_global_prefetch_does_not_apply_to_no_ack(channel: WorldChannel) -> None
     assert len(bodies(channel.consume("r", "b", no_ack=True))) == 10
 
 
+@pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_global_qos_is_not_permitted")
 def test_global_prefetch_may_be_forbidden() -> None:
     """Then it is taken as that of each consumer."""
     channel = World(Config(permit_global_qos=False)).channel()

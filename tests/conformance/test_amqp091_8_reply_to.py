@@ -45,6 +45,9 @@ def request(channel: WorldChannel, **fields: Any) -> str:
     return address
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_volatile_queue_SUITE", "single_target_correlation", "single_target_no_correlation"
+)
 def test_reply_reaches_the_requester(channel: WorldChannel) -> None:
     """Exchange empty, routing key the generated name; any channel may reply."""
     address = request(channel, correlation_id="c", headers={"h": 1})
@@ -67,24 +70,28 @@ def test_other_properties_of_a_request_are_kept(channel: WorldChannel) -> None:
     assert (second.message_id, second.reply_to) == (NAME, "other")
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_ack_mode")
 def test_consumer_that_would_acknowledge_is_refused() -> None:
     """406 reply consumer cannot acknowledge."""
     channel = World().channel()
     assert channel.refused(BasicConsume(NAME, "r")) == (406, "reply consumer cannot acknowledge")
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_multiple_consumers")
 def test_second_consumer_is_refused(channel: WorldChannel) -> None:
     """406 reply consumer already set."""
     method = BasicConsume(NAME, "s", no_ack=True)
     assert channel.refused(method) == (406, "reply consumer already set")
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_reuse_consumer_tag")
 def test_reuse_of_the_tag_closes_the_connection(channel: WorldChannel) -> None:
     """530, as for any consumer."""
     code, text = channel.fatal(BasicConsume(NAME, "r", no_ack=True))
     assert (code, text) == (530, "attempt to reuse consumer tag 'r'")
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "failure_publish")
 def test_request_without_consumer_is_refused() -> None:
     """406 fast reply consumer does not exist."""
     channel = World().channel()
@@ -157,6 +164,7 @@ def test_declaring_the_bare_name_is_ok(channel: WorldChannel) -> None:
     assert channel.call(QueueDeclare(NAME)) == QueueDeclareOk(NAME, 0, 1)
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "bind_to_volatile_queue", "unbind_from_volatile_queue")
 @pytest.mark.parametrize("bare", [False, True])
 def test_bind_unbind_and_delete_are_refused(channel: WorldChannel, bare: bool) -> None:
     """403."""
@@ -186,6 +194,7 @@ def test_nobody_else_may_consume_from_it(channel: WorldChannel) -> None:
         assert code in (403, 405)
 
 
+@pytest.mark.rabbitmq("rabbit_volatile_queue_SUITE", "distinct_pids_not_deduplicated")
 def test_many_replies_at_once_all_arrive(channel: WorldChannel) -> None:
     """A server that answers a thousand requests in one write: nothing is dropped."""
     address = request(channel)

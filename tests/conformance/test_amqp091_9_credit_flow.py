@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from amqp10broker.amqp091.methods import (
     BasicAck,
     BasicGet,
@@ -33,6 +35,7 @@ def letters(connection: WorldConnection) -> int:
     return sum(len(each.messages) for each in connection.world.box("q").letters)  # type: ignore[union-attr]
 
 
+@pytest.mark.rabbitmq("classic_queue_SUITE", "classic_queue_flow_control_enabled")
 def test_a_queue_that_does_not_follow_stops_the_whole_connection() -> None:
     """After at most 400 + 400 messages nothing more is read; an ack of another channel neither."""
     connection, first, second = stuck()
@@ -79,6 +82,7 @@ def test_reader_gets_its_credit_back_in_portions() -> None:
         assert channel.credit.credit == credit
 
 
+@pytest.mark.rabbitmq("unit_credit_flow_SUITE", "credit_flow_settings")
 def test_the_numbers_can_be_tuned() -> None:
     """credit_flow_initial and credit_flow_more_after."""
     connection, first, _ = stuck(Config(credit_flow_initial=10, credit_flow_more_after=5))
@@ -90,6 +94,7 @@ def test_the_numbers_can_be_tuned() -> None:
     assert connection.world.counts("q") == (100, 0)
 
 
+@pytest.mark.rabbitmq("unit_credit_flow_SUITE", "credit_flow_settings")
 def test_initial_and_portion_may_be_equal() -> None:
     """No deadlock when a whole credit is one portion."""
     connection, first, _ = stuck(Config(credit_flow_initial=1, credit_flow_more_after=1))

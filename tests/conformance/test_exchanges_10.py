@@ -27,6 +27,7 @@ def scene() -> Scene:
 # --- addresses -----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_routing_key")
 def test_a_target_names_exchange_and_routing_key(scene: Scene) -> None:
     """``/exchanges/:exchange/:routing-key``: the reply echoes it, the message takes that way."""
     scene.bind("direct", "q1", "k")
@@ -39,6 +40,7 @@ def test_a_target_names_exchange_and_routing_key(scene: Scene) -> None:
     assert scene.bodies("q1") == ["m0"]
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange", "target_exchange_routing_key_empty")
 @pytest.mark.parametrize("target", ["/exchanges/direct", "/exchanges/direct/"])
 def test_a_target_without_a_key_has_the_empty_one(scene: Scene, target: str) -> None:
     """``/exchanges/:exchange``."""
@@ -48,6 +50,7 @@ def test_a_target_without_a_key_has_the_empty_one(scene: Scene, target: str) -> 
     assert scene.counts("q1") == [1]
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_routing_key_with_slash")
 @pytest.mark.parametrize(
     ("exchange", "key", "target"),
     [
@@ -101,6 +104,7 @@ def test_an_exchange_is_no_source(scene: Scene) -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_exchange_absent")
 def test_a_missing_exchange_is_not_found(scene: Scene) -> None:
     """amqp_address_SUITE target_exchange_absent."""
     _, detach = scene.sender("/exchanges/gone/k")
@@ -127,6 +131,12 @@ def test_an_exchange_that_became_internal_is_no_target_any_more(scene: Scene) ->
 # --- the anonymous terminus ----------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_address_SUITE",
+    "target_per_message_exchange",
+    "target_per_message_exchange_routing_key",
+    "target_per_message_queue",
+)
 def test_each_message_may_go_elsewhere(scene: Scene) -> None:
     """``to`` has the three forms that a target has."""
     scene.bind("direct", "q1", "k")
@@ -137,6 +147,12 @@ def test_each_message_may_go_elsewhere(scene: Scene) -> None:
     assert [scene.bodies(queue) for queue in ("q1", "q2", "q3")] == [["m0"], ["m1", "m3"], ["m2"]]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_address_SUITE",
+    "target_per_message_bad_to_address",
+    "target_per_message_exchange_absent_unsettled",
+    "target_per_message_unset_to_address",
+)
 @pytest.mark.parametrize(
     ("to", "condition", "text"),
     [
@@ -160,6 +176,7 @@ def test_a_message_that_names_no_place(scene: Scene, to: str | None, condition: 
     assert scene.publish(content(to=to), settled="true") == [detached(0, condition, text)]
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_per_message_exchange_absent_settled")
 def test_the_detach_for_a_settled_message_names_it(scene: Scene) -> None:
     """error.info holds the delivery-tag."""
     scene.sender(None)
@@ -170,6 +187,8 @@ def test_the_detach_for_a_settled_message_names_it(scene: Scene) -> None:
     assert detach.error.info == {"delivery-tag": b"\xab\xcd"}
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_per_message_queue")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "publishing_to_non_existing_queue_should_settle_with_released")
 def test_a_missing_queue_is_no_error(scene: Scene) -> None:
     """The default exchange has no such binding: released, or dropped if settled."""
     scene.sender(None)
@@ -201,6 +220,7 @@ def test_neighbours_stay_in_order_whatever_ways_they_take(scene: Scene) -> None:
 # --- outcomes ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "last_queue_confirms", "sender_settle_mode_unsettled_fanout")
 def test_a_fan_out_is_accepted_once_when_all_have_confirmed(scene: Scene) -> None:
     """amqp_client_SUITE sender_settle_mode_unsettled_fanout: one disposition a message, after the last."""
     for queue in ("q1", "q2", "q3"):
@@ -226,6 +246,7 @@ def test_a_queue_that_does_not_confirm_holds_back_the_credit(scene: Scene) -> No
     assert granted.endswith("h=0 dc=170 cr=170")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "target_queue_deleted", "target_queues_deleted_accepted")
 def test_some_queues_of_a_fan_out_deleted_is_accepted(scene: Scene) -> None:
     """amqp_client_SUITE target_queues_deleted_accepted."""
     for queue in ("q1", "q2", "q3"):
@@ -251,6 +272,7 @@ def test_all_queues_of_a_fan_out_deleted_is_released(scene: Scene) -> None:
     assert scene.publish() == [disposition(1, RELEASED)]
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "no_routes_is_released")
 @pytest.mark.parametrize("kind", ["direct", "fanout", "topic", "headers"])
 def test_unroutable_is_released(scene: Scene, kind: str) -> None:
     """Settled: dropped, without a word, and the credit is given back."""
@@ -299,6 +321,7 @@ def test_exchanges_bound_to_exchanges(scene: Scene) -> None:
     assert scene.counts("q1", "q2") == [1, 1]
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "routing")
 @pytest.mark.parametrize(
     ("key", "queues"),
     [

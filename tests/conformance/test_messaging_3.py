@@ -80,6 +80,7 @@ class Pipe:
 # --- 3.2: order and count of sections ------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("binary_parser_SUITE", "validate_footer", "validate_valid_messages")
 @pytest.mark.parametrize(
     "sections",
     [
@@ -110,6 +111,16 @@ def test_a_well_formed_message_is_accepted(sections: list[bytes]) -> None:
     assert line.startswith("B> DISPOSITION role=receiver first=0 settled=true state=accepted")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "sections_out_of_order")
+@pytest.mark.rabbitmq(
+    "binary_parser_SUITE",
+    "validate_body_sections",
+    "validate_duplicate_sections",
+    "validate_section_after_body",
+    "validate_section_out_of_order",
+    "validate_section_value_type",
+    "validate_unknown_section",
+)
 @pytest.mark.parametrize(
     "sections",
     [
@@ -261,6 +272,7 @@ def test_the_header_is_the_brokers_to_write(given: Header | None, expected: Head
     assert header == expected
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "redelivery")
 def test_first_acquirer_is_true_until_somebody_had_the_message() -> None:
     """ "If this value is true, then this message has not been acquired by any other link"."""
     pipe = Pipe()
@@ -339,6 +351,7 @@ def test_a_settled_message_that_an_anonymous_terminus_cannot_route_detaches() ->
 # --- 3.4: delivery states ------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "reliable_send_receive_with_outcomes_classic_queue")
 @pytest.mark.parametrize(
     ("state", "ready"),
     [
@@ -415,6 +428,7 @@ def test_the_source_says_what_is_really_in_place() -> None:
     assert source.filter is None
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "outcomes")
 def test_a_subset_of_outcomes_is_agreed_to() -> None:
     """3.5.3: the outcomes "that can be chosen on this link"."""
     source: Any = _attached(

@@ -66,6 +66,7 @@ def test_each_message_of_a_batch_is_compared(scene: Scene) -> None:
 # --- x-cc ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_exchange")
 def test_x_cc_adds_routing_keys(scene: Scene) -> None:
     """amqp_client_SUITE x_cc_annotation_exchange; a list or an array of strings."""
     scene.bind("direct", "q1", "k1")
@@ -81,6 +82,7 @@ def test_x_cc_adds_routing_keys(scene: Scene) -> None:
     assert scene.bodies("q3") == ["b"]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_exchange_routing_key_empty")
 def test_x_cc_routes_where_the_first_key_does_not(scene: Scene) -> None:
     """x_cc_annotation_exchange_routing_key_empty: the target has no key at all."""
     scene.bind("direct", "q1", "k1")
@@ -89,6 +91,7 @@ def test_x_cc_routes_where_the_first_key_does_not(scene: Scene) -> None:
     assert scene.counts("q1") == [1]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_queue")
 def test_x_cc_with_a_queue_as_target(scene: Scene) -> None:
     """x_cc_annotation_queue: the default exchange takes the keys as names of queues."""
     scene.sender("/queues/q1")
@@ -97,6 +100,7 @@ def test_x_cc_with_a_queue_as_target(scene: Scene) -> None:
     assert scene.counts("q1", "q2", "q3") == [2, 1, 0]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "x_cc_annotation_null")
 def test_x_cc_with_the_anonymous_terminus(scene: Scene) -> None:
     """x_cc_annotation_null: for each message by its own exchange."""
     scene.bind("direct", "q3", "k3")
@@ -115,6 +119,7 @@ def test_x_cc_counts_as_a_fan_out(scene: Scene) -> None:
     assert scene.do("confirm q2 1") == [disposition(0, ACCEPTED)]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "bad_x_cc_annotation_exchange")
 @pytest.mark.parametrize(
     ("cc", "shown"),
     [
@@ -155,6 +160,9 @@ def test_what_came_before_a_bad_x_cc_is_published(scene: Scene) -> None:
 # --- the exchange goes ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "server_closes_link_exchange_settled", "server_closes_link_exchange_unsettled"
+)
 def test_an_exchange_deleted_after_attach(scene: Scene) -> None:
     """server_closes_link_exchange_unsettled and _settled: released and detached, or only detached."""
     text = "no exchange 'direct' in vhost '/'"
@@ -192,6 +200,7 @@ def test_an_exchange_declared_anew_is_the_target_again(scene: Scene) -> None:
 # --- user-id -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "user_id")
 @pytest.mark.parametrize("target", ["/exchanges/fanout", "/queues/q1", None])
 def test_the_user_id_is_the_users(scene: Scene, target: str | None) -> None:
     """amqp_client_SUITE user_id: one's own name, or the link ends."""

@@ -50,6 +50,7 @@ def channel() -> WorldChannel:
     return channel
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "consume_first_empty", "consume_from_empty_queue")
 def test_get_before_and_after_a_publish(channel: WorldChannel) -> None:
     """consume_first_empty: get-empty, and the message when there is one."""
     assert channel.call(BasicGet("q")) == BasicGetEmpty()
@@ -58,6 +59,8 @@ def test_get_before_and_after_a_publish(channel: WorldChannel) -> None:
     assert not isinstance(got, BasicGetEmpty)
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_classic_queue")
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe_and_requeue_multiple_nack")
 def test_three_of_four_are_requeued_in_order(channel: WorldChannel) -> None:
     """requeue_one_channel: nack multiple of the first three; they come again, in order and redelivered."""
     channel.publish("q", *NAMES)
@@ -70,6 +73,7 @@ def test_three_of_four_are_requeued_in_order(channel: WorldChannel) -> None:
     assert channel.world.counts("q") == (0, 0)
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_classic_queue")
 def test_the_other_channel_gets_what_a_closed_one_held(channel: WorldChannel) -> None:
     """requeue_two_channels: two consumers take turns; when one's channel ends, its two go to the other."""
     other = channel.connection.channel(2)
@@ -86,6 +90,14 @@ def test_the_other_channel_gets_what_a_closed_one_held(channel: WorldChannel) ->
     assert redelivered(got) == [True, True]
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "passive_exchange_declare", "passive_queue_declare")
+@pytest.mark.rabbitmq(
+    "passive_declare_permission_SUITE",
+    "enumerate_all_subsets_exchange",
+    "enumerate_all_subsets_queue",
+    "prop_passive_exchange_declare_iff_any_perm",
+    "prop_passive_queue_declare_iff_any_perm",
+)
 @pytest.mark.parametrize("kind", ["queue", "exchange"])
 @pytest.mark.parametrize("granted", list(product([False, True], repeat=3)))
 def test_a_passive_declaration_needs_any_permission(
@@ -106,6 +118,8 @@ def test_a_passive_declaration_needs_any_permission(
         assert channel.refused(method)[0] == 403
 
 
+@pytest.mark.rabbitmq("rabbit_exchange_type_modulus_hash_SUITE", "routed_to_zero_queue_test")
+@pytest.mark.rabbitmq("rabbit_local_random_exchange_SUITE", "no_route")
 @pytest.mark.parametrize("kind", ["x-local-random", "x-modulus-hash", "x-consistent-hash"])
 def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: WorldChannel, kind: str) -> None:
     """no_route: without bindings a mandatory message comes back."""
@@ -114,6 +128,10 @@ def test_an_exchange_that_chooses_has_nothing_to_choose_from(channel: WorldChann
     assert len(contents(got, BasicReturn)) == 1
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_exchange_type_modulus_hash_SUITE", "routed_to_many_queue_test", "routed_to_one_queue_test"
+)
+@pytest.mark.rabbitmq("rabbit_local_random_exchange_SUITE", "routed_to_one_local_queue_test")
 @pytest.mark.parametrize("queues", [1, 3])
 @pytest.mark.parametrize(
     ("kind", "key"), [("x-local-random", ""), ("x-modulus-hash", ""), ("x-consistent-hash", "1")]
@@ -131,6 +149,11 @@ def test_an_exchange_that_chooses_takes_one_queue(
     assert sum(channel.world.counts(f"q{number}")[0] for number in range(queues)) == 20
 
 
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "single_node_single_vhost_limit",
+    "single_node_single_vhost_limit_with_redeclaration",
+)
 @pytest.mark.parametrize("exclusive", [False, True])
 def test_at_the_limit_of_queues_only_redeclaring_is_left(channel: WorldChannel, exclusive: bool) -> None:
     """limit_with_redeclaration: what is there may be declared again, any other queue is refused."""
@@ -144,6 +167,7 @@ def test_at_the_limit_of_queues_only_redeclaring_is_left(channel: WorldChannel, 
     assert refused[1].endswith("queue limit in vhost '/' (2) is reached")
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "subscribe", "subscribe_consumers")
 def test_a_consumer_that_comes_first_gets_messages_at_once(channel: WorldChannel) -> None:
     """subscribe: three consumers of one channel; a message goes to one of them."""
     for tag in ("a", "b", "c"):
@@ -152,6 +176,7 @@ def test_a_consumer_that_comes_first_gets_messages_at_once(channel: WorldChannel
     assert [bodies(each) for each in got] == [[b"1"], [b"2"], [b"3"]]
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_classic_queue")
 @pytest.mark.parametrize("consumers", [2, 3, 8])
 def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -> None:
     """requeue_two_channels: consumers without a limit of their own take turns, whatever the batches are."""
@@ -162,6 +187,7 @@ def test_a_backlog_is_shared_out_evenly(channel: WorldChannel, consumers: int) -
     assert [len(bodies(each.take())) for each in others] == [12] * consumers
 
 
+@pytest.mark.rabbitmq("per_vhost_queue_limit_SUITE", "single_node_multiple_vhosts_queue_count")
 def test_queues_are_counted_in_each_virtual_host(channel: WorldChannel) -> None:
     """single_node_multiple_vhosts_queue_count: a virtual host at its limit leaves the others alone."""
     other = add_vhost(channel.world.catalog, "other", limits=VhostLimits(max_queues=1))
@@ -181,6 +207,8 @@ def fail(channel: WorldChannel, name: str) -> None:
     box.stalled = False
 
 
+@pytest.mark.rabbitmq("confirms_rejects_SUITE", "dead_queue_rejects")
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_nack")
 def test_a_queue_that_failed_rejects(channel: WorldChannel) -> None:
     """dead_queue_rejects: what it had not taken is nacked."""
     channel.call(ConfirmSelect())
@@ -192,6 +220,7 @@ def test_a_queue_that_failed_rejects(channel: WorldChannel) -> None:
     assert channel.take() == [BasicNack(2, False, False)]
 
 
+@pytest.mark.rabbitmq("confirms_rejects_SUITE", "mixed_dead_alive_queues_reject")
 def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None:
     """mixed_dead_alive_queues_reject: the others have the message, and the publisher hears nack."""
     channel.call(QueueDeclare("r", durable=True))
@@ -206,6 +235,11 @@ def test_one_queue_of_several_that_failed_rejects(channel: WorldChannel) -> None
     assert channel.world.counts("r") == (1, 0)
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_volatile_queue_SUITE",
+    "forged_suffixes_one_pid_cast_once_correlation",
+    "forged_suffixes_one_pid_cast_once_no_correlation",
+)
 def test_forged_addresses_of_a_requester_reach_nobody(channel: WorldChannel) -> None:
     """forged_suffixes: one message with the address and others made from it in CC arrives once."""
     channel.say(BasicConsume("amq.rabbitmq.reply-to", "r", no_ack=True))

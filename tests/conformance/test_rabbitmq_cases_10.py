@@ -43,6 +43,9 @@ def bodies(first: int, end: int) -> list[str]:
     return [f"m{number}" for number in range(first, end)]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "async_notify_settled_classic_queue", "async_notify_unsettled_classic_queue"
+)
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_credit_that_waits_is_used_by_messages_as_they_come(mode: str) -> None:
     """async_notify: 30 credits before there is a message; 30 of 40 messages are pushed, no more."""
@@ -55,6 +58,12 @@ def test_credit_that_waits_is_used_by_messages_as_they_come(mode: str) -> None:
     assert world.queues["q"].queue.ready == 10
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "sync_get_settled_classic_queue",
+    "sync_get_unsettled_2_classic_queue",
+    "sync_get_unsettled_classic_queue",
+)
 @pytest.mark.parametrize("credit", [1, 2])
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_each_grant_gets_so_many_messages(mode: str, credit: int) -> None:
@@ -73,6 +82,7 @@ def test_each_grant_gets_so_many_messages(mode: str, credit: int) -> None:
     assert take(world) == []
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "receive_many_auto_flow_classic_queue")
 @pytest.mark.parametrize("mode", [SETTLED, UNSETTLED])
 def test_a_consumer_that_renews_its_credit_at_half_gets_everything(mode: str) -> None:
     """receive_many_auto_flow: 3000 messages in order, with never more on their way than the credit."""
@@ -99,6 +109,7 @@ def published(content: bytes) -> str:
     return answer
 
 
+@pytest.mark.rabbitmq("binary_parser_SUITE", "validate_too_many_sections")
 @pytest.mark.parametrize(
     ("sections", "answer"), [(SECTIONS_MAX, "state=accepted"), (SECTIONS_MAX + 1, "amqp:decode-error")]
 )
@@ -107,6 +118,13 @@ def test_a_message_has_at_most_ten_thousand_sections(sections: int, answer: str)
     assert answer in published(DATA * sections)
 
 
+@pytest.mark.rabbitmq(
+    "binary_parser_SUITE",
+    "server_mode_body_descriptor_prefix_collision",
+    "server_mode_symbolic_body_descriptors",
+    "validate_nested_section_descriptor",
+    "validate_symbolic_descriptors",
+)
 @pytest.mark.parametrize(
     ("content", "answer"),
     [

@@ -180,6 +180,7 @@ def login(mechanism: str, response: bytes, **changes: Any) -> str | None:
     return step.user if isinstance(step, Success) else None
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_plain_success")
 @pytest.mark.parametrize(
     ("response", "user"),
     [

@@ -55,6 +55,7 @@ def test_any_other_header_is_answered_with_a_supported_one_and_the_socket_closed
     assert connection.state is ConnectionState.END
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_none_failure")
 def test_amqp_without_sasl_is_answered_with_the_sasl_header() -> None:
     """SASL is compulsory here, so that a bare AMQP header is not one of the supported ones."""
     connection = server()
@@ -104,6 +105,14 @@ _PERFORMATIVE = Close().encode()
 _TRANSFER = Transfer(handle=0, delivery_id=0, delivery_tag=b"t").encode()
 
 
+@pytest.mark.rabbitmq(
+    "unit_amqp_reader_SUITE",
+    "close_frame_on_framing_error",
+    "data_offset_past_end_of_frame",
+    "undersized_data_offset",
+    "undersized_frame",
+    "unexpected_frame_type",
+)
 @pytest.mark.parametrize(
     ("data", "words"),
     [
@@ -229,6 +238,7 @@ def test_frames_in_front_of_a_malformed_one_are_handled() -> None:
     assert isinstance(events[0], BeginReceived)
 
 
+@pytest.mark.rabbitmq("unit_amqp_reader_SUITE", "empty_frame")
 def test_an_empty_frame_is_no_error_on_any_channel() -> None:
     """2.3.2: "An AMQP frame with no body MAY be used to generate artificial traffic as needed to satisfy any
     negotiated idle timeout interval"."""
@@ -246,6 +256,7 @@ def test_an_empty_sasl_frame_is_malformed() -> None:
     assert connection.state is ConnectionState.END
 
 
+@pytest.mark.rabbitmq("unit_amqp_reader_SUITE", "empty_frame_with_extended_header")
 @pytest.mark.parametrize("doff", [3, 4, 10])
 def test_an_extended_header_is_skipped(doff: int) -> None:
     """The bytes between frame header and body are the extended header, which has no meaning here."""
@@ -280,6 +291,7 @@ def test_a_frame_may_come_byte_by_byte() -> None:
     assert len(events) == 1
 
 
+@pytest.mark.rabbitmq("unit_amqp_reader_SUITE", "valid_frame_header")
 def test_a_frame_of_exactly_the_maximum_is_taken() -> None:
     """max-frame-size is the largest frame that the peer may send, not one less."""
     connection = server_at(OPENED, frame_size_max=512)
@@ -295,6 +307,7 @@ def test_a_frame_of_exactly_the_maximum_is_taken() -> None:
     assert isinstance(events[-1], ConnectionFailed)
 
 
+@pytest.mark.rabbitmq("unit_amqp_reader_SUITE", "oversized_frame")
 def test_an_oversized_frame_is_refused_at_its_header() -> None:
     """Nobody waits for, or keeps, the bytes of a frame that will be refused."""
     reader = FrameReader()

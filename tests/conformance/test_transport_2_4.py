@@ -219,6 +219,11 @@ def test_max_frame_size_unset_is_unlimited() -> None:
     assert connection.frame_size_max == 4294967295
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "idle_time_out_too_short",
+    differs="open and close with the condition instead of a closed socket",
+)
 @pytest.mark.parametrize(("idle", "taken"), [(999, False), (1, False), (1000, True), (0, True), (None, True)])
 def test_an_idle_time_out_of_less_than_a_second_is_refused(idle: int | None, taken: bool) -> None:
     """ "If a peer can not, for any reason support a proposed idle timeout, then it SHOULD close the
@@ -287,6 +292,7 @@ def test_channel_max_is_the_smaller_of_both() -> None:
     assert opened.channel_max == 3
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "session_max_per_connection")
 @pytest.mark.parametrize(("channel", "taken"), [(7, True), (8, False), (65535, False)])
 def test_begin_over_channel_max_closes_with_framing_error(channel: int, taken: bool) -> None:
     """ "A peer that receives a channel number outside the supported range MUST close the connection with

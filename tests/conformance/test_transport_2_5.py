@@ -177,6 +177,7 @@ def test_end_with_an_error_of_the_peer_is_answered_without() -> None:
     assert script.do("C> END error=amqp:internal-error") == ["B> END"]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "multiple_sessions")
 def test_sessions_of_a_connection_are_independent() -> None:
     """ "A single connection MAY have multiple independent sessions active simultaneously"."""
     script = ScriptRunner()

@@ -56,6 +56,9 @@ def test_the_receivers_settle_mode_is_agreed_to(mode: str, terminus: str) -> Non
     assert (f"rcv-settle-mode={mode}" in line) == (mode != "first")
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "link_max_per_session", differs="the connection is closed, not the session ended"
+)
 def test_handle_over_handle_max_closes_the_connection() -> None:
     """2.7.2: "A peer that receives a handle outside the supported range MUST close the connection with
     the framing-error error-code"."""
@@ -65,6 +68,7 @@ def test_handle_over_handle_max_closes_the_connection() -> None:
     assert line.startswith("B> CLOSE error=amqp:connection:framing-error")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "handle_in_use")
 def test_handle_in_use_ends_the_session() -> None:
     """ "The handle MUST NOT be used for other open links. An attempt to attach using a handle which is
     already associated with a link MUST be responded to with an immediate close carrying a handle-in-use
@@ -219,6 +223,7 @@ def test_last_unset_means_first() -> None:
     assert script.do("count q") == ["= ready=0 unsettled=3"]
 
 
+@pytest.mark.rabbitmq("serial_number_SUITE", "test_in_range")
 @pytest.mark.parametrize(
     "span", ["first=0 last=4294967295", "first=2147483648 last=1", "first=4294967290 last=3"]
 )
@@ -239,6 +244,7 @@ def test_both_roles_are_understood() -> None:
 # --- 2.8.10 --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("serial_number_SUITE", "test_compare")
 def test_serial_numbers_follow_rfc_1982() -> None:
     """ "a 32-bit RFC 1982 serial number"."""
     assert add(LAST, 1) == 0

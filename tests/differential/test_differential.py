@@ -119,6 +119,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield Place(process.host, process.port, "guest", "guest", LIMITED_PASSWORD)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "message_headers_conversion")
 @pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: path.stem)
 def test_this_broker_answers_as_written(path: Path, ours: Place) -> None:
     """Every client sees what stands in the script."""

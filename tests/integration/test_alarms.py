@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 import pika
+import pytest
 from proton import Delivery
 from proton import Message as ProtonMessage
 
@@ -49,6 +50,7 @@ def consume(receiver: ReceivingEnd, count: int) -> None:
         count -= batch
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "resource_alarm_after_session_begin")
 def test_memory_is_filled_by_amqp_10_and_emptied_by_consuming_on_a_session_that_publishes_too(
     start_broker: StartBroker, clients: Any, queue: str
 ) -> None:

@@ -55,6 +55,7 @@ def test_messages_are_counted_while_they_are_delivered(
     assert list(row.values()) == [queue, 3, 1, 2, 1, 1]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "format")
 def test_a_queue_is_declared_with_its_arguments_and_found_as_such(run: CommandLine, queue: str) -> None:
     """Typed arguments; declaring it again agrees, or says in what it differs."""
     declare = (
@@ -104,6 +105,7 @@ def test_a_queue_is_purged(run: CommandLine, queue: str) -> None:
     assert "no queue 'nothing' in vhost '/'" in run.fails(1, "purge", "nothing")
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "list_bindings")
 def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
     """Declared, bound to a queue and to an exchange, listed, unbound, deleted."""
     one, two = f"{queue}.1", f"{queue}.2"
@@ -148,6 +150,9 @@ def test_exchanges_and_bindings(run: CommandLine, queue: str) -> None:
     assert "x-nonsense" in run.fails(1, "declare", "exchange", one, "--type", "x-nonsense")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "list_connections")
+@pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_list_in_user")
+@pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "single_node_list_in_vhost")
 def test_what_clients_do_is_listed(run: CommandLine, client: ProtonClient, queue: str) -> None:
     """Connections, sessions, links and consumers of AMQP 1.0, joined by the connection's number."""
     client.sender(queue).send("1")
@@ -175,6 +180,12 @@ def test_what_clients_do_is_listed(run: CommandLine, client: ProtonClient, queue
 LINK = ("connection", "role", "queue")
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "consumer_metrics_cleaned_on_connection_close",
+    note="consumers are listed while they are there",
+)
+@pytest.mark.rabbitmq("unit_queue_consumers_SUITE", "list_consumers")
 def test_channels_and_their_consumers_are_listed(run: CommandLine, channel: object, queue: str) -> None:
     """AMQP 0-9-1 beside 1.0."""
     channel.queue_declare(queue)  # type: ignore[attr-defined]

@@ -157,6 +157,7 @@ def test_a_message_of_a_client_of_091_is_shown_in_words_of_10(
 # --- definitions ----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "import_on_a_running_node")
 def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Path) -> None:
     """Everything that was declared is there in the other broker, passwords included."""
     one, two = CommandLine(start_broker()), CommandLine(start_broker())
@@ -184,6 +185,7 @@ def test_definitions_go_out_and_in_again(start_broker: StartBroker, tmp_path: Pa
         assert two.json(*words) == one.json(*words)
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "import_invalid_file")
 def test_definitions_with_a_fault_change_nothing(run: CommandLine, queue: str) -> None:
     """The complaint names the place in the file."""
     document = {
@@ -196,6 +198,7 @@ def test_definitions_with_a_fault_change_nothing(run: CommandLine, queue: str) -
     assert "standard input is not JSON" in run.fails(2, "import-definitions", "-", stdin=b"{")
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(a big file)")
 def test_a_big_definitions_file_is_imported(start_broker: StartBroker) -> None:
     """Longer than any buffer on the way: 20 000 bindings."""
     run = CommandLine(start_broker())

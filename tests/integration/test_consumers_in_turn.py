@@ -49,6 +49,9 @@ def test_the_highest_priority_is_served_first_over_amqp_091(
     assert [each.text for each in low.take(1)] == ["3"]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "consumer_priority_classic_queue", "consumer_priority_quorum_queue"
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_highest_priority_is_served_first_over_amqp_10(
     kind: str, channel: BlockingChannel, client: ProtonClient, queue: str
@@ -70,6 +73,13 @@ def test_the_highest_priority_is_served_first_over_amqp_10(
 # --- the single active consumer -------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "single_active_consumer_SUITE",
+    "all_messages_go_to_one_consumer",
+    "fallback_to_another_consumer_when_exclusive_consumer_channel_is_cancelled",
+    "fallback_to_another_consumer_when_first_one_is_cancelled",
+    "fallback_to_another_consumer_when_first_one_is_cancelled_qos1",
+)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("how", ["cancel", "close"])
 def test_the_next_consumer_takes_over(
@@ -91,6 +101,9 @@ def test_the_next_consumer_takes_over(
     assert (one.texts, other.texts) == (numbers(1, 5), numbers(6, 10))
 
 
+@pytest.mark.rabbitmq(
+    "single_active_consumer_SUITE", "fallback_to_another_consumer_when_first_one_is_cancelled_manual_acks"
+)
 @pytest.mark.parametrize("prefetch", [0, 1])
 def test_what_a_cancelled_consumer_holds_it_may_still_acknowledge(
     prefetch: int, connection: BlockingConnection, queue: str
@@ -117,6 +130,7 @@ def test_what_a_cancelled_consumer_holds_it_may_still_acknowledge(
     assert publisher.queue_declare(queue, passive=True).method.message_count == 0
 
 
+@pytest.mark.rabbitmq("single_active_consumer_SUITE", "basic_get_is_unsupported")
 @pytest.mark.parametrize("kind", KINDS)
 def test_single_messages_are_not_for_such_a_queue(kind: str, channel: BlockingChannel, queue: str) -> None:
     """basic_get_is_unsupported: 405."""
@@ -127,6 +141,9 @@ def test_single_messages_are_not_for_such_a_queue(kind: str, channel: BlockingCh
     assert f"not supported by {kind} queues with single active consumer" in closed.value.reply_text
 
 
+@pytest.mark.rabbitmq(
+    "single_active_consumer_SUITE", "amqp_exclusive_consume_fails_on_exclusive_consumer_queue"
+)
 def test_an_exclusive_consumer_is_not_for_such_a_queue(channel: BlockingChannel, queue: str) -> None:
     """amqp_exclusive_consume_fails_on_exclusive_consumer_queue: 403."""
     declare(channel, queue, "classic", single_active=True)
@@ -135,6 +152,9 @@ def test_an_exclusive_consumer_is_not_for_such_a_queue(channel: BlockingChannel,
     assert closed.value.reply_code == 403
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "single_active_consumer_classic_queue", "single_active_consumer_quorum_queue"
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_links_take_over_in_turn(
     kind: str, channel: BlockingChannel, client: ProtonClient, queue: str
@@ -154,6 +174,11 @@ def test_links_take_over_in_turn(
     assert [bytes(each.message.body).decode() for each in second.take(1)] == ["4"]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "single_active_consumer_drain_classic_queue",
+    "single_active_consumer_drain_quorum_queue",
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_link_that_waits_is_drained_at_once(
     kind: str, channel: BlockingChannel, client: ProtonClient, broker: BrokerProcess, queue: str
@@ -206,6 +231,7 @@ def test_what_a_consumer_holds_comes_back_when_it_is_lost(
     assert all(each.method.redelivered for each in came)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_should_fail_when_global_qos_true")
 def test_global_qos_is_not_for_quorum_queues(channel: BlockingChannel, queue: str) -> None:
     """540, which closes the connection."""
     declare(channel, queue, "quorum")

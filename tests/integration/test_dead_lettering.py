@@ -108,6 +108,10 @@ def classic(channel: BlockingChannel, queue: str) -> Scene:
 # --- rejected ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_nack")
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "dead_letter_to_quorum_queue", note="both queues are quorum queues"
+)
 def test_dead_letter_nack(scene: Scene) -> None:
     """basic.nack with requeue=false, one by one."""
     scene.declare_source()
@@ -120,6 +124,7 @@ def test_dead_letter_nack(scene: Scene) -> None:
     scene.await_dead("3")
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_multiple_nack")
 def test_dead_letter_multiple_nack(scene: Scene) -> None:
     """multiple=true: in the order of the queue."""
     scene.declare_source()
@@ -128,6 +133,7 @@ def test_dead_letter_multiple_nack(scene: Scene) -> None:
     scene.await_dead("1", "2", "3")
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_nack_requeue")
 def test_dead_letter_nack_requeue(scene: Scene) -> None:
     """requeue=true is no dead letter."""
     scene.declare_source()
@@ -138,6 +144,7 @@ def test_dead_letter_nack_requeue(scene: Scene) -> None:
     scene.await_dead()
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_nack_requeue_multiple")
 def test_dead_letter_nack_requeue_multiple(scene: Scene) -> None:
     """Nor with multiple=true."""
     scene.declare_source()
@@ -147,6 +154,7 @@ def test_dead_letter_nack_requeue_multiple(scene: Scene) -> None:
     scene.await_dead()
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_nack_requeue_nack_norequeue_basic_get")
 @pytest.mark.parametrize("how", ["basic_nack", "basic_reject"])
 def test_dead_letter_requeue_then_norequeue_by_get(scene: Scene, how: str) -> None:
     """First requeued, then given up."""
@@ -158,6 +166,11 @@ def test_dead_letter_requeue_then_norequeue_by_get(scene: Scene, how: str) -> No
     scene.await_dead("1")
 
 
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE",
+    "dead_letter_nack_requeue_nack_norequeue_basic_consume",
+    "dead_letter_reject_requeue_reject_norequeue",
+)
 @pytest.mark.parametrize("how", ["basic_nack", "basic_reject"])
 def test_dead_letter_requeue_then_norequeue_by_consume(scene: Scene, how: str) -> None:
     """The same by a consumer."""
@@ -173,6 +186,7 @@ def test_dead_letter_requeue_then_norequeue_by_consume(scene: Scene, how: str) -
     assert not dead.method.redelivered
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject")
 def test_dead_letter_reject(scene: Scene) -> None:
     """basic.reject with requeue=false."""
     scene.declare_source()
@@ -182,6 +196,7 @@ def test_dead_letter_reject(scene: Scene) -> None:
     assert get_all(scene.channel, scene.source) == ["2", "3"]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject_many")
 def test_dead_letter_reject_many(scene: Scene) -> None:
     """A hundred, one by one, keep their order."""
     scene.declare_source()
@@ -192,6 +207,7 @@ def test_dead_letter_reject_many(scene: Scene) -> None:
     scene.await_dead(*texts)
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject_requeue")
 def test_dead_letter_reject_requeue(scene: Scene) -> None:
     """requeue=true is no dead letter."""
     scene.declare_source()
@@ -204,6 +220,7 @@ def test_dead_letter_reject_requeue(scene: Scene) -> None:
 # --- other reasons ----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ttl")
 def test_dead_letter_ttl(scene: Scene) -> None:
     """The queue's x-message-ttl."""
     scene.declare_source(message_ttl=1)
@@ -211,6 +228,7 @@ def test_dead_letter_ttl(scene: Scene) -> None:
     scene.await_dead("1", "2", "3")
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_drop_head")
 def test_dead_letter_max_length_drop_head(scene: Scene) -> None:
     """The oldest go."""
     scene.declare_source(max_length=1)
@@ -219,6 +237,7 @@ def test_dead_letter_max_length_drop_head(scene: Scene) -> None:
     assert get_all(scene.channel, scene.source) == ["3"]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_max_length_reject_publish_dlx")
 def test_dead_letter_max_length_reject_publish_dlx(classic: Scene) -> None:
     """What does not fit is refused, and dead-lettered as well; a classic queue can."""
     classic.declare_source(max_length=1, overflow="reject-publish-dlx")
@@ -232,6 +251,7 @@ def test_dead_letter_max_length_reject_publish_dlx(classic: Scene) -> None:
     assert get_all(classic.channel, classic.source) == ["1"]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_missing_exchange")
 def test_dead_letter_missing_exchange(scene: Scene) -> None:
     """Dropped until somebody declares it."""
     later = f"{scene.source}-later"
@@ -249,6 +269,7 @@ def test_dead_letter_missing_exchange(scene: Scene) -> None:
 # --- routing ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key")
 def test_dead_letter_routing_key(scene: Scene) -> None:
     """x-dead-letter-routing-key instead of the message's own."""
     scene.declare_source(dead_letter_routing_key="unbound")
@@ -262,6 +283,7 @@ def test_dead_letter_routing_key(scene: Scene) -> None:
     assert (dead.method.exchange, dead.method.routing_key) == (scene.exchange, "unbound")
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_header_CC")
 def test_dead_letter_routing_key_header_cc(scene: Scene) -> None:
     """Without it, the keys of CC count too."""
     copy = f"{scene.source}-copy"
@@ -275,6 +297,7 @@ def test_dead_letter_routing_key_header_cc(scene: Scene) -> None:
     scene.await_dead("1", queue=copy)
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_header_BCC")
 def test_dead_letter_routing_key_header_bcc(scene: Scene) -> None:
     """And those of BCC, which nobody sees any more."""
     copy = f"{scene.source}-copy"
@@ -290,6 +313,7 @@ def test_dead_letter_routing_key_header_bcc(scene: Scene) -> None:
     assert headers["x-death"][0]["routing-keys"] == [scene.source]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_cycle_max_length")
 def test_dead_letter_routing_key_cycle_max_length(scene: Scene) -> None:
     """A queue that drops into itself: the message is gone, and the new one stays."""
     scene.declare_source(max_length=1, dead_letter_exchange="")
@@ -298,6 +322,7 @@ def test_dead_letter_routing_key_cycle_max_length(scene: Scene) -> None:
     assert get_all(scene.channel, scene.source) == ["2"]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_cycle_ttl")
 def test_dead_letter_routing_key_cycle_ttl(scene: Scene) -> None:
     """A queue whose messages expire into itself."""
     scene.declare_source(message_ttl=1, dead_letter_exchange="")
@@ -305,6 +330,7 @@ def test_dead_letter_routing_key_cycle_ttl(scene: Scene) -> None:
     until(scene.channel, lambda: scene.ready(scene.source) == 0, "both to be gone")
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_routing_key_cycle_with_reject")
 def test_dead_letter_routing_key_cycle_with_reject(scene: Scene) -> None:
     """A client's rejection makes it a wanted one."""
     scene.declare_source(dead_letter_exchange="")
@@ -315,6 +341,7 @@ def test_dead_letter_routing_key_cycle_with_reject(scene: Scene) -> None:
     assert events(headers_of(get(scene.channel, scene.source))) == [(scene.source, "rejected", 3)]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_first_death_route")
 def test_dead_letter_headers_first_death_route(scene: Scene) -> None:
     """A headers exchange can send the dead where they first died, by x-first-death-reason."""
     by_reason = f"{scene.source}-reasons"
@@ -331,6 +358,9 @@ def test_dead_letter_headers_first_death_route(scene: Scene) -> None:
     scene.await_dead("2", queue=f"{scene.source}-expired")
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "dead_letter_from_classic_to_quorum_queue", "dead_letter_to_classic_queue"
+)
 def test_dead_letters_go_from_one_kind_of_queue_to_the_other(scene: Scene) -> None:
     """dead_letter_from_classic_to_quorum_queue and dead_letter_to_classic_queue of the quorum suite."""
     other = f"{scene.source}-other"
@@ -343,6 +373,9 @@ def test_dead_letters_go_from_one_kind_of_queue_to_the_other(scene: Scene) -> No
         assert events(headers_of(each)) == [(scene.source, "rejected", 1)]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dead_letter_into_stream")
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "stream")
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "dead_letter_target")
 def test_dead_letters_go_into_a_stream(scene: Scene) -> None:
     """dead_letter_into_stream, and the case `stream`: a stream takes them and gives up none itself."""
     stream = f"{scene.source}-stream"
@@ -364,6 +397,7 @@ def test_dead_letters_go_into_a_stream(scene: Scene) -> None:
 # --- headers ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers")
 def test_dead_letter_headers(scene: Scene) -> None:
     """x-death of a rejected message, the summary, and what the publisher gave."""
     scene.declare_source()
@@ -388,6 +422,7 @@ def test_dead_letter_headers(scene: Scene) -> None:
         assert headers[f"x-{which}-death-exchange"] == ""
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_reason_maxlen")
 def test_dead_letter_headers_reason_maxlen(scene: Scene) -> None:
     """Of a message that was dropped from the head."""
     scene.declare_source(max_length=1)
@@ -395,6 +430,7 @@ def test_dead_letter_headers_reason_maxlen(scene: Scene) -> None:
     assert events(scene.dead_headers("1")) == [(scene.source, "maxlen", 1)]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_reason_expired")
 def test_dead_letter_headers_reason_expired(scene: Scene) -> None:
     """By the queue's time to live: the message had none of its own."""
     scene.declare_source(message_ttl=1)
@@ -404,6 +440,7 @@ def test_dead_letter_headers_reason_expired(scene: Scene) -> None:
     assert "original-expiration" not in headers["x-death"][0]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_reason_expired_per_message")
 def test_dead_letter_headers_reason_expired_per_message(scene: Scene) -> None:
     """The message's own: it moves into the record, so that it does not expire again."""
     scene.declare_source()
@@ -414,6 +451,7 @@ def test_dead_letter_headers_reason_expired_per_message(scene: Scene) -> None:
     assert headers["x-death"][0]["original-expiration"] == "1"
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_CC")
 def test_dead_letter_headers_cc(scene: Scene) -> None:
     """Recorded with the routing key, and still there."""
     scene.declare_source()
@@ -424,6 +462,7 @@ def test_dead_letter_headers_cc(scene: Scene) -> None:
     assert headers["x-death"][0]["routing-keys"] == [scene.source, "other"]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_CC_with_routing_key")
 def test_dead_letter_headers_cc_with_routing_key(scene: Scene) -> None:
     """With a dead-letter routing key it is in the record only."""
     scene.declare_source(dead_letter_routing_key=scene.dead)
@@ -434,6 +473,7 @@ def test_dead_letter_headers_cc_with_routing_key(scene: Scene) -> None:
     assert headers["x-death"][0]["routing-keys"] == [scene.source, "other"]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_BCC")
 def test_dead_letter_headers_bcc(scene: Scene) -> None:
     """Neither recorded nor there."""
     scene.declare_source()
@@ -444,6 +484,7 @@ def test_dead_letter_headers_bcc(scene: Scene) -> None:
     assert headers["x-death"][0]["routing-keys"] == [scene.source, "cc"]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_first_death")
 def test_dead_letter_headers_first_death(scene: Scene) -> None:
     """Written once; the last one each time."""
     final = f"{scene.source}-final"
@@ -459,6 +500,7 @@ def test_dead_letter_headers_first_death(scene: Scene) -> None:
     assert events(headers) == [(f"{scene.source}-2", "rejected", 1), (scene.source, "rejected", 1)]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_cycle")
 def test_dead_letter_headers_cycle(scene: Scene) -> None:
     """The record of a queue that is passed again counts."""
     wait = f"{scene.source}-wait"
@@ -471,6 +513,7 @@ def test_dead_letter_headers_cycle(scene: Scene) -> None:
     assert events(headers) == [(wait, "expired", 2), (scene.source, "rejected", 2)]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_reject_expire_expire")
 def test_dead_letter_reject_expire_expire(scene: Scene) -> None:
     """Rejected, expired, expired into the queue where it was rejected: no automatic cycle."""
     names = [scene.source, f"{scene.source}-2", f"{scene.source}-3"]
@@ -483,6 +526,7 @@ def test_dead_letter_reject_expire_expire(scene: Scene) -> None:
     assert events(headers) == [(names[2], "expired", 1), (names[1], "expired", 1), (names[0], "rejected", 1)]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_be_appended_for_each_event")
 def test_dead_letter_headers_should_be_appended_for_each_event(scene: Scene) -> None:
     """Queue and reason are the key: two reasons of one queue are two records."""
     scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=scene.dead)
@@ -499,6 +543,7 @@ def test_dead_letter_headers_should_be_appended_for_each_event(scene: Scene) -> 
     ]
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_headers_should_not_be_appended_for_republish")
 def test_dead_letter_headers_should_not_be_appended_for_republish(scene: Scene) -> None:
     """A client that publishes what it got begins a new history."""
     scene.declare_source()
@@ -510,6 +555,14 @@ def test_dead_letter_headers_should_not_be_appended_for_republish(scene: Scene) 
     assert events(scene.dead_headers("2")) == [(scene.source, "expired", 1)]
 
 
+@pytest.mark.rabbitmq(
+    "dead_lettering_SUITE",
+    "metric_expired_per_msg_msg_ttl",
+    "metric_expired_queue_msg_ttl",
+    "metric_maxlen",
+    "metric_rejected",
+    differs="counted for queues that have a dead-letter exchange only",
+)
 def test_metrics(scene: Scene, broker: BrokerProcess) -> None:
     """status counts dead letters by reason: rejected, expired by queue and by message, maxlen."""
     scene.declare_source(max_length=3, message_ttl=60_000)
@@ -526,6 +579,7 @@ def test_metrics(scene: Scene, broker: BrokerProcess) -> None:
 # --- AMQP 1.0 ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dead_letter_reject")
 @pytest.mark.parametrize("modified", [False, True], ids=["rejected", "undeliverable-here"])
 def test_outcomes_of_amqp10_dead_letter(scene: Scene, client: ProtonClient, modified: bool) -> None:
     """dead_letter_reject of RabbitMQ's amqp_client suite: annotations, delivery-count, first-acquirer."""
@@ -555,6 +609,13 @@ def test_outcomes_of_amqp10_dead_letter(scene: Scene, client: ProtonClient, modi
     assert record == {"queue": scene.source, "reason": symbol("rejected"), "count": 1, "exchange": ""}
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "dead_letter_reject_many_message_order_classic_queue",
+    "dead_letter_reject_many_message_order_quorum_queue",
+    "dead_letter_reject_message_order_classic_queue",
+    "dead_letter_reject_message_order_quorum_queue",
+)
 def test_many_rejected_by_amqp10_keep_their_order(scene: Scene, client: ProtonClient) -> None:
     """dead_letter_reject_many_message_order: a hundred, each with its own disposition."""
     scene.declare_source()
@@ -577,6 +638,7 @@ def test_a_time_to_live_of_amqp10(scene: Scene, client: ProtonClient) -> None:
     assert (record["reason"], record["ttl"], dead.ttl) == ("expired", 5, 0)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dead_letter_headers_exchange")
 def test_dead_letter_headers_exchange_of_amqp10(scene: Scene, client: ProtonClient) -> None:
     """Dead letters are routed by application-properties and by the publisher's annotations."""
     by_headers = f"{scene.source}-headers"
@@ -597,6 +659,7 @@ def test_dead_letter_headers_exchange_of_amqp10(scene: Scene, client: ProtonClie
     scene.await_dead("2", queue=f"{scene.source}-annotation")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_dead_letter_history")
 def test_history_reads_the_same_in_both_protocols(scene: Scene, client: ProtonClient) -> None:
     """Published with pika, died twice, received with proton; and the other way round."""
     scene.declare_source(dead_letter_exchange="", dead_letter_routing_key=scene.source)

@@ -97,6 +97,7 @@ def connect_pika(rabbit: BrokerProcess) -> Iterator[Callable[..., BlockingConnec
 # --- users ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "import_on_a_booting_node")
 @pytest.mark.parametrize(("user", "vhost"), [("guest", "/"), ("orders-service", "shop"), ("legacy", "/")])
 def test_users_log_in_with_the_passwords_that_they_had(
     proton: Proton, connect_pika: Any, rabbit: BrokerProcess, user: str, vhost: str
@@ -152,6 +153,7 @@ def test_virtual_hosts_are_open_to_those_who_had_them(proton: Proton, connect_pi
             assert client is None, "refused before it was open"
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(permissions and topic permissions)")
 def test_permissions_hold(proton: Proton, connect_pika: Any) -> None:
     """The three patterns, in both protocols."""
     client = proton("orders-service", "shop")
@@ -178,6 +180,7 @@ def test_permissions_hold(proton: Proton, connect_pika: Any) -> None:
     assert "write access to queue 'tasks'" in caught.value.reply_text
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(permissions and topic permissions)")
 def test_topic_permissions_hold(proton: Proton) -> None:
     """The pattern names the user by ``{username}``."""
     client = proton("orders-service", "shop")
@@ -194,6 +197,7 @@ def test_topic_permissions_hold(proton: Proton) -> None:
 # --- routing -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "import_on_a_booting_node")
 def test_what_was_bound_routes(proton: Proton, connect_pika: Any) -> None:
     """Topic to queue, topic to a headers exchange to another queue, and the alternate exchange at the end."""
     client = proton("orders-service", "shop")
@@ -290,6 +294,7 @@ def with_plugin(content: dict[str, Any]) -> dict[str, Any]:
     return content | {"queues": [*content["queues"], queue]}
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "import_invalid_file")
 @pytest.mark.parametrize(
     ("content", "problem"),
     [

@@ -88,6 +88,13 @@ MODES = pytest.mark.parametrize("mode", [SETTLED, UNSETTLED], ids=["settled", "u
 # --- credit -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "async_notify_settled_quorum_queue",
+    "async_notify_settled_stream",
+    "async_notify_unsettled_quorum_queue",
+    "async_notify_unsettled_stream",
+)
 @MODES
 def test_credit_that_waits_is_used_by_messages_as_they_come(scene: Scene, mode: dict[str, Any]) -> None:
     """async_notify_*: 30 credits before there is a message; 30 of 40 come, no more."""
@@ -99,6 +106,15 @@ def test_credit_that_waits_is_used_by_messages_as_they_come(scene: Scene, mode: 
     assert receiver.bodies == list(range(30))
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "sync_get_settled_quorum_queue",
+    "sync_get_settled_stream",
+    "sync_get_unsettled_2_quorum_queue",
+    "sync_get_unsettled_2_stream",
+    "sync_get_unsettled_quorum_queue",
+    "sync_get_unsettled_stream",
+)
 @MODES
 @pytest.mark.parametrize("credit", [1, 2])
 def test_each_grant_gets_so_many_messages(scene: Scene, mode: dict[str, Any], credit: int) -> None:
@@ -115,6 +131,7 @@ def test_each_grant_gets_so_many_messages(scene: Scene, mode: dict[str, Any], cr
     assert receiver.bodies == list(range(3 * credit))
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "timed_get_quorum_queue", "timed_get_stream")
 def test_fetch_with_time_out(scene: Scene) -> None:
     """timed_get_*: a fetch that found nothing leaves no credit behind."""
     receiver = scene.receiver()
@@ -135,6 +152,7 @@ def test_fetch_with_time_out(scene: Scene) -> None:
     assert [fetch(20), fetch(20), fetch(0.02)] == [0, 1, None]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stop_quorum_queue", "stop_stream")
 def test_stop_and_resume(scene: Scene) -> None:
     """stop_*: after the answer to credit 0 nothing comes; new credit gets the rest in order."""
     scene.publish(0, 60)
@@ -153,6 +171,13 @@ def test_stop_and_resume(scene: Scene) -> None:
     assert receiver.bodies == list(range(70))
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "drain_many_quorum_queue",
+    "drain_many_stream",
+    "roundtrip_with_drain_quorum_queue",
+    "roundtrip_with_drain_stream",
+)
 @pytest.mark.parametrize(("ready", "credit"), [(0, 5), (3, 10), (300, 1000), (400, 300)])
 def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready: int, credit: int) -> None:
     """drain_many_*, roundtrip_with_drain_*: also over several batches."""
@@ -164,6 +189,11 @@ def test_drain_delivers_what_is_there_and_forfeits_the_rest(scene: Scene, ready:
     assert receiver.link.drained() == max(credit - ready, 0)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "receive_many_made_available_over_time_quorum_queue",
+    "receive_many_made_available_over_time_stream",
+)
 def test_many_messages_made_available_over_time(scene: Scene) -> None:
     """receive_many_made_available_over_time_*: one big grant lasts for messages that come in bits."""
     receiver = scene.receiver(2000)
@@ -174,6 +204,9 @@ def test_many_messages_made_available_over_time(scene: Scene) -> None:
     scene.await_ready(600 if scene.keeps else 0)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "receive_many_auto_flow_quorum_queue", "receive_many_auto_flow_stream"
+)
 @MODES
 def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: dict[str, Any]) -> None:
     """receive_many_auto_flow_*: in order, with never more on their way than the credit."""
@@ -190,6 +223,7 @@ def test_a_consumer_that_renews_its_credit_gets_everything(scene: Scene, mode: d
 # --- outcomes -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "accept_multiple_message_order_quorum_queue")
 def test_outcomes_in_any_order(quorum: Scene) -> None:
     """accept_multiple_message_order_quorum_queue: what was accepted is gone, whatever the order."""
     quorum.publish(0, 6)
@@ -201,6 +235,7 @@ def test_outcomes_in_any_order(quorum: Scene) -> None:
     quorum.await_ready(0)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "release_multiple_message_order_quorum_queue")
 def test_what_is_released_together_comes_back_in_order(quorum: Scene) -> None:
     """release_multiple_message_order_quorum_queue: before all that nobody had."""
     quorum.publish(0, 5)
@@ -212,6 +247,9 @@ def test_what_is_released_together_comes_back_in_order(quorum: Scene) -> None:
     assert again.bodies == [0, 1, 2, 3, 4]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "delivery_count_quorum_queue", "reliable_send_receive_with_outcomes_quorum_queue"
+)
 def test_each_outcome_has_its_effect(quorum: Scene) -> None:
     """reliable_send_receive_with_outcomes_quorum_queue, delivery_count_quorum_queue: accepted and rejected
     take a message away, released brings it back, modified with delivery-failed counts."""
@@ -231,6 +269,11 @@ def test_each_outcome_has_its_effect(quorum: Scene) -> None:
         quorum.await_ready(1)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "detach_requeues_one_session_quorum_queue",
+    "detach_requeues_two_connections_quorum_queue",
+)
 @pytest.mark.parametrize("how", ["close", "connection"])
 def test_what_a_consumer_held_goes_to_the_next_one(
     quorum: Scene, how: str, clients: Any, broker: BrokerProcess
@@ -274,6 +317,7 @@ def test_a_stream_keeps_what_was_settled(channel: BlockingChannel, client: Proto
 # --- messages -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_quorum_queue", "durable_field_stream")
 def test_durable_is_delivered_as_sent(scene: Scene) -> None:
     """durable_field_*: what the publisher said, though all are written."""
     for durable in (True, False):
@@ -282,6 +326,7 @@ def test_durable_is_delivered_as_sent(scene: Scene) -> None:
     assert [each.message.durable for each in receiver.take(2)] == [True, False]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "amqp_quorum_queue_amqpl", "amqp_stream_amqpl")
 def test_a_consumer_of_the_other_protocol(scene: Scene) -> None:
     """amqp_quorum_queue_amqpl, amqp_stream_amqpl: published with AMQP 1.0, consumed with AMQP 0-9-1."""
     client, channel = scene.client, scene.channel
@@ -304,6 +349,12 @@ def test_a_consumer_of_the_other_protocol(scene: Scene) -> None:
 # --- ends and refusals --------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "link_target_quorum_queue_deleted",
+    "server_closes_link_quorum_queue",
+    "server_closes_link_stream",
+)
 def test_links_hear_that_their_queue_was_deleted(scene: Scene) -> None:
     """server_closes_link_*, link_target_*_deleted: both ends are detached; what was settled stands."""
     sender = scene.client.sender(scene.address)
@@ -315,6 +366,7 @@ def test_links_hear_that_their_queue_was_deleted(scene: Scene) -> None:
     assert sender.wait_refused() == "amqp:resource-deleted"
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "target_quorum_queue_rejects")
 def test_a_full_quorum_queue_rejects(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:
     """target_quorum_queue_rejects: amqp:resource-limit-exceeded; accepted again when there is room."""
     arguments = {"x-queue-type": "quorum", "x-overflow": "reject-publish", "x-max-length": 1}
@@ -328,6 +380,7 @@ def test_a_full_quorum_queue_rejects(channel: BlockingChannel, client: ProtonCli
     assert sender.send("5")[0].state == Delivery.ACCEPTED
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "detach_requeues_drop_head_classic_queue")
 def test_a_full_classic_queue_drops_what_comes_back(
     channel: BlockingChannel, client: ProtonClient, queue: str
 ) -> None:
@@ -349,6 +402,7 @@ def test_a_full_classic_queue_drops_what_comes_back(
 # --- time and priority --------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "message_ttl")
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_what_has_expired_is_not_delivered(
     kind: str, channel: BlockingChannel, client: ProtonClient, queue: str
@@ -364,6 +418,7 @@ def test_what_has_expired_is_not_delivered(
     assert len(receiver.received) == 1
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "priority_classic_queue")
 def test_priorities_of_a_classic_queue(channel: BlockingChannel, client: ProtonClient, queue: str) -> None:
     """priority_classic_queue: header.priority, 4 if there is none; above the maximum is the maximum."""
     channel.queue_declare(queue, durable=True, arguments={"x-max-priority": 10})
@@ -374,6 +429,11 @@ def test_priorities_of_a_classic_queue(channel: BlockingChannel, client: ProtonC
     assert receiver.bodies == [10, 255, 5, 1, 0]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "priority_quorum_queue",
+    differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
+)
 def test_priorities_of_a_quorum_queue(quorum: Scene) -> None:
     """priority_quorum_queue: above 4 is high; two high ones go before each normal one (seed 004)."""
     sender = quorum.client.sender(quorum.address)
@@ -390,6 +450,9 @@ def test_priorities_of_a_quorum_queue(quorum: Scene) -> None:
 # --- dead letters of modified -------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "modified_dead_letter_headers_exchange", "modified_dead_letter_history"
+)
 def test_annotations_of_modified_route_the_dead_letter(quorum: Scene) -> None:
     """modified_dead_letter_headers_exchange, modified_dead_letter_history: a headers exchange sees what the
     consumer wrote; it stays with the message, beside the history of its death."""
@@ -415,6 +478,7 @@ def test_annotations_of_modified_route_the_dead_letter(quorum: Scene) -> None:
     assert len(dead.received) == 1
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_delivery_limit_modified_outcome")
 def test_dead_letters_of_modified_keep_their_order(quorum: Scene) -> None:
     """at_most_once_dead_letter_order_delivery_limit_modified_outcome."""
     channel, name = quorum.channel, f"{quorum.name}-dead"

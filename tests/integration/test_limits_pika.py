@@ -37,6 +37,13 @@ def bodies(*numbers: int) -> list[str]:
 # --- lengths ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "queue_length_limits_SUITE",
+    "max_length_bytes_default",
+    "max_length_bytes_drop_head",
+    "max_length_default",
+    "max_length_drop_head",
+)
 @KINDS
 @LIMITS
 @pytest.mark.parametrize("overflow", [{}, {"x-overflow": "drop-head"}], ids=["default", "drop-head"])
@@ -57,6 +64,9 @@ def test_the_oldest_are_dropped(
     assert get_all(channel, queue) == bodies(3)
 
 
+@pytest.mark.rabbitmq(
+    "queue_length_limits_SUITE", "max_length_bytes_reject_confirm", "max_length_reject_confirm"
+)
 @KINDS
 @LIMITS
 def test_what_does_not_fit_is_refused(
@@ -74,6 +84,7 @@ def test_what_does_not_fit_is_refused(
     assert get_all(channel, queue) == bodies(3)
 
 
+@pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_bytes_drop_publish", "max_length_drop_publish")
 @KINDS
 @LIMITS
 def test_without_confirms_it_is_dropped_silently(
@@ -86,6 +97,7 @@ def test_without_confirms_it_is_dropped_silently(
     assert get_all(channel, queue) == bodies(1)
 
 
+@pytest.mark.rabbitmq("queue_length_limits_SUITE", "max_length_drop_publish_requeue")
 @KINDS
 def test_what_comes_back_to_a_full_queue_is_not_dropped(
     channel: BlockingChannel, queue: str, kind: str
@@ -110,6 +122,7 @@ def publish(channel: BlockingChannel, queue: str, *priorities: int | None) -> No
         put(channel, queue, str(priority), properties=Properties(priority=priority))
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "simple_order")
 def test_higher_priorities_go_first(channel: BlockingChannel, queue: str) -> None:
     """simple_order: whatever the order of publishing."""
     declare(channel, queue, **{"x-max-priority": 10})
@@ -119,6 +132,7 @@ def test_higher_priorities_go_first(channel: BlockingChannel, queue: str) -> Non
     assert get_all(channel, queue) == ["3", "2", "1"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "matching")
 def test_a_priority_above_the_maximum_or_none(channel: BlockingChannel, queue: str) -> None:
     """matching: too high is the maximum, none is 0; first in, first out in each level."""
     declare(channel, queue, **{"x-max-priority": 5})
@@ -126,6 +140,7 @@ def test_a_priority_above_the_maximum_or_none(channel: BlockingChannel, queue: s
     assert get_all(channel, queue) == ["20", "10", "5", "3", "None", "0"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "straight_through")
 def test_a_consumer_that_waits_gets_each_at_once(channel: BlockingChannel, queue: str) -> None:
     """straight_through: priorities change nothing for who takes everything as it comes."""
     declare(channel, queue, **{"x-max-priority": 3})
@@ -136,6 +151,7 @@ def test_a_consumer_that_waits_gets_each_at_once(channel: BlockingChannel, queue
     assert inbox.texts == ["1", "3", "2"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "requeue", "resume")
 def test_a_returned_message_keeps_its_priority(channel: BlockingChannel, queue: str) -> None:
     """requeue, resume: back to its place, before lower ones and behind higher ones that came meanwhile."""
     declare(channel, queue, **{"x-max-priority": 5})
@@ -147,6 +163,7 @@ def test_a_returned_message_keeps_its_priority(channel: BlockingChannel, queue: 
     assert get_all(channel, queue) == ["4", "3", "2", "1"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "purge")
 def test_a_purge_takes_all_levels(channel: BlockingChannel, queue: str) -> None:
     """purge: all that are ready, whatever their priority; the queue goes on."""
     declare(channel, queue, **{"x-max-priority": 3})
@@ -156,6 +173,7 @@ def test_a_purge_takes_all_levels(channel: BlockingChannel, queue: str) -> None:
     assert get_all(channel, queue) == ["2"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "reject")
 def test_a_full_queue_with_levels_refuses(channel: BlockingChannel, queue: str) -> None:
     """reject: the length counts all levels together."""
     declare(channel, queue, **{"x-max-priority": 2, "x-max-length": 3, "x-overflow": "reject-publish"})
@@ -166,6 +184,7 @@ def test_a_full_queue_with_levels_refuses(channel: BlockingChannel, queue: str) 
     assert get_all(channel, queue) == ["2", "1", "1"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "dropwhile_fetchwhile")
 def test_each_level_expires_at_its_head(channel: BlockingChannel, queue: str) -> None:
     """dropwhile_fetchwhile: what has expired goes from each level, and is never delivered."""
     declare(channel, queue, **{"x-max-priority": 2})
@@ -176,6 +195,7 @@ def test_each_level_expires_at_its_head(channel: BlockingChannel, queue: str) ->
     assert get_all(channel, queue) == ["2None", "1None", "0None"]
 
 
+@pytest.mark.rabbitmq("priority_queue_SUITE", "max_priorities_above_hard_limit", "negative_max_priorities")
 @pytest.mark.parametrize("maximum", [-1, 256, 3000])
 def test_a_maximum_is_0_to_255(connect: Connect, queue: str, maximum: int) -> None:
     """negative_max_priorities, max_priorities_above_hard_limit: 406."""

@@ -124,6 +124,7 @@ def test_thousands_of_messages_in_order_through_several_connections(connect: Con
 # --- acknowledgements -----------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("queue_type_SUITE", "smoke")
 def test_acknowledging_one_and_several(channel: BlockingChannel, broker: BrokerProcess, filled: str) -> None:
     """multiple covers all up to the tag, tag 0 all there are; what is acknowledged does not come again."""
     Inbox(channel, filled).take(10)

@@ -481,6 +481,7 @@ def test_what_each_type_of_exchange_routes(
     channel.exchange_delete(queue)
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind")
 def test_a_binding_can_be_undone(channel: BlockingChannel, queue: str) -> None:
     """Also twice; then nothing is routed."""
     channel.queue_declare(queue, exclusive=True)

@@ -173,6 +173,7 @@ def test_with_confirms_the_return_comes_before_the_ack(channel: BlockingChannel,
 # --- confirms -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "confirm_ack")
 def test_confirmed_messages_are_in_the_queue(channel: BlockingChannel, queue: str) -> None:
     """A blocking publish on a confirm channel returns when the message is there."""
     channel.queue_declare(queue, durable=True)
@@ -219,6 +220,7 @@ def confirmed(acks: list[tuple[int, bool]]) -> set[int]:
     return tags
 
 
+@pytest.mark.rabbitmq("publisher_confirms_parallel_SUITE", "publisher_confirms")
 def test_thousands_of_messages_without_waiting_are_all_confirmed(connect: Connect, queue: str) -> None:
     """Acks may be merged, never left out and never given twice."""
     count = 5000

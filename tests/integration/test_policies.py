@@ -79,6 +79,7 @@ def test_a_lower_limit_acts_on_what_is_there(
     assert get_all(channel, queue) == ["4", "5"]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "target_classic_queue_rejects")
 def test_reject_publish_is_a_nack_and_a_rejected_delivery(
     set_policy: SetPolicy, confirming: BlockingChannel, client: ProtonClient, queue: str
 ) -> None:

@@ -63,6 +63,7 @@ def texts(first: int, last: int) -> list[str]:
     return [str(number) for number in range(first, last + 1)]
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "operator_policy_ttl", "policy_ttl")
 @pytest.mark.parametrize("command", ["set-policy", "set-operator-policy"])
 def test_a_ttl_of_a_policy(command: str, set_policy: SetPolicy, channel: BlockingChannel, queue: str) -> None:
     """policy_ttl, operator_policy_ttl: messages published behind it expire."""
@@ -72,6 +73,7 @@ def test_a_ttl_of_a_policy(command: str, set_policy: SetPolicy, channel: Blockin
     until(channel, lambda: ready(channel, queue) == 0, "all messages to expire")
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "operator_policy_ttl")
 def test_a_smaller_ttl_of_the_operator_counts(
     set_policy: SetPolicy, channel: BlockingChannel, queue: str
 ) -> None:
@@ -83,6 +85,10 @@ def test_a_smaller_ttl_of_the_operator_counts(
     until(channel, lambda: ready(channel, queue) == 0, "the message to expire")
 
 
+@pytest.mark.rabbitmq(
+    "policy_SUITE", "operator_retroactive_policy_publish_ttl", "operator_retroactive_policy_ttl"
+)
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "message_ttl_policy")
 def test_a_ttl_is_for_messages_published_behind_it(
     set_policy: SetPolicy, channel: BlockingChannel, queue: str
 ) -> None:
@@ -101,6 +107,12 @@ def test_a_ttl_is_for_messages_published_behind_it(
     assert get_all(channel, queue) == texts(1, 5)
 
 
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "single_node_single_vhost_limit_with_queue_ttl",
+    note="the queue that went is not counted",
+)
+@pytest.mark.rabbitmq("policy_SUITE", "is_supported_operator_policy_expires")
 @pytest.mark.parametrize("kind", KINDS)
 def test_expires_of_a_policy_deletes_the_queue(
     kind: str, run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
@@ -116,6 +128,18 @@ def test_expires_of_a_policy_deletes_the_queue(
     until(channel, gone, "the queue to go")
 
 
+@pytest.mark.rabbitmq(
+    "policy_SUITE",
+    "is_supported_operator_policy_delivery_limit",
+    "is_supported_operator_policy_expires",
+    "is_supported_operator_policy_max_in_memory_bytes",
+    "is_supported_operator_policy_max_in_memory_length",
+    "is_supported_operator_policy_max_length",
+    "is_supported_operator_policy_message_ttl",
+    "is_supported_operator_policy_overflow",
+    "is_supported_operator_policy_target_group_size",
+)
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "invalid_policy")
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_operators_may_set(kind: str, run: CommandLine, channel: BlockingChannel, queue: str) -> None:
     """is_supported_operator_policy_*: what the kind of queue knows is in its effective definition."""
@@ -144,6 +168,8 @@ def test_what_operators_may_set(kind: str, run: CommandLine, channel: BlockingCh
         run("clear-operator-policy", queue)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "overflow_policies")
+@pytest.mark.rabbitmq("unit_policy_validators_SUITE", "length_limit_overflow_mode")
 @pytest.mark.parametrize("overflow", ["drop-head", "reject-publish", "reject-publish-dlx"])
 def test_overflow_of_a_policy(
     overflow: str, run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
@@ -156,6 +182,7 @@ def test_overflow_of_a_policy(
     assert get_all(channel, queue) == (["2"] if overflow == "drop-head" else ["1"])
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "queue_type_specific_policies")
 def test_policies_for_one_kind_of_queue(run: CommandLine, channel: BlockingChannel, queue: str) -> None:
     """queue_type_specific_policies: of four policies the one for the kind counts, by its priority."""
     names = {kind: f"{queue}-{kind}" for kind in (*KINDS, "stream")}
@@ -182,6 +209,7 @@ def test_policies_for_one_kind_of_queue(run: CommandLine, channel: BlockingChann
             channel.queue_delete(name)
 
 
+@pytest.mark.rabbitmq("policy_SUITE", "classic_queue_version_policies")
 def test_the_version_of_classic_queues(
     run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
 ) -> None:
@@ -192,6 +220,7 @@ def test_the_version_of_classic_queues(
     assert effective(run, queue) == {"queue-version": 2}
 
 
+@pytest.mark.rabbitmq("confirms_rejects_SUITE", "policy_resets_to_default")
 def test_a_policy_that_goes_resets_to_the_default(
     run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
 ) -> None:
@@ -207,6 +236,7 @@ def test_a_policy_that_goes_resets_to_the_default(
     assert get_all(channel, queue) == ["3"]
 
 
+@pytest.mark.rabbitmq("confirms_rejects_SUITE", "confirms_rejects_conflict")
 def test_one_full_queue_of_two_rejects(channel: BlockingChannel, queue: str) -> None:
     """confirms_rejects_SUITE confirms_rejects_conflict: one takes the message, one is full: nack."""
     full, other = f"{queue}-full", f"{queue}-other"
@@ -229,6 +259,13 @@ def test_one_full_queue_of_two_rejects(channel: BlockingChannel, queue: str) -> 
 # --- streams --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "initial_cluster_size_one_policy",
+    "leader_locator_policy",
+    "max_age_policy",
+    "max_segment_size_bytes_policy",
+)
 def test_settings_of_streams(
     run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
 ) -> None:
@@ -245,12 +282,14 @@ def test_settings_of_streams(
     assert effective(run, queue) == definition
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_segment_size_bytes_policy_validation")
 def test_a_segment_has_a_largest_size(run: CommandLine, queue: str) -> None:
     """max_segment_size_bytes_policy_validation: more than 3 GB is refused."""
     complaint = run.fails(1, "set-policy", queue, ".*", '{"stream-max-segment-size-bytes": 3000000001}')
     assert complaint.endswith("'stream-max-segment-size-bytes' is 3000000001; must be at most 3000000000")
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "invalid_policy")
 def test_settings_that_streams_do_not_know(run: CommandLine, channel: BlockingChannel, queue: str) -> None:
     """rabbit_stream_queue_SUITE invalid_policy: named, and without effect."""
     declare(channel, queue, "stream")
@@ -263,6 +302,7 @@ def test_settings_that_streams_do_not_know(run: CommandLine, channel: BlockingCh
         run("clear-policy", queue)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "update_retention_policy")
 def test_retention_by_policy_acts_on_a_stream_that_is_there(
     run: CommandLine, set_policy: SetPolicy, channel: BlockingChannel, queue: str
 ) -> None:

@@ -20,6 +20,7 @@ def refused(link: LinkEnd) -> tuple[str | None, str | None]:
     return link.condition, link.description
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_bad_v2_address")
 @pytest.mark.parametrize("role", ["sender", "receiver"])
 def test_bare_name_declares_a_durable_queue(
     broker: BrokerProcess, client: ProtonClient, queue: str, role: str
@@ -31,6 +32,7 @@ def test_bare_name_declares_a_durable_queue(
     assert found["durable"] is True
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "queue", "queue_with_slash")
 @pytest.mark.parametrize(
     "name",
     [
@@ -63,6 +65,9 @@ def test_percent_encoded_names_reach_the_queue(
     assert receiver.bodies == ["hello"]
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "source_queue_absent", "target_queue_absent")
+@pytest.mark.rabbitmq("amqp_client_SUITE", "attach_link_to_non_existing_destination")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_receiver_from_missing_queue")
 @pytest.mark.parametrize("role", ["sender", "receiver"])
 def test_missing_queue_is_a_link_error(broker: BrokerProcess, client: ProtonClient, role: str) -> None:
     """not-found names the queue; the answering attach has no terminus; the session lives."""
@@ -74,6 +79,13 @@ def test_missing_queue_is_a_link_error(broker: BrokerProcess, client: ProtonClie
     client.sender("alive").close()
 
 
+@pytest.mark.rabbitmq(
+    "amqp_address_SUITE", "source_bad_address", "source_bad_v2_address", "target_bad_address"
+)
+@pytest.mark.rabbitmq("amqp_address_SUITE", "target_bad_v2_address", differs="a bare name is a queue")
+@pytest.mark.rabbitmq(
+    "amqp_dotnet_SUITE", "attach_receiver_from_invalid_address", "attach_sender_to_invalid_address"
+)
 @pytest.mark.parametrize("role", ["sender", "receiver"])
 @pytest.mark.parametrize(
     "address",
@@ -95,12 +107,15 @@ def test_bad_address_is_a_link_error(
     client.sender("alive").close()
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "attach_link_to_non_existing_destination")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "attach_sender_to_missing_exchange")
 def test_missing_exchange_is_a_link_error(broker: BrokerProcess, client: ProtonClient) -> None:
     """There are no exchanges yet; the words are RabbitMQ's."""
     sender = client.sender("/exchanges/none/key", wait=False)
     assert refused(sender) == ("amqp:not-found", "no exchange 'none' in vhost '/'")
 
 
+@pytest.mark.rabbitmq("amqp_address_SUITE", "source_undefined_address")
 def test_receiver_without_source_is_refused(broker: BrokerProcess, client: ProtonClient) -> None:
     """Section 2.6.3: a consumer must say from where, unless it resumes a link, and none is kept here."""
 
@@ -218,6 +233,7 @@ def temporary(link: Any) -> None:
     link.source.capabilities.put_object(symbol("temporary-queue"))
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "dynamic_source_rpc")
 @pytest.mark.parametrize("apply", [(), (temporary,)], ids=["plain", "temporary-queue"])
 def test_dynamic_source_serves_request_and_response(
     broker: BrokerProcess, clients: Any, queue: str, apply: Any

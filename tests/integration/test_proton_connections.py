@@ -26,6 +26,8 @@ def test_open_tells_who_the_broker_is(broker: BrokerProcess, client: ProtonClien
     assert properties["platform"].startswith("amqp10broker ")
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_plain_failure")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "auth_failure")
 @pytest.mark.parametrize(
     ("user", "password"), [("guest", "wrong"), ("nobody", "guest"), ("guest", "guestx"), ("gues", "guest")]
 )
@@ -39,6 +41,7 @@ def test_wrong_password_and_unknown_user_are_refused_alike(
     assert not client.remote_open
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_anonymous_success")
 def test_anonymous_login(broker: BrokerProcess, clients: Any, queue: str) -> None:
     """SASL ANONYMOUS logs in as the configured user, guest by default."""
     client = clients(broker, user=None, password=None, mechanisms="ANONYMOUS", container_id=queue)
@@ -129,6 +132,7 @@ def test_255_links_on_one_session(broker: BrokerProcess, client: ProtonClient, q
     assert len(broker.links(f"{queue}-0")) == 16
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "multiple_sessions")
 def test_many_sessions_of_one_connection(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """channel-max is 63; deliveries go to the session of their link. (One channel is left for `flush`.)"""
     ends = []

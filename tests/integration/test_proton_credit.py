@@ -92,6 +92,7 @@ def test_unsettled_deliveries_take_no_credit(broker: BrokerProcess, client: Prot
     broker.wait_for_counts(queue, ready=0, unsettled=600)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "sync_get_unsettled_classic_queue")
 def test_get_one_at_a_time(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """Synchronous get: credit 1, one message, again and again; a get on the empty queue stays open."""
     receiver = client.receiver(queue, credit=1)
@@ -102,6 +103,7 @@ def test_get_one_at_a_time(broker: BrokerProcess, client: ProtonClient, queue: s
     assert receiver.bodies == list(range(20))
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "receive_many_made_available_over_time_classic_queue")
 def test_many_messages_made_available_over_time(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -130,6 +132,7 @@ def test_drain_of_an_empty_queue(broker: BrokerProcess, client: ProtonClient, qu
     receiver.take(1)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "roundtrip_with_drain_classic_queue")
 @pytest.mark.parametrize(
     ("ready", "credit"), [(3, 10), (10, 10), (300, 1000), (600, 600), (600, 513), (256, 256)]
 )
@@ -174,6 +177,7 @@ def fetch(receiver: ReceivingEnd, wait_s: float) -> Any:
     return receiver.received[-1].message.body if len(receiver.received) > before else None
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "timed_get_classic_queue")
 def test_fetch_with_time_out(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """After the answer to the drain nothing more comes, so a fetch that found nothing leaves no credit."""
     receiver = client.receiver(queue)
@@ -191,6 +195,7 @@ def test_fetch_with_time_out(broker: BrokerProcess, client: ProtonClient, queue:
 # --- F5 -------------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stop_classic_queue")
 def test_stop_and_resume(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """Figure 2.46: after the broker's answer to credit 0 nothing comes; new credit gets the rest in order."""
     fill(client, queue, 400)
@@ -328,6 +333,7 @@ def test_consumer_without_credit_gets_no_share(broker: BrokerProcess, clients: A
     assert len(first.received) == 10
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "link_flow_control")
 def test_slow_target_does_not_delay_a_fast_one_on_the_same_session(
     start_broker: StartBroker, clients: Any
 ) -> None:
@@ -361,6 +367,7 @@ def test_slow_target_does_not_delay_a_fast_one_on_the_same_session(
     assert not slow.outcomes
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "link_flow_control")
 def test_slow_target_gets_credit_again(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """When confirms come the link goes on: nothing is lost, everything is accepted in the end."""
     sender = client.sender(f"slow-{queue}")

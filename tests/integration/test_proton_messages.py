@@ -100,6 +100,8 @@ VALUES: dict[str, Any] = {
 }
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "decimal_types")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "data_types")
 @pytest.mark.parametrize("value", VALUES.values(), ids=VALUES.keys())
 def test_an_amqp_value_of_every_type_arrives_as_sent(
     broker: BrokerProcess, client: ProtonClient, queue: str, value: Any
@@ -122,6 +124,7 @@ def test_null_is_a_value(broker: BrokerProcess, client: ProtonClient, queue: str
     assert received.message.body is None
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "message_without_body", differs="taken")
 def test_message_without_body_is_given_back_without_one(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -179,6 +182,7 @@ def full_message() -> Message:
     )
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip")
 def test_properties_and_application_properties_arrive_as_sent(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -209,6 +213,8 @@ def test_every_type_of_message_id_arrives(
     assert received.message.correlation_id == identifier
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "immutable_bare_message")
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "footer")
 def test_bare_message_and_footer_are_byte_identical(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -223,6 +229,7 @@ def test_bare_message_and_footer_are_byte_identical(
     assert received.message.durable
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "message_annotations")
 def test_annotations_of_the_publisher_are_kept_and_the_broker_adds_its_own(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -249,6 +256,7 @@ def test_delivery_annotations_end_at_the_broker(
     assert not received.message.instructions
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "reserved_annotation")
 def test_annotation_without_prefix_detaches(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """Section 3.2.10: annotations without x- are reserved; the link ends, the session goes on."""
     sender = client.sender(queue)
@@ -290,6 +298,7 @@ def test_malformed_message_ends_its_link_only(
     broker.wait_for_counts(queue, ready=1)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_classic_queue")
 @pytest.mark.parametrize("durable", [True, False])
 def test_durable_is_delivered_as_sent(
     broker: BrokerProcess, client: ProtonClient, queue: str, durable: bool
@@ -299,6 +308,7 @@ def test_durable_is_delivered_as_sent(
     assert received.message.durable is durable
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "durable_field_classic_queue")
 def test_message_without_header_gets_one(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """A header is always there at delivery: durable false, first-acquirer true, delivery-count 0."""
     (received,) = through(client, queue, section(0x75, b"x"))
@@ -316,6 +326,11 @@ def test_priority_and_ttl_are_delivered_as_sent(
     assert (special.message.priority, special.message.ttl) == (9, 3600.0)
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "enqueued_msg_with_delivery_count_test",
+    note="a count that the publisher wrote is not the queue's",
+)
 def test_first_acquirer_and_delivery_count_of_publishers_are_ignored(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -327,6 +342,7 @@ def test_first_acquirer_and_delivery_count_of_publishers_are_ignored(
 # --- sizes ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "fragmentation")
 @pytest.mark.parametrize("frame_size", [512, 4096, 131_072, None])
 def test_one_mebibyte_through_every_frame_size(
     broker: BrokerProcess, clients: Any, queue: str, frame_size: int | None
@@ -349,6 +365,11 @@ def test_message_of_exactly_the_maximum_size(broker: BrokerProcess, client: Prot
     assert bare(received.raw) == sent
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "max_message_size_client_to_server",
+    differs="the link is detached, not the session ended",
+)
 def test_message_above_the_maximum_detaches(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """Section 2.7.3: "If a message is sent that exceeds it, the link is detached"; the session lives."""
     head = len(section(0x75, b"x" * 1000)) - 1000

@@ -31,6 +31,7 @@ def fill(client: ProtonClient, queue: str, count: int) -> None:
 # --- publishers -----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "sender_settle_mode_unsettled")
 def test_unsettled_deliveries_are_accepted_and_settled(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -54,6 +55,7 @@ def test_settled_deliveries_get_no_disposition(
     assert not sender.outcomes
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "sender_settle_mode_mixed")
 def test_mixed_link_answers_the_unsettled_deliveries_only(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -112,6 +114,7 @@ def test_other_consumers_get_everything_unsettled(
     broker.wait_for_counts(queue, ready=0)
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "reject")
 def test_accepted_and_rejected_leave_the_queue(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -136,6 +139,10 @@ def _fail(receiver: ReceivingEnd, item: Received) -> None:
     receiver.modify(item, failed=True, undeliverable=False, annotations={symbol("x-fruit"): "apple"})
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "delivery_count_classic_queue", "reliable_send_receive_with_outcomes_classic_queue"
+)
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "released")
 @pytest.mark.parametrize(
     ("settle", "delivery_count"),
     [
@@ -166,6 +173,7 @@ def test_requeuing_outcomes(
     broker.wait_for_counts(queue, ready=0)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_classic_queue")
 @pytest.mark.parametrize("failed", [False, True])
 def test_undeliverable_here_leaves_the_queue(
     broker: BrokerProcess, client: ProtonClient, queue: str, failed: bool
@@ -177,6 +185,7 @@ def test_undeliverable_here_leaves_the_queue(
     broker.wait_for_counts(queue, ready=0)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "receiver_settle_mode_first")
 def test_outcome_without_settling_is_answered_by_the_broker(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -202,6 +211,7 @@ def test_settling_without_an_outcome_releases(
     receiver.settle(again)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "accept_multiple_message_order_classic_queue")
 def test_outcomes_in_any_order(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """Dispositions need not follow the order of deliveries; the right messages stay."""
     fill(client, queue, 10)
@@ -218,6 +228,7 @@ def test_outcomes_in_any_order(broker: BrokerProcess, client: ProtonClient, queu
     assert second.bodies == [2, 3, 5, 6, 9]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "release_multiple_message_order_classic_queue")
 def test_ranges_released_in_any_order_return_in_queue_order(
     broker: BrokerProcess, client: ProtonClient, queue: str
 ) -> None:
@@ -303,6 +314,7 @@ def test_unsettled_messages_return_in_their_original_order(
     assert {flags(each)[2] for each in other.received} == {0}
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "detach_requeues_two_connections_classic_queue")
 def test_messages_of_a_lost_consumer_go_to_the_one_that_waits(
     broker: BrokerProcess, clients: Any, queue: str
 ) -> None:

@@ -66,6 +66,7 @@ def counts(delivered: Delivered) -> tuple[bool, Any, Any]:
 # --- declaring and deleting ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_args", "long_name")
 def test_each_argument_is_taken(channel: BlockingChannel, queue: str) -> None:
     """declare_args: and the same declaration again is the same queue; a long name is one (long_name)."""
     arguments = {
@@ -90,6 +91,13 @@ def test_each_argument_is_taken(channel: BlockingChannel, queue: str) -> None:
         declare(channel, name, **arguments | {"delivery_limit": 8})
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "declare_invalid_arg_1",
+    "declare_invalid_arg_3",
+    "declare_invalid_consumer_disconnected_timeout",
+    "declare_invalid_consumer_timeout",
+)
 @pytest.mark.parametrize(
     ("argument", "value", "words"),
     [
@@ -110,6 +118,13 @@ def test_an_argument_that_it_cannot_have(
     assert caught.value.reply_code == 406
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "consume_invalid_arg_1",
+    "consume_invalid_arg_2",
+    "consume_invalid_consumer_timeout_negative",
+    "consume_invalid_consumer_timeout_wrong_type",
+)
 @pytest.mark.parametrize(
     ("argument", "value"),
     [
@@ -130,6 +145,11 @@ def test_an_argument_that_its_consumers_cannot_have(
     assert caught.value.reply_code == 406
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "vhost_with_default_queue_type_declares_quorum_queue",
+    "vhost_with_quorum_queue_is_deleted",
+)
 def test_all_kinds_by_default_type_of_their_virtual_host(
     broker: BrokerProcess, connect: Connect, queue: str
 ) -> None:
@@ -150,6 +170,7 @@ def test_all_kinds_by_default_type_of_their_virtual_host(
         until(channel, lambda: channel.connection.is_closed, "the end of the connection")
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_immediately_by_resource", "start_queue", "stop_queue")
 def test_a_deleted_queue_is_another_when_it_is_declared_again(channel: BlockingChannel, queue: str) -> None:
     """delete_immediately_by_resource, start_queue, stop_queue: no message of the first is in the second."""
     declare(channel, queue)
@@ -166,6 +187,9 @@ def test_a_deleted_queue_is_another_when_it_is_declared_again(channel: BlockingC
 # --- publishing and consuming -------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "amqpl_headers", "subscribe_from_each", "validate_messages_on_queue"
+)
 def test_confirmed_messages_come_in_order_to_whoever_consumes(connect: Connect, queue: str) -> None:
     """subscribe_from_each, validate_messages_on_queue, amqpl_headers."""
     publisher = connect().channel()
@@ -187,6 +211,12 @@ def test_confirmed_messages_come_in_order_to_whoever_consumes(connect: Connect, 
     await_ready(publisher, queue, 0)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "cancel_and_consume_with_same_tag",
+    "cancel_consumer_gh_12424",
+    "cancel_consumer_gh_3729",
+)
 def test_a_tag_may_be_used_again(channel: BlockingChannel, queue: str) -> None:
     """cancel_and_consume_with_same_tag, cancel_consumer_gh_3729, cancel_consumer_gh_12424: the second
     consumer of a tag gets messages; what the first held stays held, and may be acknowledged."""
@@ -202,6 +232,10 @@ def test_a_tag_may_be_used_again(channel: BlockingChannel, queue: str) -> None:
     assert [each.text for each in second.take()] == ["1"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_metrics", "queue_declare_passive_consumer_count")
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "query_consumers_test", "query_consumers_when_single_active_consumer_is_on_test"
+)
 def test_consumers_are_counted(channel: BlockingChannel, broker: BrokerProcess, queue: str) -> None:
     """queue_declare_passive_consumer_count, consumer_metrics: with and without."""
     declare(channel, queue)
@@ -218,6 +252,7 @@ def test_consumers_are_counted(channel: BlockingChannel, broker: BrokerProcess, 
     assert consumers() == 0
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_priorities")
 def test_the_higher_priority_gets_messages_as_long_as_it_may(channel: BlockingChannel, queue: str) -> None:
     """consumer_priorities."""
     declare(channel, queue)
@@ -230,6 +265,8 @@ def test_the_higher_priority_gets_messages_as_long_as_it_may(channel: BlockingCh
     assert (high.texts, low.texts) == (["1", "2"], ["3"])
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_one_channel_quorum_queue")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_true")
 def test_one_nack_of_several_keeps_their_order(channel: BlockingChannel, queue: str) -> None:
     """requeue_multiple_true: before what nobody had."""
     declare(channel, queue, delivery_limit=5)
@@ -241,6 +278,7 @@ def test_one_nack_of_several_keeps_their_order(channel: BlockingChannel, queue: 
     assert get_all(channel, queue) == [*"12345"]
 
 
+@pytest.mark.rabbitmq("amqpl_consumer_ack_SUITE", "requeue_two_channels_quorum_queue")
 def test_the_other_channel_gets_what_a_closed_one_held(
     channel: BlockingChannel, connect: Connect, queue: str
 ) -> None:
@@ -259,6 +297,7 @@ def test_the_other_channel_gets_what_a_closed_one_held(
     assert [each.method.redelivered for each in second.messages] == [False, False, True, True]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "requeue_multiple_false")
 def test_single_nacks_come_back_in_their_order(channel: BlockingChannel, queue: str) -> None:
     """requeue_multiple_false: returns are served first, in the order of return."""
     declare(channel, queue, delivery_limit=5)
@@ -271,6 +310,12 @@ def test_single_nacks_come_back_in_their_order(channel: BlockingChannel, queue: 
     assert get_all(channel, queue) == [*"3124"]
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "priority_queue_2_1_ratio",
+    differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
+)
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_fifo", note="in each level")
 def test_two_high_ones_go_before_each_normal_one(channel: BlockingChannel, queue: str) -> None:
     """priority_queue_2_1_ratio, priority_queue_fifo: in each of the two levels first in, first out."""
     declare(channel, queue)
@@ -284,6 +329,7 @@ def test_two_high_ones_go_before_each_normal_one(channel: BlockingChannel, queue
     assert sorted(texts[3:6]) == ["h2", "h3", "n1"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "purge")
 def test_a_purge_leaves_what_is_held(channel: BlockingChannel, queue: str) -> None:
     """purge: ready ones go; what a consumer holds can still come back."""
     declare(channel, queue)
@@ -299,6 +345,7 @@ def test_a_purge_leaves_what_is_held(channel: BlockingChannel, queue: str) -> No
 # --- redelivery ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consume_redelivery_count")
 def test_a_redelivery_says_how_often(channel: BlockingChannel, queue: str) -> None:
     """consume_redelivery_count: basic.nack counts as acquired, basic.reject as a failed attempt too."""
     declare(channel, queue)
@@ -318,6 +365,7 @@ def test_a_redelivery_says_how_often(channel: BlockingChannel, queue: str) -> No
     assert [each[2] or 0 for each in seen[1:]] == [0, 1, 2]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_count")
 def test_a_consumer_sees_how_often_too(channel: BlockingChannel, queue: str) -> None:
     """subscribe_redelivery_count: with basic.consume."""
     declare(channel, queue)
@@ -329,6 +377,12 @@ def test_a_consumer_sees_how_often_too(channel: BlockingChannel, queue: str) -> 
         channel.basic_reject(delivered.tag, requeue=True)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "subscribe_redelivery_limit",
+    "subscribe_redelivery_limit_many",
+    "subscribe_redelivery_policy",
+)
 @pytest.mark.parametrize("by", ["argument", "policy"])
 def test_a_message_is_dropped_beyond_the_limit(
     channel: BlockingChannel, broker: BrokerProcess, queue: str, by: str
@@ -351,6 +405,7 @@ def test_a_message_is_dropped_beyond_the_limit(
         run.done("clear-policy", queue)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_disable")
 def test_without_a_limit_it_comes_back_for_ever(channel: BlockingChannel, queue: str) -> None:
     """subscribe_redelivery_limit_disable: -1, and to the tail."""
     declare(channel, queue, delivery_limit=-1)
@@ -361,6 +416,7 @@ def test_without_a_limit_it_comes_back_for_ever(channel: BlockingChannel, queue:
     assert inbox.take()[0].text == "1"
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delivery_limit_policy_update")
 def test_a_limit_that_is_changed_counts_from_then_on(
     channel: BlockingChannel, broker: BrokerProcess, queue: str
 ) -> None:
@@ -398,6 +454,7 @@ def declare_with_the_dead(channel: BlockingChannel, queue: str, **arguments: Any
     declare(channel, queue, dead_letter_exchange="", dead_letter_routing_key=f"{queue}-dead", **arguments)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "subscribe_redelivery_limit_with_dead_letter")
 def test_beyond_the_limit_it_is_dead_lettered(channel: BlockingChannel, queue: str) -> None:
     """subscribe_redelivery_limit_with_dead_letter: reason delivery_limit."""
     declare_with_the_dead(channel, queue, delivery_limit=1)
@@ -411,6 +468,7 @@ def test_beyond_the_limit_it_is_dead_lettered(channel: BlockingChannel, queue: s
     assert dead.properties.headers["x-first-death-reason"] == "delivery_limit"
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_delivery_limit_channel_closed")
 def test_dead_letters_of_a_closed_channel_keep_their_order(
     channel: BlockingChannel, connect: Connect, queue: str
 ) -> None:
@@ -424,6 +482,9 @@ def test_dead_letters_of_a_closed_channel_keep_their_order(
     order_of_the_dead(channel, queue, "123456")
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE", "at_most_once_dead_letter_order_maxlen", "queue_length_limit_drop_head"
+)
 def test_dead_letters_of_a_limit_of_length_keep_their_order(channel: BlockingChannel, queue: str) -> None:
     """at_most_once_dead_letter_order_maxlen, queue_length_limit_drop_head."""
     declare_with_the_dead(channel, queue, max_length=2)
@@ -432,6 +493,7 @@ def test_dead_letters_of_a_limit_of_length_keep_their_order(channel: BlockingCha
     assert get_all(channel, queue) == [*"56"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_rejected")
 def test_dead_letters_of_one_nack_keep_their_order(channel: BlockingChannel, queue: str) -> None:
     """at_most_once_dead_letter_order_rejected, dead_letter_to_classic_queue."""
     declare_with_the_dead(channel, queue)
@@ -441,6 +503,7 @@ def test_dead_letters_of_one_nack_keep_their_order(channel: BlockingChannel, que
     order_of_the_dead(channel, queue, "123456")
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "at_most_once_dead_letter_order_expired", "message_ttl")
 def test_dead_letters_of_time_keep_their_order(channel: BlockingChannel, queue: str) -> None:
     """at_most_once_dead_letter_order_expired, message_ttl."""
     declare_with_the_dead(channel, queue, message_ttl=1)
@@ -448,6 +511,7 @@ def test_dead_letters_of_time_keep_their_order(channel: BlockingChannel, queue: 
     order_of_the_dead(channel, queue, "123456")
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "delivery_limit", "expired")
 def test_at_least_once_dead_letters_of_each_reason(channel: BlockingChannel, queue: str) -> None:
     """rabbit_fifo_dlx_integration_SUITE expired, delivery_limit, rejected: each reason arrives."""
     declare(
@@ -476,6 +540,12 @@ def test_at_least_once_dead_letters_of_each_reason(channel: BlockingChannel, que
 # --- limits and time ----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_length_limit_policy_cleared")
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "queue_length_limit_reject_publish",
+    differs="exact: RabbitMQ takes at least one more",
+)
 def test_a_limit_that_goes_makes_room(channel: BlockingChannel, broker: BrokerProcess, queue: str) -> None:
     """queue_length_limit_reject_publish, queue_length_limit_policy_cleared."""
     run = CommandLine(broker)
@@ -494,6 +564,7 @@ def test_a_limit_that_goes_makes_room(channel: BlockingChannel, broker: BrokerPr
         run.done("clear-policy", queue)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "per_message_ttl", "per_message_ttl_mixed_expiry")
 def test_a_short_time_to_live_waits_behind_a_long_one(channel: BlockingChannel, queue: str) -> None:
     """per_message_ttl, per_message_ttl_mixed_expiry: messages expire at the head only."""
     declare(channel, queue)
@@ -507,6 +578,7 @@ def test_a_short_time_to_live_waits_behind_a_long_one(channel: BlockingChannel, 
     assert get_all(channel, queue) == ["none"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "per_message_ttl_expiration_too_high")
 def test_a_time_to_live_is_at_most_ten_years(channel: BlockingChannel, queue: str) -> None:
     """per_message_ttl_expiration_too_high: 406."""
     declare(channel, queue)
@@ -516,6 +588,7 @@ def test_a_time_to_live_is_at_most_ten_years(channel: BlockingChannel, queue: st
     assert caught.value.reply_code == 406
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_ttl")
 def test_an_unused_queue_goes(channel: BlockingChannel, broker: BrokerProcess, queue: str) -> None:
     """queue_ttl: its x-expires is over, declaring again does not renew it."""
     declare(channel, queue, expires=50)
@@ -525,6 +598,12 @@ def test_an_unused_queue_goes(channel: BlockingChannel, broker: BrokerProcess, q
     assert caught.value.reply_code == 404
 
 
+@pytest.mark.rabbitmq(
+    "consumer_timeout_SUITE",
+    "consumer_timeout_no_basic_cancel_capability",
+    "consumer_timeout_with_basic_cancel_capability",
+)
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_timeout")
 @pytest.mark.parametrize("capability", [True, False])
 def test_a_consumer_that_holds_a_message_too_long(
     broker: BrokerProcess, channel: BlockingChannel, queue: str, capability: bool
@@ -582,6 +661,15 @@ def restarts(tmp_path: Path) -> Iterator[Any]:
     end(kill=True)
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "idempotent_recover",
+    "publish_and_restart",
+    "restart_all_types",
+    "restart_queue",
+    "server_system_recover",
+    "stop_start_rabbit_app",
+)
 @pytest.mark.parametrize("kill", [False, True], ids=["stopped", "killed"])
 def test_everything_confirmed_is_there_after_a_restart(restarts: Any, queue: str, kill: bool) -> None:
     """publish_and_restart, restart_queue, restart_all_types, stop_start_rabbit_app, idempotent_recover,

@@ -29,6 +29,7 @@ def counts(delivered: Any) -> tuple[bool, Any, Any]:
     return delivered.method.redelivered, headers.get("x-acquired-count"), headers.get("x-delivery-count")
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consume_redelivery_count")
 def test_a_redelivery_says_how_often_it_was_had_and_failed(channel: BlockingChannel, queue: str) -> None:
     """consume_redelivery_count: reject counts as a failure, nack does not."""
     declare(channel, queue)
@@ -120,6 +121,7 @@ def test_two_of_high_priority_for_one_of_normal(channel: BlockingChannel, queue:
     assert get_all(channel, queue) == ["h1", "h2", "n1", "h3", "h4", "n2", "n3"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "target_queue_not_bound")
 def test_dead_letters_at_least_once_stay_until_there_is_a_target(
     channel: BlockingChannel, queue: str
 ) -> None:

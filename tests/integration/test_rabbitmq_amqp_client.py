@@ -182,6 +182,7 @@ def test_a_classic_queue_is_declared_again_and_deleted(management: Management, q
     management.delete_queue(queue)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "queue_topology")
 def test_a_quorum_queue_is_called_so(management: Management, queue: str) -> None:
     """The client decides by the type in the answer."""
     management.declare_queue(QuorumQueueSpecification(name=queue))
@@ -219,6 +220,12 @@ def test_a_missing_queue_is_not_found(management: Management, queue: str) -> Non
             call(queue)
 
 
+@pytest.mark.rabbitmq(
+    "management_SUITE",
+    "queue_topology",
+    note="kind, arguments and counts of each kind; members are n/a: there is one node",
+)
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "format", "queue_info")
 def test_a_stream_says_which_offsets_it_has(management: Management, queue: str) -> None:
     """Ours, beside what RabbitMQ says of a queue."""
     management.declare_queue(StreamSpecification(name=queue))
@@ -279,6 +286,8 @@ def test_a_token_closes_the_connection(management: Management) -> None:
 # --- publishing -----------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "routing")
+@pytest.mark.rabbitmq("management_SUITE", "all_management_operations")
 def test_through_exchanges_to_a_queue(
     management: Management, connection: Connection, environment: Environment, exchange: str, queue: str
 ) -> None:
@@ -316,6 +325,7 @@ def test_purging_tells_how_many(
     management.delete_queue(queue)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "purge_stream")
 def test_a_stream_cannot_be_purged(management: Management, queue: str) -> None:
     """purge_stream: 400 with RabbitMQ's words."""
     management.declare_queue(StreamSpecification(name=queue))

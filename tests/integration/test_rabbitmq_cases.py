@@ -18,6 +18,7 @@ from tests.support.proton_client import ProtonClient
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_amqpl_reject_nack_classic_queue")
 def test_reject_counts_as_a_failed_delivery_and_nack_does_not(
     channel: BlockingChannel, client: ProtonClient, broker: BrokerProcess, queue: str
 ) -> None:
@@ -38,6 +39,7 @@ def test_reject_counts_as_a_failed_delivery_and_nack_does_not(
     assert counts == [0, 1, 2]
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "roundtrip_to_amqp_091")
 def test_a_message_goes_from_one_protocol_to_the_other_and_back(
     channel: BlockingChannel, client: ProtonClient, queue: str
 ) -> None:
@@ -72,6 +74,7 @@ def test_a_message_goes_from_one_protocol_to_the_other_and_back(
     assert back.annotations[symbol("x-note")] == "note"
 
 
+@pytest.mark.rabbitmq("unicode_SUITE", "classic_queue_v2", "quorum_queue", "stream")
 @pytest.mark.parametrize("kind", ["classic", "quorum", "stream"])
 def test_a_queue_with_a_name_of_any_letters(
     channel: BlockingChannel, client: ProtonClient, queue: str, kind: str

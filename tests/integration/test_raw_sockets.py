@@ -184,6 +184,11 @@ def test_aborted_delivery_is_nobodys(broker: BrokerProcess, client: Any, connect
 # --- a client that does not read ------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE",
+    "tcp_back_pressure_rabbitmq_internal_flow_classic_queue",
+    "tcp_back_pressure_rabbitmq_internal_flow_quorum_queue",
+)
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
 def test_client_that_does_not_read_holds_back_nobody_else(
     broker: BrokerProcess, clients: Any, connect: Any, queue: str, kind: str
@@ -218,6 +223,7 @@ def test_client_that_does_not_read_holds_back_nobody_else(
     assert [got.body.delivery_id for got in received] == list(range(600))
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "tcp_back_pressure_rabbitmq_internal_flow_classic_queue")
 def test_messages_of_a_client_that_did_not_read_return_in_order(
     broker: BrokerProcess, clients: Any, connect: Any, queue: str
 ) -> None:

@@ -76,12 +76,22 @@ def ends(do: Any) -> tuple[int, str]:
 # --- declaring ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "declare_args",
+    "declare_max_age",
+    "declare_queue",
+    "publish",
+    "publish_confirm",
+    "queue_size_on_declare",
+)
 def test_declare_counts_the_messages(channel: BlockingChannel, stream: str) -> None:
     """queue.declare-ok and management say how many there are, and which offsets."""
     found = channel.queue_declare(stream, durable=True, arguments=STREAM).method
     assert (found.message_count, found.consumer_count) == (10, 0)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_properties")
 @pytest.mark.parametrize(
     ("properties", "fault"),
     [({"durable": False}, "non-durable"), ({"exclusive": True}, "exclusive-owner"),
@@ -99,6 +109,7 @@ def test_declare_with_properties_that_no_stream_has(
     )
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_server_named")
 def test_declare_without_a_name(channel: BlockingChannel) -> None:
     """406."""
     code, text = refused(channel, lambda: channel.queue_declare("", durable=True, arguments=STREAM))
@@ -107,6 +118,7 @@ def test_declare_without_a_name(channel: BlockingChannel) -> None:
     )  # fmt: skip
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_invalid_arg")
 @pytest.mark.parametrize(
     ("argument", "value"),
     [("x-expires", 1000), ("x-message-ttl", 1000), ("x-max-length", 5), ("x-max-priority", 3),
@@ -124,6 +136,7 @@ def test_declare_with_arguments_that_no_stream_has(
     assert f"invalid arg '{argument}' for queue '{queue}' in vhost '/'" in text
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_delete_same_stream", "delete_queue")
 def test_delete_and_declare_again(channel: BlockingChannel, stream: str) -> None:
     """Another stream, from offset 0 on."""
     assert channel.queue_delete(stream).method.message_count == 10
@@ -136,6 +149,7 @@ def test_delete_and_declare_again(channel: BlockingChannel, stream: str) -> None
 # --- what streams refuse --------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "basic_get")
 def test_basic_get(channel: BlockingChannel, stream: str) -> None:
     """540."""
     code, text = ends(lambda: channel.basic_get(stream))
@@ -143,6 +157,7 @@ def test_basic_get(channel: BlockingChannel, stream: str) -> None:
     assert f"basic.get not supported by stream queues queue '{stream}' in vhost '/'" in text
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "purge")
 def test_purge(channel: BlockingChannel, stream: str) -> None:
     """540."""
     code, text = ends(lambda: channel.queue_purge(stream))
@@ -158,6 +173,7 @@ def test_delete_with_a_condition(channel: BlockingChannel, stream: str, conditio
     assert f"queue.delete operations with {flag} flag set are not supported by stream queues" in text
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_without_qos")
 def test_consume_without_prefetch(channel: BlockingChannel, stream: str) -> None:
     """406."""
     channel.basic_qos(prefetch_count=0)
@@ -167,6 +183,7 @@ def test_consume_without_prefetch(channel: BlockingChannel, stream: str) -> None
     )  # fmt: skip
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_with_autoack")
 def test_consume_without_acknowledgements(channel: BlockingChannel, stream: str) -> None:
     """540."""
     code, text = ends(lambda: reader(channel, stream, "first", auto_ack=True))
@@ -174,6 +191,7 @@ def test_consume_without_acknowledgements(channel: BlockingChannel, stream: str)
     assert f"automatic acknowledgement not supported by stream '{stream}' in vhost '/'" in text
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_invalid_arg")
 @pytest.mark.parametrize("offset", ["five", -1, True, "10x", [1]])
 def test_consume_with_a_bad_offset(channel: BlockingChannel, stream: str, offset: Any) -> None:
     """406 with the value."""
@@ -182,6 +200,7 @@ def test_consume_with_a_bad_offset(channel: BlockingChannel, stream: str, offset
     assert f"failed consuming from stream '{stream}' in vhost '/': {{invalid_offset_arg," in text
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_invalid_arg")
 def test_consume_with_an_argument_of_queues(channel: BlockingChannel, stream: str) -> None:
     """406."""
     arguments = {"x-cancel-on-ha-failover": True}
@@ -193,6 +212,10 @@ def test_consume_with_an_argument_of_queues(channel: BlockingChannel, stream: st
 # --- consuming ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("queue_type_SUITE", "stream")
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "consume", "consume_and_ack", "consume_and_nack", "consume_and_reject"
+)
 def test_every_consumer_gets_everything_with_its_offset(channel: BlockingChannel, stream: str) -> None:
     """Nothing is taken away, whatever becomes of the deliveries."""
     inbox = reader(channel, stream, "first")
@@ -215,6 +238,9 @@ def test_every_consumer_gets_everything_with_its_offset(channel: BlockingChannel
     assert channel.queue_declare(stream, passive=True).method.message_count == 10
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "consume_from_last", "consume_from_relative_time_offset", "consume_offset"
+)
 @pytest.mark.parametrize(
     ("offset", "first"), [(0, 0), (4, 4), ("first", 0), ("last", 9), ("1h", 0)], ids=str
 )  # fmt: skip
@@ -225,6 +251,7 @@ def test_consume_from_an_offset(channel: BlockingChannel, stream: str, offset: A
     assert bodies(inbox) == [str(number) for number in range(first, 10)]
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_from_default", "consume_from_next")
 @pytest.mark.parametrize("offset", [None, "next", 10, 10**12], ids=str)
 def test_consume_from_the_end(channel: BlockingChannel, stream: str, offset: Any) -> None:
     """The default: what is published from now on."""
@@ -235,6 +262,9 @@ def test_consume_from_the_end(channel: BlockingChannel, stream: str, offset: Any
     assert inbox.take()[0].properties.headers["x-stream-offset"] == 10
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "consume_timestamp_last_offset", "consume_timestamp_offset"
+)
 def test_consume_from_a_time(channel: BlockingChannel, stream: str) -> None:
     """Seconds in AMQP 0-9-1: all of the past, and nothing of the future."""
     past = reader(channel, stream, datetime.fromtimestamp(time.time() - 60, UTC))
@@ -244,6 +274,12 @@ def test_consume_from_a_time(channel: BlockingChannel, stream: str) -> None:
     assert bodies(future) == []
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "consume_credit",
+    "consume_credit_multiple_ack",
+    "consume_credit_out_of_order_ack",
+)
 def test_an_acknowledgement_is_credit_and_nothing_else(channel: BlockingChannel, stream: str) -> None:
     """Out of order and multiple alike: as many come as were acknowledged."""
     channel.basic_qos(prefetch_count=3)
@@ -261,6 +297,7 @@ def test_an_acknowledgement_is_credit_and_nothing_else(channel: BlockingChannel,
     assert bodies(inbox) == ["0", "1", "2", "3", "4", "5"]
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "basic_cancel")
 def test_a_cancelled_consumer_gets_nothing_more(channel: BlockingChannel, stream: str) -> None:
     """What it holds may be acknowledged."""
     channel.basic_qos(prefetch_count=2)
@@ -274,6 +311,7 @@ def test_a_cancelled_consumer_gets_nothing_more(channel: BlockingChannel, stream
     assert channel.queue_declare(stream, passive=True).method.consumer_count == 0
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "receive_basic_cancel_on_queue_deletion")
 def test_a_consumer_hears_that_its_stream_is_deleted(channel: BlockingChannel, stream: str) -> None:
     """basic.cancel, as of any queue."""
     cancelled: list[Any] = []
@@ -283,6 +321,7 @@ def test_a_consumer_hears_that_its_stream_is_deleted(channel: BlockingChannel, s
     until(channel, lambda: cancelled, "basic.cancel")
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "filtering")
 def test_messages_are_filtered_by_chunk(channel: BlockingChannel, queue: str) -> None:
     """x-stream-filter: chunks without the value do not come."""
     declare(channel, queue)
@@ -306,6 +345,7 @@ def test_messages_are_filtered_by_chunk(channel: BlockingChannel, queue: str) ->
 # --- retention ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_length_bytes")
 def test_old_segments_go(channel: BlockingChannel, broker: BrokerProcess, queue: str) -> None:
     """x-max-length-bytes counts all, and whole segments go."""
     declare(channel, queue, x_max_length_bytes=2000, x_stream_max_segment_size_bytes=500)
@@ -380,6 +420,7 @@ def runs(tmp_path: Path) -> Iterator[Callable[[], tuple[BrokerProcess, BlockingC
     end()
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "recover", "restart_single_node", "restart_stream")
 def test_after_a_kill_everything_confirmed_is_there(runs: Any, tmp_path: Path, queue: str) -> None:
     """And offsets go on; a stream that was deleted is not there, and neither are its files."""
     _, channel = runs()

@@ -92,6 +92,8 @@ def stream(rabbit: Connection, client: ProtonClient, queue: str) -> Iterator[str
 # --- the attach -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stream_bloom_filter")
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
 def test_the_reply_says_which_filters_are_in_place(client: ProtonClient, stream: str) -> None:
     """Those that are valid and known; distribution-mode is copy, and the extensions are offered."""
     asked = filters(offset_spec="first", filter="low", sql="n > 3") | {
@@ -108,6 +110,7 @@ def test_the_reply_says_which_filters_are_in_place(client: ProtonClient, stream:
     assert source.distribution_mode == source.DIST_MODE_COPY
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "invalid_filter")
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
@@ -136,6 +139,7 @@ def test_a_filter_that_is_invalid_is_not_in_place(
 # --- where to begin ---------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "streams")
 @pytest.mark.parametrize(
     ("spec", "first"),
     [("first", 0), (symbol("first"), 0), ("last", 19), (0, 0), (7, 7), (19, 19), ("1h", 0)],
@@ -224,6 +228,7 @@ def test_lowered_credit_gives_back_and_what_was_given_back_comes_again(
     assert offsets(receiver) == [*range(20)]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_stream")
 def test_available_counts_from_the_receivers_position(
     broker: BrokerProcess, client: ProtonClient, stream: str
 ) -> None:
@@ -238,6 +243,7 @@ def test_available_counts_from_the_receivers_position(
 # --- filters ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "stream_bloom_filter")
 def test_only_chunks_with_a_wanted_value_come(client: ProtonClient, stream: str) -> None:
     """The Bloom filter; here every chunk has one message."""
     receiver = reader(client, stream, filters(offset_spec="first", filter=["high"]), credit=100)
@@ -245,6 +251,7 @@ def test_only_chunks_with_a_wanted_value_come(client: ProtonClient, stream: str)
     assert offsets(receiver) == [*range(10, 20)]
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "filter_few_messages_from_many", "multiple_sections")
 def test_only_messages_that_pass_the_sql_filter_come(client: ProtonClient, stream: str) -> None:
     """And only they use credit."""
     filter_set = filters(offset_spec="first", sql="n % 5 = 2 AND p.subject = 'even'")
@@ -255,6 +262,7 @@ def test_only_messages_that_pass_the_sql_filter_come(client: ProtonClient, strea
     assert offsets(receiver) == [2, 12]
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "sql_and_bloom_filter")
 def test_filters_of_both_stages_work_together(client: ProtonClient, stream: str) -> None:
     """SQL on the messages of the chunks that the Bloom filter lets through."""
     filter_set = filters(offset_spec="first", filter="high", sql="n % 2 = 1")
@@ -379,6 +387,7 @@ def test_management_says_which_offsets_there_are(rabbit: Connection, stream: str
     assert type(answer.body["declaration_id"]) is str
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "format", "queue_info")
 def test_the_command_line_lists_offsets(broker: BrokerProcess, stream: str) -> None:
     """Columns of their own."""
     listed = broker.run_command("list-queues", "name", "type", "messages", "first_offset", "next_offset")

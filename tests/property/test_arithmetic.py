@@ -23,12 +23,14 @@ near = st.integers(-1000, 1000)
 uints = st.one_of(st.integers(0, MASK), st.sampled_from((0, 1, 2**31 - 1, 2**31, MASK)))
 
 
+@pytest.mark.rabbitmq("serial_number_SUITE", "test_add")
 @given(serials, uints)
 def test_add_is_modulo_2_to_the_32(serial: int, distance: int) -> None:
     """Any uint may be added."""
     assert add(serial, distance) == (serial + distance) % M
 
 
+@pytest.mark.rabbitmq("serial_number_SUITE", "test_diff")
 @given(serials, serials)
 def test_diff_undoes_add_and_its_sign_is_the_order(a: int, b: int) -> None:
     """add(b, diff(a, b)) is a; the sign says which comes first, and exactly half way counts as behind."""
@@ -46,6 +48,7 @@ def test_limit_left_is_the_formula_without_wrap(base: int, allowance: int, moved
     assert limit_left(base, allowance, (base + moved) % M) == max(0, allowance - moved)
 
 
+@pytest.mark.rabbitmq("serial_number_SUITE", "test_foldl", "test_ranges", "test_usort")
 @given(serials, st.lists(st.integers(0, 300), unique=True, max_size=60))
 def test_ranges_cover_exactly_the_given_serials_and_do_not_touch(origin: int, offsets: list[int]) -> None:
     """Contiguous, ascending, maximal, across the wrap."""

@@ -33,6 +33,7 @@ from amqp10broker.amqp10.types import (
 from tests.support.strategies import typed, values
 
 
+@pytest.mark.rabbitmq("binary_parser_SUITE", "roundtrip")
 @settings(max_examples=150, deadline=None)
 @given(values)
 def test_a_value_reads_back_as_it_was_written(value: Any) -> None:

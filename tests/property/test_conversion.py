@@ -9,6 +9,7 @@ from decimal import Decimal
 from uuid import UUID
 
 import proton
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 from pamqp.commands import Basic
@@ -88,6 +89,7 @@ def published091(properties: bytes, body: bytes) -> Message:
     return read_content("x", "k", properties, user="u", impersonator=True)[0], body
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_amqp_bin_amqpl")
 @given(exact_properties, st.binary(max_size=300))
 def test_amqp091_to_amqp10_and_back_is_the_same(properties: BasicProperties, body: bytes) -> None:
     """Everything that AMQP 1.0 can say comes back byte for byte, but for the order of the headers."""
@@ -284,6 +286,7 @@ def test_no_accepted_message_of_amqp10_fails_to_convert(payload: bytes) -> None:
         assert theirs.app_id == ours.app_id
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_amqpl_amqp_bodies")
 @given(payloads)
 def test_bodies_survive_amqp10_to_amqp091_and_back(payload: bytes) -> None:
     """The content of data sections stays together; any other body comes back byte for byte."""

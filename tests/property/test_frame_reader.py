@@ -446,6 +446,7 @@ def test_bare_message_is_kept_byte_for_byte_and_the_head_is_ours(
     assert MessageReader("", "q", "guest").read(returned + kept)[1] == bare if not given_annotations else True
 
 
+@pytest.mark.rabbitmq("binary_parser_SUITE", "validate_malformed_encodings")
 @settings(max_examples=300, deadline=None)
 @given(messages(), st.integers(0, 400), st.integers(0, 255), st.booleans())
 def test_damaged_message_is_read_or_refused_with_a_link_error(

@@ -833,6 +833,24 @@ def walk(machine: QuorumQueueMachine, seed: int, steps: int) -> None:
             check(machine)
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_pq_SUITE",
+    "property",
+    note="random commands against a model, and two replicas that are fed the log, one of them from snapshots",
+)
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_prop_SUITE",
+    "max_length",
+    "messages_total",
+    "simple_prefetch",
+    "simple_prefetch_without_checkout_cancel",
+    "single_active",
+    "single_active_ordering",
+    "snapshots",
+    "snapshots_dlx",
+    "test_run_log",
+    note="random commands against a model, and two replicas that are fed the log, one of them from snapshots",
+)
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("kind", [QuorumQueueMachine, TimedQuorumQueueMachine])
 def test_long_walks(kind: type[QuorumQueueMachine], seed: int) -> None:

@@ -195,6 +195,7 @@ class Nothing:
         raise AssertionError("nobody asked for messages")
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_message_is_delevered_after_snapshot")
 @pytest.mark.parametrize("seed", range(12))
 def test_a_restart_after_any_record_finds_the_same_queue(seed: int) -> None:
     life = Life(seed)

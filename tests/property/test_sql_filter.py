@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -234,6 +235,7 @@ def likes(pattern: str, text: str) -> Any:
     return sql.run([text])
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_prop_SUITE", "prop_like_result_is_valid")
 @settings(deadline=None)
 @given(st.text(st.sampled_from("%_") | _printable, max_size=40), lowercase)
 def test_like_gives_a_truth_value(pattern: str, text: str) -> None:
@@ -241,6 +243,7 @@ def test_like_gives_a_truth_value(pattern: str, text: str) -> None:
     assert likes(pattern, text) in (True, False)
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_prop_SUITE", "prop_like_multi_percent_non_matching")
 @settings(deadline=None)
 @given(st.integers(2, 100), st.sampled_from("ABCXYZ"), st.integers(1, 500))
 def test_many_percents_before_a_character_that_is_not_there_do_not_match(
@@ -250,6 +253,7 @@ def test_many_percents_before_a_character_that_is_not_there_do_not_match(
     assert likes("%" * count + character, "a" * length) is False
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_prop_SUITE", "prop_like_exact_pattern_matches_itself")
 @settings(deadline=None)
 @given(st.text(_printable.filter(lambda character: character not in "%_"), min_size=1))
 def test_a_pattern_without_wildcards_matches_itself(text: str) -> None:
@@ -257,6 +261,7 @@ def test_a_pattern_without_wildcards_matches_itself(text: str) -> None:
     assert likes(text, text) is True
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_prop_SUITE", "prop_like_percent_matches_any_string")
 @settings(deadline=None)
 @given(lowercase | st.text())
 def test_percent_matches_any_string(text: str) -> None:

@@ -275,6 +275,7 @@ async def closed_with(ten: Client, old: Client091) -> list[tuple[object, str]]:
     return [(str(close.error.condition), close.error.description), (method.reply_code, method.reply_text)]
 
 
+@pytest.mark.rabbitmq("vhost_SUITE", "single_node_vhost_deletion_forces_connection_closure")
 async def test_connections_to_a_deleted_virtual_host_are_closed(autojump_clock: object) -> None:
     """Both protocols hear it; connections to others stay, and so does the broker's order."""
     async with running_broker() as broker:

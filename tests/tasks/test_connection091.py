@@ -278,6 +278,7 @@ async def test_virtual_host_without_access(autojump_clock: object) -> None:
         assert await closed(client) == (530, text)
 
 
+@pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "single_node_single_vhost_limit")
 async def test_limits_of_connections(autojump_clock: object) -> None:
     """530 per virtual host and per user; room again when one has gone."""
     async with running_broker() as broker:
@@ -293,6 +294,7 @@ async def test_limits_of_connections(autojump_clock: object) -> None:
         await connect091(broker).open()
 
 
+@pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_single_user_limit")
 async def test_limit_of_channels_per_user(autojump_clock: object) -> None:
     """530; closed channels do not count."""
     async with running_broker() as broker:
@@ -579,6 +581,7 @@ async def test_who_did_not_ask_is_not_told(autojump_clock: object) -> None:
         assert queue_counts(broker, "q") == (2, 0)
 
 
+@pytest.mark.rabbitmq("disconnect_detected_during_alarm_SUITE", "disconnect_detected_during_alarm")
 async def test_a_blocked_client_owes_no_heartbeats_and_its_loss_is_noticed(autojump_clock: object) -> None:
     """Its bytes are not read; ours fail when it has gone."""
     async with running_broker() as broker:

@@ -76,6 +76,10 @@ def counts(broker: Broker, queue: str) -> dict[str, Any]:
     return dict(found["dead_lettered"])
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "untracked_enq_deq_test", note="what no client publishes arrives like any message"
+)
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "untracked_enqueue")
 async def test_rejected_messages_go_to_the_dead_letter_exchange(autojump_clock: MockClock) -> None:
     """In queue order, whatever the protocol of the verdict; status counts them."""
     async with open_client(q=DLX) as (broker, client):
@@ -200,6 +204,8 @@ def set_policy(broker: Broker, **definition: Any) -> None:
     put_policy(broker.catalog, "/", Policy("p", "^q$", named))
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_policy")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "dead_letter_policy")
 async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: MockClock) -> None:
     """While it runs; and takes it away again."""
     async with open_client(q={"x-max-length": 0}) as (broker, client):
@@ -213,6 +219,7 @@ async def test_a_policy_gives_a_queue_a_dead_letter_exchange(autojump_clock: Moc
         assert await bodies(client, "dead") == ""
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_override_policy")
 async def test_the_argument_of_a_queue_goes_before_its_policy(autojump_clock: MockClock) -> None:
     """For the exchange and for the key, each by itself."""
     given = {"x-dead-letter-exchange": "", "x-max-length": 0}
@@ -222,6 +229,7 @@ async def test_the_argument_of_a_queue_goes_before_its_policy(autojump_clock: Mo
         assert await bodies(client, "other") == "1"
 
 
+@pytest.mark.rabbitmq("dead_lettering_SUITE", "dead_letter_ignore_policy")
 async def test_a_policy_for_other_queues_is_ignored(autojump_clock: MockClock) -> None:
     """Its pattern does not match."""
     async with open_client(other={"x-max-length": 0}) as (broker, client):
@@ -302,6 +310,7 @@ async def test_a_worker_asks_queues_until_it_ends(autojump_clock: MockClock) -> 
         assert len(broker.askers) == 0
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
 async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: MockClock) -> None:
     """And then has nothing on its way."""
     async with running_broker() as broker, running_source(broker) as source:
@@ -312,6 +321,7 @@ async def test_the_worker_settles_what_the_target_has_confirmed(autojump_clock: 
         assert (ready(broker, "target"), source.worker.outstanding) == (3, 0)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 async def test_the_worker_tries_again_when_the_exchange_is_missing(
     autojump_clock: MockClock, log: LogRecorder
 ) -> None:
@@ -328,6 +338,11 @@ async def test_the_worker_tries_again_when_the_exchange_is_missing(
         assert source.settled == [1]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE",
+    "reject_publish_max_length_target_quorum_queue",
+    "reject_publish_target_classic_queue",
+)
 async def test_the_worker_tries_again_when_the_target_is_full(autojump_clock: MockClock) -> None:
     """Until a consumer has made room."""
     full = {"x-max-length": 1, "x-overflow": "reject-publish"}

@@ -357,6 +357,7 @@ async def test_a_quorum_queue_that_failed_may_be_deleted_and_the_journal_is_clea
         assert not broker.keeping._abandoned
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")
 async def test_the_journal_is_cleaned_while_a_queue_lives_in_it(
     folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

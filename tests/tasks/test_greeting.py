@@ -190,6 +190,14 @@ async def test_a_stream_that_comes_while_the_broker_stops_is_closed(autojump_clo
         assert not broker.connections
 
 
+@pytest.mark.rabbitmq(
+    "amqp10_connection_max_SUITE",
+    "amqp10_connection_is_tracked",
+    "node_connection_limit_amqp10",
+    "node_connection_limit_shared_with_amqp091",
+    "node_limit_room_after_close",
+)
+@pytest.mark.rabbitmq("per_node_limit_SUITE", "node_connection_limit")
 async def test_connection_max_counts_clients_of_both_protocols_and_those_that_greet(log: LogRecorder) -> None:
     """One more is closed without a word; when one goes, there is room again."""
     async with (

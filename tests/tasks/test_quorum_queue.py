@@ -122,6 +122,7 @@ def where(request: pytest.FixtureRequest, folder: str) -> str | None:
     return folder if request.param else None
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "basics", "two_quick_enqueues")
 async def test_messages_are_confirmed_delivered_and_settled(where: str | None) -> None:
     async with broker_on(where) as broker:
         client = client_of(broker)
@@ -136,6 +137,7 @@ async def test_messages_are_confirmed_delivered_and_settled(where: str | None) -
         assert counts(client) == (1, 0, 0)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delete_while_publishing")
 async def test_a_deleted_queue_tells_everybody(where: str | None) -> None:
     async with broker_on(where) as broker:
         client = client_of(broker)
@@ -170,6 +172,7 @@ AT_LEAST_ONCE = {
 }
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "rejected")
 async def test_dead_letters_go_at_least_once(where: str | None) -> None:
     """rabbit_fifo_dlx_integration rejected."""
     async with broker_on(where) as broker:
@@ -188,6 +191,7 @@ async def test_dead_letters_go_at_least_once(where: str | None) -> None:
         assert counts(client) == (0, 0, 0)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "target_queue_not_bound")
 async def test_dead_letters_without_a_target_stay_over_a_restart(folder: str) -> None:
     """target_queue_not_bound, and what at-least-once promises."""
     async with broker_on(folder) as broker:
@@ -210,6 +214,15 @@ async def test_dead_letters_without_a_target_stay_over_a_restart(folder: str) ->
         assert target.got() == [1, 2]
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "idempotent_recover",
+    "publish_and_restart",
+    "restart_all_types",
+    "restart_queue",
+    "server_system_recover",
+    "stop_start_rabbit_app",
+)
 async def test_everything_confirmed_is_there_after_a_restart_and_nothing_settled(folder: str) -> None:
     async with broker_on(folder) as broker:
         client = client_of(broker)
@@ -229,6 +242,7 @@ async def test_everything_confirmed_is_there_after_a_restart_and_nothing_settled
         assert (annotations["x-acquired-count"], annotations["x-delivery-count"]) == (1, 1)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "rabbit_fifo_returns_correlation")
 async def test_nobody_hears_before_the_disk_has_it(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A confirm, a delivery and an answer are all promises that a restart must not break."""
     async with broker_on(folder) as broker:
@@ -255,6 +269,7 @@ async def test_nobody_hears_before_the_disk_has_it(folder: str, monkeypatch: pyt
         assert client.got() == [0, 1]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "handles_reject_notification")
 async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(StorageFailed, match="the sync failed"):  # noqa: PT012
         async with broker_on(folder) as broker:
@@ -273,6 +288,12 @@ async def test_publishers_hear_when_nothing_can_be_kept(folder: str, monkeypatch
             assert client.ids(Confirmed) == [0]
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "delete_declare",
+    "no_messages_after_queue_reincarnation",
+    "restart_after_queue_reincarnation",
+)
 async def test_a_deleted_queue_leaves_nothing_for_one_declared_anew(folder: str) -> None:
     """no_messages_after_queue_reincarnation."""
     async with broker_on(folder) as broker:
@@ -317,6 +338,7 @@ async def test_space_comes_back_while_old_messages_stay(folder: str, monkeypatch
         assert again.got() == [0]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "tick_test")
 async def test_a_message_expires_by_itself(autojump_clock: trio.testing.MockClock) -> None:
     async with broker_on(None) as broker:
         target = client_of(broker, "target")

@@ -153,6 +153,7 @@ async def test_a_request_that_could_not_be_kept_is_refused(
 # --- replies -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
 async def test_a_reply_reaches_the_requester(autojump_clock: object, fixed: bool) -> None:
     """Request through a queue, reply to the address in it; unsettled ones are accepted at once."""
@@ -188,6 +189,7 @@ async def test_a_reply_reaches_the_requester(autojump_clock: object, fixed: bool
         assert properties_of(came[0].payload).correlation_id == "c"
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 async def test_without_credit_a_reply_is_dropped(autojump_clock: object) -> None:
     """It is accepted all the same; what comes after the grant is delivered, and credit counts."""
     async with running_broker() as broker:
@@ -215,6 +217,7 @@ async def test_drain_is_answered(autojump_clock: object) -> None:
         assert (answer.delivery_count, answer.link_credit, answer.available) == (10, 0, 0)
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_replies")
 async def test_many_replies(autojump_clock: object) -> None:
     """direct_reply_to_amqp_SUITE many_replies: in order, none lost, as long as there is credit."""
     async with running_broker() as broker:
@@ -233,6 +236,7 @@ async def test_many_replies(autojump_clock: object) -> None:
         assert [body_of(each.payload) for each in came] == [b"%d" % number for number in range(500)]
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "many_volatile_queues_same_session")
 async def test_many_volatile_queues_in_one_session(autojump_clock: object) -> None:
     """direct_reply_to_amqp_SUITE many_volatile_queues_same_session: each link gets its own replies."""
     async with running_broker() as broker:
@@ -248,6 +252,11 @@ async def test_many_volatile_queues_in_one_session(autojump_clock: object) -> No
         assert sorted(came.values()) == [b"0", b"1", b"2", b"3", b"4"]
 
 
+@pytest.mark.rabbitmq(
+    "direct_reply_to_amqp_SUITE",
+    "failure_multiple_consumers_different_session_same_queue",
+    "failure_multiple_consumers_same_session_same_queue",
+)
 @pytest.mark.parametrize("channel", [0, 1], ids=["same session", "another session"])
 async def test_only_the_creator_may_consume(autojump_clock: object, channel: int) -> None:
     """failure_multiple_consumers_same_session_same_queue and _different_session_: the link is refused."""
@@ -263,6 +272,7 @@ async def test_only_the_creator_may_consume(autojump_clock: object, channel: int
 # --- the end -------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqp_SUITE", "responder_attaches_queue_target")
 @pytest.mark.parametrize("way", ["detach", "end", "vanish"])
 async def test_the_queue_goes_with_its_link(autojump_clock: object, way: str) -> None:
     """Who publishes to it is detached; who comes later is told that there is none."""
@@ -286,6 +296,7 @@ async def test_the_queue_goes_with_its_link(autojump_clock: object, way: str) ->
         assert not broker.catalog.vhosts["/"].queues
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "attach_source_queue_dynamic_volatile")
 @pytest.mark.parametrize(
     ("permission", "text"),
     [
@@ -317,6 +328,7 @@ async def test_a_volatile_queue_needs_configure_and_read(
 # --- across the protocols ------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqp_amqpl_amqp")
 async def test_a_1_0_requester_and_a_0_9_1_responder(autojump_clock: object) -> None:
     """amqp_amqpl_amqp: the responder sees the queue's name and replies to it by the default exchange."""
     async with running_broker() as broker:
@@ -353,6 +365,7 @@ async def ask091(client: Client091, body: bytes = b"request") -> None:
     await client.publish("", "requests", body, reply_to="amq.rabbitmq.reply-to", correlation_id="c")
 
 
+@pytest.mark.rabbitmq("direct_reply_to_amqpl_SUITE", "amqpl_amqp_amqpl")
 @pytest.mark.parametrize("fixed", [True, False], ids=["fixed target", "anonymous terminus"])
 async def test_a_0_9_1_requester_and_a_1_0_responder(autojump_clock: object, fixed: bool) -> None:
     """amqpl_amqp_amqpl: the responder sees an address and publishes to it."""

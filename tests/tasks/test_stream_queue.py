@@ -187,6 +187,7 @@ async def test_confirms_can_be_delayed_by_fault_injection(autojump_clock: MockCl
         assert trio.current_time() - began == pytest.approx(5, abs=0.1)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "recover", "restart_single_node", "restart_stream")
 async def test_a_stream_goes_on_after_a_restart_with_what_was_confirmed(autojump_clock: object) -> None:
     disk = new_disk()
     async with running(shelf_of(disk), Slow(disk)) as one:
@@ -278,6 +279,7 @@ async def test_a_damaged_file_ends_the_task_before_anything_is_served(autojump_c
     assert one.mailbox.waiting == 0
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_age")
 async def test_old_segments_go_when_their_time_has_come(autojump_clock: object) -> None:
     async with running(settings=QueueSettings(segment_bytes=1, max_age_ms=60_000)) as one:
         for _ in range(3):
@@ -292,6 +294,7 @@ async def test_old_segments_go_when_their_time_has_come(autojump_clock: object) 
         assert one.stream.figures().segments == 1
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "declare_delete_same_stream", "delete_queue")
 async def test_a_deleted_stream_leaves_no_files_and_answers_who_comes_too_late(
     autojump_clock: object,
 ) -> None:

@@ -20,6 +20,7 @@ from tests.support.trioclient import Client, connect, running_broker
 from tests.tasks.conftest import LogRecorder
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "handshake_timeout")
 @pytest.mark.parametrize(
     "said",
     [b"", SASL_HEADER[:5], SASL_HEADER, login(), login() + AMQP_HEADER, login() + open_frame()[:20]],
@@ -60,6 +61,7 @@ async def test_slow_handshake_within_its_time_succeeds_and_the_limit_is_gone_aft
         await client.expect(Close)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "idle_time_out_on_server")
 async def test_silent_client_is_closed_after_the_idle_time_out(autojump_clock: object) -> None:
     """A client silent for the whole idle time-out is told resource-limit-exceeded and closed."""
     async with running_broker(idle_timeout_ms=8_000) as broker:
@@ -120,6 +122,7 @@ async def test_heartbeats_of_the_client_keep_it_alive(autojump_clock: object) ->
         assert len(broker.connections) == 1
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "idle_time_out_on_client")
 async def test_broker_sends_heartbeats_well_within_the_clients_time_out(autojump_clock: object) -> None:
     """A client that asked for it never hears nothing for longer than its idle-time-out."""
     async with running_broker() as broker:
@@ -176,6 +179,7 @@ async def test_wrong_password_is_answered_after_the_delay_and_closed(
     assert "wrong" not in repr(log.entries)
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "authn_failure_event")
 @pytest.mark.parametrize(
     ("mechanism", "response"),
     [

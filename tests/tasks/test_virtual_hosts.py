@@ -122,6 +122,9 @@ async def test_the_default_virtual_host_is_a_setting(autojump_clock: object) -> 
 # --- keeping out ---------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE", "vhost_absent", differs="open and close with the condition instead of a closed socket"
+)
 @pytest.mark.parametrize("name", ["gone", "", "/x", "gone limit"])
 async def test_a_virtual_host_that_does_not_exist(autojump_clock: object, name: str) -> None:
     """amqp_auth_SUITE vhost_absent."""
@@ -169,6 +172,7 @@ async def test_why_an_open_is_refused_is_told_behind_it(autojump_clock: object, 
         assert not broker.connections
 
 
+@pytest.mark.rabbitmq("amqp_dotnet_SUITE", "access_failure_not_allowed")
 @pytest.mark.parametrize("user", ["ann", "limited limit"])
 async def test_a_virtual_host_in_which_the_user_has_no_permission(autojump_clock: object, user: str) -> None:
     """Whatever else the user may do elsewhere."""
@@ -197,6 +201,14 @@ async def both(broker: Broker, user: str, vhost: str) -> tuple[Client, Client091
     return newer, older
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE",
+    "vhost_connection_limit",
+    differs="open and close with the condition instead of a closed socket",
+)
+@pytest.mark.rabbitmq(
+    "per_vhost_connection_limit_SUITE", "single_node_multiple_vhosts_limit", "single_node_single_vhost_limit"
+)
 async def test_the_connection_limit_of_a_virtual_host(autojump_clock: object) -> None:
     """per_vhost_connection_limit_SUITE: of both protocols together; elsewhere there is room; one that
     ends makes room here."""
@@ -235,6 +247,11 @@ async def test_a_limit_that_is_not_reached_or_not_set_is_none(
         assert usage.connections_of_user("ann") == 8
 
 
+@pytest.mark.rabbitmq(
+    "per_vhost_connection_limit_SUITE",
+    "single_node_multiple_vhosts_zero_limit",
+    "single_node_single_vhost_zero_limit",
+)
 async def test_a_limit_of_zero_lets_nobody_in(autojump_clock: object) -> None:
     """single_node_single_vhost_zero_limit; and those who are in stay when it is set."""
     async with running_broker() as broker:
@@ -250,6 +267,12 @@ async def test_a_limit_of_zero_lets_nobody_in(autojump_clock: object) -> None:
         await newer.expect(Close)
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE",
+    "user_connection_limit",
+    differs="open and close with the condition instead of a closed socket",
+)
+@pytest.mark.rabbitmq("per_user_connection_channel_limit_SUITE", "single_node_single_user_limit")
 async def test_the_connection_limit_of_a_user(autojump_clock: object) -> None:
     """amqp_auth_SUITE user_connection_limit: over all virtual hosts, and of nobody else."""
     async with running_broker() as broker:
@@ -289,6 +312,16 @@ async def test_a_connection_that_was_told_its_end_is_counted_no_more(
         await both(broker, "ann", "/")
 
 
+@pytest.mark.rabbitmq(
+    "per_user_connection_channel_limit_SUITE",
+    "single_node_multiple_users_connection_and_channel_count",
+    "single_node_single_user_connection_and_channel_count",
+)
+@pytest.mark.rabbitmq(
+    "per_vhost_connection_limit_SUITE",
+    "single_node_multiple_vhosts_connection_count",
+    "single_node_single_vhost_connection_count",
+)
 async def test_a_refused_connection_is_not_counted(autojump_clock: object) -> None:
     """However often it is tried."""
     async with running_broker() as broker:

@@ -99,6 +99,9 @@ async def pass_time(seconds: float = 1.1) -> None:
 # --- who is told --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "resource_alarm_after_session_begin", "resource_alarm_before_session_begin"
+)
 async def test_memory_above_the_watermark_shuts_windows_until_it_has_fallen(
     autojump_clock: object, meter: FakeMeter
 ) -> None:

@@ -65,6 +65,7 @@ def table_bytes(value: bytes) -> bytes:
     return (len(value) + 2).to_bytes(4, "big") + b"\x01k" + value
 
 
+@pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "table_codec")
 @pytest.mark.parametrize(("value", "encoded"), VALUES, ids=lambda item: repr(item)[:30])
 def test_a_value_has_its_letter_and_bytes(value: Any, encoded: bytes) -> None:
     """Each field type is written and read with the letter that RabbitMQ uses, and keeps its class."""
@@ -207,6 +208,7 @@ values = st.recursive(
 tables = st.dictionaries(st.text(max_size=20), values, max_size=6)
 
 
+@pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "table_codec")
 @given(tables)
 def test_every_table_comes_back(table: dict[str, Any]) -> None:
     """What is written is read back, value and, written again, class."""

@@ -71,6 +71,7 @@ def test_an_earlier_nack_does_not_bound_a_later_ack() -> None:
     assert confirms.take() == [ack(4, multiple=True)]
 
 
+@pytest.mark.rabbitmq("rabbit_confirms_SUITE", "confirm")
 def test_a_message_for_several_queues_waits_for_all() -> None:
     """The last confirm counts."""
     confirms = tracker(2, queues=3)
@@ -84,6 +85,7 @@ def test_a_message_for_several_queues_waits_for_all() -> None:
     assert confirms.waiting == 0
 
 
+@pytest.mark.rabbitmq("rabbit_confirms_SUITE", "reject")
 def test_one_rejecting_queue_is_enough_for_a_nack() -> None:
     """At once; what the other queues say later is passed over."""
     confirms = tracker(1, queues=2)

@@ -64,6 +64,7 @@ def test_a_delivery_has_tag_flags_names_and_properties() -> None:
     assert (body, frames) == (b"hello", [])
 
 
+@pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "content_framing")
 @pytest.mark.parametrize("size", [0, 1, 1024, 1025, FRAME_MAX - 8, FRAME_MAX - 7, 3 * FRAME_MAX])
 def test_a_body_is_cut_to_the_frame_size(size: int) -> None:
     """Into as few frames as it takes; an empty one into none."""

@@ -239,6 +239,7 @@ def test_a_body_of_several_frames_is_put_together() -> None:
     assert run.bodies == [b"a", body, b"b"]
 
 
+@pytest.mark.rabbitmq("unit_amqp091_content_framing_SUITE", "content_transcoding")
 def test_body_frames_may_be_cut_anyhow() -> None:
     """Also into empty ones: the announced size says where the content ends."""
     method = BasicPublish(routing_key="q")

@@ -169,12 +169,26 @@ def ids(rows: list[tuple[str, Any]]) -> list[str]:
     return [row[0][:24] or "nothing" for row in rows]
 
 
+@pytest.mark.rabbitmq(
+    "binary_generator_SUITE",
+    "booleans",
+    "char",
+    "described",
+    "list",
+    "map",
+    "null",
+    "numerals",
+    "symbol",
+    "timestamp",
+    "utf8",
+)
 @pytest.mark.parametrize(("text", "value"), SHORTEST, ids=ids(SHORTEST))
 def test_a_value_is_encoded_in_the_fewest_bytes(text: str, value: Any) -> None:
     """Encoding gives exactly the bytes of the table."""
     assert encode(value).hex() == text.replace(" ", "")
 
 
+@pytest.mark.rabbitmq("binary_parser_SUITE", "array_element_widths", "binary", "list", "map", "value")
 @pytest.mark.parametrize(("text", "value"), SHORTEST + LONGER, ids=ids(SHORTEST + LONGER))
 def test_an_encoding_is_decoded_to_a_value_of_its_type(text: str, value: Any) -> None:
     """Decoding gives value and type of the table and stops after the encoding."""
@@ -185,6 +199,9 @@ def test_an_encoding_is_decoded_to_a_value_of_its_type(text: str, value: Any) ->
     assert stop == len(data) + 1
 
 
+@pytest.mark.rabbitmq(
+    "binary_parser_SUITE", "peek_described_section_total_sizes", "peek_total_size_matches_parse"
+)
 @pytest.mark.parametrize(("text", "value"), SHORTEST + LONGER, ids=ids(SHORTEST + LONGER))
 def test_skip_stops_where_decode_does(text: str, value: Any) -> None:
     """Walking over a value ends at the byte after it."""
@@ -213,6 +230,9 @@ def test_every_constructor_of_the_specification_is_in_the_tables() -> None:
     assert {bytes.fromhex(text)[0] for text, _value in SHORTEST + LONGER} == specified | {0x00}
 
 
+@pytest.mark.rabbitmq(
+    "binary_parser_SUITE", "array32_count_exceeds_data", "array_with_extra_input", "unsupported_type"
+)
 @pytest.mark.parametrize(("text", "message"), REFUSED, ids=ids(REFUSED))
 def test_what_is_no_encoding_is_refused_with_what_and_where(text: str, message: str) -> None:
     """Decode and skip refuse the same bytes, and decode says why."""
@@ -290,6 +310,7 @@ def test_a_list_that_contains_itself_is_refused() -> None:
         encode(endless)
 
 
+@pytest.mark.rabbitmq("binary_parser_SUITE", "array32_count_exceeds_data")
 def test_a_huge_count_costs_no_time() -> None:
     """Counts that the bytes do not bear out are refused before anything is built for them.
 
@@ -304,6 +325,10 @@ def test_a_huge_count_costs_no_time() -> None:
     assert time.thread_time() - started < 20.0
 
 
+@pytest.mark.rabbitmq(
+    "binary_parser_SUITE", "array_of_described_zero_width_elements_unsupported", differs="read, up to a limit"
+)
+@pytest.mark.rabbitmq("binary_parser_SUITE", "array_of_zero_width_elements")
 def test_an_array_of_items_without_width_has_a_limit_both_ways() -> None:
     """As many as the limit are read and written, one more is refused."""
     allowed = Array(0x41, (True,) * ZERO_WIDTH_ITEMS_MAX)
@@ -377,6 +402,7 @@ def test_a_field_without_a_sign_takes_no_other_number(write: Callable[[Any], byt
         write(value)
 
 
+@pytest.mark.rabbitmq("binary_generator_SUITE", "array")
 @pytest.mark.parametrize(
     ("items", "constructor"),
     [

@@ -66,6 +66,7 @@ def test_a_default_type_must_be_one_that_is_served(catalog: Catalog) -> None:
     assert "v" not in catalog.vhosts
 
 
+@pytest.mark.rabbitmq("vhost_SUITE", "vhost_deletion")
 def test_a_deleted_virtual_host_takes_its_permissions_and_parameters_along(catalog: Catalog) -> None:
     """Its queues are told."""
     vhost = add_vhost(catalog, "v")

@@ -31,6 +31,7 @@ def document() -> dict[str, Any]:
     return document
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
 def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) -> None:
     """Users, virtual hosts, permissions, exchanges, queues, bindings, limits and policies."""
     report = load(document, catalog)
@@ -59,6 +60,7 @@ def test_rabbitmqs_file_is_loaded(catalog: Catalog, document: dict[str, Any]) ->
     assert ("shop", "shovel", "to-archive") in catalog.parameters
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(queues, exchanges, bindings)")
 def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> None:
     """Through an exchange-to-exchange binding and a headers exchange too."""
     load(document, catalog)
@@ -68,6 +70,7 @@ def test_what_is_loaded_routes(catalog: Catalog, document: dict[str, Any]) -> No
     assert {queue.name for queue in found} == {"orders.new", "archive"}
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(users with hashes of every algorithm)")
 def test_password_hashes_of_every_algorithm_are_kept(catalog: Catalog, document: dict[str, Any]) -> None:
     """They cannot be turned into others without the password."""
     load(document, catalog)
@@ -79,6 +82,7 @@ def test_password_hashes_of_every_algorithm_are_kept(catalog: Catalog, document:
     ]
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(names that the broker gives)")
 def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
     catalog: Catalog, document: dict[str, Any]
 ) -> None:
@@ -91,6 +95,8 @@ def test_names_that_the_broker_gives_are_skipped_with_their_bindings(
     ]
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "import_if_unchanged")
+@pytest.mark.rabbitmq("vhost_SUITE", "vhost_creation_idempotency")
 def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
     """Also not the version by which remembered decisions are dropped."""
     load(document, catalog)
@@ -99,6 +105,7 @@ def test_loading_again_changes_nothing(catalog: Catalog, document: dict[str, Any
     assert (export(catalog), catalog.users.version, len(host.started)) == before
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "export_import_round_trip")
 def test_what_is_exported_comes_back(catalog: Catalog, document: dict[str, Any], host: Any) -> None:
     """Through JSON into an empty broker, and out again the same."""
     load(document, catalog)
@@ -181,6 +188,7 @@ def test_a_password_in_plain_is_turned_into_a_record_once(catalog: Catalog) -> N
     assert catalog.users.lookup("a").password == PasswordRecord(PasswordAlgorithm.ARGON2ID, "$argon2id$1")
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(parameters and policies)")
 def test_unknown_parts_are_reported_and_kept(catalog: Catalog) -> None:
     """A newer broker's file must not lose anything by passing through."""
     report = load({"future": [1], "rabbit_version": "5.0"}, catalog)
@@ -188,6 +196,7 @@ def test_unknown_parts_are_reported_and_kept(catalog: Catalog) -> None:
     assert export(catalog)["future"] == [1]
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(a file of one virtual host)")
 def test_a_file_of_one_virtual_host_names_none(catalog: Catalog) -> None:
     """The caller says which it is for."""
     add_vhost(catalog, "v")
@@ -331,6 +340,7 @@ def test_a_fault_names_its_place_and_nothing_is_changed(
     assert host.started == []
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(what differs from what is there)")
 def test_what_is_there_and_differs_refuses_the_file(catalog: Catalog, document: dict[str, Any]) -> None:
     """A queue is never changed behind the back of those who use it."""
     declare(catalog, catalog.vhosts["/"], "tasks")
@@ -341,6 +351,7 @@ def test_what_is_there_and_differs_refuses_the_file(catalog: Catalog, document: 
     assert "shop" not in catalog.vhosts
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(limits of users and virtual hosts)")
 def test_a_limit_that_the_file_would_pass_refuses_it(catalog: Catalog, document: dict[str, Any]) -> None:
     """Before any queue is made."""
     document["parameters"][0]["value"]["max-queues"] = 2
@@ -349,6 +360,7 @@ def test_a_limit_that_the_file_would_pass_refuses_it(catalog: Catalog, document:
     assert list(catalog) == []
 
 
+@pytest.mark.rabbitmq("definition_import_SUITE", "(a document that is none)")
 def test_a_document_must_be_an_object(catalog: Catalog) -> None:
     """The error shows what it is instead."""
     with pytest.raises(ConfigError, match=r"^definitions: is \[\]; must be an object"):

@@ -122,6 +122,7 @@ def test_every_number_of_a_policy_acts_alone(kind: str, definition: dict[str, An
 # --- policy and operator policy -------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 @pytest.mark.parametrize(
     "key", ["expires", "message-ttl", "max-length", "max-length-bytes", "max-in-memory-length"]
 )
@@ -131,6 +132,7 @@ def test_of_policy_and_operator_policy_the_smaller_limit_counts(key: str) -> Non
         assert effect("quorum", {key: policy}, {key: operator}).definition == {key: 1}
 
 
+@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 def test_the_smaller_longest_and_the_greater_shortest_delay_count() -> None:
     """delayed-retry-max is a limit, delayed-retry-min a promise."""
     key = "delayed-retry-max"
@@ -139,6 +141,7 @@ def test_the_smaller_longest_and_the_greater_shortest_delay_count() -> None:
     assert effect("quorum", {key: 5}, {key: 3}).definition[key] == 5
 
 
+@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 def test_the_greater_group_size_counts() -> None:
     """An operator may ask for more members, and not for fewer."""
     key = "target-group-size"
@@ -146,6 +149,7 @@ def test_the_greater_group_size_counts() -> None:
     assert effect("quorum", {key: 3}, {key: 5}).definition[key] == 5
 
 
+@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 @pytest.mark.parametrize(
     ("one", "other", "counts"), [(5, 7, 5), (7, 5, 5), (-1, 7, 7), (7, -1, 7), (-1, -5, -1), (0, 7, 0)]
 )
@@ -157,6 +161,7 @@ def test_a_negative_delivery_limit_gives_way(one: int, other: int, counts: int) 
     assert limit == (None if counts < 0 else counts)
 
 
+@pytest.mark.rabbitmq("unit_operator_policy_SUITE", "merge_operator_policy_definitions")
 @pytest.mark.parametrize(
     ("key", "policy", "operator"),
     [
@@ -276,6 +281,7 @@ def test_no_policy_changes_priorities_or_the_single_active_consumer() -> None:
 # --- what does not act ----------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "invalid_policy", "pre_existing_invalid_policy")
 @pytest.mark.parametrize(
     ("kind", "definition"),
     [

@@ -43,6 +43,7 @@ def test_bad_limits_are_refused(values: dict[str, Any], text: str) -> None:
     assert caught.value.description == text
 
 
+@pytest.mark.rabbitmq("per_vhost_connection_limit_SUITE", "most_basic_single_node_connection_count")
 def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
     """Counted over all users; a closed connection makes room."""
     vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=1))
@@ -60,6 +61,11 @@ def test_a_virtual_hosts_connection_limit(catalog: Catalog) -> None:
     usage.open_connection(catalog.vhosts["/"], User("a"))
 
 
+@pytest.mark.rabbitmq(
+    "per_user_connection_channel_limit_SUITE",
+    "most_basic_single_node_connection_and_channel_count",
+    "single_node_multiple_users_limit",
+)
 def test_a_users_connection_limit(catalog: Catalog) -> None:
     """Counted over all virtual hosts; what was refused is not counted anywhere."""
     user = User("a", limits=UserLimits(max_connections=1))
@@ -74,6 +80,11 @@ def test_a_users_connection_limit(catalog: Catalog) -> None:
     assert usage.connections_of_vhost("v") == 0
 
 
+@pytest.mark.rabbitmq(
+    "per_user_connection_channel_limit_SUITE",
+    "most_basic_single_node_connection_and_channel_count",
+    "single_node_multiple_users_limit",
+)
 def test_a_users_channel_limit() -> None:
     """530 with RabbitMQ's text."""
     user = User("a", limits=UserLimits(max_channels=2))
@@ -90,6 +101,11 @@ def test_a_users_channel_limit() -> None:
     assert usage.channels_of_user("a") == 2
 
 
+@pytest.mark.rabbitmq(
+    "per_user_connection_channel_limit_SUITE",
+    "single_node_multiple_users_zero_limit",
+    "single_node_single_user_zero_limit",
+)
 def test_a_limit_of_zero_lets_nobody_in(catalog: Catalog) -> None:
     """So an administrator closes a virtual host."""
     vhost = add_vhost(catalog, "v", limits=VhostLimits(max_connections=0))

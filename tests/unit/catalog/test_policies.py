@@ -82,6 +82,24 @@ GOOD_AND_BAD: list[tuple[str, list[Any], list[Any], str]] = [
 ]
 
 
+@pytest.mark.rabbitmq(
+    "unit_policy_validators_SUITE",
+    "alternate_exchange",
+    "classic_queue_lazy_mode",
+    "dead_letter_exchange",
+    "dead_letter_routing_key",
+    "dead_letter_strategy",
+    "delayed_retry_max",
+    "delayed_retry_min",
+    "delayed_retry_type",
+    "delivery_limit",
+    "expires",
+    "length_limit_overflow_mode",
+    "max_in_memory_length",
+    "max_length",
+    "max_length_bytes",
+    "message_ttl",
+)
 @pytest.mark.parametrize(("key", "good", "bad", "text"), GOOD_AND_BAD)
 def test_each_setting_is_checked(key: str, good: list[Any], bad: list[Any], text: str) -> None:
     """What it may be is taken, everything else refused with what it may be."""
@@ -93,6 +111,7 @@ def test_each_setting_is_checked(key: str, good: list[Any], bad: list[Any], text
         assert caught.value.description.startswith(f"policy 'p': '{key}' is {value!r}; {text}")
 
 
+@pytest.mark.rabbitmq("unit_policy_validators_SUITE", "delayed_retry_min_required_with_type")
 def test_a_retry_type_needs_the_shortest_delay() -> None:
     """Without it there would be nothing to wait; `disabled` needs none."""
     Policy("p", ".*", {"delayed-retry-type": "all", "delayed-retry-min": 1})
@@ -100,6 +119,7 @@ def test_a_retry_type_needs_the_shortest_delay() -> None:
         Policy("p", ".*", {"delayed-retry-type": "all"})
 
 
+@pytest.mark.rabbitmq("unit_policy_validators_SUITE", "delayed_retry_max_not_less_than_min")
 def test_the_longest_delay_is_not_below_the_shortest() -> None:
     """Equal is allowed."""
     Policy("p", ".*", {"delayed-retry-min": 5, "delayed-retry-max": 5})

@@ -23,6 +23,7 @@ def told(vhost: VirtualHost, name: str) -> list[Any]:
     return list(letters)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "pre_existing_invalid_policy")
 def test_a_queue_starts_with_what_its_policy_says(catalog: Catalog, vhost: VirtualHost, host: Any) -> None:
     """Nothing has to be posted then."""
     put_policy(catalog, vhost, Policy("p", "^q", {"max-length": 5}))

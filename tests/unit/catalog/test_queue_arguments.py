@@ -16,6 +16,7 @@ CLASSIC, QUORUM, STREAM = QueueType.CLASSIC, QueueType.QUORUM, QueueType.STREAM
 DLX = {"x-dead-letter-exchange": "dlx"}
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "initial_cluster_size_one")
 @pytest.mark.parametrize(
     ("kind", "arguments"),
     [
@@ -55,6 +56,9 @@ def test_good_arguments_are_accepted(kind: QueueType, arguments: dict[str, Any])
     assert set(arguments) <= set(queue_arguments.KNOWN) | {"x-nobody-knows", "custom"}
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "declare_invalid_filter_size", "max_segment_size_bytes_validation"
+)
 @pytest.mark.parametrize(
     ("kind", "arguments", "name", "fault"),
     [

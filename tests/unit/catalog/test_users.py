@@ -106,6 +106,7 @@ def test_permissions_go_with_the_user(users: Users) -> None:
     assert list(users.topic_permissions()) == []
 
 
+@pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_database_access")
 def test_topic_permissions_are_cleared_one_by_one_or_all(users: Users) -> None:
     """Without an exchange, all of the virtual host."""
     for exchange in ("x", "y", "z"):

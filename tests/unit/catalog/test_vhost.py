@@ -238,6 +238,7 @@ def test_a_missing_type_is_filled_in_before_comparing(catalog: Catalog, vhost: V
 # --- types ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_arg_2")
 def test_an_unknown_type_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
     """406 with the value."""
     assert refusal(UnknownQueueType, catalog, vhost, arguments={"x-queue-type": "x"}) == (
@@ -252,6 +253,15 @@ def test_a_type_that_is_no_string_is_refused(catalog: Catalog, vhost: VirtualHos
     )
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE",
+    "declare_args",
+    "declare_max_age",
+    "declare_queue",
+    "publish",
+    "publish_confirm",
+    "queue_size_on_declare",
+)
 def test_a_stream_is_declared_with_its_arguments(catalog: Catalog, vhost: VirtualHost) -> None:
     """Its settings are made of them."""
     arguments = {
@@ -310,6 +320,7 @@ def test_a_stream_has_none_of_the_features_of_queues(
     assert text == f"invalid arg '{name}' for queue 'q' in vhost '/' of queue type rabbit_stream_queue"
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "declare_invalid_properties")
 @pytest.mark.parametrize(
     ("properties", "text"),
     [
@@ -346,6 +357,8 @@ def test_a_default_type_that_cannot_serve_gives_way_to_classic(
         assert declare(catalog, vhost, "q", **properties) == (queue, False)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "node_wide_default_queue_type_declares_quorum_queue")
+@pytest.mark.rabbitmq("vhost_SUITE", "vhost_is_created_with_default_queue_type")
 def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
     """Argument, virtual host, node, in this order."""
     catalog = Catalog(host, default_queue_type="quorum")
@@ -358,6 +371,12 @@ def test_the_virtual_hosts_default_type_is_before_the_nodes(host: Any) -> None:
     }
 
 
+@pytest.mark.rabbitmq(
+    "rabbitmq_4_0_deprecations_SUITE",
+    "when_transient_nonexcl_is_not_permitted",
+    differs="permitted here, since kombu and Celery need them",
+)
+@pytest.mark.rabbitmq("rabbitmq_4_0_deprecations_SUITE", "when_transient_nonexcl_is_permitted_from_conf")
 def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHost) -> None:
     """Unlike RabbitMQ 4.3: Celery's reply queues are so."""
     queue, created = declare(catalog, vhost, "q", durable=False)
@@ -368,6 +387,12 @@ def test_transient_shared_queues_are_accepted(catalog: Catalog, vhost: VirtualHo
 # --- limits and the end ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "most_basic_single_node_queue_count",
+    "single_node_single_vhost_limit_with_queue_ttl",
+    "single_node_single_vhost_queue_count",
+)
 def test_the_queue_limit_refuses_one_too_many(catalog: Catalog, vhost: VirtualHost) -> None:
     """Redeclaring is still possible, and a deleted queue makes room."""
     change_vhost(catalog, vhost, limits=VhostLimits(max_queues=1))
@@ -390,6 +415,11 @@ def test_queues_of_direct_replies_use_up_no_limit(catalog: Catalog, vhost: Virtu
     assert refusal(LimitExceeded, catalog, vhost, "r").endswith("queue limit in vhost '/' (1) is reached")
 
 
+@pytest.mark.rabbitmq(
+    "per_vhost_queue_limit_SUITE",
+    "single_node_single_vhost_zero_limit",
+    "single_node_single_vhost_zero_limit_with_durable_named_queue",
+)
 def test_a_queue_limit_of_zero_allows_none(catalog: Catalog, vhost: VirtualHost) -> None:
     """Zero is a limit; only negative ones are none."""
     change_vhost(catalog, vhost, limits=VhostLimits(max_queues=0))
@@ -403,6 +433,11 @@ def test_nothing_is_declared_in_a_deleted_virtual_host(catalog: Catalog) -> None
     assert refusal(NotFound, catalog, vhost) == "vhost v not found"
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "relaxed_argument_equivalence_checks_on_qq_redeclare",
+    note="setting `quorum_relaxed_checks_on_redeclaration`",
+)
 def test_a_quorum_queue_may_be_declared_again_as_a_classic_one_if_that_is_permitted(
     catalog: Catalog, host: Any
 ) -> None:

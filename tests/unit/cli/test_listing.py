@@ -180,6 +180,7 @@ def test_a_queue_has_every_column() -> None:
     assert set(rows.queue_row(QUEUE)) == set(BY_NOUN["queues"].columns)
 
 
+@pytest.mark.rabbitmq("unit_queue_consumers_SUITE", "list_consumers")
 def test_consumers_are_receivers_and_channels_consumers() -> None:
     """Both protocols in one table; links on which the client sends are none."""
     found = [
@@ -194,6 +195,7 @@ def test_a_client_is_named_by_container_id_or_by_its_own_words() -> None:
     assert [row["client"] for row in rows.connection_rows(STATUS)] == ["c", "billing pika"]
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "info_all")
 def test_bindings_tell_queues_from_exchanges() -> None:
     """The kind of destination is a column."""
     common = {"source": "x", "binding_key": "k", "arguments": {}, "location": "/l"}
@@ -203,6 +205,7 @@ def test_bindings_tell_queues_from_exchanges() -> None:
     assert set(row) == set(BY_NOUN["bindings"].columns)
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_vhosts")
 def test_the_virtual_host_is_asked_for_or_chosen_from_all(
     asked: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -20,6 +20,7 @@ from amqp10broker.config.records import FLOW_SETTINGS, SETTINGS
 from amqp10broker.config.settings import UINT_MAX
 
 
+@pytest.mark.rabbitmq("message_size_limit_SUITE", "default_max_message_size")
 def test_config_without_arguments_is_valid_and_is_rabbitmqs() -> None:
     config = Config()
     assert (config.host, config.port) == ("127.0.0.1", 5672)

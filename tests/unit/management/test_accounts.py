@@ -153,6 +153,7 @@ def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
         broker.do("delete-vhost", name="v")
 
 
+@pytest.mark.rabbitmq("vhost_SUITE", "parse_tags")
 @pytest.mark.parametrize("tags", ["administrator", [1], {"a": 1}])
 def test_tags_are_a_list_of_texts(broker: Broker, tags: Any) -> None:
     """One text is no list."""

@@ -186,6 +186,7 @@ def test_another_method_is_405(broker: Broker, method: Any, to: str, methods: st
     assert text == f"method '{method or ''}' not allowed for '{to}': use {methods}"
 
 
+@pytest.mark.rabbitmq("management_SUITE", "bad_uri")
 @pytest.mark.parametrize(
     ("to", "part"),
     [

@@ -68,6 +68,8 @@ def test_binding_twice_changes_nothing(broker: Broker) -> None:
     assert len(broker.do("list-bindings")) == 1
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "list_with_multiple_arguments")
+@pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
 def test_bindings_differ_by_their_arguments(broker: Broker) -> None:
     """queue_binding_args: each is listed with its own location, and deleted by it."""
     for number in (1, 2):
@@ -112,6 +114,7 @@ def test_the_same_ends_with_other_arguments_stay(broker: Broker) -> None:
     assert len(broker.do("list-bindings")) == 1
 
 
+@pytest.mark.rabbitmq("management_SUITE", "bind_missing_queue")
 @pytest.mark.parametrize(
     ("given", "text"),
     [
@@ -125,6 +128,7 @@ def test_a_missing_end_is_400(broker: Broker, given: Any, text: str) -> None:
     assert broker.request("POST", "/bindings", given) == ("400", text)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "bind_destination_default_exchange", "bind_source_default_exchange")
 @pytest.mark.parametrize(
     "given",
     [body(""), {"source": "x", "destination_exchange": ""}],
@@ -140,6 +144,7 @@ def test_unbinding_from_the_default_exchange_is_403(broker: Broker) -> None:
     assert broker.request("DELETE", "/bindings/src=;dstq=q;key=q;args=") == ("403", DEFAULT_EXCHANGE)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "bind_destination_line_feed", "bind_source_line_feed")
 @pytest.mark.parametrize("given", [body("a\nb"), body(queue="a\rb")])
 def test_a_line_end_in_a_name_is_400(broker: Broker, given: Any) -> None:
     """bind_source_line_feed, bind_destination_line_feed."""
@@ -172,6 +177,7 @@ def test_a_bad_property_is_400(broker: Broker, given: Any, part: str) -> None:
     assert part in text
 
 
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "get_bindings_missing_destination_rejected")
 @pytest.mark.parametrize(
     ("query", "text"),
     [
@@ -185,6 +191,7 @@ def test_a_bad_query_is_400(broker: Broker, query: str, text: str) -> None:
     assert broker.request("GET", f"/bindings?{query}") == ("400", text)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "unbind_bad_binding_path_segment")
 @pytest.mark.parametrize(
     "segment",
     [
@@ -202,6 +209,7 @@ def test_a_bad_segment_is_400(broker: Broker, segment: str) -> None:
     assert text.startswith(f"bad binding path segment '{segment}'")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "queue_binding_args")
 @given(
     st.text(), st.sampled_from(["queue", "exchange"]), st.text(), st.text(),
     st.dictionaries(st.text(), st.integers() | st.text() | st.booleans(), max_size=3),

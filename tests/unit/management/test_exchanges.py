@@ -18,6 +18,7 @@ def declared(broker: Broker, name: str = "x", **body: Any) -> None:
     assert broker.request("PUT", f"/exchanges/{name}", body) == ("204", None)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "exchange_defaults")
 def test_a_new_exchange_has_the_defaults(broker: Broker) -> None:
     """exchange_defaults: direct, durable, neither auto-delete nor internal."""
     declared(broker)
@@ -57,6 +58,7 @@ def test_declaring_again_is_204(broker: Broker) -> None:
     declared(broker, "amq.topic", type="topic")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_exchange_inequivalent_fields")
 @pytest.mark.parametrize(
     ("body", "text"),
     [
@@ -77,11 +79,13 @@ def test_declaring_differently_is_409(broker: Broker, body: Any, text: str) -> N
     assert got.startswith(text)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "bad_exchange_type")
 def test_an_unknown_type_is_400(broker: Broker) -> None:
     """bad_exchange_type."""
     assert broker.request("PUT", "/exchanges/x", {"type": "👎"}) == ("400", "unknown exchange type '👎'")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "bad_exchange_property")
 @pytest.mark.parametrize(
     ("body", "part"),
     [
@@ -104,6 +108,7 @@ def test_a_bad_argument_is_400(broker: Broker) -> None:
     assert "alternate-exchange" in text
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_default_exchange", "delete_default_exchange")
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_the_default_exchange_is_403(broker: Broker, method: str) -> None:
     """declare_default_exchange, delete_default_exchange."""
@@ -111,6 +116,7 @@ def test_the_default_exchange_is_403(broker: Broker, method: str) -> None:
     assert broker.request(method, "/exchanges/", {}) == ("403", text)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_exchange_amq_prefix", "delete_exchange_amq_prefix")
 @pytest.mark.parametrize(("method", "name"), [("PUT", "amq.x"), ("DELETE", "amq.x"), ("DELETE", "amq.topic")])
 def test_a_reserved_name_is_403(broker: Broker, method: str, name: str) -> None:
     """declare_exchange_amq_prefix, delete_exchange_amq_prefix."""
@@ -118,6 +124,7 @@ def test_a_reserved_name_is_403(broker: Broker, method: str, name: str) -> None:
     assert broker.request(method, f"/exchanges/{name}", {}) == ("403", text)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_exchange_line_feed", "delete_exchange_carriage_return")
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 @pytest.mark.parametrize("end", ["%0A", "%0D"])
 def test_a_line_end_in_a_name_is_400(broker: Broker, method: str, end: str) -> None:

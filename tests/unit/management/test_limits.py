@@ -26,6 +26,11 @@ def test_limits_of_a_virtual_host_are_merged_and_lifted(broker: Broker) -> None:
     assert broker.do("list-vhosts")[0]["limits"] == {"max-connections": 0}
 
 
+@pytest.mark.rabbitmq(
+    "per_user_connection_channel_limit_SUITE",
+    "single_node_multiple_users_clear_limits",
+    "single_node_single_user_clear_limits",
+)
 def test_limits_of_a_user_are_merged_and_lifted(broker: Broker) -> None:
     """Likewise."""
     assert broker.do("set-user-limits", user="guest", limits={"max-channels": 5}) == {"max-channels": 5}

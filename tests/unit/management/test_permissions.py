@@ -35,6 +35,9 @@ def refused(broker: Broker, user: str, method: str, to: str, body: object = None
     return raised.value.description
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE", "declare_exchange", "declare_queue", "delete_exchange", "delete_queue"
+)
 @pytest.mark.parametrize(
     ("method", "to", "what"),
     [
@@ -52,6 +55,7 @@ def test_declaring_and_deleting_need_configure(broker: Broker, method: str, to: 
     broker.request(method, to, {"type": "topic"} if "exchanges" in to else {}, user=broker.user("v", ".*"))
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "purge_queue")
 def test_purging_needs_read(broker: Broker) -> None:
     """purge_queue."""
     user = broker.user("u", configure=".*", write=".*")
@@ -59,6 +63,7 @@ def test_purging_needs_read(broker: Broker) -> None:
     assert text == "read access to queue 'a' in vhost '/' refused for user 'u'"
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "get_queue")
 def test_looking_needs_any_permission(broker: Broker) -> None:
     """get_queue: one of the three is enough, none is refused, there or not."""
     for number, permission in enumerate(("configure", "write", "read")):
@@ -74,6 +79,13 @@ def declare(broker: Broker, user: str, exchange: Any = "y") -> tuple[str, Any]:
     return broker.request("PUT", "/queues/b", {"arguments": {"x-dead-letter-exchange": exchange}}, user=user)
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "declare_queue_dlx_exchange", "declare_queue_dlx_queue")
+@pytest.mark.rabbitmq(
+    "unit_amqp_management_SUITE",
+    "prop_read_then_write",
+    "source_read_denied_skips_target_write",
+    "target_write_denied",
+)
 def test_a_dead_letter_exchange_needs_read_and_write(broker: Broker) -> None:
     """both_permissions_granted, source_read_denied_skips_target_write, target_write_denied."""
     body = {"arguments": {"x-dead-letter-exchange": "y"}}
@@ -84,11 +96,13 @@ def test_a_dead_letter_exchange_needs_read_and_write(broker: Broker) -> None:
     assert declare(broker, broker.user("u3", "b", "y", "b"))[0] == "201"
 
 
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "absent_argument_skips_checks")
 def test_without_a_dead_letter_exchange_configure_is_enough(broker: Broker) -> None:
     """absent_argument_skips_checks; a dead-letter routing key alone is no reason either."""
     assert broker.request("PUT", "/queues/b", {}, user=broker.user("u", configure="b"))[0] == "201"
 
 
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "invalid_argument_type_rejected")
 def test_a_dead_letter_exchange_of_another_type_is_a_bad_argument(broker: Broker) -> None:
     """invalid_argument_type_rejected: before anything is asked about permissions."""
     status, text = declare(broker, broker.user("u", configure="b"), 5)
@@ -105,6 +119,13 @@ def test_an_alternate_exchange_given_as_binary_leads_past_no_permission(broker: 
     assert text.startswith("invalid type 'binary' for arg 'alternate-exchange'")
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE",
+    "declare_exchange_alternate_exchange_allowed",
+    "declare_exchange_alternate_exchange_read",
+    "declare_exchange_alternate_exchange_write",
+)
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "wrapper_uses_matching_argument_key")
 def test_an_alternate_exchange_needs_read_and_write(broker: Broker) -> None:
     """declare_exchange_alternate_exchange_allowed, _read, _write; wrapper_uses_matching_argument_key."""
     body = {"arguments": {"alternate-exchange": "y"}}
@@ -127,6 +148,13 @@ BIND = {"source": "x", "destination_queue": "a", "binding_key": "k"}
 BIND_EXCHANGE = {"source": "x", "destination_exchange": "y", "binding_key": "k"}
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE",
+    "bind_queue_destination",
+    "bind_queue_source",
+    "unbind_queue_source",
+    "unbind_queue_target",
+)
 @pytest.mark.parametrize(
     ("write", "read", "text"),
     [
@@ -142,6 +170,7 @@ def test_binding_needs_write_there_and_read_here(broker: Broker, write: str, rea
     assert refused(broker, user, "DELETE", "/bindings/src=x;dstq=a;key=k;args=") == text
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "bind_exchange_destination", "bind_exchange_source")
 def test_binding_an_exchange_needs_write_there_and_read_here(broker: Broker) -> None:
     """bind_exchange_source, bind_exchange_destination."""
     reader = broker.user("r", read="x")
@@ -152,6 +181,7 @@ def test_binding_an_exchange_needs_write_there_and_read_here(broker: Broker) -> 
     assert text == "read access to exchange 'x' in vhost '/' refused for user 'w'"
 
 
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "both_permissions_granted")
 def test_with_both_binding_is_done(broker: Broker) -> None:
     """And undone."""
     user = broker.user("u", write="a", read="x")
@@ -159,6 +189,7 @@ def test_with_both_binding_is_done(broker: Broker) -> None:
     assert broker.request("DELETE", "/bindings/src=x;dstq=a;key=k;args=", user=user) == ("204", None)
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "bind_to_topic_exchange", "unbind_from_topic_exchange")
 def test_a_topic_exchange_asks_for_the_key(broker: Broker) -> None:
     """bind_to_topic_exchange, unbind_from_topic_exchange."""
     user = broker.topic_user("u", "x", write="", read="^only")
@@ -168,6 +199,16 @@ def test_a_topic_exchange_asks_for_the_key(broker: Broker) -> None:
     assert broker.request("POST", "/bindings", {**BIND, "binding_key": "only.a"}, user=user)[0] == "204"
 
 
+@pytest.mark.rabbitmq(
+    "amqp_auth_SUITE", "list_bindings_allowed", "list_bindings_destination_write", "list_bindings_source_read"
+)
+@pytest.mark.rabbitmq(
+    "unit_amqp_management_SUITE",
+    "get_bindings_both_permissions_granted",
+    "get_bindings_destination_write_checked_first",
+    "get_bindings_destination_write_denied",
+    "get_bindings_source_read_denied",
+)
 @pytest.mark.parametrize(
     ("write", "read", "text"),
     [
@@ -182,6 +223,8 @@ def test_reading_bindings_needs_both(broker: Broker, write: str, read: str, text
     assert refused(broker, user, "GET", "/bindings?src=x&dstq=a&key=k") == text
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "list_bindings_exchange_destination")
+@pytest.mark.rabbitmq("unit_amqp_management_SUITE", "get_bindings_exchange_destination")
 def test_reading_bindings_of_an_exchange_needs_both(broker: Broker) -> None:
     """list_bindings_exchange_destination, list_bindings_allowed."""
     text = refused(broker, broker.user("u", read="x"), "GET", "/bindings?src=x&dste=y&key=k")

@@ -27,6 +27,7 @@ def declared(broker: Broker, name: str = "q", **body: Any) -> Any:
     return shown
 
 
+@pytest.mark.rabbitmq("management_SUITE", "queue_defaults")
 def test_a_new_queue_is_answered_201_with_its_defaults(broker: Broker) -> None:
     """queue_defaults: durable, not exclusive, not auto-delete, classic; numbers have their types."""
     shown = declared(broker)
@@ -61,6 +62,7 @@ def test_a_stream_says_which_it_is(broker: Broker) -> None:
     assert "declaration_id" not in declared(broker, "q")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "queue_properties")
 def test_properties_are_those_asked_for(broker: Broker) -> None:
     """queue_properties: what was declared comes back."""
     shown = declared(
@@ -87,6 +89,7 @@ def test_a_quorum_queue_is_called_so(broker: Broker) -> None:
     assert declared(broker, arguments={"x-queue-type": "quorum"})["type"] == "quorum"
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_default_queue_type")
 def test_the_default_type_is_the_virtual_hosts(broker: Broker) -> None:
     """declare_queue_default_queue_type: without x-queue-type it comes from the virtual host."""
     change_vhost(broker.catalog, broker.vhost, default_queue_type="quorum")
@@ -110,6 +113,7 @@ def test_get_tells_what_it_is_and_how_full(broker: Broker) -> None:
     assert (status, shown["name"], shown["message_count"]) == ("200", "q", 5)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "get_queue_not_found")
 def test_get_of_a_missing_queue_is_404(broker: Broker) -> None:
     """get_queue_not_found."""
     assert broker.request("GET", "/queues/%F0%9F%91%8E") == ("404", "queue '👎' in vhost '/' not found")
@@ -126,6 +130,7 @@ def test_get_of_a_queue_that_goes_meanwhile_is_404(broker: Broker) -> None:
     assert broker.request("GET", "/queues/q")[0] == "404"
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_inequivalent_fields")
 @pytest.mark.parametrize(
     ("first", "then", "text"),
     [
@@ -150,6 +155,7 @@ def test_declaring_differently_is_409(broker: Broker, first: Any, then: Any, tex
     assert broker.request("PUT", "/queues/q", then) == ("409", text)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_inequivalent_exclusive")
 def test_declaring_exclusive_what_is_not_is_400(broker: Broker) -> None:
     """declare_queue_inequivalent_exclusive: as a lock, not as a difference."""
     declared(broker)
@@ -158,6 +164,7 @@ def test_declaring_exclusive_what_is_not_is_400(broker: Broker) -> None:
     assert text.startswith("cannot obtain exclusive access to locked queue 'q' in vhost '/'. It could be")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_invalid_arg")
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -174,6 +181,7 @@ def test_a_bad_argument_is_409(broker: Broker, arguments: Any) -> None:
     assert text.startswith(f"invalid arg '{next(iter(arguments))}' for queue 'q' in vhost '/'")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_invalid_field")
 def test_what_a_kind_of_queue_cannot_be_is_400(broker: Broker) -> None:
     """A quorum queue is neither exclusive nor auto-delete nor transient."""
     body = {"exclusive": True, "arguments": {"x-queue-type": "quorum"}}
@@ -188,6 +196,7 @@ def test_an_unknown_kind_of_queue_is_409(broker: Broker) -> None:
     assert "unsupported queue type 'jms'" in text
 
 
+@pytest.mark.rabbitmq("management_SUITE", "bad_queue_property")
 @pytest.mark.parametrize(
     ("body", "part"),
     [
@@ -220,11 +229,13 @@ def test_symbols_are_strings_among_arguments(broker: Broker) -> None:
     assert type(shown["arguments"]["x-queue-type"]) is str
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_empty_name")
 def test_an_empty_name_is_400(broker: Broker) -> None:
     """declare_queue_empty_name."""
     assert broker.request("PUT", "/queues/", {}) == ("400", "declare queue with empty name not allowed")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_line_feed")
 @pytest.mark.parametrize("method", ["PUT", "DELETE"])
 def test_a_line_end_in_a_name_is_400(broker: Broker, method: str) -> None:
     """declare_queue_line_feed: refused, where AMQP 0-9-1 drops it."""
@@ -232,12 +243,14 @@ def test_a_line_end_in_a_name_is_400(broker: Broker, method: str) -> None:
     assert broker.request(method, "/queues/a%0Ab", {}) == ("400", text)
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queue_amq_prefix")
 def test_a_reserved_name_is_403(broker: Broker) -> None:
     """declare_queue_amq_prefix."""
     text = "queue 'amq.q' in vhost '/' starts with reserved prefix 'amq.'"
     assert broker.request("PUT", "/queues/amq.q", {}) == ("403", text)
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "declare_queue_vhost_queue_limit")
 def test_the_limit_of_the_virtual_host_is_403(broker: Broker) -> None:
     """declare_queue_vhost_queue_limit."""
     change_vhost(broker.catalog, "/", limits=VhostLimits(max_queues=0))
@@ -268,11 +281,13 @@ def test_purging_tells_how_many_messages_went(broker: Broker) -> None:
     assert broker.request("DELETE", "/queues/q/messages") == ("200", {"message_count": 0})
 
 
+@pytest.mark.rabbitmq("management_SUITE", "purge_non_existing_queue_should_return_not_found")
 def test_purging_a_missing_queue_is_404(broker: Broker) -> None:
     """purge_non_existing_queue_should_return_not_found."""
     assert broker.request("DELETE", "/queues/q/messages") == ("404", "no queue 'q' in vhost '/'")
 
 
+@pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")
 def test_another_connections_exclusive_queue_is_locked(broker: Broker) -> None:
     """exclusive_queue: 400 for declare, delete, purge and bind; GET is allowed."""
     declared(broker, exclusive=True)

@@ -129,6 +129,12 @@ def test_expiration_becomes_ttl(expiration: str | None, ttl: int | None) -> None
     assert header_10(expiration=expiration).ttl == ttl
 
 
+@pytest.mark.rabbitmq(
+    "mc_unit_SUITE",
+    "amqp_amqpl_amqp_message_id_uuid",
+    "amqp_amqpl_amqp_uuid_correlation_id",
+    "mc_util_uuid_to_urn_roundtrip",
+)
 @pytest.mark.parametrize("field", ["message_id", "correlation_id"])
 @pytest.mark.parametrize(
     ("text", "expected"),
@@ -198,6 +204,9 @@ def test_type_becomes_an_annotation() -> None:
     assert annotations_10(type="order") == {"x-basic-type": "order"}
 
 
+@pytest.mark.rabbitmq(
+    "mc_unit_SUITE", "amqpl_table_x_header", "amqpl_table_x_header_array_of_tbls", "amqpl_x_headers"
+)
 def test_x_headers_become_annotations() -> None:
     """headers x-* -> message-annotations; tables -> maps with symbols as keys, arrays -> lists."""
     table = {"type": "apple", "count": t091.Int64(99), "é": None}
@@ -213,6 +222,7 @@ def test_an_x_header_with_a_name_that_is_no_symbol_becomes_an_application_proper
     assert application_10({"x-é": "v"}) == {"x-é": "v"}
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_cc_amqp_bin_amqpl")
 def test_cc_becomes_x_cc() -> None:
     """headers CC -> x-cc, and not an application-property; it goes before a header x-cc."""
     assert annotations_10(headers={"x-cc": "other", "CC": ["k1", "k2"]}) == {"x-cc": ["k1", "k2"]}
@@ -246,6 +256,7 @@ SIMPLE = [
 ]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "message_headers_conversion")
 @pytest.mark.parametrize(("value", "expected"), SIMPLE, ids=lambda value: repr(value)[:24])
 def test_other_headers_become_application_properties(value: Any, expected: Any) -> None:
     """Numbers keep their width, longstr -> utf8 up to 4096 bytes of UTF-8, otherwise binary, s -> ms."""
@@ -285,6 +296,7 @@ DEATH_MAP = {
 }
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_death_records")
 def test_x_death_becomes_x_opt_deaths() -> None:
     """An array of tables -> an array of maps, the order kept. A client's says nothing of acquirers."""
     second = {**DEATH_TABLE, "queue": "q2", "reason": "rejected", "routing-keys": []}
@@ -329,6 +341,7 @@ def test_the_delivery_state_is_carried_to_amqp10(redelivered: bool, count: int, 
 # 1.0 to 0-9-1, row by row
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_defaults")
 @pytest.mark.parametrize(("given", "mode"), [(None, None), (False, None), (True, 2)])
 def test_durable_becomes_a_delivery_mode(given: bool | None, mode: int | None) -> None:
     """header.durable -> delivery_mode 2, or none, which means the same as 1."""
@@ -345,6 +358,15 @@ def test_priority_and_ttl_become_priority_and_expiration() -> None:
     assert (found.priority, found.expiration) == (None, None)
 
 
+@pytest.mark.rabbitmq(
+    "mc_unit_SUITE",
+    "amqp_amqpl",
+    "amqp_amqpl_amqp_message_id_uuid",
+    "amqp_amqpl_amqp_uuid_correlation_id",
+    "amqp_amqpl_message_id_binary",
+    "amqp_amqpl_message_id_large",
+    "amqp_amqpl_message_id_ulong",
+)
 @pytest.mark.parametrize(
     ("field", "header"), [("message_id", "x-message-id"), ("correlation_id", "x-correlation-id")]
 )
@@ -444,6 +466,8 @@ BACK = [
 ]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "message_headers_conversion")
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_amqpl")
 @pytest.mark.parametrize(("value", "expected"), BACK, ids=lambda value: repr(value)[:24])
 def test_application_properties_become_headers(value: Any, expected: Any) -> None:
     """Each simple type -> its field type, width for width; uuid -> urn:uuid:, ms -> s."""
@@ -451,6 +475,7 @@ def test_application_properties_become_headers(value: Any, expected: Any) -> Non
     assert with_classes(found) == with_classes({"k": expected})
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_amqpl_unsupported_values_not_converted")
 @pytest.mark.parametrize(
     "value",
     [
@@ -480,6 +505,7 @@ def test_keys_that_are_no_names_are_dropped() -> None:
     assert headers_091(message10(application(same), BODY)) == {"a": "text"}
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_x_headers")
 def test_annotations_become_headers() -> None:
     """x-* -> headers; lists and arrays -> arrays, maps -> tables."""
     found = headers_091(
@@ -510,6 +536,7 @@ def test_the_brokers_annotations_are_no_headers() -> None:
     assert (exchange, decode_shortstr(names, pos)[0]) == ("amq.topic", "a.b")
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqpl_cc_amqp_bin_amqpl")
 def test_x_cc_becomes_cc() -> None:
     """x-cc -> the header CC."""
     assert headers_091(message10(BODY, annotations={"x-cc": ["k1", "k2"]})) == {"CC": ["k1", "k2"]}
@@ -544,6 +571,7 @@ def test_a_value_too_deep_for_tables_is_dropped() -> None:
     assert found["x-flat"] == "v"
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_to_amqpl_data_body")
 @pytest.mark.parametrize(
     ("sections", "body"),
     [
@@ -566,6 +594,7 @@ def test_a_footer_behind_data_is_dropped() -> None:
     assert to_amqp091(message10(data(b"a"), footer))[1] == b"a"
 
 
+@pytest.mark.rabbitmq("binary_parser_SUITE", "server_mode_symbolic_body_descriptors")
 def test_sections_with_long_descriptors_are_found() -> None:
     """A descriptor may be a ulong of eight bytes or a symbol."""
     properties = b"\x00\x80\x00\x00\x00\x00\x00\x00\x00\x73" + encode(["id"])
@@ -617,6 +646,7 @@ def test_a_message_without_a_body_is_an_empty_one_to_amqp091(prefix: bytes, foot
     assert (properties.type, properties.message_id) == (None, "m" if prefix else None)
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "amqp_to_amqpl_data_body")
 def test_several_data_sections_are_an_encoded_body_too() -> None:
     """A client of 0-9-1 may send what it likes of a body under that type."""
     sections = data(b"a") + data(b"b")

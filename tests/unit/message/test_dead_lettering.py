@@ -478,6 +478,7 @@ def test_annotations_that_a_consumer_wrote_do_no_harm(written: dict[str, Any]) -
         assert deaths_of(to_amqp091((dead.head, BODY))[0]) == dead.deaths
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_dead_letter_history")
 @BOTH
 def test_a_redelivery_by_a_quorum_queue_keeps_the_history(head: bytes) -> None:
     """Counts and a consumer's annotations are added to the head; records, times and keys of BCC stay."""

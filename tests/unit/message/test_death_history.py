@@ -49,6 +49,7 @@ def history(*events: tuple[str, str]) -> tuple[Death, ...]:
     return deaths
 
 
+@pytest.mark.rabbitmq("mc_unit_SUITE", "is_death_cycle")
 @pytest.mark.parametrize(
     ("events", "cycle"),
     [

@@ -73,6 +73,7 @@ def test_with_a_length_of_0_a_message_passes_only_to_who_takes_it_at_once() -> N
     assert bench.bodies(bench.publish("b"), consumer) == ["b"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_max_length_test")
 def test_a_lower_limit_acts_at_once_on_what_is_there() -> None:
     """update_config_max_length, queue_length_limit_policy."""
     bench = Bench()
@@ -81,6 +82,8 @@ def test_a_lower_limit_acts_at_once_on_what_is_there() -> None:
     assert bench.dead() == [("maxlen", ["a", "b"])]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_length_limit_reject_publish")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "reject_publish_applied_after_limit_test")
 def test_a_queue_that_rejects_takes_exactly_what_it_may_hold() -> None:
     """queue_length_limit_reject_publish; RabbitMQ takes at least one message more."""
     bench = Bench(max_length=2, overflow=Overflow.REJECT_PUBLISH)
@@ -95,6 +98,7 @@ def test_a_queue_that_rejects_counts_bytes_likewise() -> None:
     assert (confirmed(told), rejected(told)) == ([0, 1], [2])
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "reject_publish_applied_after_limit_test")
 def test_once_full_it_takes_again_at_80_percent() -> None:
     bench = Bench(max_length=10, overflow=Overflow.REJECT_PUBLISH)
     bench.publish(*"abcdefghijk")
@@ -123,6 +127,7 @@ def test_a_full_queue_hears_of_a_limit_that_is_gone(settings: dict[str, object])
     assert confirmed(bench.publish("b")) == [0]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "reject_publish_purge_test")
 def test_a_purge_makes_room() -> None:
     """reject_publish_purge."""
     bench = Bench(max_length=1, overflow=Overflow.REJECT_PUBLISH)
@@ -141,6 +146,7 @@ def test_reject_publish_dlx_is_drop_head() -> None:
 # --- times to live --------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "message_ttl")
 @pytest.mark.parametrize(
     ("own", "queue", "ttl"), [(50, None, 50), (None, 60, 60), (50, 60, 50), (70, 60, 60)]
 )
@@ -167,6 +173,7 @@ def test_a_message_expires_at_the_head_only() -> None:
     assert bench.dead() == [("expired", ["a", "b"])]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "priorities_expire_test")
 def test_each_line_has_its_own_head() -> None:
     """priorities_expire."""
     bench = Bench(dead_letter_exchange="dlx")
@@ -176,6 +183,12 @@ def test_each_line_has_its_own_head() -> None:
     assert bench.dead() == [("expired", ["n"])]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "enq_expire_deq_enq_enq_deq_deq_test",
+    "enq_expire_deq_test",
+    "enq_expire_enq_deq_test",
+)
 def test_an_expired_message_is_never_delivered() -> None:
     """enq_expire_deq, enq_expire_enq_deq, enq_expire_deq_enq_enq_deq_deq."""
     bench = Bench(dead_letter_exchange="dlx")
@@ -216,6 +229,7 @@ def test_what_a_consumer_holds_does_not_expire() -> None:
     assert bench.dead() == [("expired", ["a"])]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "message_ttl_policy")
 def test_another_time_of_the_queue_leaves_old_messages_as_they_are() -> None:
     """message_ttl_policy, operator_retroactive_policy_ttl."""
     bench = Bench()
@@ -229,6 +243,8 @@ def test_another_time_of_the_queue_leaves_old_messages_as_they_are() -> None:
 # --- the queue's own life -------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_ttl")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "queue_ttl_test")
 def test_an_unused_queue_goes_after_its_time() -> None:
     """queue_ttl. Declaring it again does not renew the lease (seed 004)."""
     bench = Bench(expires_ms=1000)
@@ -248,6 +264,7 @@ def test_a_consumer_uses_the_queue_as_long_as_it_is_there() -> None:
     assert bench.queue.deadline() == bench.now + 1000
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "queue_ttl_with_single_active_consumer_test")
 def test_a_cancelled_consumer_does_not_use_it() -> None:
     """queue_ttl_with_single_active_consumer."""
     bench = Bench(expires_ms=1000, single_active_consumer=True)
@@ -302,6 +319,7 @@ def test_a_node_that_was_away_for_long_does_not_end_an_unused_queue() -> None:
 # --- purge and deletion ---------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "purge_test", "purge_with_checkout_test")
 def test_a_purge_leaves_what_consumers_hold() -> None:
     """purge, purge_with_checkout."""
     bench = Bench()
@@ -351,6 +369,7 @@ def test_a_fault_ends_the_queue_and_publishers_hear_that_it_failed() -> None:
 # --- dead letters, at least once ------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "stats", note="counted as messages of the queue")
 def test_dead_messages_stay_until_they_arrived() -> None:
     """handler_at_least_once; rabbit_fifo_dlx_integration rejected."""
     bench = Bench(**AT_LEAST_ONCE)
@@ -364,6 +383,7 @@ def test_dead_messages_stay_until_they_arrived() -> None:
     assert bench.queue.dlx == 0
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "single_dlx_worker")
 def test_the_internal_consumer_has_at_most_32() -> None:
     """single_dlx_worker."""
     bench = Bench(**AT_LEAST_ONCE, message_ttl_ms=1)
@@ -376,6 +396,11 @@ def test_the_internal_consumer_has_at_most_32() -> None:
     assert [each.message[1] for each in bench.queue.take_dlx()] == [b"32", b"33", b"34"]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE",
+    "reject_publish_source_queue_max_length",
+    "reject_publish_source_queue_max_length_bytes",
+)
 def test_dead_messages_count_against_the_limits() -> None:
     """reject_publish_source_queue_max_length, _max_length_bytes."""
     bench = Bench(**AT_LEAST_ONCE, max_length=1)
@@ -386,6 +411,7 @@ def test_dead_messages_count_against_the_limits() -> None:
     assert confirmed(bench.publish("b")) == [0]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "purge_dlx_test")
 def test_dead_messages_are_purged() -> None:
     """purge_dlx."""
     bench = Bench(**AT_LEAST_ONCE)
@@ -395,6 +421,8 @@ def test_dead_messages_are_purged() -> None:
     assert bench.queue.dlx == 0
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "switch_strategies")
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "switch_strategy")
 @pytest.mark.parametrize(
     "settings",
     [
@@ -415,6 +443,8 @@ def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]
     assert bench.queue.take_dlx() == []
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "switch_strategies")
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "switch_strategy")
 def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
     bench = Bench(dead_letter_exchange="dlx")
     bench.publish("a", "b")
@@ -427,6 +457,7 @@ def test_switching_to_at_least_once_keeps_what_dies_from_then_on() -> None:
     assert bench.queue.dlx == 1
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "drop_head_falls_back_to_at_most_once")
 def test_drop_head_falls_back_to_at_most_once() -> None:
     bench = Bench(dead_letter_exchange="dlx", dead_letter_strategy=DeadLetterStrategy.AT_LEAST_ONCE)
     bench.publish("a")
@@ -434,6 +465,7 @@ def test_drop_head_falls_back_to_at_most_once() -> None:
     assert (bench.queue.dlx, bench.dead()) == (0, [("rejected", ["a"])])
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "discard_dlx_consumer", "last_consumer_wins")
 def test_a_new_internal_consumer_gets_everything_again() -> None:
     """last_consumer_wins: the one of another member, which has the same state; it is nobody's session."""
     bench = Bench(**AT_LEAST_ONCE)

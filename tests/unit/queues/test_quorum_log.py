@@ -198,6 +198,7 @@ def full_bench() -> Bench:
     return bench
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_message_is_delevered_after_snapshot")
 def test_a_snapshot_is_the_state() -> None:
     bench = full_bench()
     data = encode_snapshot(bench.queue)

@@ -9,6 +9,10 @@ from amqp10broker.queues.effects import Answer, CreditReply, Deliver
 from tests.support.quorum_bench import Bench, confirmed, message, only
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "checkout_enq_settle_test", "checkout_metadata_test", "enq_enq_checkout_test"
+)
+@pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "single_priority_behaves_like_queue")
 def test_messages_come_in_the_order_in_which_they_were_published() -> None:
     bench = Bench()
     assert confirmed(bench.publish("a", "b")) == [0, 1]
@@ -16,6 +20,9 @@ def test_messages_come_in_the_order_in_which_they_were_published() -> None:
     assert bench.get(bench.consumer(), 10) == ["a", "b", "c"]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "priority_quorum_queue")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_2_1_ratio")
+@pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
 def test_two_high_ones_go_before_each_normal_one() -> None:
     """High first, then 2:1 as long as both wait (seed 004)."""
     bench = Bench()
@@ -32,6 +39,7 @@ def test_the_ratio_goes_on_over_single_deliveries() -> None:
     assert [bench.get(consumer)[0] for _ in range(5)] == ["h1", "h2", "n1", "h3", "n2"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
 def test_high_ones_that_were_published_before_go_first_even_in_normals_turn() -> None:
     bench = Bench()
     bench.publish("h1", "h2", "h3", "h4", priority=5)
@@ -47,12 +55,22 @@ def test_a_priority_above_4_is_high(priority: int | None, first: str) -> None:
     assert bench.get(bench.consumer()) == [first]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_pq_SUITE", "basics")
+@pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "basics")
 def test_one_batch_with_both_priorities_is_lined_up_by_them() -> None:
     bench = Bench()
     bench.publish_all([message("n"), message("h", priority=5), message("m")])
     assert bench.get(bench.consumer(), 3) == ["h", "n", "m"]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "requeue_test",
+    "return_auto_checked_out_test",
+    "return_checked_out_test",
+    "return_test",
+)
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "return", "returns")
 def test_returns_go_before_everything_else_in_the_order_of_return() -> None:
     bench = Bench()
     bench.publish("a", "b", "c")
@@ -65,6 +83,7 @@ def test_returns_go_before_everything_else_in_the_order_of_return() -> None:
     assert bench.get(first, 9) == ["c", "a", "b", "h"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "return_multiple_test")
 def test_one_settlement_of_several_keeps_their_order() -> None:
     """requeue_multiple_true."""
     bench = Bench()
@@ -192,6 +211,7 @@ def test_consumers_with_credit_take_turns() -> None:
     assert len(bench.bodies(told, first)) == 2
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "checkout_priority_test")
 def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
     """consumer_priorities."""
     bench = Bench()
@@ -201,6 +221,7 @@ def test_the_highest_priority_gets_all_as_long_as_it_has_credit() -> None:
     assert bench.bodies(told, low) == ["c"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_enq_enq_checkout_settled_credit_test")
 def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
     """credit_enq_enq_checkout_settled_credit."""
     bench = Bench()
@@ -211,6 +232,7 @@ def test_credit_counts_deliveries_and_settlement_gives_none_back() -> None:
     assert bench.get(consumer) == ["b"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "credit_api_v2")
 def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused() -> None:
     bench = Bench()
     bench.publish("a", "b")
@@ -221,6 +243,8 @@ def test_the_reply_to_credit_comes_behind_the_deliveries_it_caused() -> None:
     assert (reply.delivery_count, reply.credit, reply.available, reply.drain) == (1, 0, 1, False)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "credit_and_drain_test", "credit_with_drained_test")
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "credit_api_v2")
 def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
     """credit_and_drain, credit_with_drained."""
     bench = Bench()
@@ -233,6 +257,12 @@ def test_a_drain_forfeits_what_cannot_be_used_at_once() -> None:
     assert bench.bodies(bench.publish("b")) == []
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "cancelled_checkout_empty_queue_test", "cancelled_checkout_out_test"
+)
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_int_SUITE", "cancel_checkout", "cancel_checkout_with_pending_using_cancel_reason"
+)
 def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> None:
     """cancelled_checkout_out."""
     bench = Bench()
@@ -249,6 +279,7 @@ def test_a_cancelled_consumer_gets_no_more_and_may_settle_what_it_holds() -> Non
     assert bench.queue.ready == 1, "credit of a cancelled consumer is worth nothing"
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "return_non_existent_test")
 def test_unknown_keys_settle_nothing() -> None:
     """return_non_existent."""
     bench = Bench()
@@ -259,6 +290,10 @@ def test_unknown_keys_settle_nothing() -> None:
     assert bench.queue.unsettled == 1
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "checkout_get_empty_test", "enq_enq_deq_deq_settle_test", "enq_enq_deq_test"
+)
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "dequeue")
 def test_a_fetch_of_one_message_is_no_consumer_in_counts() -> None:
     bench = Bench()
     bench.publish("a")
@@ -277,6 +312,7 @@ def test_an_exclusive_consumer_is_one_like_any_other() -> None:
     assert bench.bodies(told, second) == ["b"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "enq_enq_checkout_get_settled_test")
 def test_settled_deliveries_are_gone_when_they_have_arrived() -> None:
     """enq_enq_checkout_get_settled."""
     bench = Bench()

@@ -51,6 +51,18 @@ def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
         assert counts_of(found) == (times, times * failures, times * failures, False)
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "down_noproc_returns_checked_out_in_order_test",
+    "down_with_noproc_consumer_returns_unsettled_test",
+    "removed_consumer_returns_unsettled_test",
+)
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_int_SUITE",
+    "cancel_checkout_with_pending_using_remove_reason",
+    "cancel_checkout_with_remove",
+    "returns_after_down",
+)
 @pytest.mark.parametrize(("verdict", "failures"), [(Verdict.REQUEUE, 0), (Verdict.REQUEUE_FAILED, 1)])
 def test_a_link_that_goes_returns_what_it_held_in_order(verdict: Verdict, failures: int) -> None:
     """down_noproc_returns_checked_out_in_order, removed_consumer_returns_unsettled."""
@@ -76,6 +88,15 @@ def test_a_restart_of_the_node_counts_as_a_lost_connection() -> None:
     assert {counts_of(each) for each in messages} == {(1, 1, 1, False)}
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "subscribe_redelivery_limit",
+    "subscribe_redelivery_limit_many",
+    "subscribe_redelivery_policy",
+)
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "return_checked_out_limit_test", "return_dequeue_delivery_limit_test"
+)
 def test_the_twenty_first_return_is_above_the_limit_of_twenty() -> None:
     """subscribe_redelivery_limit."""
     bench = Bench()
@@ -101,6 +122,7 @@ def test_every_return_counts_against_the_limit(verdict: Verdict) -> None:
     assert bench.dead() == [("delivery_limit", ["a", "b"])]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "down_checked_out_limit_test")
 def test_a_lost_connection_counts_against_the_limit() -> None:
     """down_checked_out_limit, at_most_once_dead_letter_order_delivery_limit_channel_closed."""
     bench = Bench(delivery_limit=0, dead_letter_exchange="dlx")
@@ -120,6 +142,7 @@ def test_without_a_limit_a_message_comes_back_for_ever() -> None:
         assert counts_of(found) == (times, times, times, False)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "update_config_delivery_limit_test")
 def test_another_limit_acts_at_the_next_return() -> None:
     """delivery_limit_policy_update, update_config_delivery_limit."""
     bench = Bench(delivery_limit=5, dead_letter_exchange="dlx")
@@ -133,6 +156,7 @@ def test_another_limit_acts_at_the_next_return() -> None:
     assert bench.dead() == [("delivery_limit", ["a"])]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "modify_test")
 def test_annotations_of_modified_are_merged_and_stay() -> None:
     """modify_test, modified_quorum_queue."""
     bench = Bench()
@@ -145,6 +169,9 @@ def test_annotations_of_modified_are_merged_and_stay() -> None:
     assert (annotations["x-one"], annotations["x-two"], annotations["x-routing-key"]) == ("1", "zwei", "q")
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_with_dead_letter_handler_emits_log_effect_test")
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_at_most_once")
+@pytest.mark.rabbitmq("rabbit_fifo_int_SUITE", "discard")
 def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
     bench = Bench(dead_letter_exchange="dlx", dead_letter_routing_key="k")
     bench.publish("a", "b")
@@ -157,6 +184,8 @@ def test_a_rejected_message_dies_with_annotations_and_counts() -> None:
     assert decode_head(letters.messages[0][0])[1]["x-why"] == "bad"
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discarded_message_without_dead_letter_handler_is_removed_test")
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_SUITE", "handler_undefined")
 def test_without_a_dead_letter_exchange_a_rejected_message_is_gone() -> None:
     """discarded_message_without_dead_letter_handler_is_removed."""
     bench = Bench()
@@ -167,6 +196,7 @@ def test_without_a_dead_letter_exchange_a_rejected_message_is_gone() -> None:
     assert bench.queue.ready == bench.queue.unsettled == 0
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "discard_after_cancel_test")
 def test_a_cancelled_consumer_may_still_reject() -> None:
     """discard_after_cancel."""
     bench = Bench(dead_letter_exchange="dlx")
@@ -180,6 +210,24 @@ def test_a_cancelled_consumer_may_still_reject() -> None:
 # --- delayed retries ------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "delayed_retry_all",
+    "delayed_retry_disabled",
+    "delayed_retry_failed",
+    "delayed_retry_returned",
+)
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "delayed_retry_all_test",
+    "delayed_retry_becomes_ready_test",
+    "delayed_retry_disabled_test",
+    "delayed_retry_failed_only_test",
+    "delayed_retry_modify_failed_test",
+    "delayed_retry_returned_test",
+    "delayed_retry_returned_with_failure_test",
+    "delayed_retry_timer_effect_test",
+)
 @pytest.mark.parametrize(
     ("kind", "verdict", "waits"),
     [
@@ -207,6 +255,8 @@ def test_which_returns_wait(kind: RetryType, verdict: Verdict, waits: bool) -> N
         assert (bench.queue.delayed, bench.queue.ready) == (0, 1)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delayed_retry_backoff")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_backoff_test")
 def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
     """delayed_retry_backoff."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, retry_max_ms=2500)
@@ -219,6 +269,13 @@ def test_the_wait_grows_with_failures_up_to_the_longest() -> None:
         assert bench.get(consumer) == ["a"]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_quorum_queue_delivery_time")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delayed_retry_explicit_delivery_time")
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "delayed_retry_explicit_delivery_time_test",
+    "delayed_retry_explicit_overrides_config_test",
+)
 def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
     """delayed_retry_explicit_delivery_time, modified_quorum_queue_delivery_time."""
     bench = Bench()
@@ -231,6 +288,7 @@ def test_a_delivery_time_in_annotations_goes_before_the_settings() -> None:
     assert bench.get(consumer) == ["a"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_explicit_delivery_time_past_test")
 def test_a_delivery_time_of_the_past_is_now() -> None:
     """delayed_retry_explicit_delivery_time_past."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
@@ -241,6 +299,10 @@ def test_a_delivery_time_of_the_past_is_now() -> None:
     assert bench.get(consumer) == ["a"]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "delayed_retry_counts_towards_limit")
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "delayed_retry_counts_towards_limit_test", "delayed_retry_purge_test"
+)
 def test_delayed_messages_are_purged_and_counted() -> None:
     """delayed_retry_purge, delayed_retry_counts_towards_limit."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000, max_length=1, consumer_timeout_ms=None)
@@ -253,6 +315,9 @@ def test_delayed_messages_are_purged_and_counted() -> None:
     assert bench.queue.deadline() is None
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "delayed_retry_consumer_down_returned_mode_test", "delayed_retry_consumer_down_test"
+)
 @pytest.mark.parametrize(
     ("kind", "verdict", "waits"),
     [
@@ -270,6 +335,7 @@ def test_what_a_lost_consumer_held_waits_too(kind: RetryType, verdict: Verdict, 
     assert (bench.queue.delayed, bench.queue.ready) == ((2, 0) if waits else (0, 2))
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_monotonic_timestamp_test")
 def test_the_clock_set_back_delays_and_loses_nothing() -> None:
     """delayed_retry_monotonic_timestamp: the queue's time stands still until the clock is there again."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=1000)
@@ -288,6 +354,7 @@ def test_the_clock_set_back_delays_and_loses_nothing() -> None:
     assert bench.get(consumer) == ["b"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "delayed_retry_delivery_limit_takes_precedence_test")
 def test_the_delivery_limit_goes_before_the_delay() -> None:
     """delayed_retry_delivery_limit_takes_precedence."""
     bench = Bench(retry_type=RetryType.ALL, retry_min_ms=9, delivery_limit=0, dead_letter_exchange="dlx")
@@ -348,6 +415,8 @@ def test_the_next_consumer_becomes_active_when_the_session_of_the_active_one_is_
 # --- time-outs ------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "consumer_timeout")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "consumer_timeout_test")
 def test_what_is_held_for_too_long_comes_back_without_counting_as_failed() -> None:
     """consumer_timeout."""
     bench = Bench(consumer_timeout_ms=1000)
@@ -384,6 +453,7 @@ def test_a_consumers_own_time_goes_before_the_queues(own: int | None, at: int) -
     assert bench.queue.deadline() == bench.now + at
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "consumer_timeout_cancelled_test")
 def test_a_cancelled_consumer_times_out_too_and_is_forgotten() -> None:
     """consumer_timeout_cancelled."""
     bench = Bench(consumer_timeout_ms=1000)

@@ -18,12 +18,14 @@ def active(told: list[object]) -> list[tuple[ConsumerRef, bool]]:
     return [(each.consumer, each.active) for each in only(told, ActiveChanged)]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_test")
 def test_the_first_consumer_is_active_and_each_hears_what_it_is(bench: Bench) -> None:
     """single_active_consumer."""
     first, second = bench.consumer(), bench.consumer()
     assert active(bench.told) == [(first, True), (second, False)]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_test")
 def test_only_the_active_one_gets_messages(bench: Bench) -> None:
     first, second = bench.consumer(1), bench.consumer(5)
     told = bench.publish("a", "b")
@@ -31,6 +33,11 @@ def test_only_the_active_one_gets_messages(bench: Bench) -> None:
     assert bench.bodies(told, second) == []
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "credit_and_drain_single_active_consumer_test",
+    "credit_inactive_consumer_drain_persisted_test",
+)
 def test_an_inactive_consumer_that_drains_is_answered_at_once(bench: Bench) -> None:
     """credit_and_drain_single_active_consumer, credit_inactive_consumer_drain_persisted."""
     bench.consumer()
@@ -41,6 +48,12 @@ def test_an_inactive_consumer_that_drains_is_answered_at_once(bench: Bench) -> N
     assert only(told, CreditReply)[0].credit == 0
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "single_active_consumer_cancel_consumer_when_channel_is_down_test",
+    "single_active_consumer_revive_2_test",
+    "single_active_consumer_revive_test",
+)
 def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> None:
     """single_active_consumer_cancel_consumer_when_channel_is_down."""
     first, second = bench.consumer(1), bench.consumer(1)
@@ -50,6 +63,9 @@ def test_the_next_one_is_activated_when_the_active_one_goes(bench: Bench) -> Non
     assert bench.bodies(told, second) == ["a"]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "single_active_cancelled_with_unacked_test", "single_active_settle_after_cancel_test"
+)
 def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(bench: Bench) -> None:
     """single_active_cancelled_with_unacked, single_active_settle_after_cancel."""
     first, second = bench.consumer(1), bench.consumer(1)
@@ -61,6 +77,7 @@ def test_a_cancelled_one_keeps_what_it_holds_and_the_next_is_active_at_once(benc
     assert bench.queue.unsettled == 1
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_activation_before_delivery_test")
 def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
     """link_state_properties_activation_before_delivery."""
     first = bench.consumer()
@@ -70,6 +87,8 @@ def test_the_activation_is_told_before_the_first_delivery(bench: Bench) -> None:
     assert [type(each) for each in told] == [ActiveChanged, Deliver]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_priority_cancel_active_test")
 def test_the_highest_priority_is_next(bench: Bench) -> None:
     """single_active_consumer_priority_cancel_active."""
     first = bench.consumer(priority=3)
@@ -78,6 +97,11 @@ def test_the_highest_priority_is_next(bench: Bench) -> None:
     assert active(bench.leave(first, Verdict.REQUEUE)) == [(third, True)]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "single_active_consumer_credited_favour_with_credit_test",
+    "single_active_with_credited_test",
+)
 def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Bench) -> None:
     """single_active_consumer_credited_favour_with_credit."""
     first = bench.consumer(priority=3)
@@ -87,6 +111,10 @@ def test_of_equal_priorities_more_credit_is_next_and_then_the_oldest(bench: Benc
     assert active(bench.leave(fourth, Verdict.REQUEUE)) == [(second, True)]
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "single_active_consumer_priority_test", "single_active_consumer_update_priority_test"
+)
 def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(bench: Bench) -> None:
     """single_active_consumer_priority, _update_priority."""
     first = bench.consumer(1)
@@ -96,6 +124,9 @@ def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(bench:
     assert bench.bodies(bench.publish("a"), second) == ["a"]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "single_active_consumer_quiescing_receives_no_further_messages_test"
+)
 def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: Bench) -> None:
     """single_active_consumer_quiescing_receives_no_further_messages, seed 003."""
     first = bench.consumer(5)
@@ -111,6 +142,16 @@ def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: 
     assert bench.bodies(told, second) == ["c"]
 
 
+@pytest.mark.rabbitmq(
+    "quorum_queue_SUITE",
+    "single_active_consumer_priority_take_over_requeue",
+    "single_active_consumer_priority_take_over_return",
+)
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "single_active_consumer_higher_waiting_requeue_test",
+    "single_active_consumer_higher_waiting_return_test",
+)
 @pytest.mark.parametrize("verdict", [Verdict.REQUEUE, Verdict.REQUEUE_FAILED])
 def test_what_a_quiescing_one_returns_goes_first_to_its_successor(bench: Bench, verdict: Verdict) -> None:
     """single_active_consumer_higher_waiting_return, _requeue, priority_take_over_return."""
@@ -121,6 +162,7 @@ def test_what_a_quiescing_one_returns_goes_first_to_its_successor(bench: Bench, 
     assert bench.bodies(told, second) == ["a", "b"]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_quiescing_resumes_after_cancel_test")
 def test_a_quiescing_one_goes_on_when_the_other_is_gone(bench: Bench) -> None:
     """single_active_consumer_quiescing_resumes_after_cancel."""
     first = bench.consumer(5)
@@ -132,6 +174,11 @@ def test_a_quiescing_one_goes_on_when_the_other_is_gone(bench: Bench) -> None:
     assert bench.bodies(told, first) == ["b"]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "single_active_consumer_quiescing_cancelled_test",
+    "single_active_consumer_quiescing_disconnected_test",
+)
 @pytest.mark.parametrize("ends", ["cancel", "leave"])
 def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
     """single_active_consumer_quiescing_cancelled, _disconnected."""
@@ -143,6 +190,7 @@ def test_a_quiescing_one_that_ends_makes_way(bench: Bench, ends: str) -> None:
     assert bench.bodies(told, second) == ([] if ends == "cancel" else ["a"])
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "sac_consumer_timeout_3_test", "sac_consumer_timeout_test")
 def test_a_time_out_activates_the_next_and_who_is_heard_of_again_waits(bench: Bench) -> None:
     """sac_consumer_timeout."""
     first, second = bench.consumer(1), bench.consumer(1)
@@ -153,6 +201,7 @@ def test_a_time_out_activates_the_next_and_who_is_heard_of_again_waits(bench: Be
     assert active(bench.credit(first, 5)) == []
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "sac_consumer_timeout_2_test")
 def test_the_only_one_is_active_again_when_it_is_heard_of(bench: Bench) -> None:
     """sac_consumer_timeout_2."""
     first = bench.consumer(1)
@@ -173,6 +222,7 @@ def test_what_it_was_given_before_is_told_before_it_stops_being_active(bench: Be
     assert bench.held(first)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "single_active_consumer_basic_get_test")
 def test_a_fetch_gets_nothing_beside_a_single_active_consumer(bench: Bench) -> None:
     """single_active_consumer_basic_get."""
     bench.publish("a")
@@ -180,6 +230,7 @@ def test_a_fetch_gets_nothing_beside_a_single_active_consumer(bench: Bench) -> N
     assert bench.bodies(bench.credit(fetcher, 1, drain=True)) == []
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_competing_strategy_test")
 def test_without_the_setting_all_are_served_and_nobody_hears_of_activity() -> None:
     """link_state_properties_competing_strategy."""
     bench = Bench()

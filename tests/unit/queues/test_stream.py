@@ -210,6 +210,7 @@ def test_no_more_is_delivered_than_credit_allows() -> None:
     assert reader.replies[-1].credit == 0
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_stream")
 def test_available_is_what_is_committed_and_not_yet_consumed() -> None:
     bench = Bench()
     bench.publish(10)
@@ -402,6 +403,7 @@ def with_value(value: str | None, number: int) -> tuple[bytes, bytes]:
     return make_head(None, annotations, "", "s"), data_section(b"%d" % number)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "filtering")
 def test_chunks_without_a_wanted_filter_value_are_passed_over() -> None:
     bench = Bench()
     bench.publish(2, [with_value("eu", 0), with_value("eu", 1)])
@@ -536,6 +538,7 @@ def test_a_consumer_is_told_that_it_is_subscribed_if_it_asks() -> None:
 # --- retention --------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_length_bytes")
 def test_the_oldest_segments_go_when_there_are_too_many_bytes() -> None:
     bench = Bench(QueueSettings(segment_bytes=100, max_length_bytes=1000))
     for _ in range(100):
@@ -553,6 +556,7 @@ def test_a_segment_that_is_not_full_stays_however_large_and_old_it_is() -> None:
     assert bench.queue.deadline() is None
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "max_age")
 def test_segments_go_when_they_are_too_old() -> None:
     bench = Bench(QueueSettings(segment_bytes=1, max_age_ms=5000))
     for _ in range(3):

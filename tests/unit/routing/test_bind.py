@@ -116,6 +116,7 @@ def test_unbind_of_an_exchange_that_is_gone_is_no_fault(source: str, destination
     assert not unbind(Small().topology, Small.binding(source, exchange(destination)))
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "bind_and_unbind_direct_exchange", "bind_and_unbind_fanout_exchange")
 def test_unbind_takes_that_binding_alone() -> None:
     """Key and arguments must be the same."""
     small = Small("q")
@@ -126,6 +127,9 @@ def test_unbind_takes_that_binding_alone() -> None:
     assert small.topology.bindings("amq.direct") == [kept, other]
 
 
+@pytest.mark.rabbitmq(
+    "bindings_SUITE", "list_for_destination", "list_for_source", "list_for_source_and_destination"
+)
 def test_bindings_are_found_by_source_destination_or_both() -> None:
     """Oldest first."""
     small = Small("q", "r")

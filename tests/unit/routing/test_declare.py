@@ -193,6 +193,9 @@ def test_predeclared_exchanges_are_not_deleted(name: str) -> None:
     assert refusal.value.description == f"deletion of system exchange '{name}' in vhost '/' not allowed"
 
 
+@pytest.mark.rabbitmq(
+    "bindings_SUITE", "bind_and_delete_exchange_destination", "bind_and_delete_exchange_source"
+)
 def test_delete_takes_bindings_on_both_sides() -> None:
     """Nothing is left that names the exchange, also if it is made again."""
     small = Small("q")

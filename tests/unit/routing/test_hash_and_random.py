@@ -152,6 +152,7 @@ def test_modulus_hash_picks_one_queue_by_key() -> None:
     assert modulus([]).route("m", "k") == ()
 
 
+@pytest.mark.rabbitmq("rabbit_exchange_type_modulus_hash_SUITE", "weighted_routing_test")
 def test_modulus_hash_weighs_by_bindings() -> None:
     """A queue that is bound more often gets more."""
     small = modulus([("q1", ""), ("q2", "a"), ("q2", "b"), ("q3", "a"), ("q3", "b"), ("q3", "c")])
@@ -160,6 +161,7 @@ def test_modulus_hash_weighs_by_bindings() -> None:
     assert sum(counts.values()) == 600
 
 
+@pytest.mark.rabbitmq("rabbit_exchange_type_modulus_hash_SUITE", "stable_routing_across_restarts_test")
 def test_modulus_hash_is_stable_whatever_the_order() -> None:
     """After a restart bindings may be read in another order; keys stay where they were."""
     bindings = [(f"q{number}", str(number * 7 % 5)) for number in range(40)]

@@ -38,6 +38,7 @@ def test_fanout_ignores_keys() -> None:
     assert small.route("amq.fanout", "whatever", "more") == ("a", "b")
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "binding_args_direct_exchange", "binding_args_fanout_exchange")
 @pytest.mark.parametrize("kind", ["amq.direct", "amq.fanout", "amq.topic"])
 def test_bindings_that_differ_in_arguments_give_one_copy(kind: str) -> None:
     """Two bindings of one queue deliver once, and the queue is bound until both are gone."""
@@ -105,6 +106,7 @@ def test_topic_patterns(key: str, expected: str) -> None:
     assert set(small.route("amq.topic", key)) == {f"t{number}" for number in expected.split()}
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "topic_exchange_zero_words")
 def test_topic_empty_key_has_zero_words() -> None:
     """Only the empty pattern and `#` match the empty key; `*` does not."""
     assert words_of("") == []
@@ -134,6 +136,7 @@ def test_topic_permits_two_hashes() -> None:
     assert small.route("amq.topic", "p.x.q.r") == ("a",)
 
 
+@pytest.mark.rabbitmq("bindings_SUITE", "topic_exchange_binding_hash_limit")
 def test_topic_refuses_a_third_hash() -> None:
     """A pattern with three `#` is refused and nothing is bound."""
     small = Small("a")

@@ -126,6 +126,7 @@ def test_without_topic_permission_every_key_is_allowed(access: Access, users: Us
     access.read_topic("amq.topic", "any.key")
 
 
+@pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_checks")
 def test_topic_permissions_are_patterns_on_keys(access: Access, users: Users) -> None:
     """403 with RabbitMQ's text."""
     set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^w\\.", "^r\\."))
@@ -139,6 +140,7 @@ def test_topic_permissions_are_patterns_on_keys(access: Access, users: Users) ->
     )
 
 
+@pytest.mark.rabbitmq("topic_permission_SUITE", "topic_permission_checks")
 def test_topic_patterns_may_name_user_and_virtual_host(access: Access, users: Users) -> None:
     """Each user gets a part of the topic tree with one pattern for all."""
     set_topic_permission(users, "guest", "/", "amq.topic", TopicPermission("^{vhost}\\.{username}\\."))

@@ -222,6 +222,7 @@ def test_anonymous_logs_in_as_the_configured_user(rules: Rules) -> None:
         assert log_in(rules(anonymous_user="rabbit"), "ANONYMOUS", response) == Success("rabbit")
 
 
+@pytest.mark.rabbitmq("amqp_auth_SUITE", "sasl_anonymous_failure")
 def test_anonymous_needs_its_user(rules: Rules) -> None:
     """Not offered without; refused if the user was deleted."""
     assert log_in(rules(), "ANONYMOUS", b"") == Failure("mechanism 'ANONYMOUS' is not offered to this client")

@@ -82,6 +82,7 @@ def test_a_message_is_published_with_its_history_and_wants_a_confirm(
     assert (death.queue, death.reason, death.last_time_ms) == ("q", "expired", NOW)
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "many_target_queues")
 def test_a_message_is_done_with_when_all_target_queues_have_taken_it(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
@@ -129,6 +130,11 @@ def test_a_confirm_that_comes_late_counts(vhost: VirtualHost, forwarding: Forwar
     assert confirm(forwarding, publish_to(again, "a")) == []
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE",
+    "reject_publish_max_length_target_quorum_queue",
+    "reject_publish_target_classic_queue",
+)
 def test_a_message_that_a_queue_refused_is_sent_again(vhost: VirtualHost, forwarding: Forwarding) -> None:
     """When it is time; that another queue took it does not make it done with."""
     bind(vhost, "a", "b")
@@ -140,6 +146,9 @@ def test_a_message_that_a_queue_refused_is_sent_again(vhost: VirtualHost, forwar
     assert confirm(forwarding, publish_to(again, "a")) == [1]
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE", "target_queue_deleted", "target_quorum_queue_delete_create"
+)
 def test_a_target_queue_that_was_deleted_is_left_out_later(
     catalog: Catalog, vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
@@ -154,6 +163,7 @@ def test_a_target_queue_that_was_deleted_is_left_out_later(
     assert len(forwarding) == 0
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "target_queue_not_bound")
 def test_a_message_without_a_route_is_kept_and_tried_again(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
@@ -167,6 +177,7 @@ def test_a_message_without_a_route_is_kept_and_tried_again(
     assert confirm(forwarding, publish_to(again, "a")) == [1]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
     """Until somebody declares it."""
     forwarding = Forwarding("q", To("later", None), new_asker("worker"))
@@ -178,6 +189,7 @@ def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
     assert sent(again) == {"b": "1"}
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "cycle")
 def test_an_automatic_cycle_keeps_messages(vhost: VirtualHost) -> None:
     """As one without a route: nothing is lost by a fault in the topology."""
     forwarding = Forwarding("a", To("", "a"), new_asker("worker"))
@@ -185,6 +197,9 @@ def test_an_automatic_cycle_keeps_messages(vhost: VirtualHost) -> None:
     assert (forwarding.unrouted, len(forwarding)) == (1, 1)
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_dlx_integration_SUITE", "target_queue_deleted", "target_quorum_queue_delete_create"
+)
 def test_queues_that_are_bound_later_get_what_is_sent_again(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:
@@ -198,6 +213,7 @@ def test_queues_that_are_bound_later_get_what_is_sent_again(
     assert confirm(forwarding, publish_to(again, "b")) == [1]
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "many_target_queues")
 def test_a_queue_that_took_a_message_does_not_get_it_again(
     vhost: VirtualHost, forwarding: Forwarding
 ) -> None:

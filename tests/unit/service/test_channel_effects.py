@@ -335,6 +335,7 @@ def timed_out(channel: WorldChannel, queue: Puppet) -> tuple[int, str]:
     return closed.reply_code, text_of(closed.reply_code, closed.reply_text)
 
 
+@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_basic_get")
 def test_a_message_that_was_fetched_and_held_too_long_ends_the_channel(channel: WorldChannel) -> None:
     """There is no consumer to cancel."""
     queue = puppet(channel, **QUORUM)

@@ -198,6 +198,7 @@ def test_the_requesting_half_gets_eight_credits() -> None:
     assert peer.send(attach(RESPONSES)) == [ATTACHED_RESPONSES]
 
 
+@pytest.mark.rabbitmq("management_SUITE", "link_attach_order")
 def test_the_halves_may_come_in_any_order() -> None:
     """link_attach_order."""
     peer = Peer()
@@ -263,6 +264,7 @@ def test_other_links_of_the_session_are_no_management_links() -> None:
 # --- requests and responses -----------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("management_SUITE", "all_management_operations")
 def test_the_operations_one_after_the_other() -> None:
     """all_management_operations: each with its status, repeated without harm."""
     peer = Peer().attach_pair()
@@ -290,6 +292,7 @@ def test_the_operations_one_after_the_other() -> None:
     assert peer.broker.vhost.topology.find_exchange("x") is None
 
 
+@pytest.mark.rabbitmq("management_SUITE", "pipeline")
 def test_responses_come_in_the_order_of_requests() -> None:
     """pipeline: also when one must wait for a queue and the next needs nobody."""
     peer = Peer().attach_pair()
@@ -311,6 +314,7 @@ def test_responses_come_in_the_order_of_requests() -> None:
     ]
 
 
+@pytest.mark.rabbitmq("management_SUITE", "pipeline")
 def test_hundreds_of_requests_one_after_the_other() -> None:
     """Credit is topped up at half, for ever."""
     peer = Peer().attach_pair(credit=1000)
@@ -335,6 +339,7 @@ def test_requests_of_one_read_are_handled_as_one_by_one() -> None:
     assert lines[8:] == ["FLOW nii=8 iw=392 noi=8 h=0 dc=8 cr=8"]
 
 
+@pytest.mark.rabbitmq("management_SUITE", "multiple_link_pairs")
 def test_several_pairs_are_independent() -> None:
     """multiple_link_pairs: each has its own credit and order; one may go without the other."""
     peer = Peer().attach_pair()
@@ -349,6 +354,7 @@ def test_several_pairs_are_independent() -> None:
     assert peer.send(peer.request("GET", "/queues/q", handle=2)) == ["response h=3 200 to r2"]
 
 
+@pytest.mark.rabbitmq("management_SUITE", "declare_queues_concurrently")
 def test_pairs_declare_the_same_queue_at_once() -> None:
     """declare_queues_concurrently: one 201, the rest 200."""
     broker = Broker()
@@ -358,6 +364,7 @@ def test_pairs_declare_the_same_queue_at_once() -> None:
     assert [peer.take_responses()[0][0] for peer in peers] == ["201", "200", "200", "200", "200"]
 
 
+@pytest.mark.rabbitmq("management_SUITE", "exclusive_queue")
 def test_an_exclusive_queue_is_the_connections() -> None:
     """exclusive_queue: the session declares for its connection."""
     broker = Broker()
@@ -393,6 +400,7 @@ def test_a_response_over_the_clients_limit_ends_the_half() -> None:
 # --- credit ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("management_SUITE", "drain")
 def test_a_request_without_credit_for_its_response_ends_the_session() -> None:
     """drain: credit of one allows one response."""
     peer = Peer().attach_pair(credit=1)
@@ -445,6 +453,7 @@ def test_a_request_on_half_a_pair_ends_the_session() -> None:
 # --- flow and drain -------------------------------------------------------------------------------
 
 
+@pytest.mark.rabbitmq("management_SUITE", "drain")
 def test_drain_is_answered_with_the_credit_used_up() -> None:
     """drain: dc advanced, cr 0, available 0; then a request finds no credit."""
     peer = Peer().attach_pair(credit=1)
@@ -472,6 +481,7 @@ def test_echo_is_answered_with_the_credit_left() -> None:
     ]
 
 
+@pytest.mark.rabbitmq("management_SUITE", "session_flow_control")
 def test_a_flow_stands_behind_the_responses_before_it() -> None:
     """session_flow_control: responses and flows keep their order while the window is closed."""
     peer = Peer(window=0).attach_pair(credit=10)
@@ -505,6 +515,7 @@ def test_a_request_behind_a_drain_finds_no_credit() -> None:
     assert "amqp:precondition-failed" in peer.send(peer.request("GET", "/queues/p"))[-1]
 
 
+@pytest.mark.rabbitmq("management_SUITE", "session_flow_control")
 def test_responses_respect_the_sessions_window() -> None:
     """session_flow_control: one by one, as it opens."""
     peer = Peer(window=1).attach_pair()

@@ -56,6 +56,7 @@ def counts(got: list[Got]) -> tuple[Any, Any]:
     return headers.get("x-acquired-count"), headers.get("x-delivery-count")
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_amqpl_reject_nack_quorum_queue")
 @pytest.mark.parametrize(
     ("method", "attempts"), [(BasicNack(1, False, True), 0), (BasicReject(1, True), 1)], ids=str
 )
@@ -78,6 +79,7 @@ def test_the_end_of_a_channel_is_a_failed_attempt(channel: WorldChannel) -> None
     assert counts(other.take()) == (1, 1)
 
 
+@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_with_basic_cancel_capability")
 def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel: WorldChannel) -> None:
     """consumer_timeout_with_basic_cancel_capability: another gets the message; it is no failed attempt."""
     channel.publish("q", b"m")
@@ -95,6 +97,7 @@ def test_a_consumer_that_holds_a_message_too_long_is_cancelled(channel: WorldCha
     assert world.counts("q") == (0, 0)
 
 
+@pytest.mark.rabbitmq("consumer_timeout_SUITE", "consumer_timeout_no_basic_cancel_capability")
 @pytest.mark.parametrize("fetched", [False, True])
 def test_otherwise_the_channel_ends(fetched: bool) -> None:
     """consumer_timeout_no_basic_cancel_capability, consumer_timeout_basic_get: 406, the message is ready."""

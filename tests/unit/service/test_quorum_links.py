@@ -51,6 +51,8 @@ def words(lines: list[str]) -> list[str]:
     ]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_consumer_activation_test")
 def test_who_is_active_is_told_to_each() -> None:
     """single_active_consumer_quorum_queue_notification: each link hears whether it is the active one, and the
     one that takes over hears it before its first delivery."""
@@ -66,6 +68,7 @@ def test_who_is_active_is_told_to_each() -> None:
     assert len(came) == 3
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_quorum_queue_notification")
 def test_each_hears_at_the_beginning_what_it_is() -> None:
     """Once: true or false."""
     scene = QuorumScene(single_active_consumer=True)
@@ -77,6 +80,9 @@ def test_each_hears_at_the_beginning_what_it_is() -> None:
     assert told == [["{rabbitmq:active:true}"], ["{rabbitmq:active:false}"]]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "single_active_consumer_priority_quorum_queue")
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "single_active_consumer_priority_take_over")
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_priority_replacement_test")
 def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
     """single_active_consumer_priority_quorum_queue: the active one gets no more at once; the other becomes it
     when what the first holds is settled."""
@@ -98,6 +104,9 @@ def test_a_higher_priority_takes_over_when_the_active_one_is_done() -> None:
     ]
 
 
+@pytest.mark.rabbitmq(
+    "amqp_client_SUITE", "consumer_timeout_quorum_queue_consumer_arg", "consumer_timeout_quorum_queue_policy"
+)
 @pytest.mark.parametrize("by", ["link", "argument"])
 def test_what_is_held_too_long_is_released(by: str) -> None:
     """consumer_timeout_quorum_queue_consumer_arg, consumer_timeout_quorum_queue_policy: a disposition that
@@ -139,6 +148,7 @@ def test_settling_what_timed_out_is_being_heard_of(settled: bool, window: int) -
     assert any("DISPOSITION role=sender first=0 settled=true" in line for line in came) is not settled
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "delivery_count_quorum_queue")
 @pytest.mark.parametrize(
     ("state", "attempts"),
     [("released", 0), ("modified", 0), ("modified(failed)", 1)],
@@ -175,6 +185,7 @@ def test_a_lost_consumer_has_failed_and_a_detached_link_has_not(how: str, attemp
     assert ("delivery-count=1" in line) is bool(attempts)
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "modified_quorum_queue")
 def test_annotations_of_modified_come_with_the_next_delivery() -> None:
     """modified_quorum_queue: merged into the message's own."""
     scene = QuorumScene()
@@ -203,6 +214,7 @@ def test_a_decision_is_answered_once_it_stands() -> None:
     assert scene.counts("q") == [0]
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "available_messages_quorum_queue")
 def test_available_says_what_is_left() -> None:
     """available_messages_quorum_queue: how many are ready behind what was sent."""
     scene = QuorumScene()
@@ -212,6 +224,7 @@ def test_available_says_what_is_left() -> None:
     assert "dc=4 cr=0 available=6" in line
 
 
+@pytest.mark.rabbitmq("amqp_client_SUITE", "incoming_window_closed_rabbitmq_internal_flow_quorum_queue")
 def test_a_closed_window_leaves_messages_in_the_queue() -> None:
     """incoming_window_closed_rabbitmq_internal_flow_quorum_queue: one batch waits in the session, the rest in
     the queue; when the window opens, all come in order."""

@@ -394,6 +394,7 @@ def test_a_waiting_consumer_hears_so_with_the_first_answer() -> None:
     assert came[1].startswith("B> TRANSFER")
 
 
+@pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_credit_test")
 def test_a_waiting_consumers_echo_and_drain_carry_the_news() -> None:
     """One flow, not two."""
     for asked in ("echo=true", "drain=true"):
@@ -431,6 +432,12 @@ def test_the_same_news_are_told_once() -> None:
     assert happen(scene, ActiveChanged(queue.ref, True)) == []
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE",
+    "link_state_properties_consumer_activation_no_optin_test",
+    "link_state_properties_consumer_activation_simple_prefetch_test",
+    note="told in AMQP 1.0 only",
+)
 @pytest.mark.parametrize("arguments", [{}, SAC, QUORUM], ids=str)
 def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
     """Classic queues, and those without a single active consumer."""
@@ -444,6 +451,9 @@ def test_other_queues_have_no_news(arguments: dict[str, Any]) -> None:
     assert happen(scene, ActiveChanged(queue.ref, True), queue.reply(credit)) == []
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_fifo_SUITE", "query_single_active_consumer_consumer_info_test", note="shown by `status`"
+)
 def test_a_consumer_that_waits_to_become_active_says_so_in_the_status() -> None:
     """There are messages, and it has credit: without a word nobody would know why nothing moves."""
     scene = Scene()

@@ -184,6 +184,7 @@ def test_a_record_that_was_changed_is_not_served() -> None:
     assert journal.read(1, offset) == bytes(50)
 
 
+@pytest.mark.rabbitmq("quorum_queue_SUITE", "dont_leak_file_handles")
 def test_few_descriptors_stay_open_and_none_after_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal_module, "OPEN_FILES_MAX", 4)
     world = World(new_disk(), 100)
@@ -229,6 +230,7 @@ def test_the_file_that_is_written_to_is_never_cleaned() -> None:
     assert world.journal.to_clean() is None
 
 
+@pytest.mark.rabbitmq("queue_parallel_SUITE", "trigger_message_store_compaction")
 def test_a_live_file_is_cleaned_when_more_than_half_of_everything_is_dead() -> None:
     world = _filled(4)
     first, *others = sorted(world.live)

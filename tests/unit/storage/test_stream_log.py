@@ -110,6 +110,9 @@ def test_a_chunk_is_found_far_from_any_entry_of_the_index(make_log: MakeLog) -> 
         assert log.read(log.find(offset))[0][0].first == offset // 10 * 10
 
 
+@pytest.mark.rabbitmq(
+    "rabbit_stream_queue_SUITE", "consume_timestamp_last_offset", "consume_timestamp_offset"
+)
 def test_a_chunk_is_found_by_time(make_log: MakeLog) -> None:
     log = make_log()
     log.segment_bytes = 300

@@ -34,6 +34,7 @@ def test_an_offset() -> None:
     assert read(offset="10m").offset == Interval(600_000)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "consume_invalid_arg")
 @pytest.mark.parametrize("value", ["five", "", None, -1, True, 1.5])
 def test_a_bad_offset_fails_as_in_rabbitmq(value: Any) -> None:
     """With its text; null is a bad one, too."""
@@ -43,6 +44,7 @@ def test_a_bad_offset_fails_as_in_rabbitmq(value: Any) -> None:
         read(offset=value)
 
 
+@pytest.mark.rabbitmq("rabbit_stream_queue_SUITE", "filter_spec")
 def test_filter_values_are_a_string_or_an_array_of_them() -> None:
     """Each once."""
     assert read(filter="a").bloom == BloomFilter(("a",))

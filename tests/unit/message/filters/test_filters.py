@@ -54,6 +54,7 @@ def test_without_filters_all_messages_pass(given: Any) -> None:
     assert list(Filters().matching([message(), message()], NOW_MS)) == [0, 1]
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "multiple_sections")
 def test_filters_of_all_sorts_are_in_place_together() -> None:
     """Under any name; they are echoed as they were sent."""
     given = {
@@ -144,6 +145,7 @@ def test_what_is_invalid_is_not_in_place(value: Any, reason: str) -> None:
     assert reason in refusal.reason
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "invalid_filter")
 @pytest.mark.parametrize(
     "value",
     [
@@ -167,6 +169,7 @@ def test_an_invalid_sql_filter_is_not_in_place(value: Any) -> None:
     assert len(found.refused) == 1
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "invalid_filter")
 def test_sql_and_property_filters_exclude_each_other() -> None:
     """The first one that is valid stays."""
     properties = described(PROPERTIES, SUBJECT)
@@ -178,6 +181,7 @@ def test_sql_and_property_filters_exclude_each_other() -> None:
     assert in_place(p=described(PROPERTIES, {}), sql_filter=TRUE) == {"sql_filter"}
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "sql_and_bloom_filter")
 def test_sql_and_bloom_filter_go_together() -> None:
     """The one for messages, the other for chunks."""
     found = read(sql_filter=described(SQL, "h.priority > 4"), b=described(STREAM_FILTER, "v1"))
@@ -256,6 +260,8 @@ def test_a_message_of_amqp091_passes_as_what_it_becomes_in_amqp10() -> None:
     assert list(filters.matching([message(), old], NOW_MS)) == [1]
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "filter_few_messages_from_many")
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "filter_few_messages_from_many")
 def test_few_messages_are_found_among_many() -> None:
     """The first and the last of 1002, by each way of filtering."""
     rare = message({"k": "rare"}, group_id="my group ID")

@@ -74,6 +74,7 @@ OTHERS: dict[str, Any] = {
 }
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "properties_section")
 def test_every_field_of_properties_can_be_asked_for() -> None:
     """All together, and each with another value."""
     assert {name.replace("_", "-") for name in VALUES} == set(PROPERTIES)
@@ -103,6 +104,7 @@ def test_a_message_id_has_one_of_four_types(name: str, value: Any) -> None:
         assert not by_properties(message(**{name: other}), **{name: value})
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "properties_section")
 @pytest.mark.parametrize(
     ("name", "value"),
     [
@@ -151,6 +153,7 @@ def test_the_value_is_a_map(parse: Any, value: Any) -> None:
         parse(value)
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 def test_a_filter_has_1_to_16_entries() -> None:
     """More is too complex."""
     assert len(parse_application_properties({str(index): 1 for index in range(16)})) == 16
@@ -169,6 +172,7 @@ def test_all_entries_must_match() -> None:
     assert not by_application(on, {"a": 1, "c": 3})
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 def test_null_matches_any_value_of_a_key_that_is_there() -> None:
     """In application-properties; the value may be null itself."""
     for value in (1, "", False, None):
@@ -185,6 +189,7 @@ def test_null_matches_any_message_in_properties() -> None:
     assert not by_properties(message(), subject=None, group_id="g")
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 @pytest.mark.parametrize(
     "value", [10, 10.0, UByte(10), UShort(10), Byte(10), Float(10), ULong(10), Timestamp(10)]
 )
@@ -212,6 +217,7 @@ def test_large_integers_are_compared_exactly() -> None:
     assert not by_application(message({"k": math.nan}), {"k": math.nan})
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 def test_strings_and_symbols_match_by_content() -> None:
     """Case counts; a binary is no text."""
     for value in ("hey", Symbol("hey")):
@@ -232,6 +238,7 @@ def test_other_types_match_the_same_value() -> None:
     assert not by_application(message({"k": Decimal32(b"1234")}), {"k": Decimal32(b"1235")})
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 def test_a_prefix_and_a_suffix() -> None:
     """&p: and &s:, of texts only, the empty one too."""
     on = message({"k": "abc 8", "s": Symbol("abc"), "n": 8, "b": b"abc"})
@@ -244,6 +251,7 @@ def test_a_prefix_and_a_suffix() -> None:
         assert not by_application(on, {key: "&p:"})
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 def test_modifiers_are_for_strings_in_properties_too() -> None:
     """All fields that are strings, message-ids among them."""
     names = ["to", "reply_to", "subject", "group_id", "reply_to_group_id", "message_id", "correlation_id"]
@@ -255,6 +263,7 @@ def test_modifiers_are_for_strings_in_properties_too() -> None:
     assert not by_properties(message(message_id=b"abc"), message_id="&p:abc")
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 def test_a_doubled_ampersand_is_a_single_one() -> None:
     """At the beginning; anywhere else it means nothing."""
     assert by_application(message({"k": "&Hello"}), {"k": "&&Hello"})
@@ -265,6 +274,7 @@ def test_a_doubled_ampersand_is_a_single_one() -> None:
     assert not by_application(message({"k": "a"}), {"k": Symbol("&p:a")})
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "string_modifier")
 @pytest.mark.parametrize("reference", ["&", "&Hello", "&p", "&P:x", "&x:y", "& p:x"])
 def test_any_other_modifier_is_an_error(reference: str) -> None:
     """In both sections."""
@@ -274,6 +284,7 @@ def test_any_other_modifier_is_an_error(reference: str) -> None:
         parse_properties({Symbol("subject"): reference})
 
 
+@pytest.mark.rabbitmq("amqp_filter_prop_SUITE", "application_properties_section")
 @pytest.mark.parametrize("key", [Symbol("k"), b"k", 1, None, UUID(int=1)], ids=repr)
 def test_keys_of_application_properties_are_strings(key: Any) -> None:
     """A symbol is another key."""

@@ -78,6 +78,7 @@ def check(cases: str, on: Any = PARCEL) -> None:
     assert wrong == []
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "logical_operators")
 def test_logical_operators() -> None:
     """Three-valued logic: unknown is neither, and what is no boolean counts as unknown."""
     check(
@@ -114,6 +115,7 @@ def test_logical_operators() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "comparison_operators")
 def test_comparison_operators() -> None:
     """Of numbers, texts and binaries; booleans are equal or not."""
     check(
@@ -155,6 +157,7 @@ def test_comparison_operators() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "arithmetic_operators")
 def test_arithmetic_operators() -> None:
     """Division is of floating-point numbers, the remainder has the sign of the dividend."""
     check(
@@ -208,6 +211,7 @@ def test_arithmetic_beyond_floating_point_numbers_is_unknown() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "single_quoted_strings")
 def test_single_quoted_strings() -> None:
     """A quote in it is doubled."""
     check(
@@ -221,6 +225,7 @@ def test_single_quoted_strings() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "double_quoted_strings")
 def test_double_quoted_strings() -> None:
     """The same with the other quotes, wherever a string can be."""
     check(
@@ -239,6 +244,7 @@ def test_double_quoted_strings() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "binary_constants")
 def test_binary_constants() -> None:
     """Compared byte by byte, with binaries only; a UUID is sixteen bytes."""
     check(
@@ -267,6 +273,7 @@ def test_binary_constants() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "like_operator")
 def test_like_operator() -> None:
     """Patterns match texts; of anything else the answer is unknown, of null too."""
     check(
@@ -298,6 +305,7 @@ def test_like_operator() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "in_operator")
 def test_in_operator() -> None:
     """Equal to one of the expressions; unknown of null on the left only."""
     check(
@@ -329,6 +337,7 @@ def test_in_operator() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "null_handling")
 def test_null_handling() -> None:
     """A property that is null is as one that is not there; what is computed from it is unknown."""
     check(
@@ -355,6 +364,7 @@ def test_null_handling() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "literals")
 def test_literals() -> None:
     """A literal may stand anywhere, also by itself."""
     check(
@@ -378,6 +388,7 @@ def test_literals() -> None:
             compile_sql(text)
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "scientific_notation")
 def test_scientific_notation() -> None:
     """Digits on both sides of the point, and a capital E."""
     check(
@@ -393,6 +404,7 @@ def test_scientific_notation() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "precedence_and_parentheses")
 def test_precedence_and_parentheses() -> None:
     """NOT, AND, OR; multiplication before addition; parentheses before all."""
     check(
@@ -415,6 +427,7 @@ def test_precedence_and_parentheses() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "type_handling")
 def test_type_handling() -> None:
     """Values of different types compare as false, with each operator; numbers are one type."""
     check(
@@ -487,6 +500,7 @@ def test_not_a_number_and_infinity_are_numbers() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "complex_expressions")
 def test_complex_expressions() -> None:
     """All together."""
     check(
@@ -500,11 +514,13 @@ def test_complex_expressions() -> None:
     )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "case_sensitivity")
 def test_case_sensitivity() -> None:
     """Of names; keywords are capitals."""
     check("T Case = 1\nT case = 2\nU CASE = 1\nT Case = 1 AND case = 2")
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "whitespace_handling")
 def test_whitespace_handling() -> None:
     """Where it is not needed it may be left out, in a string it is kept."""
     assert evaluate("city='Riga'AND pieces=3", PARCEL) is True
@@ -512,6 +528,7 @@ def test_whitespace_handling() -> None:
     assert evaluate("note = 'Handle with care,  100% glass'", PARCEL) is False
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "identifiers", differs="a name may begin with _")
 def test_identifiers() -> None:
     """Any key of application-properties can be written, if need be in brackets."""
     keys = ["x", "A_1", "_u", "\u2603", "two words", "", " ", "AND", "not", "-", "[ k ]", "]", "][", "p.to"]
@@ -529,6 +546,7 @@ def test_a_key_that_is_no_string_is_no_application_property() -> None:
     assert evaluate("other", odd) == 3
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "header_section")
 def test_header_section() -> None:
     """The priority; 4 if the message has none."""
     check("T h.priority = 6\nT header.priority > 5\nF h.priority < 6")
@@ -552,6 +570,7 @@ FIELDS = message(
 )
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "properties_section")
 def test_properties_section() -> None:
     """Every field has the value that the message has."""
     check(
@@ -583,12 +602,15 @@ def test_properties_section() -> None:
     check("T p.message_id IS NULL\nT p.reply_to_group_id IS NULL", message())
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_SUITE", "multiple_sections")
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "multiple_sections")
 def test_multiple_sections() -> None:
     """Header, properties and application-properties in one expression."""
     check("T pieces > 2 AND header.priority > 4 AND properties.group_sequence < 10")
     check("F pieces > 2 AND header.priority > 4 AND properties.group_sequence > 10")
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "section_qualifier")
 def test_section_qualifier() -> None:
     """Long and short; other sections cannot be asked for."""
     check(
@@ -604,6 +626,7 @@ def test_section_qualifier() -> None:
             compile_sql(text)
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "utc_function")
 def test_utc_function() -> None:
     """The time at which the message is looked at, in milliseconds; the same throughout an expression."""
     check(
@@ -621,6 +644,7 @@ def test_utc_function() -> None:
     assert not compile_sql("city = 'UTC()'").uses_time
 
 
+@pytest.mark.rabbitmq("amqp_filter_sql_unit_SUITE", "parse_errors")
 def test_parse_errors() -> None:
     """Of the lexer, the grammar, the pattern of LIKE and the limits: all are the one error."""
     many = "city IN (" + ", ".join(f"'{number}'" for number in range(99)) + ")"

@@ -1,0 +1,117 @@
+"""The pages that say which test shows what: the tests they name exist, and no row is without one."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+DOCS = TESTS.parent / "docs"
+GENERATOR = TESTS.parent / ".ci" / "generate_rabbitmq_cases.py"
+CASES = DOCS / "rabbitmq-cases.md"
+FEATURES = DOCS / "queue-features.md"
+SPECIFICATION = DOCS / "spec-map.md"
+
+NAMED = re.compile(r"`(?:tests/)?([a-z0-9_/]+\.py)::(test_\w+)`")
+SCRIPT = re.compile(r"`(scripts/\w+\.txt)`")
+PATH = re.compile(r"`(tests/[\w/.*]+)`")
+
+
+@cache
+def functions(path: Path) -> frozenset[str]:
+    """Names of the functions of a module."""
+    tree = ast.parse(path.read_text()) if path.exists() else ast.Module([], [])
+    return frozenset(
+        node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+
+
+def rows(text: str) -> list[list[str]]:
+    """The cells of every row of every table, without heads."""
+    lines = text.splitlines()
+    return [
+        [cell.strip() for cell in line.strip("| ").split(" | ")]
+        for line, following in zip(lines, [*lines[1:], ""], strict=True)
+        if line.startswith("| ") and not following.startswith("|---")
+    ]
+
+
+def generate(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run the generator of RabbitMQ's cases."""
+    command = [sys.executable, str(GENERATOR), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(("page", "least"), [(CASES, 1000), (FEATURES, 500), (SPECIFICATION, 7)])
+def test_every_test_that_is_named_exists(page: Path, least: int) -> None:
+    """A test that was renamed must be renamed in the page, too."""
+    text = page.read_text()
+    named = NAMED.findall(text)
+    assert len(named) >= least
+    assert [f"{path}::{name}" for path, name in named if name not in functions(TESTS / path)] == []
+    assert [path for path in SCRIPT.findall(text) if not (TESTS / path).exists()] == []
+    assert [path for path in PATH.findall(text) if not list(TESTS.parent.glob(path))] == []
+
+
+def test_the_cases_are_those_that_the_tests_are_marked_with() -> None:
+    """The page that is checked in is the one the generator writes."""
+    result = generate("--check")
+    assert result.returncode == 0, result.stderr
+
+
+def test_a_page_that_was_edited_is_noticed(tmp_path: Path) -> None:
+    edited = tmp_path / "cases.md"
+    edited.write_text(CASES.read_text().replace("` | ours |", "` | open |", 1))
+    result = generate("--check", "--page", str(edited))
+    assert result.returncode == 1
+    assert "generate_rabbitmq_cases.py" in result.stderr
+
+
+def test_a_case_that_has_lost_its_test_is_not_printed_away(tmp_path: Path) -> None:
+    """A row goes when somebody takes it out of the page, and not with the test that was deleted."""
+    page = tmp_path / "cases.md"
+    text = CASES.read_text() + "| `a_case_of_a_deleted_test` | ours | it was here |\n"
+    page.write_text(text)
+    result = generate("--page", str(page))
+    assert result.returncode == 1
+    assert "vhost_SUITE: `a_case_of_a_deleted_test`" in result.stderr
+    assert page.read_text() == text
+
+
+def test_every_feature_names_a_test_or_says_why_not() -> None:
+    """What is not applicable gives its reason; everything else is shown by a test."""
+    features = rows(FEATURES.read_text())
+    assert len(features) > 180
+    for *_, shown in features:
+        assert NAMED.search(shown) or SCRIPT.search(shown) or shown.startswith("n/a: "), shown
+
+
+def test_no_feature_stands_twice_in_its_table() -> None:
+    """A rule has one place."""
+    for table in FEATURES.read_text().split("\n## ")[1:]:
+        firsts = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")]
+        assert len(firsts) == len(set(firsts)), table[:40]
+
+
+def test_every_clause_names_its_tests() -> None:
+    """Of the specifications' sections, of what is beside them, and of the rules of flow control."""
+    tables = SPECIFICATION.read_text().split("\nTheir prose names rules by letter:")
+    clauses = rows(tables[0]) + rows(tables[1].partition("\n## ")[2])
+    assert len(clauses) > 60
+    assert [row for row in clauses if not PATH.search(row[-1]) and not NAMED.search(row[-1])] == []
+
+
+def test_every_script_and_every_module_of_clauses_is_in_the_map() -> None:
+    """A script is named for its rule; a conformance module is of a section, or has cases of RabbitMQ."""
+    text = SPECIFICATION.read_text() + CASES.read_text()
+    rules = {f"`tests/scripts/{path.name[:3]}_*`" for path in TESTS.glob("scripts/*.txt")}
+    assert len(rules) == 14
+    assert sorted(rule for rule in rules if rule not in text) == []
+    modules = {path.name for path in TESTS.glob("conformance/test_*.py")}
+    assert sorted(name for name in modules if name not in text) == []
