@@ -320,10 +320,19 @@ class Touch:
     """Somebody declared the queue again: it is not unused."""
 
 
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed and something is due: messages expire, consumers hold theirs for too long.
+
+    The queue's own task says so; nobody else needs to.
+    """
+
+
 Command = (
     AttachPublisher
     | Configure
     | Touch
+    | Tick
     | DetachPublisher
     | Cancel
     | Inspect
@@ -339,6 +348,7 @@ Command = (
 
 DELETE: Final = Delete()
 TOUCH: Final = Touch()
+TICK: Final = Tick()
 
 ANSWERED_WHEN_GONE: Final = (Publish, AttachPublisher, DetachPublisher, Subscribe, Inspect, Purge, Delete)
 """Commands to which a queue that is gone has something to say. All else is about consumers, who hear that it

@@ -6,6 +6,9 @@ reply that nobody waits for any more. Publishers are told at once that it is tak
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import assert_never
+
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import (
@@ -19,62 +22,73 @@ from amqp10broker.queues.commands import (
     DetachPublisher,
     GiveBack,
     Inspect,
-    PeerId,
     Publish,
-    PublisherRef,
     Purge,
     Settle,
     Subscribe,
+    Tick,
     Touch,
     Unsubscribe,
 )
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
-    Answer,
     Confirmed,
     CreditReply,
     Deliver,
-    Effect,
     QueueDeleted,
-    Refusal,
     Subscribed,
     SubscribeRefused,
-    Unconfirmed,
 )
+from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.outlook import Outlook
 
 
-class VolatileQueue:
-    """One requester's replies. `apply` is the only way to change it.
+class VolatileQueue(QueueMachine):
+    """One requester's replies; its name encodes nothing: whoever has it may reply.
 
     Attributes:
-        name: the queue's name, which encodes nothing: whoever has it may reply.
-        deleted: the requester is gone.
         dropped: messages for which the consumer had no credit.
     """
 
     def __init__(self, name: str) -> None:
-        self.name = name
-        self.deleted = False
+        super().__init__(name)
         self.dropped = 0
         self._consumer: ConsumerRef | None = None
         self._credit = 0
         self._delivery_count = 0
         self._epoch = 0
         self._next_key = 0
-        self._publishers: dict[PublisherRef, None] = {}
-        self._effects: dict[PeerId, list[Effect]] = {}
+
+    @property
+    def ready(self) -> int:
+        """It keeps nothing."""
+        return 0
+
+    @property
+    def unsettled(self) -> int:
+        """It keeps no message."""
+        return 0
 
     @property
     def consumers(self) -> int:
         """1 while the requester is there."""
         return 0 if self._consumer is None else 1
 
-    def take_effects(self) -> dict[PeerId, list[Effect]]:
-        """Effects since the last call, in order for each who asked."""
-        effects, self._effects = self._effects, {}
-        return effects
+    def outlook(self) -> Outlook:
+        """It has nothing to tell."""
+        return Outlook(0, 0, {})
 
-    def apply(self, command: Command) -> None:
-        """Change the state; effects wait in `take_effects`."""
+    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
+        """It keeps no message, and counts none."""
+        return QueueFigures(consumers=self.consumers, counters=QueueCounters().document())
+
+    def deadline(self) -> int | None:
+        """Nothing is ever due."""
+        return None
+
+    def apply(self, command: Command, now_ms: int) -> None:
+        """See `QueueMachine`."""
         match command:
             case Publish():
                 self._publish(command)
@@ -91,24 +105,22 @@ class VolatileQueue:
                     self._consumer = None
                     self._credit = 0
             case AttachPublisher():
-                if self.deleted:
-                    self._tell(command.publisher.reply_to, QueueDeleted(command.publisher, self.name))
-                else:
-                    self._publishers[command.publisher] = None
+                self._attach(command)
             case DetachPublisher():
                 self._publishers.pop(command.publisher, None)
             case Inspect() | Purge():
-                refused = Refusal.GONE if self.deleted else None
-                self._tell(command.request.reply_to, Answer(command.request, 0, self.consumers, refused))
+                self._answer(command.request, 0)
             case Delete():
                 self._delete(command)
-            case Settle() | Configure() | Touch():
+            case Settle() | Configure() | Touch() | Tick():
                 return
+            case _:
+                assert_never(command)
 
     def _publish(self, command: Publish) -> None:
         publisher = command.publisher
         if self.deleted:
-            self._tell(publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled))
+            self._refuse(command)
             return
         self._tell(publisher.reply_to, Confirmed(publisher, command.ids, command.settled))
         consumer = self._consumer
@@ -124,9 +136,9 @@ class VolatileQueue:
 
     def _subscribe(self, command: Subscribe) -> None:
         ref = command.consumer
-        if self.deleted:
-            self._tell(ref.reply_to, QueueDeleted(ref, self.name))
-        elif self._consumer is not None:
+        if self._is_gone_for(ref):
+            return
+        if self._consumer is not None:
             self._tell(ref.reply_to, SubscribeRefused(ref, self.name))
         else:
             self._consumer = ref
@@ -144,19 +156,7 @@ class VolatileQueue:
         reply = CreditReply(consumer, self._delivery_count, self._credit, 0, command.drain, self._epoch)
         self._tell(consumer.reply_to, reply)
 
-    def _delete(self, command: Delete) -> None:
-        if command.request is not None:
-            refused = Refusal.GONE if self.deleted else None
-            self._tell(command.request.reply_to, Answer(command.request, 0, self.consumers, refused))
-        if self.deleted:
-            return
-        self.deleted = True
+    def _let_go(self) -> None:
         if self._consumer is not None:
             self._tell(self._consumer.reply_to, QueueDeleted(self._consumer, self.name))
-        for publisher in self._publishers:
-            self._tell(publisher.reply_to, QueueDeleted(publisher, self.name))
         self._consumer = None
-        self._publishers.clear()
-
-    def _tell(self, reply_to: PeerId, effect: Effect) -> None:
-        self._effects.setdefault(reply_to, []).append(effect)

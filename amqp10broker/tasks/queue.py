@@ -11,7 +11,7 @@ import trio
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.persistence.classic_store import ClassicStore
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.queues.commands import Command, Delete, Publish
+from amqp10broker.queues.commands import TICK, Command, Delete, Publish
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
@@ -127,7 +127,7 @@ class RunningQueue(LetterBox):
             # A deleted queue has no task any more. What was on its way is answered here, so that
             # a publisher that found the queue a moment ago hears that it is gone.
             for command in commands:
-                self.queue.apply(command)
+                self.queue.apply(command, 0)
                 if type(command) is Delete and self._store is not None and self._keeping is not None:
                     # It had failed, and what it left was still kept for the next start.
                     self._on_deleted(self)
@@ -182,7 +182,7 @@ class RunningQueue(LetterBox):
                     queue.apply(command, now_ms)
                     published = published or type(command) is Publish
             if self._due_ms is not None and self._due_ms <= now_ms:
-                queue.tick(now_ms)
+                queue.apply(TICK, now_ms)
             self._forget_if_deleted()
             self._keep()
             if published and self._delay_s:
@@ -214,7 +214,7 @@ class RunningQueue(LetterBox):
             return  # what is in the mailbox is about messages that have not been read
         for commands in self._admission.admitted(self._mailbox.close(), self._clock.now_ms()):
             for command in commands:
-                self.queue.apply(command)
+                self.queue.apply(command, 0)
         self._keep()
 
     def _keep(self) -> None:
@@ -315,7 +315,7 @@ class InlineQueue(LetterBox):
     def post_all(self, commands: QueueLetter) -> None:
         """Put several commands of one sender as one letter."""
         for command in commands:
-            self.queue.apply(command)
+            self.queue.apply(command, 0)
         self._askers.post(self.queue.take_effects())
 
     @property

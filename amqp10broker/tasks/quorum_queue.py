@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple, cast
 import trio
 
 from amqp10broker.queues.commands import (
+    TICK,
     Command,
     Configure,
     Delete,
@@ -27,7 +28,7 @@ from amqp10broker.queues.commands import (
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Effect, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
-from amqp10broker.queues.quorum.commands import DlxSettle, QuorumCommand, Tick, joined
+from amqp10broker.queues.quorum.commands import DlxSettle, QuorumCommand, joined
 from amqp10broker.queues.quorum.dead_letters import DeadMessage
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
@@ -252,7 +253,7 @@ class RunningQuorum(LetterBox):
         # What is due was reckoned by the queue's time, which a clock that was set back does not take with it.
         now_ms = max(self._clock.now_ms(), queue.now_ms)
         if self._due_ms is not None and self._due_ms <= now_ms:
-            commands.append(_TICK)
+            commands.append(TICK)
         if not commands:
             if self._ready and queue.dlx and not self._told:
                 self._offer(queue.take_dlx())
@@ -409,6 +410,3 @@ class RunningQuorum(LetterBox):
 def _destination(settings: QueueSettings) -> Destination | None:
     exchange = settings.dead_letter_exchange
     return None if exchange is None else Destination(exchange, settings.dead_letter_routing_key)
-
-
-_TICK = Tick()

@@ -13,7 +13,7 @@ from typing import Final
 import trio
 
 from amqp10broker.errors import DiskFull, StorageError
-from amqp10broker.queues.commands import Command, Delete
+from amqp10broker.queues.commands import TICK, Command, Delete
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.stream.queue import StreamQueue
@@ -244,7 +244,7 @@ class RunningStream(LetterBox):
                 self._write(now_ms)
             due = queue.deadline()
             if due is not None and due <= now_ms:
-                queue.tick(now_ms)
+                queue.apply(TICK, now_ms)
             self._send_effects()
             self._at_work = []
 

@@ -330,12 +330,12 @@ def test_an_exclusive_consumer_keeps_links_out(scene: Scene) -> None:
     """One of AMQP 0-9-1: the attach is answered, then the link is detached; when it goes, there is room."""
     queue = scene.world.queues["q1"].queue
     other = new_asker("elsewhere").consumer()
-    queue.apply(Subscribe(other, False, exclusive=True))
+    queue.apply(Subscribe(other, False, exclusive=True), 0)
     attach, detach = scene.receiver("/queues/q1")
     assert attach == "B> ATTACH name=link-9 h=9 role=sender source=/queues/q1 idc=0"
     assert detach == detached(9, UNAUTHORIZED, "queue 'q1' in vhost '/' in exclusive use")
     scene.do("C> DETACH h=9 closed=true")
-    queue.apply(Unsubscribe(other, (), (), 0, Verdict.REQUEUE))
+    queue.apply(Unsubscribe(other, (), (), 0, Verdict.REQUEUE), 0)
     assert len(scene.receiver("/queues/q1")) == 1
 
 
@@ -345,7 +345,7 @@ def test_a_link_keeps_an_exclusive_consumer_out(scene: Scene) -> None:
     queue = scene.world.queues["q1"].queue
     elsewhere = new_asker("elsewhere")
     queue.take_effects()
-    queue.apply(Subscribe(elsewhere.consumer(), False, exclusive=True))
+    queue.apply(Subscribe(elsewhere.consumer(), False, exclusive=True), 0)
     (effect,) = queue.take_effects()[elsewhere.id]
     assert type(effect).__name__ == "SubscribeRefused"
 

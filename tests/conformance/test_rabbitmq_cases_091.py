@@ -203,7 +203,7 @@ def fail(channel: WorldChannel, name: str) -> None:
     """A queue ends because of a fault, in front of what waits for it."""
     box = channel.world.box(name)
     box.queue.failed = True
-    box.queue.apply(DELETE)
+    box.queue.apply(DELETE, 0)
     box.stalled = False
 
 

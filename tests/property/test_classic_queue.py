@@ -89,7 +89,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def attach(self, parties: int) -> None:
         self.parties = self.parties[:parties]
         for party in self.parties:
-            self.queue.apply(AttachPublisher(party.publisher))
+            self.queue.apply(AttachPublisher(party.publisher), 0)
 
     @rule(count=st.integers(0, 3))
     def hold(self, count: int) -> None:
@@ -107,7 +107,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         if self.deleted:
             self.finished.update(keys)
         self.confirms_due.setdefault(party.publisher, []).append((keys, settled))
-        self.queue.apply(Publish(party.publisher, keys, [(HEAD, b"%d" % key) for key in keys], settled))
+        self.queue.apply(Publish(party.publisher, keys, [(HEAD, b"%d" % key) for key in keys], settled), 0)
         self._after()
 
     @rule(data=st.data(), settled=st.booleans(), start=st.sampled_from(WRAPS))
@@ -116,7 +116,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         if not party.alive or self.deleted or len(self.consumers) > 12:
             return
         consumer = Held(party.reply_to.consumer(), party, settled=settled, delivery_count=start)
-        self.queue.apply(Subscribe(consumer.ref, settled))
+        self.queue.apply(Subscribe(consumer.ref, settled), 0)
         self.inside(consumer).delivery_count = start
         self.consumers.append(consumer)
         self._after()
@@ -128,7 +128,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         consumer = data.draw(st.sampled_from(self.living))
         behind = (len(consumer.coming) if stale else 0) if not self.holding else 0
         base = add(consumer.delivery_count, -behind)
-        self.queue.apply(Credit(consumer.ref, base, link_credit, drain, consumer.seen))
+        self.queue.apply(Credit(consumer.ref, base, link_credit, drain, consumer.seen), 0)
         self.replies_due.setdefault(consumer.ref, []).append((base, link_credit, drain))
         self._after()
 
@@ -144,7 +144,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
             consumer.sent.remove(key)
             self._decide(key, verdict)
         strangers = [self.published + 5, -1] if foreign else []
-        self.queue.apply(Settle(consumer.ref, [*keys, *strangers], verdict))
+        self.queue.apply(Settle(consumer.ref, [*keys, *strangers], verdict), 0)
         self._after()
 
     @precondition(lambda self: self.living)
@@ -175,7 +175,8 @@ class ClassicQueueMachine(RuleBasedStateMachine):
                 consumer.delivery_count,
                 consumer.seen,
                 consumer.epoch,
-            )
+            ),
+            0,
         )
         self._after()
 
@@ -193,7 +194,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         party.alive = False
         for consumer in self.living_of(party):
             self._leave(consumer, Verdict.REQUEUE)
-        self.queue.apply(DetachPublisher(party.publisher))
+        self.queue.apply(DetachPublisher(party.publisher), 0)
         self._after()
 
     @precondition(lambda self: not self.deleted and self.published > 20)
@@ -201,7 +202,7 @@ class ClassicQueueMachine(RuleBasedStateMachine):
     def delete(self, really: int) -> None:
         if really:
             return
-        self.queue.apply(DELETE)
+        self.queue.apply(DELETE, 0)
         self.deleted = True
         self._take_up()
         self.finished = set(range(self.published))
@@ -248,7 +249,8 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         self.queue.apply(
             Unsubscribe(
                 consumer.ref, [key for key, _ in unsent], [each for _, each in unsent], consumer.seen, verdict
-            )
+            ),
+            0,
         )
         consumer.coming.clear()
 
@@ -373,8 +375,8 @@ class ClassicQueueMachine(RuleBasedStateMachine):
         self._take_up()
         last = Held(self.parties[0].reply_to.consumer(), self.parties[0], settled=False, delivery_count=0)
         self.consumers.append(last)
-        self.queue.apply(Subscribe(last.ref, settled=False))
-        self.queue.apply(Credit(last.ref, 0, self.published + 1, drain=True, seen=0))
+        self.queue.apply(Subscribe(last.ref, settled=False), 0)
+        self.queue.apply(Credit(last.ref, 0, self.published + 1, drain=True, seen=0), 0)
         self.replies_due[last.ref] = [(0, self.published + 1, True)]
         self._take_up()
         keys = [key for key, _ in last.coming]
@@ -397,17 +399,17 @@ def test_no_consumer_with_credit_is_passed_over(credits_: list[int], backlog: in
     reply_to = new_asker("s")
     publish = Publish(reply_to.publisher(), range(backlog), [(HEAD, b"%d" % n) for n in range(backlog)], True)
     if first:
-        queue.apply(publish)
+        queue.apply(publish, 0)
     refs = [reply_to.consumer() for _ in credits_]
     for ref in refs:
-        queue.apply(Subscribe(ref, settled=False))
+        queue.apply(Subscribe(ref, settled=False), 0)
     if not first:
         for ref, link_credit in zip(refs, credits_, strict=True):
-            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0))
-        queue.apply(publish)
+            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0), 0)
+        queue.apply(publish, 0)
     else:
         for ref, link_credit in zip(refs, credits_, strict=True):
-            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0))
+            queue.apply(Credit(ref, 0, link_credit, drain=False, seen=0), 0)
     got = dict.fromkeys(refs, 0)
     for effect in queue.take_effects().get(reply_to.id, []):
         if isinstance(effect, Deliver):
@@ -427,12 +429,12 @@ def test_deliver_that_nobody_hears_is_requeued_once(settled: bool, seen: int) ->
     queue = ClassicQueue("q", durable=False)
     reply_to = new_asker("s")
     ref = reply_to.consumer()
-    queue.apply(Publish(reply_to.publisher(), range(5), [(HEAD, b"%d" % n) for n in range(5)], True))
-    queue.apply(Subscribe(ref, settled=settled))
-    queue.apply(Credit(ref, 0, seen, drain=False, seen=0))
+    queue.apply(Publish(reply_to.publisher(), range(5), [(HEAD, b"%d" % n) for n in range(5)], True), 0)
+    queue.apply(Subscribe(ref, settled=settled), 0)
+    queue.apply(Credit(ref, 0, seen, drain=False, seen=0), 0)
     queue.take_effects()
-    queue.apply(Credit(ref, 0, 3, drain=False, seen=seen))
-    queue.apply(Unsubscribe(ref, [], [], seen, Verdict.ACCEPT))
+    queue.apply(Credit(ref, 0, 3, drain=False, seen=seen), 0)
+    queue.apply(Unsubscribe(ref, [], [], seen, Verdict.ACCEPT), 0)
     assert queue.ready == 5 - seen
     queue.take_effects()
     assert queue.ready == 5 - seen

@@ -86,7 +86,7 @@ class Restarting(RuleBasedStateMachine):
         for head, number in zip(kinds, numbers, strict=True):
             level = (header_of(head).priority or 0) if self.settings.max_priority else 0
             self.ready[number] = self.where[number] = (level, head is not LOST)
-        self.queue.apply(Publish(self.publisher, numbers, messages, False))
+        self.queue.apply(Publish(self.publisher, numbers, messages, False), 0)
         self.take()
 
     @precondition(lambda self: self.consumer is None)
@@ -94,13 +94,13 @@ class Restarting(RuleBasedStateMachine):
     def subscribe(self) -> None:
         self.consumer = HERE.consumer()
         self.credit_base = 0
-        self.queue.apply(Subscribe(self.consumer, False))
+        self.queue.apply(Subscribe(self.consumer, False), 0)
 
     @precondition(lambda self: self.consumer is not None)
     @rule(credit=st.integers(1, 40))
     def grant(self, credit: int) -> None:
         assert self.consumer is not None
-        self.queue.apply(Credit(self.consumer, self.credit_base, credit, True, self.credit_base))
+        self.queue.apply(Credit(self.consumer, self.credit_base, credit, True, self.credit_base), 0)
         self.credit_base += credit
         got = self.take()
         expected = sorted(self.ready, key=lambda number: (-self.ready[number][0], number))[:credit]
@@ -115,7 +115,7 @@ class Restarting(RuleBasedStateMachine):
     def settle(self, data: st.DataObject, verdict: Verdict) -> None:
         assert self.consumer is not None
         keys = data.draw(st.lists(st.sampled_from(sorted(self.held)), min_size=1, unique=True))
-        self.queue.apply(Settle(self.consumer, keys, verdict))
+        self.queue.apply(Settle(self.consumer, keys, verdict), 0)
         self.take()
         for key in keys:
             number = self.held.pop(key)
@@ -124,7 +124,7 @@ class Restarting(RuleBasedStateMachine):
 
     @rule()
     def purge(self) -> None:
-        self.queue.apply(Purge(HERE.request()))
+        self.queue.apply(Purge(HERE.request()), 0)
         self.take()
         self.ready.clear()
 

@@ -38,6 +38,7 @@ from amqp10broker.queues.commands import (
     ReplyTo,
     Settle,
     Subscribe,
+    Tick,
     Unsubscribe,
     Verdict,
 )
@@ -53,7 +54,7 @@ from amqp10broker.queues.effects import (
     TimedOut,
 )
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
 from amqp10broker.queues.quorum.consumers import size_of
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.ready import Ready

@@ -23,11 +23,12 @@ from amqp10broker.queues.commands import (
     Purge,
     Settle,
     Subscribe,
+    Tick,
     Unsubscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import Deliver
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, Tick
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings

@@ -23,6 +23,7 @@ from amqp10broker.message.filters.filters import Filters, from_amqp10
 from amqp10broker.message.filters.offset_spec import First, Last, Next, Offset, OffsetSpec, Timestamp
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
+    TICK,
     Cancel,
     Configure,
     ConsumerRef,
@@ -147,7 +148,7 @@ class StreamMachine(RuleBasedStateMachine):
             self._take_effects()
             if self.queue.deadline() != 0:
                 break
-            self.queue.tick(self.now_ms)
+            self.queue.apply(TICK, self.now_ms)
         self.kept_from = self.log.first_offset
 
     def _commit(self) -> None:

@@ -114,7 +114,7 @@ class QueueBox:
         """Work on some letters, as one wake of the queue's task."""
         before = self.queue.deleted
         for _ in range(min(letters, len(self.letters))):
-            self.queue.apply(self.letters.popleft())
+            self.queue.apply(self.letters.popleft(), 0)
         if self.queue.deleted and not before:
             self._forget(self)
         deliver(self.queue.take_effects())
@@ -128,7 +128,7 @@ class VolatileBox:
 
     def post(self, command: Command) -> None:
         """Work on one letter."""
-        self.queue.apply(command)
+        self.queue.apply(command, 0)
         deliver(self.queue.take_effects())
 
     @property

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.queues.commands import TICK
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
 
@@ -23,11 +24,11 @@ class ClockedQueue:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.queue, name)
 
-    def apply(self, command: Any) -> None:
+    def apply(self, command: Any, now_ms: int) -> None:
         """Give it a command now."""
         self.queue.apply(command, self.now_ms)
 
     def wait(self, ms: int) -> None:
         """Time passes."""
         self.now_ms += ms
-        self.queue.tick(self.now_ms)
+        self.queue.apply(TICK, self.now_ms)

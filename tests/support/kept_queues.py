@@ -96,10 +96,10 @@ class KeptQueue:
     def _look(self) -> list[tuple[int, int]]:
         """All messages, in order, by a consumer that gives them back."""
         consumer = HERE.consumer()
-        self.queue.apply(Subscribe(consumer, False))
-        self.queue.apply(Credit(consumer, 0, ALL, True, 0))
+        self.queue.apply(Subscribe(consumer, False), 0)
+        self.queue.apply(Credit(consumer, 0, ALL, True, 0), 0)
         found = self._take()
-        self.queue.apply(Unsubscribe(consumer, [], [], len(found), Verdict.REQUEUE))
+        self.queue.apply(Unsubscribe(consumer, [], [], len(found), Verdict.REQUEUE), 0)
         self._take()
         return found
 
@@ -125,15 +125,15 @@ class KeptQueue:
         numbers = range(self.published, self.published + count)
         self.published += count
         messages = [make_message(number) for number in numbers]
-        self.queue.apply(Publish(self.publisher, list(numbers), messages, False))
+        self.queue.apply(Publish(self.publisher, list(numbers), messages, False), 0)
         self._keep()
 
     def consume(self, credit: int) -> None:
         if self.consumer is None:
             self.consumer = HERE.consumer()
-            self.queue.apply(Subscribe(self.consumer, False))
+            self.queue.apply(Subscribe(self.consumer, False), 0)
             self.granted = self.seen = 0
-        self.queue.apply(Credit(self.consumer, self.granted, credit, True, self.granted))
+        self.queue.apply(Credit(self.consumer, self.granted, credit, True, self.granted), 0)
         got = self._take()
         self.granted += credit
         self.seen += len(got)
@@ -145,7 +145,7 @@ class KeptQueue:
         numbers = {self.held.pop(key) for key in keys}
         if verdict not in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
             self.promised -= numbers
-        self.queue.apply(Settle(self.consumer, keys, verdict))
+        self.queue.apply(Settle(self.consumer, keys, verdict), 0)
         self._keep()
         if verdict not in (Verdict.REQUEUE, Verdict.REQUEUE_FAILED):
             self.settling.append((self.journal.ticket, numbers))
@@ -153,7 +153,7 @@ class KeptQueue:
     def leave(self) -> None:
         """The consumer's connection is lost."""
         if self.consumer is not None:
-            self.queue.apply(Unsubscribe(self.consumer, [], [], self.seen, Verdict.REQUEUE))
+            self.queue.apply(Unsubscribe(self.consumer, [], [], self.seen, Verdict.REQUEUE), 0)
             self.consumer = None
             self.held.clear()
             self._keep()
@@ -162,7 +162,7 @@ class KeptQueue:
         held = set(self.held.values())
         self.promised &= held
         gone = set(range(self.published)) - held
-        self.queue.apply(Purge(HERE.request()))
+        self.queue.apply(Purge(HERE.request()), 0)
         self._keep()
         self.settling.append((self.journal.ticket, gone))
 

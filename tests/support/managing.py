@@ -72,7 +72,7 @@ class Box:
         """Apply all letters; returns what the queue says."""
         letters, self.letters = self.letters, []
         for command in letters:
-            self.queue.apply(command)
+            self.queue.apply(command, 0)
         if self.queue.deleted:
             self._on_deleted(self)
         return self.queue.take_effects()

@@ -260,7 +260,7 @@ class Pair:
         taken, box.letters = box.letters[:letters], box.letters[letters:]
         for commands in taken:
             for command in commands:
-                box.queue.apply(command)
+                box.queue.apply(command, 0)
         self.inbox += [
             batch for reply_to, batch in box.queue.take_effects().items() if reply_to == self.reply_to.id
         ]

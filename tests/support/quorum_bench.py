@@ -17,11 +17,12 @@ from amqp10broker.queues.commands import (
     Publish,
     Settle,
     Subscribe,
+    Tick,
     Unsubscribe,
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Deliver, Rejected
-from amqp10broker.queues.quorum.commands import QuorumCommand, Tick
+from amqp10broker.queues.quorum.commands import QuorumCommand
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.settings import QueueSettings
 from tests.support.askers import new_asker

@@ -10,6 +10,7 @@ from amqp10broker.message.filters.filters import Filters
 from amqp10broker.message.filters.offset_spec import First, OffsetSpec
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
+    TICK,
     Command,
     Credit,
     GiveBack,
@@ -72,7 +73,7 @@ class Bench:
             self.queue.apply(command, self.now_ms)
         self._end_wake()
         while self.queue.deadline() == 0:
-            self.queue.tick(self.now_ms)
+            self.queue.apply(TICK, self.now_ms)
             self._end_wake()
         return self.take()
 

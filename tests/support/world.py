@@ -166,7 +166,7 @@ class WorldQueue:
             for number, content in zip(command.ids, command.messages, strict=True):
                 self.held.append(HeldPublish(command.publisher, number, content, command.settled))
         else:
-            self.queue.apply(command)
+            self.queue.apply(command, 0)
 
     def _take_effects(self) -> None:
         effects = self.queue.take_effects()
@@ -187,7 +187,7 @@ class WorldQueue:
         """Take withheld messages, by position in the order in which they came, and confirm them."""
         for number in numbers:
             held = self.held[number]
-            self.queue.apply(Publish(held.publisher, [held.id], [held.message], held.settled))
+            self.queue.apply(Publish(held.publisher, [held.id], [held.message], held.settled), 0)
         gone = set(numbers)
         self.held = [held for number, held in enumerate(self.held) if number not in gone]
         self._take_effects()
@@ -615,7 +615,7 @@ class World:
         first = queue.published
         queue.published += count
         messages = [read(message(make_body(f"{body}{first + step}", size))) for step in range(count)]
-        queue.queue.apply(Publish(new_asker("elsewhere").publisher(), range(count), messages, True))
+        queue.queue.apply(Publish(new_asker("elsewhere").publisher(), range(count), messages, True), 0)
         queue._take_effects()
         self.settle()
 

@@ -209,7 +209,7 @@ async def test_deliveries_behind_a_letter_that_ends_the_session_are_not_lost(
         from amqp10broker.queues.commands import Credit
         from amqp10broker.tasks.mail import Frames
 
-        queue.apply(Credit(consumer.ref, 0, 20, False, 0))
+        queue.apply(Credit(consumer.ref, 0, 20, False, 0), 0)
         ((_, effects),) = queue.take_effects().items()
         assert any(type(effect) is Deliver for effect in effects)
 

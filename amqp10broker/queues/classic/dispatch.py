@@ -19,7 +19,6 @@ class Serving:
 
     Attributes:
         keeps: the store is told what has been delivered.
-        stopped: nothing is handed out any more, because of a fault.
         delivered_ms: when messages were handed out last.
     """
 
@@ -31,7 +30,6 @@ class Serving:
         "_waiting",
         "delivered_ms",
         "keeps",
-        "stopped",
     )
 
     def __init__(
@@ -43,7 +41,6 @@ class Serving:
         self._outbox = outbox
         self._store = store
         self.keeps = disposal.keeps
-        self.stopped = False
         self.delivered_ms: int | None = None
 
     def serve(self, now_ms: int, *, to_the_end: bool = False) -> None:
@@ -57,7 +54,7 @@ class Serving:
         """
         waiting, consumers = self._waiting, self._consumers
         expired = 0
-        while waiting.count and consumers.waiting and not self.stopped:
+        while waiting.count and consumers.waiting:
             ring = consumers.top_ring()
             to_come = len(ring)  # consumers whose turn in this round is still to come
             while waiting.count and ring:

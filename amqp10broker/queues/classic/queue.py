@@ -11,7 +11,7 @@ clock is set back.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
@@ -24,7 +24,6 @@ from amqp10broker.queues.classic.removal import Disposal
 from amqp10broker.queues.classic.store import MemoryStore, Store
 from amqp10broker.queues.classic.unsettled import Holding
 from amqp10broker.queues.commands import (
-    DELETE,
     AttachPublisher,
     Cancel,
     Command,
@@ -34,50 +33,41 @@ from amqp10broker.queues.commands import (
     DetachPublisher,
     GiveBack,
     Inspect,
-    PeerId,
     Publish,
-    PublisherRef,
     Purge,
-    RequestRef,
     Settle,
     Subscribe,
+    Tick,
     Touch,
     Unsubscribe,
     Verdict,
 )
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
-    Answer,
     Confirmed,
     CreditReply,
     DeadLetters,
-    Effect,
     QueueDeleted,
     Reason,
-    Refusal,
     Rejected,
     Settled,
     Subscribed,
     SubscribeRefused,
-    Unconfirmed,
 )
 from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
 from amqp10broker.queues.limits import is_limited, is_over, rejects
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 
-class ClassicQueue:
-    """A classic queue's state. `apply` and `tick` are the only ways to change it.
+class ClassicQueue(QueueMachine):
+    """A classic queue's state (see `QueueMachine`).
 
     Attributes:
-        name: the queue's name.
         settings: replaced by `Configure`.
         durable: declared durable.
         auto_delete: goes with the last of its consumers, if it ever had one.
-        deleted: it is gone; nothing is accepted any more.
-        failed: it is gone because of a fault; publishers hear the difference.
         waiting: what is ready.
         counters: what became of messages.
     """
@@ -104,19 +94,14 @@ class ClassicQueue:
             now_ms: the time, from which the queue is unused.
             counters: to go on with, of a state before this one; None: all are 0.
         """
-        self.name = name
+        super().__init__(name)
         self.settings = settings
         self.durable = durable
         self.auto_delete = auto_delete
-        self.deleted = False
-        self.failed = False
         self._store = store or MemoryStore()
         self._keeps = self._store.durable and durable
         self.waiting = Ready(settings.max_priority, self._store)
         self._consumers = Consumers(single=settings.single_active_consumer)
-        self._publishers: dict[PublisherRef, None] = {}
-        self._outbox = Outbox()
-        self._tell = self._outbox.tell
         self.counters = counters or QueueCounters()
         self._disposal = Disposal(self.waiting, self._store, self.counters, keeps=self._keeps)
         self._serving = Serving(self.waiting, self._consumers, self._disposal, self._outbox, self._store)
@@ -158,17 +143,8 @@ class ClassicQueue:
         """Links and AMQP 0-9-1 consumers that may get messages."""
         return self._consumers.counted
 
-    @property
-    def publishers(self) -> int:
-        """Links whose fixed target this queue is."""
-        return len(self._publishers)
-
     def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
-        """How the queue stands.
-
-        Args:
-            dead_lettered: how many of its messages went on to an exchange, by reason.
-        """
+        """See `QueueMachine`."""
         limits = length_limits(self.settings)
         return QueueFigures(
             messages_ready=self.ready,
@@ -187,7 +163,7 @@ class ClassicQueue:
         return self._intake.first_ticket
 
     def outlook(self) -> Outlook:
-        """What it can tell somebody who waits for it."""
+        """See `QueueMachine`."""
         consumers, disposal = self._consumers, self._disposal
         unconfirmed, unconfirmed_ms = self._intake.unsafe
         return Outlook(
@@ -205,13 +181,8 @@ class ClassicQueue:
 
     # --- driving it -------------------------------------------------------------------------------
 
-    def apply(self, command: Command, now_ms: int = 0) -> None:
-        """Change the state; effects wait in `take_effects`.
-
-        Args:
-            command: what somebody asks.
-            now_ms: the time; 0: no other than before.
-        """
+    def apply(self, command: Command, now_ms: int) -> None:
+        """See `QueueMachine`."""
         self._now = max(self._now, now_ms)
         match command:
             case Publish():
@@ -229,16 +200,13 @@ class ClassicQueue:
             case Unsubscribe():
                 self._unsubscribe(command)
             case AttachPublisher():
-                if self.deleted:
-                    self._tell(command.publisher.reply_to, QueueDeleted(command.publisher, self.name))
-                else:
-                    self._publishers[command.publisher] = None
+                self._attach(command)
             case DetachPublisher():
                 self._publishers.pop(command.publisher, None)
             case Inspect():
-                self._answer(command.request)
+                self._answer(command.request, self.ready)
             case Purge():
-                self._answer(command.request)
+                self._answer(command.request, self.ready)
                 self._disposal.drop_all()
             case Delete():
                 self._delete(command)
@@ -247,12 +215,12 @@ class ClassicQueue:
                 self._disposal.make_room()
             case Touch():
                 self._unused_since = self._now
+            case Tick():
+                self._pass_time()
             case _:
                 assert_never(command)
 
-    def tick(self, now_ms: int) -> None:
-        """Do what is due: messages expire, and the queue itself, when nobody uses it."""
-        self._now = max(self._now, now_ms)
+    def _pass_time(self) -> None:
         self._disposal.expire(self._now)
         if self._disposal.unfinished:
             self._disposal.make_room()
@@ -260,10 +228,10 @@ class ClassicQueue:
         self._serving.serve(self._now)
         gone_at = self._gone_at()
         if gone_at is not None and gone_at <= self._now:
-            self._delete(DELETE)
+            self._delete()
 
     def deadline(self) -> int | None:
-        """When `tick` is due, in milliseconds; None: nothing is."""
+        """See `QueueMachine`."""
         if self.deleted or self._disposal.unfinished:
             return None if self.deleted else self._now
         due = [when for when in (self.waiting.next_expiry(), self._gone_at()) if when is not None]
@@ -278,39 +246,20 @@ class ClassicQueue:
         self._intake.store_failed = True
         self._intake.refuse_unsafe(failed=True)
 
-    def take_effects(self) -> dict[PeerId, list[Effect]]:
-        """Effects since the last call, in order for each who asked."""
-        return self._outbox.take()
-
     def take_dead_letters(self) -> list[DeadLetters]:
-        """What the queue gave up since the last call, in order."""
+        """See `QueueMachine`."""
         return self._disposal.take_dead_letters()
 
-    def break_down(self, at_work: Iterable[Command]) -> None:
-        """End because of a fault: nobody can trust the state any more.
-
-        Args:
-            at_work: commands of which nobody has heard what became: now they are answered as too late,
-                before anybody hears that the queue is gone.
-        """
-        self.take_effects()
-        self.failed = self.deleted = self._serving.stopped = True
+    def _break_off(self) -> None:
         # What the store has is not this state's to decide on any more.
         self._keeps = self._intake.keeps = self._disposal.keeps = self._serving.keeps = False
-        self._intake.refuse_unsafe(failed=self.failed)
-        for command in at_work:
-            self.apply(command)
-        self.deleted = False
-        self._delete(DELETE)
+        self._intake.refuse_unsafe(failed=True)
 
     # --- publishing -------------------------------------------------------------------------------
 
     def _publish(self, command: Publish) -> None:
         if self.deleted:
-            self._tell(
-                command.publisher.reply_to,
-                Unconfirmed(command.publisher, command.ids, command.settled, self.failed, self.name),
-            )
+            self._refuse(command)
             return
         if self._limited and rejects(self.settings):
             self._publish_within(command)
@@ -432,8 +381,7 @@ class ClassicQueue:
 
     def _subscribe(self, command: Subscribe) -> None:
         ref = command.consumer
-        if self.deleted:
-            self._tell(ref.reply_to, QueueDeleted(ref, self.name))
+        if self._is_gone_for(ref):
             return
         if command.counted and not self._consumers.may_join(exclusive=command.exclusive):
             self._tell(ref.reply_to, SubscribeRefused(ref, self.name))
@@ -482,7 +430,7 @@ class ClassicQueue:
         """A consumer is gone: an auto-delete queue goes with its last."""
         self._unused_since = self._now
         if self.auto_delete and consumer.counted and not self.deleted and not self.consumers:
-            self._delete(DELETE)
+            self._delete()
 
     def _gone_at(self) -> int | None:
         """When the queue goes because nobody uses it."""
@@ -519,32 +467,12 @@ class ClassicQueue:
             ),
         )
 
-    # --- answers ----------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
-    def _answer(self, request: RequestRef) -> None:
-        refused = Refusal.GONE if self.deleted else None
-        self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
-
-    def _delete(self, command: Delete) -> None:
-        request = command.request
-        refused = None
-        if self.deleted:
-            refused = Refusal.GONE
-        elif command.if_unused and self.consumers:
-            refused = Refusal.IN_USE
-        elif command.if_empty and self.ready:
-            refused = Refusal.NOT_EMPTY
-        if request is not None:
-            self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
-        if refused is not None:
-            return
-        self.deleted = True
+    def _let_go(self) -> None:
         self._intake.refuse_unsafe(failed=self.failed)
         for consumer in self._consumers:
             self._outbox.flush(consumer)
             self._tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self.name))
-        for publisher in self._publishers:
-            self._tell(publisher.reply_to, QueueDeleted(publisher, self.name))
         self._consumers.clear()
-        self._publishers.clear()
         self._disposal.drop_all()

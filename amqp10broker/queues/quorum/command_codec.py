@@ -46,11 +46,12 @@ from amqp10broker.queues.commands import (
     RequestRef,
     Settle,
     Subscribe,
+    Tick,
     Touch,
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 
 _ENTRY: Final = struct.Struct("<QQ")

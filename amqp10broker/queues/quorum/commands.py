@@ -15,11 +15,6 @@ from amqp10broker.queues.commands import Command, PeerId, Publish
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """Time has passed and something is due: messages expire, consumers hold theirs for too long."""
-
-
-@dataclass(frozen=True, slots=True)
 class NodeGone:
     """A node went away, or began again: its consumers and publishers are gone, as if their connections had
     been lost.
@@ -51,7 +46,7 @@ class DlxSettle:
     keys: Sequence[int]
 
 
-QuorumCommand = Command | Tick | NodeGone | SessionGone | DlxSettle
+QuorumCommand = Command | NodeGone | SessionGone | DlxSettle
 
 JOINED_MAX: Final = 4096
 """Publishes are joined until they have so many messages."""

@@ -13,13 +13,11 @@ who consumes them in `quorum_service`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import Final, assert_never
 
 from amqp10broker.queues.commands import (
-    ANSWERED_WHEN_GONE,
-    DELETE,
     AttachPublisher,
     Cancel,
     Configure,
@@ -33,29 +31,24 @@ from amqp10broker.queues.commands import (
     Publish,
     PublisherRef,
     Purge,
-    RequestRef,
     Settle,
     Subscribe,
+    Tick,
     Touch,
     Unsubscribe,
 )
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
-    Answer,
     Confirmed,
     DeadLetters,
-    Effect,
-    QueueDeleted,
-    Refusal,
     Rejected,
     Settled,
-    Unconfirmed,
 )
 from amqp10broker.queues.figures import QueueFigures, is_full, length_limits
-from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
 from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
 from amqp10broker.queues.quorum.messages import Messages
 from amqp10broker.queues.quorum.service import Service
@@ -65,14 +58,8 @@ _CONTENT: Final = itemgetter(1)
 _LOSSES: Final = (NodeGone, SessionGone)
 
 
-class QuorumQueue:
-    """A quorum queue's state. `apply` is the only way to change it.
-
-    Attributes:
-        name: the queue's name.
-        deleted: it is gone; nothing is accepted any more.
-        failed: it is gone because of a fault; publishers hear the difference.
-    """
+class QuorumQueue(QueueMachine):
+    """A quorum queue's state. `apply` is the only way to change it."""
 
     def __init__(
         self,
@@ -90,13 +77,9 @@ class QuorumQueue:
             now_ms: when it was declared.
             bodies: where messages are kept; None: in memory.
         """
-        self.name = name
-        self.deleted = False
-        self.failed = False
-        self._outbox = Outbox()
+        super().__init__(name)
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._service = Service(name, self._messages, self._outbox, now_ms)
-        self._publishers: dict[PublisherRef, None] = {}
 
     # --- what others see --------------------------------------------------------------------------
 
@@ -157,21 +140,12 @@ class QuorumQueue:
         return self._service.count
 
     @property
-    def publishers(self) -> int:
-        """Links whose fixed target this queue is."""
-        return len(self._publishers)
-
-    @property
     def counters(self) -> QueueCounters:
         """What became of messages."""
         return self._messages.counters
 
     def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
-        """How the queue stands. One that rejects, and was full, is so until it is down to 80 %.
-
-        Args:
-            dead_lettered: how many of its messages went on to an exchange, by reason.
-        """
+        """See `QueueMachine`. One that rejects, and was full, is so until it is down to 80 %."""
         messages, limits = self._messages, length_limits(self.settings)
         return QueueFigures(
             messages_ready=self.ready,
@@ -196,7 +170,7 @@ class QuorumQueue:
         self._messages.next_index = index
 
     def outlook(self) -> Outlook:
-        """What it can tell somebody who waits for it."""
+        """See `QueueMachine`."""
         messages, service = self._messages, self._service
         holder = service.activity.holder
         parts = {ref: each.part for ref, each in service.by_ref.items()}
@@ -217,18 +191,14 @@ class QuorumQueue:
         )
 
     def deadline(self) -> int | None:
-        """When the next `Tick` is due in ms, None if nothing is."""
+        """See `QueueMachine`."""
         times = [self._messages.ready.deadline(), self._service.timeout_at]
         if self.settings.expires_ms is not None and not self._service.count and not self.deleted:
             times.append(self._service.unused_since + self.settings.expires_ms)
         return min((when for when in times if when is not None), default=None)
 
-    def take_effects(self) -> dict[PeerId, list[Effect]]:
-        """Effects since the last call, in order for each who asked."""
-        return self._outbox.take()
-
     def take_dead_letters(self) -> list[DeadLetters]:
-        """Messages to be handed on at most once, since the last call."""
+        """See `QueueMachine`."""
         letters, self._messages.dead_letters = self._messages.dead_letters, []
         return letters
 
@@ -269,35 +239,10 @@ class QuorumQueue:
         """All of the state, for snapshots."""
         return self._messages, self._service, self._publishers
 
-    def break_down(self, at_work: Iterable[QuorumCommand]) -> None:
-        """End because of a fault: nobody can trust the state any more.
-
-        Args:
-            at_work: commands of which nobody has heard what became: now they are answered as too late,
-                before anybody hears that the queue is gone.
-        """
-        self.take_effects()
-        self.failed = self.deleted = True
-        for command in at_work:
-            if isinstance(command, ANSWERED_WHEN_GONE):
-                self.apply(command, self._messages.now_ms)
-        self.deleted = False
-        self._delete(DELETE)
-
     # --- commands ---------------------------------------------------------------------------------
 
-    def tick(self, now_ms: int) -> None:
-        """Let time pass; the same as the command `Tick`."""
-        self.apply(_TICK, now_ms)
-
     def apply(self, command: QuorumCommand, now_ms: int) -> None:
-        """Change the state; effects wait in `take_effects`.
-
-        Args:
-            command: the next one of the log.
-            now_ms: when it was given, wall clock. Time never runs back: a time before that of the command
-                before counts as that.
-        """
+        """See `QueueMachine`."""
         if now_ms < self._messages.now_ms and not self._messages.old_rules:
             now_ms = self._messages.now_ms
         self._messages.now_ms = self._messages.expired_at = now_ms
@@ -330,20 +275,14 @@ class QuorumQueue:
             case GiveBack():
                 self._service.give_back(command)
             case Subscribe():
-                if self.deleted:
-                    ref = command.consumer
-                    self._outbox.tell(ref.reply_to, QueueDeleted(ref, self.name))
-                else:
+                if not self._is_gone_for(command.consumer):
                     self._service.subscribe(command)
             case Cancel():
                 self._service.cancel(command)
             case Unsubscribe():
                 self._service.unsubscribe(command)
             case AttachPublisher():
-                if self.deleted:
-                    self._outbox.tell(command.publisher.reply_to, QueueDeleted(command.publisher, self.name))
-                else:
-                    self._publishers[command.publisher] = None
+                self._attach(command)
             case DetachPublisher():
                 self._publishers.pop(command.publisher, None)
             case Inspect():
@@ -371,9 +310,7 @@ class QuorumQueue:
         first = self._messages.next_index
         self._messages.next_index = first + len(messages)
         if self.deleted:
-            self._outbox.tell(
-                publisher.reply_to, Unconfirmed(publisher, ids, command.settled, self.failed, self.name)
-            )
+            self._refuse(command)
             return
         sizes = list(map(len, map(_CONTENT, messages)))
         if self.settings.overflow is Overflow.REJECT_PUBLISH:
@@ -407,24 +344,8 @@ class QuorumQueue:
         self._answer(command.request, len(waiting) + len(self._messages.pending))
         self._messages.gone(waiting + self._messages.pending.clear())
 
-    def _delete(self, command: Delete) -> None:
-        request = command.request
-        refused = None
-        if self.deleted:
-            refused = Refusal.GONE
-        elif command.if_unused and self.consumers:
-            refused = Refusal.IN_USE
-        elif command.if_empty and self.ready:
-            refused = Refusal.NOT_EMPTY
-        if request is not None:
-            self._outbox.tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
-        if refused is not None:
-            return
-        self.deleted = True
+    def _let_go(self) -> None:
         self._service.delete()
-        for publisher in self._publishers:
-            self._outbox.tell(publisher.reply_to, QueueDeleted(publisher, self.name))
-        self._publishers.clear()
         self._messages.clear()
 
     def _configure(self, settings: QueueSettings) -> None:
@@ -443,10 +364,6 @@ class QuorumQueue:
         if settings.overflow is not Overflow.REJECT_PUBLISH:
             messages.drop_heads()
 
-    def _answer(self, request: RequestRef, count: int) -> None:
-        refused = Refusal.GONE if self.deleted else None
-        self._outbox.tell(request.reply_to, Answer(request, count, self.consumers, refused))
-
     # --- time -------------------------------------------------------------------------------------
 
     def _pass_time(self) -> None:
@@ -457,7 +374,7 @@ class QuorumQueue:
             and not self._service.count
             and now >= self._service.unused_since + expires_ms
         ):
-            self._delete(DELETE)
+            self._delete()
             return
         if self._messages.ready.expiring:
             self._messages.expire()
@@ -469,6 +386,3 @@ class QuorumQueue:
         if self._service.timeout_at is not None and now >= self._service.timeout_at:
             self._service.time_out()
             self._service.serve()
-
-
-_TICK: Final = Tick()

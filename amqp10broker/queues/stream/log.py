@@ -57,6 +57,14 @@ class StreamLog(Protocol):
     def committed(self) -> int:
         """Below it, messages are kept for good, and may be read."""
 
+    @property
+    def segments(self) -> int:
+        """How many there are."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all segments."""
+
     def make_room(self) -> None:
         """Get ready for `append`; called when everything is committed.
 

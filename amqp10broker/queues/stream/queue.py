@@ -12,7 +12,7 @@ done in the next wake (`deadline`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Mapping
 from itertools import chain
 from typing import Final, assert_never
 
@@ -24,8 +24,6 @@ from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import filter_values, kept
 from amqp10broker.queues.commands import (
-    ANSWERED_WHEN_GONE,
-    DELETE,
     AttachPublisher,
     Cancel,
     Command,
@@ -38,17 +36,15 @@ from amqp10broker.queues.commands import (
     Inspect,
     PeerId,
     Publish,
-    PublisherRef,
     Purge,
-    RequestRef,
     Settle,
     Subscribe,
+    Tick,
     Touch,
     Unsubscribe,
 )
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
-    Answer,
     Confirmed,
     CreditReply,
     Deliver,
@@ -58,8 +54,9 @@ from amqp10broker.queues.effects import (
     Refusal,
     Settled,
     Subscribed,
-    Unconfirmed,
 )
+from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook, Part
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
 from amqp10broker.queues.stream.consumer import OpenChunk, StreamConsumer
@@ -83,18 +80,15 @@ _RECENT_BYTES_MAX: Final = 1024 * 1024
 """Chunks last written that stay decoded, for the consumers that wait at the end."""
 
 
-class StreamQueue:
-    """A stream's state. `apply` is the only way to change it, but for time and the log, which `tick`,
-    `write` and `commit` tell of.
+class StreamQueue(QueueMachine):
+    """A stream's state. `apply` is the only way to change it, but for the log, of which `write` and `commit`
+    tell.
 
     Attributes:
-        name: the queue's name.
         settings: replaced by `Configure`.
         log: where its messages are.
         durable: always.
         auto_delete: never.
-        deleted: it is gone; nothing is accepted any more.
-        failed: it is gone because of a fault; publishers hear the difference.
         counters: what became of messages.
     """
 
@@ -102,13 +96,11 @@ class StreamQueue:
     auto_delete: Final = False
 
     def __init__(self, name: str, log: StreamLog, *, settings: QueueSettings = DEFAULTS) -> None:
-        self.name = name
+        super().__init__(name)
         self.settings = settings
         self.log = log
         self.counters = QueueCounters()
         self.log.segment_bytes = settings.segment_bytes
-        self.deleted = False
-        self.failed = False
         self._pending: list[Publish] = []
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
         # Since when the oldest message waits for the log, and since when the oldest does that is not in it.
@@ -116,11 +108,9 @@ class StreamQueue:
         self._recent: deque[OpenChunk] = deque()
         self._recent_bytes = 0
         self._consumers: dict[ConsumerRef, StreamConsumer] = {}
-        self._publishers: dict[PublisherRef, None] = {}
         self._turns: deque[StreamConsumer] = deque()
         self._at_end: dict[StreamConsumer, None] = {}
         self._work = WORK_MAX
-        self._effects: dict[PeerId, list[Effect]] = {}
 
     @property
     def waiting(self) -> bool:
@@ -142,13 +132,22 @@ class StreamQueue:
         """Links and AMQP 0-9-1 consumers."""
         return len(self._consumers)
 
-    @property
-    def publishers(self) -> int:
-        """Links whose fixed target this stream is."""
-        return len(self._publishers)
+    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
+        """See `QueueMachine`. A stream is never full: what is too old, or too much, goes."""
+        return QueueFigures(
+            messages_ready=self.ready,
+            messages_unsettled=self.unsettled,
+            consumers=self.consumers,
+            publishers=self.publishers,
+            first_offset=self.log.first_offset,
+            next_offset=self.log.committed,
+            segments=self.log.segments,
+            size_bytes=self.log.size_bytes,
+            counters=self.counters.document(),
+        )
 
     def outlook(self) -> Outlook:
-        """What it can tell somebody who waits for it."""
+        """See `QueueMachine`."""
         unconfirmed = sum(len(each.messages) for each in self._pending)
         unconfirmed += sum(len(each.messages) for _, each in self._unconfirmed)
         return Outlook(
@@ -165,7 +164,7 @@ class StreamQueue:
         )
 
     def apply(self, command: Command, now_ms: int) -> None:
-        """Change the state; effects wait in `take_effects`."""
+        """See `QueueMachine`."""
         match command:
             case Publish():
                 self._publish(command, now_ms)
@@ -184,38 +183,30 @@ class StreamQueue:
             case Cancel() | Unsubscribe():
                 self._remove(command.consumer)
             case AttachPublisher():
-                if self.deleted:
-                    self._tell(command.publisher.reply_to, QueueDeleted(command.publisher, self.name))
-                else:
-                    self._publishers[command.publisher] = None
+                self._attach(command)
             case DetachPublisher():
                 self._publishers.pop(command.publisher, None)
             case Inspect():
-                self._answer(command.request, Refusal.GONE if self.deleted else None)
+                self._answer(command.request, self.ready)
             case Purge():
-                self._answer(command.request, Refusal.GONE if self.deleted else Refusal.NOT_SUPPORTED)
+                self._answer(command.request, self.ready, Refusal.NOT_SUPPORTED)
             case Delete():
                 self._delete(command)
             case Configure():
                 self.settings = command.settings
                 self.log.segment_bytes = command.settings.segment_bytes
                 self._retain(now_ms)
+            case Tick():
+                if not self.deleted:
+                    self._retain(now_ms)
+                    self._serve(now_ms)
             case Touch():
                 return
             case _:
                 assert_never(command)
 
-    def tick(self, now_ms: int) -> None:
-        """Do what is due: old segments go, and consumers that were not finished read on."""
-        if not self.deleted:
-            self._retain(now_ms)
-            self._serve(now_ms)
-
     def deadline(self) -> int | None:
-        """When `tick` has something to do, in milliseconds of wall clock; None: only after a command.
-
-        0, which is always past, while consumers have something to read.
-        """
+        """See `QueueMachine`: at once while consumers have something to read."""
         if self._turns:
             return 0
         age_ms = self.settings.max_age_ms
@@ -265,25 +256,12 @@ class StreamQueue:
             self._serve(now_ms)
 
     def take_effects(self) -> dict[PeerId, list[Effect]]:
-        """Effects since the last call, in order for each who asked. Another wake begins."""
+        """See `QueueMachine`. Another wake begins."""
         self._work = WORK_MAX
-        effects, self._effects = self._effects, {}
-        return effects
+        return super().take_effects()
 
-    def break_down(self, at_work: Iterable[Command]) -> None:
-        """End because of a fault: nobody can trust the state any more.
-
-        Args:
-            at_work: commands of which nobody has heard what became.
-        """
-        self.take_effects()
-        self.failed = self.deleted = True
+    def _break_off(self) -> None:
         self.refuse_waiting()
-        for command in at_work:
-            if isinstance(command, ANSWERED_WHEN_GONE):
-                self.apply(command, 0)
-        self.deleted = False
-        self._delete(DELETE)
 
     # --- publishing -------------------------------------------------------------------------------
 
@@ -296,12 +274,6 @@ class StreamQueue:
             if not self._unconfirmed:
                 self._waits_ms = now_ms
         self._pending.append(command)
-
-    def _refuse(self, command: Publish) -> None:
-        publisher = command.publisher
-        self._tell(
-            publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, self.failed, self.name)
-        )
 
     def refuse_waiting(self) -> None:
         """What is not committed never will be: publishers are told."""
@@ -330,8 +302,7 @@ class StreamQueue:
 
     def _subscribe(self, command: Subscribe, now_ms: int) -> None:
         ref = command.consumer
-        if self.deleted:
-            self._tell(ref.reply_to, QueueDeleted(ref, self.name))
+        if self._is_gone_for(ref):
             return
         filters = command.filters
         assert filters is None or isinstance(filters, Filters)
@@ -470,41 +441,16 @@ class StreamQueue:
                 Deliver(consumer.ref, keys, messages, consumer.epoch, consumer.room <= 0),
             )
 
-    # --- answers ----------------------------------------------------------------------------------
+    # --- the end ----------------------------------------------------------------------------------
 
-    def _answer(self, request: RequestRef, refused: Refusal | None) -> None:
-        self._tell(request.reply_to, Answer(request, self.ready, self.consumers, refused))
-
-    def _delete(self, command: Delete) -> None:
-        refused = None
-        if self.deleted:
-            refused = Refusal.GONE
-        elif command.if_unused and self.consumers:
-            refused = Refusal.IN_USE
-        elif command.if_empty and self.ready:
-            refused = Refusal.NOT_EMPTY
-        if command.request is not None:
-            self._answer(command.request, refused)
-        if refused is not None:
-            return
+    def _let_go(self) -> None:
         self.refuse_waiting()
-        self.deleted = True
         for ref in self._consumers:
             self._tell(ref.reply_to, QueueDeleted(ref, self.name))
-        for publisher in self._publishers:
-            self._tell(publisher.reply_to, QueueDeleted(publisher, self.name))
         self._consumers.clear()
-        self._publishers.clear()
         self._turns.clear()
         self._at_end.clear()
         self._recent.clear()
-
-    def _tell(self, reply_to: PeerId, effect: Effect) -> None:
-        effects = self._effects.get(reply_to)
-        if effects is None:
-            self._effects[reply_to] = [effect]
-        else:
-            effects.append(effect)
 
 
 def _cut(messages: list[Message]) -> list[list[Message]]:

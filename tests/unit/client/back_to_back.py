@@ -96,7 +96,7 @@ class BrokerEnd:
                 out += session.session.take_output()
                 for handle, command in session.take_mail():
                     assert isinstance(handle, QueueBox)
-                    handle.queue.apply(command)
+                    handle.queue.apply(command, 0)
                     moved = True
             for box in self.host.boxes.values():
                 effects = box.queue.take_effects()

@@ -8,9 +8,8 @@ from amqp10broker.errors import DamagedFile
 from amqp10broker.message.message import make_head
 from amqp10broker.persistence.quorum_records import ENTRY, STATE
 from amqp10broker.persistence.quorum_store import QuorumStore, read_entry
-from amqp10broker.queues.commands import Configure, Credit, Delete, Publish, Settle, Subscribe, Verdict
+from amqp10broker.queues.commands import Configure, Credit, Delete, Publish, Settle, Subscribe, Tick, Verdict
 from amqp10broker.queues.effects import Confirmed, Deliver, Rejected
-from amqp10broker.queues.quorum.commands import Tick
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.snapshot import encode_snapshot
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings

@@ -9,6 +9,7 @@ from amqp10broker.amqp10.performatives import Header
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
+    TICK,
     Cancel,
     Configure,
     Credit,
@@ -137,7 +138,7 @@ class Bench:
         until = self.now + milliseconds
         while (due := self.queue.deadline()) is not None and due <= until:
             self.now = max(self.now, due)
-            self.queue.tick(self.now)
+            self.queue.apply(TICK, self.now)
             self._hand_out()
             after = self.queue.deadline()
             assert after is None or after > self.now, "it would be woken again at once"

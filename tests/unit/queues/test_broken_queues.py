@@ -6,6 +6,8 @@ import pytest
 
 from amqp10broker.message.filters.offset_spec import First
 from amqp10broker.message.message import make_head
+from amqp10broker.queues.classic.dispatch import Serving
+from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
     Command,
     Credit,
@@ -26,8 +28,15 @@ HERE = new_asker("1.1")
 MESSAGE = (make_head(None, None, "", "q"), b"a")
 
 
-def broken(*given: object) -> None:
+def broken(*given: object, **options: object) -> None:
     raise RuntimeError("out of order")
+
+
+def classic(monkeypatch: pytest.MonkeyPatch) -> ClassicQueue:
+    queue = ClassicQueue("q", durable=True)
+    queue.apply(Publish(HERE.publisher(), [0, 1], [MESSAGE, MESSAGE], False), NOW_MS)
+    monkeypatch.setattr(Serving, "serve", broken)
+    return queue
 
 
 def quorum(monkeypatch: pytest.MonkeyPatch) -> QuorumQueue:
@@ -48,7 +57,7 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> StreamQueue:
     return queue
 
 
-@pytest.mark.parametrize("make", [quorum, stream])
+@pytest.mark.parametrize("make", [classic, quorum, stream])
 def test_who_was_served_hears_that_the_queue_is_gone_and_who_publishes_that_it_failed(
     make: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:

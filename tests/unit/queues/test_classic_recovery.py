@@ -38,19 +38,19 @@ def opened(log: FakeLog) -> tuple[ClassicQueue, ClassicStore]:
 
 
 def publish(queue: ClassicQueue, *bodies: bytes) -> None:
-    queue.apply(Publish(PUBLISHER, range(len(bodies)), [(SAFE, body) for body in bodies], False))
+    queue.apply(Publish(PUBLISHER, range(len(bodies)), [(SAFE, body) for body in bodies], False), 0)
 
 
 def consumer_of(queue: ClassicQueue) -> ConsumerRef:
     consumer = HERE.consumer()
-    queue.apply(Subscribe(consumer, False))
+    queue.apply(Subscribe(consumer, False), 0)
     return consumer
 
 
 def get(queue: ClassicQueue, consumer: ConsumerRef, had: int, count: int) -> dict[bytes, int]:
     """Deliver `count` more messages: key by body."""
     queue.take_effects()
-    queue.apply(Credit(consumer, had, count, False, had))
+    queue.apply(Credit(consumer, had, count, False, had), 0)
     return {
         message[1]: key
         for effects in queue.take_effects().values()
@@ -70,7 +70,7 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     publish(queue, b"0", b"1", b"2")
     consumer = consumer_of(queue)
     keys = get(queue, consumer, 0, 3)
-    queue.apply(Settle(consumer, [keys[b"2"]], Verdict.ACCEPT))
+    queue.apply(Settle(consumer, [keys[b"2"]], Verdict.ACCEPT), 0)
     store.flush()
 
     log = log.reopened()
@@ -80,7 +80,7 @@ def test_what_is_published_behind_a_hole_is_forgotten_under_its_own_position() -
     get(queue, consumer, 0, 1)
     publish(queue, b"3", b"4")
     keys = get(queue, consumer, 1, 3)
-    queue.apply(Settle(consumer, [keys[b"4"]], Verdict.ACCEPT))
+    queue.apply(Settle(consumer, [keys[b"4"]], Verdict.ACCEPT), 0)
     store.flush()
 
     queue, _ = opened(log.reopened())
@@ -111,7 +111,7 @@ def test_what_has_many_holes_is_read_once_at_start_once_when_consumed_and_once_w
     publish(queue, *[b"%d" % number for number in range(100)])
     consumer = consumer_of(queue)
     keys = get(queue, consumer, 0, 100)
-    queue.apply(Settle(consumer, [keys[b"%d" % number] for number in range(0, 100, 2)], Verdict.ACCEPT))
+    queue.apply(Settle(consumer, [keys[b"%d" % number] for number in range(0, 100, 2)], Verdict.ACCEPT), 0)
     store.flush()
 
     counting = CountingLog(monkeypatch)

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.message.message import header_of
 from amqp10broker.queues.classic.ready import EXPIRED_MAX
 from amqp10broker.queues.classic.removal import DROPPED_MAX
-from amqp10broker.queues.commands import Touch, Verdict
+from amqp10broker.queues.commands import TICK, Touch, Verdict
 from amqp10broker.queues.settings import QueueSettings
 from tests.unit.queues.bench_queue import Bench, message
 
@@ -186,7 +186,7 @@ def test_many_that_expire_together_go_in_parts_and_nobody_gets_one_meanwhile() -
     count = 3 * EXPIRED_MAX
     bench.publish(*[message(number, ttl=10) for number in range(count)], "lives")
     bench.now += 20
-    bench.queue.tick(bench.now)
+    bench.queue.apply(TICK, bench.now)
     assert bench.ready() == count + 1 - EXPIRED_MAX
     due = bench.queue.deadline()
     assert due is not None

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from amqp10broker.queues.commands import Publish, PublisherRef
-from amqp10broker.queues.quorum.commands import JOINED_MAX, QuorumCommand, Tick, joined
+from amqp10broker.queues.commands import Publish, PublisherRef, Tick
+from amqp10broker.queues.quorum.commands import JOINED_MAX, QuorumCommand, joined
 from tests.support.askers import new_asker
 from tests.support.quorum_bench import message
 

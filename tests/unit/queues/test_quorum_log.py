@@ -23,6 +23,7 @@ from amqp10broker.queues.commands import (
     Purge,
     Settle,
     Subscribe,
+    Tick,
     Touch,
     Unsubscribe,
     Verdict,
@@ -35,7 +36,7 @@ from amqp10broker.queues.quorum.command_codec import (
     encode_numbers,
     encode_settings,
 )
-from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone, Tick
+from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings, RetryType
 from tests.support.askers import new_asker

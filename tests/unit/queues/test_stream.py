@@ -17,6 +17,7 @@ from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.offsets import delivered, kept
 from amqp10broker.queues.commands import (
     DELETE,
+    TICK,
     AttachPublisher,
     Cancel,
     Configure,
@@ -489,7 +490,7 @@ def test_giving_back_answers_a_drain_that_was_not_done(monkeypatch: pytest.Monke
     bench.publish(100)
     reader = bench.reader(filters=sql("FALSE"))
     bench.queue.apply(Credit(reader.ref, 0, 5, True, 0), NOW_MS)
-    reader.listen(bench.queue.take_effects()[bench.reply_to.id] if bench.queue._effects else [])
+    reader.listen(bench.queue.take_effects().get(bench.reply_to.id, []))
     assert reader.replies == []
     reader.listen(reader.give_back(0))
     assert [(reply.drain, reply.epoch) for reply in reader.replies] == [(True, 0)]
@@ -551,7 +552,7 @@ def test_a_segment_that_is_not_full_stays_however_large_and_old_it_is() -> None:
     bench = Bench(QueueSettings(max_length_bytes=0, max_age_ms=1))
     bench.publish(50)
     bench.now_ms += 1_000_000
-    bench.queue.tick(bench.now_ms)
+    bench.queue.apply(TICK, bench.now_ms)
     assert bench.queue.ready == 50
     assert bench.queue.deadline() is None
 
@@ -564,10 +565,10 @@ def test_segments_go_when_they_are_too_old() -> None:
         bench.now_ms += 1000
     assert bench.queue.deadline() == NOW_MS + 5001
     bench.now_ms = NOW_MS + 5000
-    bench.queue.tick(bench.now_ms)
+    bench.queue.apply(TICK, bench.now_ms)
     assert bench.log.first_offset == 0
     bench.now_ms += 1
-    bench.queue.tick(bench.now_ms)
+    bench.queue.apply(TICK, bench.now_ms)
     assert bench.log.first_offset == 1
     assert bench.queue.deadline() == NOW_MS + 6001
 

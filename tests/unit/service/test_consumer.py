@@ -25,10 +25,10 @@ class Wire:
         declared = DeclaredQueue("q", "/", "classic", True, None, False, {}, self)
         terms = Terms(no_ack=False, tag="c", prefetch=prefetch)
         self.consumer = Consumer(terms, QueueCredit(declared, ref, self._put), Moment())
-        self.queue.apply(Subscribe(ref, False))
+        self.queue.apply(Subscribe(ref, False), 0)
         numbers = range(messages)
         contents = [(b"\x91" + bytes(9), b"%d" % number) for number in numbers]
-        self.queue.apply(Publish(new_asker("2.1").publisher(), numbers, contents, True))
+        self.queue.apply(Publish(new_asker("2.1").publisher(), numbers, contents, True), 0)
         self.queue.take_effects()
 
     def _put(self, handle: QueueHandle, command: Command) -> None:
@@ -46,7 +46,7 @@ class Wire:
         """The queue works off its letters, and the consumer what comes back."""
         letters, self.letters = self.letters, []
         for letter in letters:
-            self.queue.apply(letter)
+            self.queue.apply(letter, 0)
         for effect in self.queue.take_effects().get(REPLY_TO.id, []):
             if isinstance(effect, Deliver):
                 self.consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
