@@ -396,6 +396,10 @@ class Connection091:
         if self.state is ConnectionState.RUNNING:
             self._write(ConnectionUpdateSecretOk())
 
+    def abandon(self) -> None:
+        """Nothing more is said, and nothing more is heard."""
+        self.state = ConnectionState.END
+
     def fail(self, error: Amqp091Error) -> None:
         """Close for a fault; without effect on a connection that is closing already."""
         if self.state not in _CLOSED:

@@ -452,6 +452,10 @@ class Connection:
         self._move(ConnectionInput.SEND_CLOSE if error is None else ConnectionInput.SEND_CLOSE_ERROR)
         self._write(Close(error=to_error(error)))
 
+    def abandon(self) -> None:
+        """Nothing more is said, and nothing more is heard."""
+        self.state = ConnectionState.END
+
     def fail(self, fault: AmqpError) -> None:
         """Close because the peer, or we, broke: tell it as well as the phase allows."""
         self.fault = fault

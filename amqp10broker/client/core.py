@@ -210,7 +210,7 @@ class ClientCore:
 
     def receive_end(self) -> None:
         """The transport has ended: the broker closed the socket."""
-        self._connection.state = ConnectionState.END
+        self._connection.abandon()
         if self._closing:
             return
         self.fail(

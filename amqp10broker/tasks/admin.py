@@ -167,7 +167,7 @@ async def answer(broker: Broker, line: bytes) -> dict[str, Any]:
 async def _stream(broker: Broker, stream: trio.abc.Stream, request: dict[str, Any]) -> None:
     """Answer a request after which lines follow until one side has enough."""
     try:
-        await stream_trace(broker, stream, request)
+        await stream_trace(broker.tracing, stream, request)
     except (BrokerError, ValueError) as error:
         await stream.send_all(_encoded(_refusal(error)))
 
@@ -290,7 +290,7 @@ LOCAL: Final[dict[str, Callable[[Broker, dict[str, Any]], dict[str, Any]]]] = {
     "set-limit": _set_limit,
     "record-status": _record_status,
     "status": _status,
-    OPERATION: trace,
+    OPERATION: lambda broker, request: trace(broker.tracing, request),
 }
 """What is asked of the broker itself; everything else is an operation of the management room."""
 

@@ -29,53 +29,36 @@ import trio
 
 from amqp10broker import __version__
 from amqp10broker.alarms import Cause
-from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
-from amqp10broker.errors import BrokerError, ConfigError, LimitExceeded, StorageError
+from amqp10broker.errors import BrokerError
 from amqp10broker.management.snapshot import (
     BrokerView,
     ExchangeView,
     FlowView,
     NodeView,
     QueueView,
-    TotalsView,
     document,
 )
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Authenticator, Peer
 from amqp10broker.security.passwords import Passwords
-from amqp10broker.service.counters import Totals, Whose
 from amqp10broker.service.survey import EVERYTHING, Selection, Survey
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
-from amqp10broker.tasks.connection091 import Connection091
-from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
-from amqp10broker.tasks.furnish import (
-    default_records,
-    furnish,
-    read_field_table,
-    tell_idle_patterns,
-    tls_context,
-)
+from amqp10broker.tasks.furnish import furnish, furnish_folder, tell_idle_patterns
 from amqp10broker.tasks.keeping import Keeping, opened_keeping
-from amqp10broker.tasks.listener import (
-    BACKLOG,
-    SHUTTING_DOWN,
-    accept_forever,
-    open_sockets,
-    peer_text,
-    serve_stream,
-)
+from amqp10broker.tasks.listener import SHUTTING_DOWN, Listener
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.log_limits import LogLimits
-from amqp10broker.tasks.login import Logins
+from amqp10broker.tasks.login import Logins, read_field_table
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.preload import preload
@@ -83,6 +66,7 @@ from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
 from amqp10broker.tasks.rights import Rights
+from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.tracing import Tracing
 from amqp10broker.tasks.watch import Watch
@@ -112,14 +96,12 @@ class Broker:
         logins: whose password is verified when.
         rights: sees to it that who is connected loses what is taken away.
         connections: by number, of both protocols.
-        greetings: of clients that have not said what they speak; cancelled when the broker stops.
         alarms: names of the alarms that are on; publishers are held back while there is any.
         watch: measures memory and disk, and raises and clears the alarms.
         data: the data folder, None without one.
         keeping: what durable queues keep there.
         over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
         failure: why it cannot go on; leaving the block raises it.
-        stopping: no new connection is served.
         clock: the time of day, while it runs.
         askers: the sessions and others that may ask queues, while it runs.
         dead_letters: hands on what queues give up, while it runs.
@@ -166,19 +148,15 @@ class Broker:
             plain_needs_tls=config.plain_needs_tls,
         )
         self.logins = Logins()
-        self.rights = Rights(self)
+        self.connections = Connections(self.catalog)
+        self.rights = Rights(self.connections)
         self.catalog.users.on_change = self.rights.note
-        self.connections: dict[int, Connection10 | Connection091] = {}
-        self.greetings: set[trio.CancelScope] = set()
         self.alarms: frozenset[str] = frozenset()
         self.watch = Watch(self, meter or SystemMeter())
         self.recordings = Recordings(self)
-        self.tracing = Tracing(self)
-        self._totals = Totals()
+        self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.log_limits = LogLimits()
-        self.stopping = False
-        self.offered_capabilities = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
-        self._numbers = 0
+        self._listener = Listener(self, self.connections, self.tracing, self.watch)
         self._queues: Queues | None = None
         self._connections_nursery: trio.Nursery | None = None
         self._context: Any = None
@@ -202,79 +180,93 @@ class Broker:
 
     @asynccontextmanager
     async def _running(self) -> AsyncIterator[None]:
+        """The stages, each around the next: folder, recording, sockets, journal, queues, clients."""
+        failure: Exception | None = None
         with opened_data(self.config.data_dir) as self.data:
-            async with self.recordings.opened(), self._serving():
-                yield
+            async with (
+                self.recordings.opened(),
+                self._bound() as sockets,
+                self._keeping_journal(),
+                self._running_queues(),
+                self._serving_clients(sockets) as listen,
+            ):
+                try:
+                    await self._recovered()
+                    if not self.over.is_set():
+                        listen()
+                    yield
+                except Exception as error:
+                    # Out of the block at once it would cancel the connections: they are stopped first.
+                    failure = error
+        if failure is not None:
+            raise failure
         if self.failure is not None:
             raise self.failure
 
     @asynccontextmanager
-    async def _serving(self) -> AsyncIterator[None]:
-        tls = tls_context(self.config)
-        sockets = await open_sockets(self.config.host, self.config.port)
-        encrypted: list[socket.socket] = []
-        failure: Exception | None = None
+    async def _bound(self) -> AsyncIterator[BoundSockets]:
+        """Sockets that nobody listens at yet: a wrong port is told before anything is read."""
+        sockets = BoundSockets()
         try:
-            if tls is not None:
-                encrypted = await self._open_tls_sockets()
-                self.tls_addresses = [sock.getsockname()[:2] for sock in encrypted]
-            self.addresses = [sock.getsockname()[:2] for sock in sockets]
-            self._started_at = trio.current_time()
-            self.clock = WallClock()
-            self.askers = Askers()
-            self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
-            async with opened_keeping(
-                self.data,
-                sync_delay_ms=self.config.fault_injection.sync_delay_ms,
-                on_full=self._on_disk_full,
-                on_failed=self._on_storage_failed,
-            ) as self.keeping:
-                async with trio.open_nursery() as queues:
-                    self._queues = Queues(self, queues, self.keeping)
-                    self._furnish()
-                    if self.keeping is not None:
-                        self.keeping.begin()
-                    try:
-                        async with (
-                            trio.open_nursery() as connections,
-                            trio.open_nursery() as listeners,
-                        ):
-                            self._connections_nursery = connections
-                            self.watch.start()
-                            listeners.start_soon(self.watch.run)
-                            listeners.start_soon(self.logins.run)
-                            listeners.start_soon(self.log_limits.run)
-                            listeners.start_soon(self.rights.run)
-                            await listeners.start(serve_admin, self)
-                            try:
-                                await self._recovered()
-                                if not self.over.is_set():
-                                    for sock in (*sockets, *encrypted):
-                                        sock.listen(BACKLOG)
-                                    for sock in sockets:
-                                        listeners.start_soon(accept_forever, self, sock, connections)
-                                    for sock in encrypted:
-                                        listeners.start_soon(accept_forever, self, sock, connections, tls)
-                                yield
-                            except Exception as error:
-                                # Out of the block at once it would cancel the connections; they are
-                                # stopped in order first.
-                                failure = error
-                            finally:
-                                listeners.cancel_scope.cancel()
-                                for sock in (*sockets, *encrypted):
-                                    sock.close()
-                                self._stop_connections(connections)
-                        await self._queues.settle()
-                    finally:
-                        queues.cancel_scope.cancel()
-                self._queues.finish()
+            await sockets.bind(self.config)
+            self.addresses = addresses_of(sockets.plain)
+            self.tls_addresses = addresses_of(sockets.encrypted)
+            yield sockets
         finally:
             self.log_limits.finish()
-            for sock in (*sockets, *encrypted):
-                sock.close()
-        if failure is not None:
-            raise failure
+            sockets.close()
+
+    @asynccontextmanager
+    async def _keeping_journal(self) -> AsyncIterator[None]:
+        self._started_at = trio.current_time()
+        self.clock = WallClock()
+        self.askers = Askers()
+        self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
+        async with opened_keeping(
+            self.data,
+            sync_delay_ms=self.config.fault_injection.sync_delay_ms,
+            on_full=self._on_disk_full,
+            on_failed=self._on_storage_failed,
+        ) as self.keeping:
+            yield
+
+    @asynccontextmanager
+    async def _running_queues(self) -> AsyncIterator[None]:
+        """Queues begin with what is declared, and end last, when nobody asks them any more."""
+        async with trio.open_nursery() as nursery:
+            self._queues = Queues(self, nursery, self.keeping)
+            self._furnish()
+            if self.keeping is not None:
+                self.keeping.begin()
+            try:
+                yield
+                await self._queues.settle()
+            finally:
+                nursery.cancel_scope.cancel()
+        self._queues.finish()
+
+    @asynccontextmanager
+    async def _serving_clients(self, sockets: BoundSockets) -> AsyncIterator[Callable[[], None]]:
+        """Connections, and what serves them; gives what lets clients come.
+
+        Listeners stop first, then each connection in order.
+        """
+        async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
+            self._connections_nursery = connections
+            self.watch.start()
+            listeners.start_soon(self.watch.run)
+            listeners.start_soon(self.logins.run)
+            listeners.start_soon(self.log_limits.run)
+            listeners.start_soon(self.rights.run)
+            await listeners.start(serve_admin, self)
+            try:
+                yield lambda: self._listener.listen(sockets, listeners, connections)
+            finally:
+                listeners.cancel_scope.cancel()
+                sockets.close()
+                timeout_s = self.config.shutdown_timeout_ms / 1000
+                connections.cancel_scope.deadline = trio.current_time() + timeout_s
+                self.connections.stop(SHUTTING_DOWN)
 
     async def _recovered(self) -> None:
         """Wait until the folder is read and queues have what they had, or until the broker is to stop.
@@ -315,13 +307,7 @@ class Broker:
         if self.data is None:
             users = furnish(self.catalog, self.config, self.passwords)
         else:
-            try:
-                users = self._furnish_folder(self.data)
-            except LimitExceeded as error:
-                if isinstance(error.__cause__, StorageError):
-                    # No client asked for it: the start is refused, and the file says what to do.
-                    raise error.__cause__ from None
-                raise
+            users = furnish_folder(self.catalog, self.config, self.passwords, self.data)
             if self.keeping is not None:
                 streams = (queue.number for queue in self.catalog if queue.type == QueueType.STREAM)
                 self.keeping.remove_deleted_streams(streams)
@@ -329,33 +315,6 @@ class Broker:
         if self.config.anonymous_login_user not in users:
             # Nobody said that guest of a definitions file is for everybody.
             self.authenticator.anonymous_user = ""
-
-    def _furnish_folder(self, data: Data) -> frozenset[str]:
-        given = data.load(self.catalog, self.passwords.exportable)
-        users = furnish(self.catalog, self.config, self.passwords, given)
-        if given is None:
-            data.furnished(default_records(self.catalog, self.config, users))
-        data.catalog_log.sync()
-        return users
-
-    async def _open_tls_sockets(self) -> list[socket.socket]:
-        host, port = self.config.host, self.config.tls_port
-        try:
-            return await open_sockets(host, port)
-        except OSError as error:
-            raise ConfigError(
-                "tls_port",
-                f"{port} on {host} cannot be used: {error.strerror or error}",
-                "choose another, 0 for any free one",
-            ) from error
-
-    def _stop_connections(self, nursery: trio.Nursery) -> None:
-        nursery.cancel_scope.deadline = trio.current_time() + self.config.shutdown_timeout_ms / 1000
-        self.stopping = True
-        for greeting in self.greetings:
-            greeting.cancel()
-        for connection in list(self.connections.values()):
-            connection.close(SHUTTING_DOWN)
 
     # --- what others ask --------------------------------------------------------------------------
 
@@ -371,12 +330,18 @@ class Broker:
     def serve(self, stream: Stream, *, peer: str = "in-process", loopback: bool = True) -> None:
         """Serve a stream that was made elsewhere, as if it had been accepted from an address `peer`."""
         assert self._connections_nursery is not None, "the broker is not running"
-        self._connections_nursery.start_soon(serve_stream, self, stream, peer, Peer(loopback, peer))
+        self._connections_nursery.start_soon(self._listener.serve_stream, stream, peer, Peer(loopback, peer))
 
-    def next_number(self) -> int:
-        """A number for a new connection."""
-        self._numbers += 1
-        return self._numbers
+    def logged_in(self, connection: int) -> None:
+        """The user of a connection is known from now on."""
+        self.tracing.join(self.connections[connection])
+
+    def part_begun(self, connection: int, part: int) -> None:
+        """A connection has a session, or a channel, of this number from now on."""
+        recorder = self.recordings.recorder
+        if recorder is not None:
+            whose = self.connections[connection]
+            recorder.join(whose, whose.parts[part])
 
     def new_id(self) -> str:
         """A fresh token that nobody can guess, for generated names."""
@@ -396,9 +361,7 @@ class Broker:
         config = self.config.with_flow(self.config.flow.changed(name, value, source=source))
         self.recordings.configured(config)  # first: what has happened until now is of the run before
         self.config = config
-        letter = ConfigChanged(self.config)
-        for connection in self.connections.values():
-            connection.tell(letter)
+        self.connections.tell(ConfigChanged(self.config))
         _log.info("setting changed", name=name, value=value)
 
     def set_alarm(self, name: str, *, on: bool, cause: Cause = Cause.BY_HAND) -> None:
@@ -440,7 +403,7 @@ class Broker:
         queues = survey.queues(map(_queue_view, self.catalog))
         return BrokerView(
             broker=self._node_view(),
-            totals=self._totals_view(),
+            totals=self.connections.totals(),
             exchanges=tuple(
                 ExchangeView(
                     exchange.name,
@@ -455,18 +418,6 @@ class Broker:
             waiting=survey.waiting(),
             connections=survey.connections(),
             queues=tuple(queues[: selection.limit]),
-        )
-
-    def ended(self, connection: Connection10 | Connection091) -> None:
-        """A connection is over: what it did stays counted."""
-        catalog = self.catalog
-        self._totals.add(_whose(connection), connection.counted(), catalog.users, catalog.vhosts)
-
-    def _totals_view(self) -> TotalsView:
-        present = [(_whose(each), each.counted()) for each in self.connections.values()]
-        sums = self._totals.by(present, self.catalog.users, self.catalog.vhosts)
-        return TotalsView(
-            *({name: total.document() for name, total in sorted(each.items())} for each in sums)
         )
 
     def _node_view(self) -> NodeView:
@@ -488,10 +439,6 @@ class Broker:
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
         )
-
-
-def _whose(connection: Connection10 | Connection091) -> Whose:
-    return Whose(connection.protocol, connection.vhost, connection.user)
 
 
 def _queue_view(queue: DeclaredQueue) -> QueueView:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import trio
 
 from amqp10broker.amqp091.errors import Amqp091Error
-from amqp10broker.amqp091.items import ContentOpened, ContentTooLarge, PublishRun
+from amqp10broker.amqp091.items import ContentOpened
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
@@ -172,19 +172,3 @@ class RunningChannel:
                 break
         if self.service.consuming.has_unsent and (spent or lane.room <= 0):
             lane.want()
-
-
-def contents_of(item: object) -> int:
-    """Contents in one item of the frame reader: what the credit flow counts."""
-    if type(item) is PublishRun:
-        return len(item.bodies)
-    return 1 if type(item) is ContentTooLarge else 0
-
-
-def split(run: PublishRun, count: int) -> tuple[PublishRun, PublishRun]:
-    """A run's first contents, and the rest."""
-    first = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
-    rest = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
-    first.properties, rest.properties = run.properties[:count], run.properties[count:]
-    first.bodies, rest.bodies = run.bodies[:count], run.bodies[count:]
-    return first, rest

@@ -6,61 +6,59 @@ everything on the connection: see `connection091`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
-from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
-from amqp10broker.amqp091.events import ChannelItems
-from amqp10broker.amqp091.items import Item, PublishRun
+from amqp10broker.amqp091.connection import Connection091 as Engine
+from amqp10broker.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
+from amqp10broker.amqp091.events import ChannelItems, ConnectionEvent
+from amqp10broker.amqp091.items import ContentOpened, Item
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import ChannelView
-from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel
 from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.context import ChannelContext
-from amqp10broker.service.channels.credit_flow import CreditFlowSettings
+from amqp10broker.service.channels.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.service.channels.status import channel_view
-from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
-from amqp10broker.tasks.channel import RunningChannel, contents_of, split
+from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.mail import Frames, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.writer import Lane
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
-    from amqp10broker.tasks.connection091 import Connection091
+from amqp10broker.tasks.parts import RunningParts
+from amqp10broker.tasks.surroundings import ConnectionSurroundings
 
 FLOW_SHOWN_S: Final = 1.0
 """A connection is shown in state `flow` for so long after the reader went on."""
 
 
-class Channels:
+class Channels(RunningParts[RunningChannel, Circumstances]):
     """See the module.
 
     Attributes:
-        by_number: those that are there.
-        held_by: the one whose credit the reader waits for.
         blocked_at: when the connection was blocked by an alarm, by Trio's clock; None: it is not.
-        publishes: the client has published during an alarm.
     """
 
-    def __init__(self, broker: Broker, connection: Connection091) -> None:
-        self._broker = broker
-        self._connection = connection
-        self._flow = CreditFlowSettings.of(broker.config)
+    word = "channel"
+
+    def __init__(
+        self,
+        surroundings: ConnectionSurroundings,
+        connection: ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel, Circumstances],
+        engine: Engine,
+    ) -> None:
+        super().__init__(surroundings, connection)
+        self._engine = engine
+        self._flow = CreditFlowSettings.of(surroundings.config)
         self._held_until = -FLOW_SHOWN_S
-        self.by_number: dict[int, RunningChannel] = {}
-        self.held_by: RunningChannel | None = None
         self.blocked_at: float | None = None
         # The one that the reader waits for, for its credit or until it has taken its mail; and since when.
         self._waited_for: RunningChannel | None = None
         self._waits_at = 0.0
-        self.publishes = False
-        self._gone = ClientCounters()
+        self._published = False
 
     @property
     def full(self) -> bool:
@@ -68,19 +66,9 @@ class Channels:
         return self.held_by is not None or any(channel.reads.full for channel in self.by_number.values())
 
     @property
-    def working(self) -> Iterable[RunningChannel]:
-        """Those whose task is not over: all."""
-        return self.by_number.values()
-
-    @property
     def flows(self) -> bool:
         """Whether the reader waits for a channel, or did a moment ago."""
         return self.held_by is not None or trio.current_time() < self._held_until + FLOW_SHOWN_S
-
-    def counted(self) -> ClientCounters:
-        """What the channels did and got, those that are gone included."""
-        channels = [channel.service.counters for channel in self.by_number.values()]
-        return ClientCounters.sum_of([self._gone, *channels])
 
     def views(self) -> tuple[ChannelView, ...]:
         """What doors show of them."""
@@ -91,24 +79,38 @@ class Channels:
 
     def around(self, channel: RunningChannel) -> Circumstances:
         """What the connection does for one of its channels at present."""
-        clock, writer, other = self._broker.clock, self._connection.line.writer, self._waited_for
-        writer_waits = writer.waiting_bytes and not writer.broken
+        clock, other = self._surroundings.clock, self._waited_for
         return Circumstances(
             clock.now_ms(),
             writer_blocked=channel.lane.blocked,
-            writer_ms=clock.ms_at(writer.waiting_since) if writer_waits else None,
-            writer_bytes=writer.waiting_bytes,
+            writer_ms=self._writer_moved_ms(),
+            writer_bytes=self._connection.line.writer.waiting_bytes,
             reader_credit=channel.credit.credit,
             holds_reader=self.held_by is channel,
             held_by=None if other is None or other is channel else other.service.number,
             held_ms=clock.ms_at(self._waits_at),
-            alarms=tuple(sorted(self._broker.alarms)),
+            alarms=tuple(sorted(self._surroundings.alarms)),
             blocked_ms=None if self.blocked_at is None else clock.ms_at(self.blocked_at),
         )
 
-    def release(self) -> None:
-        """The connection is over: let go of it."""
-        del self._connection
+    # --- alarms -----------------------------------------------------------------------------------
+
+    @property
+    def publishes(self) -> bool:
+        """Whether the client has published during an alarm, or is in the middle of a content."""
+        return self._published or self._engine.publishing
+
+    def forget_publishes(self) -> None:
+        """The alarm is over."""
+        self._published = False
+
+    def _discard(self, opened: ContentOpened) -> None:
+        """A channel does not want a content that is coming."""
+        self._engine.discard(opened)
+        if self._connection.no_alarm is not None and not self.publishes:
+            self._connection.no_alarm.set()
+
+    # --- what the reader gives --------------------------------------------------------------------
 
     async def pass_on(self, event: ChannelItems) -> None:
         """Give a channel what the client sent on it, as much in one turn as others can wait for."""
@@ -123,25 +125,22 @@ class Channels:
         channel = self._channel(number)
         batch: list[object] = []
         for item in items:
-            contents = contents_of(item)
-            if contents and self._broker.alarms:
-                self.publishes = True
-            while channel is not None and contents > channel.credit.credit:
-                # More than it may be given now: what it may, and then everybody waits.
-                if isinstance(item, PublishRun) and channel.credit.credit > 0:
-                    first, item = split(item, channel.credit.credit)
-                    contents -= len(first.bodies)
-                    channel.credit.credit = 0
-                    batch.append(first)
-                channel = await self._put(channel, batch)
-                batch = []
-                if channel is not None:
-                    await self._hold_for(channel)
-                    channel = self._lasting(channel)
+            if contents_of(item) and self._surroundings.alarms:
+                self._published = True
+            rest: Item | None = item
+            while channel is not None and rest is not None:
+                now, rest = channel.credit.admit(rest)
+                if now is not None:
+                    batch.append(now)
+                if rest is not None:
+                    # More than it may be given now: what it may, and then everybody waits.
+                    channel = await self._put(channel, batch)
+                    batch = []
+                    if channel is not None:
+                        await self._hold_for(channel)
+                        channel = self._lasting(channel)
             if channel is None:
                 return
-            channel.credit.credit -= contents
-            batch.append(item)
         channel = await self._put(channel, batch)
         if channel is not None and channel.credit.blocked:
             await self._hold_for(channel)
@@ -193,55 +192,39 @@ class Channels:
             self._waited_for = None
 
     def _start_channel(self, number: int) -> RunningChannel | None:
-        broker = self._broker
-        vhost = self._connection.home
-        limit = self._connection.engine.channel_max
+        surroundings, connection, engine = self._surroundings, self._connection, self._engine
+        limit = engine.channel_max
         if len(self.by_number) >= limit:
             text = f"number of channels opened ({limit}) has reached the negotiated channel_max ({limit})"
-            self._connection.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10), channel=number)
+            connection.fail(AmqpHardError(ReplyCode.NOT_ALLOWED, text, 20, 10), channel=number)
             return None
         try:
-            broker.catalog.usage.open_channel(broker.catalog.users.lookup(self._connection.user))
+            self._count()
         except RefusedError as refusal:
             error = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 20, 10)
-            self._connection.fail(error, channel=number)
+            connection.fail(error, channel=number)
             return None
-        access = Access(broker.catalog.users, self._connection.user, vhost.name)
         inbox: Mailbox[SessionLetter] = Mailbox()
+        reply_to = self._address(number, inbox)
         context = ChannelContext(
-            vhost=vhost,
-            propose=broker.propose,
-            access=access,
-            config=broker.config,
-            reply_to=broker.askers.open(f"connection {self._connection.number}, channel {number}", inbox),
-            user=self._connection.user,
-            connection=self._connection.owner,
-            capabilities=self._connection.engine.capabilities,
-            frame_max=self._connection.engine.frame_max,
-            new_id=broker.new_id,
-            volatile=broker.make_volatile,
-            log=self._connection.log,
-            moment=Moment(broker.clock.now_ms()),
+            vhost=connection.home,
+            propose=surroundings.propose,
+            access=self._access(),
+            config=surroundings.config,
+            reply_to=reply_to,
+            user=connection.user,
+            connection=connection.owner,
+            capabilities=engine.capabilities,
+            frame_max=engine.frame_max,
+            new_id=surroundings.new_id,
+            volatile=surroundings.make_volatile,
+            log=connection.log,
+            moment=Moment(surroundings.clock.now_ms()),
         )
-        lane = Lane(self._connection.line.writer, inbox, broker.config.writer_buffer_bytes)
-        channel = RunningChannel(BrokerChannel(number, context), inbox, lane, self._flow, broker.clock)
-        self.by_number[number] = channel
-        if broker.recordings.recorder is not None:
-            broker.recordings.recorder.join(self._connection, channel)
-        self._connection.line.start_part(self._run_channel, number, channel)
+        service = BrokerChannel(number, context)
+        channel = RunningChannel(service, inbox, self._lane(inbox), self._flow, surroundings.clock)
+        self._start(number, channel, reply_to, counted=True)
         return channel
 
-    async def _run_channel(self, number: int, channel: RunningChannel) -> None:
-        try:
-            await channel.run(
-                lambda fault: self._connection.fail(fault, channel=number), self._connection.discard
-            )
-        except Exception as error:
-            self._connection.crash(error)
-        finally:
-            self._gone.add(channel.service.counters)
-            self._broker.askers.close(channel.service.context.reply_to)
-            self._broker.catalog.usage.close_channel(self._connection.user)
-            if self.by_number.get(number) is channel:
-                del self.by_number[number]
-            channel.service.release()
+    async def _work(self, number: int, part: RunningChannel) -> None:
+        await part.run(lambda fault: self._connection.fail(fault, channel=number), self._discard)

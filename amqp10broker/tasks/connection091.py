@@ -9,7 +9,7 @@ order of the connection's end.
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -30,7 +30,6 @@ from amqp10broker.amqp091.events import (
     UpdateSecretReceived,
 )
 from amqp10broker.amqp091.framing import HEARTBEAT
-from amqp10broker.amqp091.items import ContentOpened
 from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.errors import NotAllowed, NotFound
@@ -44,10 +43,8 @@ from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import PORTION
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
 
 # `flowevents.schema.Reason`, which is not loaded before somebody records; a test holds them together.
 _CREDIT_FLOW: Final = 10
@@ -78,7 +75,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     def __init__(
         self,
-        broker: Broker,
+        surroundings: ConnectionSurroundings,
         stream: Stream,
         number: int,
         peer: str,
@@ -87,12 +84,12 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         first_bytes: bytes = b"",
     ) -> None:
         engine = Engine(
-            content_bytes_max=broker.config.max_message_size_bytes,
-            unfinished_bytes_max=broker.config.unfinished_bytes_max,
+            content_bytes_max=surroundings.config.max_message_size_bytes,
+            unfinished_bytes_max=surroundings.config.unfinished_bytes_max,
             frames_singly_max=PORTION,
         )
-        self._channels = Channels(broker, self)
-        super().__init__(broker, stream, number, peer, origin, first_bytes, engine, self._channels)
+        self._channels = Channels(surroundings, self, engine)
+        super().__init__(surroundings, stream, number, peer, origin, first_bytes, engine, self._channels)
         self._mechanism = ""
 
     @property
@@ -112,7 +109,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     async def greet(self) -> None:
         self.engine.start(
-            [each.value for each in self._broker.authenticator.offered(self.origin)],
+            [each.value for each in self._surroundings.authenticator.offered(self.origin)],
             server_properties=self._server_properties(),
         )
         self.flush()
@@ -131,10 +128,10 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         self.flush()
 
     def _server_properties(self) -> dict[str, Any]:
-        broker = self._broker
+        surroundings = self._surroundings
         return {
             "capabilities": dict.fromkeys(CAPABILITIES, True),
-            "cluster_name": broker.container_id,
+            "cluster_name": surroundings.container_id,
             "copyright": "The amqp10broker developers",
             "information": f"amqp10broker {__version__}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
             "platform": f"amqp10broker {__version__}, Python {platform.python_version()}",
@@ -151,7 +148,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                 continue
             match event:
                 case StartOkReceived():
-                    self._authentication = self._broker.authenticator.begin(
+                    self._authentication = self._surroundings.authenticator.begin(
                         self.origin, data_with_outcome=False
                     )
                     self._mechanism = event.mechanism
@@ -176,10 +173,10 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                     self.log_fault(event.error)
 
     def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
-        config = self._broker.config
+        config = self._surroundings.config
         match step:
             case Success():
-                self._broker.tracing.join(self)
+                self._surroundings.logged_in(self.number)
                 self.engine.tune(
                     channel_max=config.channel_max,
                     frame_max=config.max_frame_size_bytes,
@@ -211,9 +208,9 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         self.line.end = "by the broker: login refused"
 
     def _open(self, event: OpenReceived) -> None:
-        broker = self._broker
+        surroundings = self._surroundings
         try:
-            self.member = Membership.enter(broker.catalog, event.vhost, self.user, self.owner)
+            self.member = Membership.enter(surroundings.catalog, event.vhost, self.user, self.owner)
         except (NotAllowed, NotFound) as refusal:
             fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
             self.engine.fail(fault)
@@ -242,32 +239,22 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
         One that is in the middle of a content publishes.
         """
-        broker = self._broker
-        while broker.alarms and self._publishes:
+        surroundings = self._surroundings
+        while surroundings.alarms and self._channels.publishes:
             self.no_alarm = trio.Event()
             self._channels.blocked_at = trio.current_time()
             told = self.engine.blocked(
-                " & ".join(f"low on {name}" for name in sorted(broker.alarms, reverse=True))
+                " & ".join(f"low on {name}" for name in sorted(surroundings.alarms, reverse=True))
             )
             self.flush()
             try:
                 await self.no_alarm.wait()
             finally:
                 self.no_alarm = self._channels.blocked_at = None
-            self._channels.publishes = False
+            self._channels.forget_publishes()
             if told:
                 self.engine.unblocked()
                 self.flush()
-
-    @property
-    def _publishes(self) -> bool:
-        return self._channels.publishes or self.engine.publishing
-
-    def discard(self, opened: ContentOpened) -> None:
-        """A channel does not want a content that is coming."""
-        self.engine.discard(opened)
-        if self.no_alarm is not None and not self._publishes:
-            self.no_alarm.set()
 
     def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
         """Put a letter into every channel's mailbox; let the reader go on when an alarm is over."""
@@ -308,7 +295,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
             return self.engine.state.name.lower()
         if self.no_alarm is not None:
             return "blocked"
-        if self._broker.alarms:
+        if self._surroundings.alarms:
             return "blocking"
         if self._channels.flows:
             return "flow"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
@@ -23,6 +23,7 @@ from amqp10broker.amqp10.events import (
 from amqp10broker.amqp10.frames import HEARTBEAT
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.amqp10.performatives import SaslCode
+from amqp10broker.amqp10.types import Symbol
 from amqp10broker.errors import NotAllowed
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
@@ -39,11 +40,10 @@ from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import PORTION
 
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
-
+CAPABILITIES: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
 EXCESS_BYTES_MAX: Final = 4 * 1024 * 1024
 """Payload of transfers that is taken from one connection during an alarm: what a client had given to its
 socket before it heard that its windows are closed. The windows alone would let 52 MB come on each session,
@@ -62,7 +62,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
 
     def __init__(
         self,
-        broker: Broker,
+        surroundings: ConnectionSurroundings,
         stream: Stream,
         number: int,
         peer: str,
@@ -70,16 +70,16 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
         origin: Peer,
         first_bytes: bytes = b"",
     ) -> None:
-        config = broker.config
+        config = surroundings.config
         engine = Connection(
             server=True,
             frame_size_max=config.max_frame_size_bytes,
             channel_max=config.session_max_per_connection - 1,
-            mechanisms=tuple(each.value for each in broker.authenticator.offered(origin)),
+            mechanisms=tuple(each.value for each in surroundings.authenticator.offered(origin)),
             frames_singly_max=PORTION,
         )
-        self._sessions = Sessions(broker, self)
-        super().__init__(broker, stream, number, peer, origin, first_bytes, engine, self._sessions)
+        self._sessions = Sessions(surroundings, self, engine)
+        super().__init__(surroundings, stream, number, peer, origin, first_bytes, engine, self._sessions)
         self._stopped_by: AmqpError | None = None
 
     @property
@@ -102,7 +102,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
         trying names of virtual hosts has to be as slow as guessing passwords.
         """
         if not self.engine.receive(b""):
-            with trio.move_on_after(self._broker.config.auth_failure_delay_ms / 1000):
+            with trio.move_on_after(self._surroundings.config.auth_failure_delay_ms / 1000):
                 data = await self.line.receive()
                 if not data:
                     self.give_up()
@@ -114,7 +114,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
     def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
         match step:
             case Success():
-                self._broker.tracing.join(self)
+                self._surroundings.logged_in(self.number)
                 self.engine.sasl_outcome(SaslCode.OK, step.data or None)
             case Challenge():
                 self.engine.sasl_challenge(step.data)
@@ -127,26 +127,28 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
         return "sasl-outcome auth"
 
     def _open(self, event: OpenReceived) -> None:
-        broker = self._broker
-        config = broker.config
+        surroundings = self._surroundings
+        config = surroundings.config
         name = vhost_of(event.performative, config.default_vhost)
-        fault = check_open(name, self.user, broker.catalog)
+        fault = check_open(name, self.user, surroundings.catalog)
         if fault is None:
             try:
-                self.member = Membership.enter(broker.catalog, name, self.user, self.owner)
+                self.member = Membership.enter(surroundings.catalog, name, self.user, self.owner)
             except NotAllowed as refusal:  # checked by now: what is left are limits
                 fault = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
-        properties = open_properties(broker.container_id, __version__, f"Python {platform.python_version()}")
+        properties = open_properties(
+            surroundings.container_id, __version__, f"Python {platform.python_version()}"
+        )
         if fault is not None:
             self.log_fault(fault)
             self._refused = fault
-            self.engine.open(broker.container_id, properties=refused_properties(properties, fault))
+            self.engine.open(surroundings.container_id, properties=refused_properties(properties, fault))
             self.flush()
             return
         self.engine.open(
-            broker.container_id,
+            surroundings.container_id,
             idle_time_out_ms=config.idle_timeout_ms // 2 or None,
-            offered_capabilities=broker.offered_capabilities,
+            offered_capabilities=CAPABILITIES,
             properties=properties,
         )
         self.flush()
@@ -164,7 +166,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
                 case BeginReceived():
                     await self._sessions.begin(event)
                 case SaslInitReceived():
-                    self._authentication = self._broker.authenticator.begin(self.origin)
+                    self._authentication = self._surroundings.authenticator.begin(self.origin)
                     await self.log_in(self._authentication.start(event.mechanism, event.initial_response))
                 case SaslResponseReceived():
                     assert self._authentication is not None
@@ -183,7 +185,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
 
     async def wait_out_alarm(self) -> None:
         """A connection that has sent too much during an alarm is not read until its end; others go on."""
-        while self._broker.alarms and self._sessions.excess_bytes > EXCESS_BYTES_MAX:
+        while self._surroundings.alarms and self._sessions.excess_bytes > EXCESS_BYTES_MAX:
             self.no_alarm = trio.Event()
             try:
                 await self.no_alarm.wait()
@@ -210,7 +212,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
     def fall_silent(self) -> None:
         text = "no frame received from client within idle timeout threshold"
         error = AmqpConnectionError(Condition.RESOURCE_LIMIT_EXCEEDED, text)
-        self.fail(error, timeout_ms=self._broker.config.idle_timeout_ms)
+        self.fail(error, timeout_ms=self._surroundings.config.idle_timeout_ms)
 
     def expel(self, reason: str) -> None:
         """Close the connection because the user may not be in its virtual host any more."""

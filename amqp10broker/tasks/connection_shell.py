@@ -10,32 +10,30 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from enum import Enum
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 
 import trio
 
 from amqp10broker.amqp10.heartbeat import IdleTimer
 from amqp10broker.catalog.queue import Owner
+from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline, Speaker
 from amqp10broker.tasks.mail import Stop
 from amqp10broker.tasks.membership import Membership
+from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import Turn
-
-if TYPE_CHECKING:
-    from amqp10broker.catalog.vhost import VirtualHost
-    from amqp10broker.tasks.broker import Broker
-    from amqp10broker.tasks.channel import RunningChannel
-    from amqp10broker.tasks.session import RunningSession
 
 Event = TypeVar("Event")
 Fault = TypeVar("Fault", bound=Exception)
 FaultIn = TypeVar("FaultIn", bound=Exception, contravariant=True)
-PartT = TypeVar("PartT", bound="RunningSession | RunningChannel")
+PartT = TypeVar("PartT", bound=RunningSession | RunningChannel)
 Around = TypeVar("Around", covariant=True)
 
 LOST: Final = "lost: the client's socket ended without a close"
@@ -44,14 +42,20 @@ LOST: Final = "lost: the client's socket ended without a close"
 class Engine(Protocol[Event, FaultIn]):
     """What the shell needs of a protocol's state machine: bytes in, events out; orders in, bytes out."""
 
-    state: Any
+    @property
+    def state(self) -> Enum: ...
 
     @property
     def more(self) -> bool: ...
 
+    @property
+    def unread(self) -> bytes: ...
+
     def receive(self, data: bytes) -> list[Event]: ...
 
     def fail(self, fault: FaultIn) -> None: ...
+
+    def abandon(self) -> None: ...
 
     def take_output(self) -> bytes: ...
 
@@ -106,7 +110,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
 
     def __init__(
         self,
-        broker: Broker,
+        surroundings: ConnectionSurroundings,
         stream: Stream,
         number: int,
         peer: str,
@@ -115,18 +119,18 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         engine: Engine[Event, Fault],
         parts: Parts[PartT, Around],
     ) -> None:
-        self._broker = broker
+        self._surroundings = surroundings
         self._authentication: Authentication | None = None
         self._refused: Fault | None = None
         self._parts = parts
         self.number = number
-        self.owner = Owner(broker.container_id, number)
+        self.owner = Owner(surroundings.container_id, number)
         self.peer = peer
         self.origin = origin
         self.user = ""
         self.engine = engine
-        self.line = Lifeline(stream, first_bytes, broker.config.writer_buffer_bytes)
-        self.log = ConnectionLog(self, broker.log_limits, broker.catalog)
+        self.line = Lifeline(stream, first_bytes, surroundings.config.writer_buffer_bytes)
+        self.log = ConnectionLog(self, surroundings.log_limits, surroundings.catalog)
         self.member: Membership | None = None
         self.turn = Turn()
         self.no_alarm: trio.Event | None = None
@@ -140,6 +144,11 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
     def vhost(self) -> str:
         """The virtual host it is in, empty before it is open."""
         return "" if self.member is None else self.member.vhost.name
+
+    @property
+    @abstractmethod
+    def client_name(self) -> str:
+        """What the client calls itself; empty if it has not said, or says nothing."""
 
     @property
     def home(self) -> VirtualHost:
@@ -230,7 +239,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
 
     def give_up(self) -> None:
         """Nothing more is said."""
-        self.engine.state = type(self.open_state)["END"]
+        self.engine.abandon()
 
     async def read(self) -> None:
         """The reader: bytes to the engine, frames to parts, until the connection is over."""
@@ -268,7 +277,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
 
     async def shake_hands(self) -> None:
         """From the first byte to the answer to open, within the time allowed."""
-        timeout_ms = self._broker.config.handshake_timeout_ms
+        timeout_ms = self._surroundings.config.handshake_timeout_ms
         with trio.move_on_after(timeout_ms / 1000) as limit:
             while not self.is_open and self.engine.state not in self.closed_states:
                 data = await self.line.receive()
@@ -290,15 +299,17 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
 
     async def log_in(self, step: Step) -> None:
         """One step of the login, with the time that it takes."""
-        broker = self._broker
+        surroundings = self._surroundings
         assert self._authentication is not None
-        answer = await broker.logins.settle(self._authentication, step, self.origin.address)
+        answer = await surroundings.logins.settle(self._authentication, step, self.origin.address)
         if isinstance(answer, Success):
             self.user = answer.user
         elif not isinstance(answer, Challenge):
             if isinstance(answer, Failure):
                 self.log.login_failed(answer, text=self.refusal_text())
-            await broker.logins.hold(self.origin.address, broker.config.auth_failure_delay_ms / 1000)
+            await surroundings.logins.hold(
+                self.origin.address, surroundings.config.auth_failure_delay_ms / 1000
+            )
         self.answer_login(answer)
 
     def start_heartbeats(self, timer: IdleTimer) -> None:

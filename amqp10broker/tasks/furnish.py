@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from amqp10broker.amqp091.codec import decode_table
-from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import VHOST, Catalog
 from amqp10broker.catalog.patterns import fault_of
@@ -20,14 +17,35 @@ from amqp10broker.catalog.vhost_requests import AddVhost
 from amqp10broker.config import Config
 from amqp10broker.config.records import DEFAULT_USERS
 from amqp10broker.config.records import User as ConfiguredUser
-from amqp10broker.errors import BrokerError, ConfigError
+from amqp10broker.errors import BrokerError, ConfigError, LimitExceeded, StorageError
 from amqp10broker.security.passwords import Passwords, plain_record
-from amqp10broker.security.tls import TlsSettings, Verify, server_context
+from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.log import Log
 
 _log = Log("amqp10broker.broker")
 
 ADMINISTRATOR: Final = "administrator"
+
+
+def furnish_folder(catalog: Catalog, config: Config, passwords: Passwords, data: Data) -> frozenset[str]:
+    """As `furnish`, of a catalog whose changes are kept, and that has what the data folder keeps.
+
+    Raises:
+        StorageError: the folder cannot be written.
+        ConfigError: as `furnish`.
+    """
+    try:
+        given = data.load(catalog, passwords.exportable)
+        names = furnish(catalog, config, passwords, given)
+        if given is None:
+            data.furnished(default_records(catalog, config, names))
+    except LimitExceeded as error:
+        if isinstance(error.__cause__, StorageError):
+            # No client asked for it: the start is refused, and the file says what to do.
+            raise error.__cause__ from None
+        raise
+    data.catalog_log.sync()
+    return names
 
 
 def furnish(
@@ -197,32 +215,3 @@ def _import(catalog: Catalog, path: str, make_password: Callable[[str], Password
         catalog.propose(definitions.importing(document, make_password=make_password))
     except BrokerError as error:
         raise ConfigError(source, f"cannot be imported: {error}", "nothing of it was taken over") from error
-
-
-def tls_context(config: Config) -> ssl.SSLContext | None:
-    """The context of the TLS listener; None without one.
-
-    Raises:
-        ConfigError: a file cannot be read or is not what it should be.
-    """
-    if config.tls_certificate is None:
-        return None
-    return server_context(
-        TlsSettings(
-            certificate_file=config.tls_certificate,
-            key_file=config.tls_key,
-            key_password=config.tls_key_password,
-            ca_file=config.tls_ca,
-            verify=Verify(config.tls_verify),
-            minimum_version=config.tls_minimum_version,
-        )
-    )
-
-
-def read_field_table(data: bytes) -> Mapping[str, object] | None:
-    """The pairs of a field table without its length, as AMQPLAIN sends it; None if it is none."""
-    try:
-        table, end = decode_table(len(data).to_bytes(4, "big") + data, 0)
-    except DecodeError:
-        return None
-    return table if end == len(data) + 4 else None

@@ -17,7 +17,7 @@ writer ends.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -25,14 +25,21 @@ from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.writer import Lane, Writer
 
-if TYPE_CHECKING:
-    from amqp10broker.tasks.tracing import Tap
-
 _log = Log("amqp10broker.connection")
 
 READ_BYTES: Final = 65_536
 CLOSE_WAIT_S: Final = 2.0
 """How long a connection that we closed waits for the peer's close before the socket goes."""
+
+
+class Tap(Protocol):
+    """What listens to a connection's bytes, see `tracing`."""
+
+    def received(self, data: bytes) -> None:
+        """Bytes that came."""
+
+    def sent(self, data: bytes | memoryview) -> None:
+        """Bytes for the writer: whole frames."""
 
 
 class Speaker(Protocol):

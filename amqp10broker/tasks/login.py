@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import trio
 
+from amqp10broker.amqp091.codec import decode_table
+from amqp10broker.amqp091.errors import DecodeError
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Slow, Step, Success
 from amqp10broker.security.turns import Turn, Turns
 from amqp10broker.tasks.log import Log
@@ -150,3 +152,12 @@ class Logins:
             await trio.lowlevel.checkpoint()
             await turn.work.do()
             self._turns.done(turn)
+
+
+def read_field_table(data: bytes) -> Mapping[str, object] | None:
+    """The pairs of a field table without its length, as AMQPLAIN sends it; None if it is none."""
+    try:
+        table, end = decode_table(len(data).to_bytes(4, "big") + data, 0)
+    except DecodeError:
+        return None
+    return table if end == len(data) + 4 else None

@@ -1,15 +1,14 @@
 """Every record one task may send another.
 
 To a session: `Frames` from the reader, lists of queue effects from queues, what is `Decided`, and the rest
-from the connection, its writer and the broker. To a queue: lists of `queues.commands`. To a writer: `Write`.
-What crosses is not changed by either side afterwards.
+from the connection, its writer and the broker. To a queue: lists of `queues.commands`. What the
+writer gets is in `writer`. What crosses is not changed by either side afterwards.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
@@ -17,9 +16,6 @@ from amqp10broker.catalog.proposing import Decided
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import Command
 from amqp10broker.queues.effects import Effect
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.writer import Lane
 
 
 class Frames:
@@ -71,17 +67,6 @@ class Stop:
 
     tell: bool = False
     error: AmqpError | None = None
-
-
-class Write:
-    """Bytes for the socket, in pieces."""
-
-    __slots__ = ("lane", "pieces", "transfer_bytes")
-
-    def __init__(self, lane: Lane, pieces: Sequence[bytes | memoryview], transfer_bytes: int) -> None:
-        self.lane = lane
-        self.pieces = pieces
-        self.transfer_bytes = transfer_bytes
 
 
 WRITER_READY = WriterReady()

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
 from amqp10broker.errors import NotAllowed
+from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.mail import ACCESS_CHANGED
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
 
 
 class Rights:
@@ -22,8 +18,8 @@ class Rights:
     (`service.routes`).
     """
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, connections: Connections) -> None:
+        self._connections = connections
         self._changed = trio.Event()
 
     def note(self) -> None:
@@ -38,7 +34,7 @@ class Rights:
             self._look()
 
     def _look(self) -> None:
-        for connection in list(self._broker.connections.values()):
+        for connection in list(self._connections.values()):
             member = connection.member
             if member is None or connection.line.reading.cancel_called:
                 continue  # it asks when it opens; it is closing, for a reason of its own

@@ -2,71 +2,61 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import trio
 
-from amqp10broker.amqp10.errors import AmqpSessionError, Condition
-from amqp10broker.amqp10.events import BeginReceived, FramesReceived
+from amqp10broker.amqp10.connection import Connection
+from amqp10broker.amqp10.errors import AmqpError, AmqpSessionError, Condition
+from amqp10broker.amqp10.events import BeginReceived, ConnectionEvent, FramesReceived
 from amqp10broker.amqp10.transfer import payload_bytes
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import SessionView
-from amqp10broker.security.authorise import Access
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
+from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.mail import Frames, LinkStolen, SessionLetter, Stop
 from amqp10broker.tasks.mailbox import Bound, Mailbox
+from amqp10broker.tasks.parts import RunningParts
 from amqp10broker.tasks.session import RunningSession
+from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import HEAVY
-from amqp10broker.tasks.writer import Lane
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
-    from amqp10broker.tasks.connection10 import Connection10
 
 
-class Sessions:
+class Sessions(RunningParts[RunningSession, Circumstances]):
     """See the module.
 
     Attributes:
-        by_number: those that the client has not ended.
-        working: those whose task is not over; the client may have ended them already.
-        held_by: the one that the reader waits for.
         excess_bytes: payload of transfers that came during an alarm.
         unfinished: what they hold of deliveries that are not whole.
     """
 
-    def __init__(self, broker: Broker, connection: Connection10) -> None:
-        config = broker.config
-        self._broker = broker
-        self._connection = connection
+    word = "session"
+
+    def __init__(
+        self,
+        surroundings: ConnectionSurroundings,
+        connection: ConnectionShell[ConnectionEvent, AmqpError, RunningSession, Circumstances],
+        engine: Connection,
+    ) -> None:
+        super().__init__(surroundings, connection)
+        config = surroundings.config
+        self._engine = engine
         self._names = LinkNames()
-        self._gone = ClientCounters()
         # A session counts until its task is gone, which is later than its channel is free again.
         self._running = Bound(config.session_max_per_connection)
         self.unfinished = Unfinished(max(config.unfinished_bytes_max, 2 * config.max_message_size_bytes))
         self._held_channel = 0
         self._held_at = 0.0
-        self.by_number: dict[int, RunningSession] = {}
-        self.working: set[RunningSession] = set()
-        self.held_by: RunningSession | None = None
         self.excess_bytes = 0
 
     @property
     def full(self) -> bool:
         """Whether the reader waits for a session."""
         return self.held_by is not None
-
-    def counted(self) -> ClientCounters:
-        """What the sessions did and got, those that are gone included."""
-        sessions = [session.service.counted() for session in self.working]
-        return ClientCounters.sum_of([self._gone, *sessions])
 
     def views(self) -> tuple[SessionView, ...]:
         """What doors show of them."""
@@ -77,22 +67,17 @@ class Sessions:
 
     def around(self, session: RunningSession) -> Circumstances:
         """What the connection does for one of its sessions at present."""
-        clock, writer, held = self._broker.clock, self._connection.line.writer, self.held_by
-        waits = writer.waiting_bytes and not writer.broken
+        clock, held = self._surroundings.clock, self.held_by
         return Circumstances(
             clock.now_ms(),
             writer_blocked=session.lane.blocked,
-            writer_ms=clock.ms_at(writer.waiting_since) if waits else None,
-            writer_bytes=writer.waiting_bytes,
+            writer_ms=self._writer_moved_ms(),
+            writer_bytes=self._connection.line.writer.waiting_bytes,
             held_by=None if held is None or held is session else f"session {self._held_channel}",
             held_ms=clock.ms_at(self._held_at),
-            alarms=tuple(sorted(self._broker.alarms)),
+            alarms=tuple(sorted(self._surroundings.alarms)),
             unread=self._connection.no_alarm is not None,
         )
-
-    def release(self) -> None:
-        """The connection is over: let go of it."""
-        del self._connection
 
     async def pass_on(self, event: FramesReceived) -> None:
         """Give a session what the client sent on it, as much in one turn as others can wait for."""
@@ -102,7 +87,7 @@ class Sessions:
             self.by_number.pop(event.channel, None)
         if session is None:
             return
-        if self._broker.alarms:
+        if self._surroundings.alarms:
             self.excess_bytes += payload_bytes(event.items)
         for items in turn.portions(event.items):
             if session.reads.full:
@@ -132,64 +117,48 @@ class Sessions:
         self.held_by = None
 
     def _begin(self, event: BeginReceived) -> None:
-        broker, connection = self._broker, self._connection
+        surroundings, connection = self._surroundings, self._connection
         inbox: Mailbox[SessionLetter] = Mailbox()
+        reply_to = self._address(event.channel, inbox)
         context = SessionContext(
-            catalog=broker.catalog,
+            catalog=surroundings.catalog,
             vhost=connection.home,
-            access=Access(broker.catalog.users, connection.user, connection.vhost),
-            config=broker.config,
-            reply_to=broker.askers.open(f"connection {connection.number}, session {event.channel}", inbox),
+            access=self._access(),
+            config=surroundings.config,
+            reply_to=reply_to,
             user=connection.user,
             container_id=connection.client_name,
             names=self._names,
             tell_stolen=lambda link: inbox.put(LinkStolen(link)),
-            propose=broker.propose,
+            propose=surroundings.propose,
             connection=connection.owner,
-            new_id=broker.new_id,
-            volatile=broker.make_volatile,
-            node=broker.container_id,
+            new_id=surroundings.new_id,
+            volatile=surroundings.make_volatile,
+            node=surroundings.container_id,
             log=connection.log,
-            moment=Moment(broker.clock.now_ms()),
+            moment=Moment(surroundings.clock.now_ms()),
         )
         service = BrokerSession(
             event.channel,
             event.performative,
             context,
-            frame_size_max=connection.engine.frame_size_max,
-            alarm=bool(broker.alarms),
+            frame_size_max=self._engine.frame_size_max,
+            alarm=bool(surroundings.alarms),
             unfinished=self.unfinished,
         )
-        lane = Lane(connection.line.writer, inbox, broker.config.writer_buffer_bytes)
-        session = RunningSession(service, inbox, lane, broker.clock)
-        self.by_number[event.channel] = session
-        self.working.add(session)
-        if broker.recordings.recorder is not None:
-            broker.recordings.recorder.join(connection, session)
+        session = RunningSession(service, inbox, self._lane(inbox), surroundings.clock)
         counted = True
         try:
-            broker.catalog.usage.open_channel(broker.catalog.users.lookup(connection.user))
+            self._count()
         except RefusedError as refusal:
             counted = False
             error = AmqpSessionError(Condition.RESOURCE_LIMIT_EXCEEDED, refusal.description)
             inbox.put(Stop(tell=True, error=error))
         self._running.add()
-        connection.line.start_part(self._run_session, event.channel, session, counted)
+        self._start(event.channel, session, reply_to, counted=counted)
 
-    async def _run_session(self, channel: int, session: RunningSession, counted: bool) -> None:
-        connection = self._connection
+    async def _work(self, number: int, part: RunningSession) -> None:
         try:
-            await session.run(lambda fault: connection.fail(fault, session=channel))
-        except Exception as error:
-            connection.crash(error)
+            await part.run(lambda fault: self._connection.fail(fault, session=number))
         finally:
             self._running.done()
-            self.working.discard(session)
-            self._gone.add(session.service.counted())
-            self._broker.askers.close(session.service.reply_to)
-            if counted:
-                self._broker.catalog.usage.close_channel(connection.user)
-            if self.by_number.get(channel) is session:
-                # The client's end is still to come: its frames until then are for nobody.
-                del self.by_number[channel]
-            session.service.release()

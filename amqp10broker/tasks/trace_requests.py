@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
 from amqp10broker.errors import NotFound
 from amqp10broker.tasks.trace_sinks import FileSink, StreamSink
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.tracing import Tracing
 
 OPERATION: Final = "trace"
 READER_GONE: Final = "who asked for it has gone"
@@ -23,7 +21,7 @@ def is_stream(request: Mapping[str, Any]) -> bool:
     return request.get("op") == OPERATION and request.get("on") is True and request.get("file") is None
 
 
-def trace(broker: Broker, request: Mapping[str, Any]) -> dict[str, Any]:
+def trace(tracing: Tracing, request: Mapping[str, Any]) -> dict[str, Any]:
     """Begin a trace into a file, or end one of any kind.
 
     Raises:
@@ -36,19 +34,19 @@ def trace(broker: Broker, request: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(what, str) or not isinstance(on, bool) or not isinstance(file, str | None):
         raise ValueError("'what' must be a text, 'on' true or false, and 'file' a file's name or null")
     if not on:
-        ended = broker.tracing.end(what)
+        ended = tracing.end(what)
         return {"target": ended.target.text, "into": ended.place, "lines": ended.lines}
     assert file is not None, "a stream has its own way"
     sink = FileSink(file)
     try:
-        begun = broker.tracing.begin(what, sink, file)
+        begun = tracing.begin(what, sink, file)
     except BaseException:
         sink.close("it did not begin")
         raise
     return {"target": begun.target.text, "into": begun.place}
 
 
-async def stream_trace(broker: Broker, stream: trio.abc.Stream, request: Mapping[str, Any]) -> None:
+async def stream_trace(tracing: Tracing, stream: trio.abc.Stream, request: Mapping[str, Any]) -> None:
     """Answer, and then send lines until the trace ends or its reader has gone.
 
     Raises:
@@ -58,7 +56,7 @@ async def stream_trace(broker: Broker, stream: trio.abc.Stream, request: Mapping
     if not isinstance(what, str):
         raise ValueError("'what' must be a text")
     sink = StreamSink()
-    begun = broker.tracing.begin(what, sink, "a terminal")
+    begun = tracing.begin(what, sink, "a terminal")
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_end_with_reader, stream, nursery.cancel_scope)
@@ -67,7 +65,7 @@ async def stream_trace(broker: Broker, stream: trio.abc.Stream, request: Mapping
     finally:
         if sink.ended is None:
             try:
-                broker.tracing.end(what, READER_GONE)
+                tracing.end(what, READER_GONE)
             except NotFound:  # switched off in the same moment
                 sink.close(READER_GONE)
 

@@ -1,8 +1,8 @@
 """Who is traced, while the broker runs: connections, users, addresses, or everything.
 
-One mechanism for ``--trace-frames`` and ``amqp10broker trace``. A connection that is traced has a `Tap` at
-its stream and writer, which reads its bytes a second time; one that is not has none, and pays one look at
-an attribute a read and a write.
+One mechanism for ``--trace-frames`` and ``amqp10broker trace``. A connection that is traced has a
+`ConnectionTap` at its stream and writer, which reads its bytes a second time; one that is not has none, and
+pays one look at an attribute a read and a write.
 """
 
 from __future__ import annotations
@@ -10,24 +10,20 @@ from __future__ import annotations
 import ipaddress
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
+from amqp10broker.catalog.users import Users
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.greeting import AMQP_091_HEADER, Protocol
 from amqp10broker.management.snapshot import TraceView
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.connections import Connection, Connections
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.trace import FrameTracer, Shown, header_text
 from amqp10broker.tasks.trace_scope import ChannelScope, LinkScope, Matches, matching
 from amqp10broker.tasks.trace_sinks import LogSink, Sink
-
-if TYPE_CHECKING:
-    from amqp10broker.service.sessions.consumer import Consumer
-    from amqp10broker.service.sessions.publisher import Publisher
-    from amqp10broker.tasks.broker import Broker
-    from amqp10broker.tasks.connection091 import Connection091
-
-    Connection = Connection10 | Connection091
 
 _log = Log("amqp10broker.trace")
 
@@ -71,7 +67,7 @@ class Trace:
     lines: int = field(default=0)
 
 
-class Tap:
+class ConnectionTap:
     """What listens to one connection: both directions, for all traces that it is in."""
 
     def __init__(self, connection: Connection, *, begins: bool) -> None:
@@ -136,10 +132,19 @@ def _scope(connection: Connection, matches: Matches) -> LinkScope | ChannelScope
 class Tracing:
     """All traces of a broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, connections: Connections, users: Users, *, everything: bool) -> None:
+        """Trace nothing yet, or everything.
+
+        Args:
+            connections: of the broker.
+            users: their names can be asked for.
+            everything: from the first byte, into the log.
+        """
+        self._connections = connections
+        self._users = users
         self._traces: dict[str, Trace] = {}
-        if broker.config.trace_frames:
+        self._taps: dict[int, ConnectionTap] = {}
+        if everything:
             target = Target("everything", lambda connection: True)
             self._traces[EVERYTHING] = Trace(EVERYTHING, target, LogSink(), "the log")
 
@@ -163,7 +168,7 @@ class Tracing:
                 "trace", f"{target.text} is being traced already, into {place}: switch that off first"
             )
         trace = self._traces[what] = Trace(what, target, sink, place)
-        for connection in self._broker.connections.values():
+        for connection in self._connections.values():
             self._listen(connection, trace)
         _log.info("a trace has begun", what=target.text, into=place)
         return trace
@@ -178,10 +183,10 @@ class Tracing:
         if trace is None:
             traced = ", ".join(self._traces) or "nothing"
             raise NotFound("trace", f"'{what}' is not being traced; {traced} is")
-        for connection in self._broker.connections.values():
-            tap = connection.line.tap
-            if tap is not None and tap.traces.pop(trace, trace) is not trace and not tap.traces:
-                connection.line.tap = None
+        for number, tap in list(self._taps.items()):
+            if tap.traces.pop(trace, trace) is not trace and not tap.traces:
+                del self._taps[number]
+                self._connections[number].line.tap = None
         trace.sink.close(reason)
         _log.info("a trace has ended", what=trace.target.text, into=trace.place, reason=reason)
         return trace
@@ -190,12 +195,13 @@ class Tracing:
         """A connection is there, or its user is known now."""
         for trace in self._traces.values():
             self._listen(connection, trace, begins=begins)
-        tap = connection.line.tap
+        tap = self._taps.get(connection.number)
         if begins and tap is not None and not isinstance(connection, Connection10):
             tap.received(AMQP_091_HEADER)  # the engine of this protocol begins behind it
 
     def leave(self, connection: Connection) -> None:
         """A connection is over."""
+        self._taps.pop(connection.number, None)
         for trace in [each for each in self._traces.values() if each.target.connection == connection.number]:
             self.end(trace.what, f"{GONE}: {connection.end}")
 
@@ -216,22 +222,22 @@ class Tracing:
     def _listen(self, connection: Connection, trace: Trace, *, begins: bool = False) -> None:
         if not trace.target.covers(connection):
             return
-        tap = connection.line.tap
+        tap = self._taps.get(connection.number)
         if tap is None:
-            tap = connection.line.tap = Tap(connection, begins=begins)
+            tap = ConnectionTap(connection, begins=begins)
+            self._taps[connection.number] = connection.line.tap = tap
         if trace not in tap.traces:
             tap.add(trace)
 
     def _target(self, what: str) -> Target:
-        broker = self._broker
-        if what.isdecimal() and int(what) in broker.connections:
+        if what.isdecimal() and int(what) in self._connections:
             number = int(what)
-            connection = broker.connections[number]
+            connection = self._connections[number]
             text = f"connection {number} (user {connection.user or '-'}, from {connection.peer})"
             return Target(text, lambda each: each is connection, connection=number)
         if what.startswith("/"):
             return Target(f"address {what}", lambda connection: True, matching(what))
-        if what in broker.catalog.users:
+        if what in self._users:
             return Target(f"user {what}", lambda connection: connection.user == what)
         if _is_host(what):
             return Target(f"peer {what}", lambda connection: what in _ways_to_say(connection.peer))

@@ -12,7 +12,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final, Protocol
 
 import trio
 
@@ -22,13 +22,12 @@ from amqp10broker.config.amounts import disk_limit, memory_watermark
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
 from amqp10broker.management.snapshot import DiskView, MemoryView, ResourcesView, ResourceView
+from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged
 from amqp10broker.tasks.meters import Meter
 from amqp10broker.tasks.tidying import Tidying
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
 
 _log = Log("amqp10broker.alarms")
 
@@ -44,6 +43,22 @@ LIMITS: Final[Mapping[str, Resource]] = {
 """The settings that say when an alarm begins; both may be changed while running."""
 
 
+class AlarmSurroundings(Protocol):
+    """What of the broker is measured, and set.
+
+    Attributes:
+        clock: the time of day.
+        config: has the limits; replaced when one is set.
+        alarms: names of those that are on.
+        connections: told when publishers are to be held back, or let go.
+    """
+
+    clock: WallClock
+    config: Config
+    alarms: frozenset[str]
+    connections: Connections
+
+
 class Watch:
     """Measures memory and disk of one broker, and holds its publishers back while either is low.
 
@@ -51,15 +66,15 @@ class Watch:
         alarms: which are on.
     """
 
-    def __init__(self, broker: Broker, meter: Meter) -> None:
+    def __init__(self, surroundings: AlarmSurroundings, meter: Meter) -> None:
         """Measure nothing yet.
 
         Args:
-            broker: whose connections are told; its configuration has the limits.
+            surroundings: of the broker.
             meter: measures.
         """
         self.alarms = Alarms()
-        self._broker = broker
+        self._surroundings = surroundings
         self._meter = meter
         self._total_bytes: int | None = None
         self._limits: dict[Resource, int | None] = dict.fromkeys(Resource)
@@ -86,8 +101,8 @@ class Watch:
         while True:
             self._woken = trio.Event()
             # Once more when the last has gone: only then can be told what they have left behind.
-            if self._broker.connections or self.alarms or self._untidy or awake:
-                awake = bool(self._broker.connections)
+            if self._surroundings.connections or self.alarms or self._untidy or awake:
+                awake = bool(self._surroundings.connections)
                 with trio.move_on_after(self._checked() / 1000):
                     await self._woken.wait()
             else:
@@ -106,7 +121,7 @@ class Watch:
         Returns:
             Milliseconds until it has to be done again.
         """
-        now_ms = self._broker.clock.now_ms()
+        now_ms = self._surroundings.clock.now_ms()
         pauses = []
         for resource in Resource:
             reading = self._read(resource)
@@ -123,7 +138,7 @@ class Watch:
         try:
             pause_ms = self.check()
             self._untidy = self._tidying.look(
-                trio.current_time(), self._used_bytes, len(self._broker.connections)
+                trio.current_time(), self._used_bytes, len(self._surroundings.connections)
             )
             return pause_ms
         except Exception as error:
@@ -141,7 +156,7 @@ class Watch:
         if name not in set(Resource):
             raise ValueError(f"no alarm '{name}': there are {' and '.join(sorted(Resource))}")
         resource = Resource(name)
-        if self.alarms.put(resource, cause, on=on, now_ms=self._broker.clock.now_ms()):
+        if self.alarms.put(resource, cause, on=on, now_ms=self._surroundings.clock.now_ms()):
             self._tell(Change(resource, cause, on, None))
         self.wake()
 
@@ -167,7 +182,7 @@ class Watch:
             raise ConfigError(source, "is no text", setting.allowed)
         setting.check(written, source)
         changes: dict[str, Any] = {name: written}
-        self._broker.config = replace(self._broker.config, **changes)
+        self._surroundings.config = replace(self._surroundings.config, **changes)
         self._learn_limit(resource)
         _log.info("setting changed", name=name, value=written, limit_bytes=self._limits[resource])
         self.check()
@@ -178,7 +193,7 @@ class Watch:
 
     def view(self) -> ResourcesView:
         """Memory and disk, measured now."""
-        config = self._broker.config
+        config = self._surroundings.config
         memory = self._view_of(Resource.MEMORY, config.vm_memory_high_watermark)
         disk = self._view_of(Resource.DISK, _disk_setting(config))
         return ResourcesView(
@@ -197,13 +212,15 @@ class Watch:
             alarm=since_ms is not None,
             causes=tuple(cause.value for cause in self.alarms.causes(resource)),
             since=None if since is None else since.isoformat(timespec="seconds"),
-            on_for_s=None if since_ms is None else max(0, self._broker.clock.now_ms() - since_ms) / 1000,
+            on_for_s=None
+            if since_ms is None
+            else max(0, self._surroundings.clock.now_ms() - since_ms) / 1000,
         )
 
     # --- measuring --------------------------------------------------------------------------------
 
     def _learn_limit(self, resource: Resource) -> None:
-        config = self._broker.config
+        config = self._surroundings.config
         self._total_bytes = total = self._meter.memory_total()
         if resource is Resource.MEMORY:
             limit = memory_watermark(config.vm_memory_high_watermark).bytes_of(total)
@@ -244,7 +261,7 @@ class Watch:
         return self._meter.memory_used()
 
     def _disk_free(self) -> int | None:
-        return self._meter.disk_free(_disk_path(self._broker.config))
+        return self._meter.disk_free(_disk_path(self._surroundings.config))
 
     def _complain(self, resource: Resource, *, unknown: bool) -> None:
         """Say once that something cannot be measured, and again when it can."""
@@ -257,7 +274,7 @@ class Watch:
 
     def _tell(self, change: Change) -> None:
         """Log a change, and tell the connections if publishers are now to be held back, or let go."""
-        broker = self._broker
+        surroundings = self._surroundings
         figures: dict[str, Any] = {}
         if change.reading is not None:
             measured = "used_bytes" if change.resource is Resource.MEMORY else "free_bytes"
@@ -271,12 +288,10 @@ class Watch:
             cause=change.cause.value,
             **figures,
         )
-        before = bool(broker.alarms)
-        broker.alarms = self.alarms.names()
-        if before != bool(broker.alarms):
-            letter = AlarmChanged(bool(broker.alarms))
-            for connection in list(broker.connections.values()):
-                connection.tell(letter)
+        before = bool(surroundings.alarms)
+        surroundings.alarms = self.alarms.names()
+        if before != bool(surroundings.alarms):
+            surroundings.connections.tell(AlarmChanged(bool(surroundings.alarms)))
 
 
 def _disk_path(config: Config) -> str:

@@ -13,13 +13,24 @@ from typing import Final
 
 import trio
 
-from amqp10broker.tasks.mail import WRITER_READY, SessionLetter, Write
+from amqp10broker.tasks.mail import WRITER_READY, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.stream import SocketTransport, Stream
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops
 listening to its client."""
+
+
+class Write:
+    """Bytes for the socket, in pieces: a letter to the writer."""
+
+    __slots__ = ("lane", "pieces", "transfer_bytes")
+
+    def __init__(self, lane: Lane, pieces: Sequence[bytes | memoryview], transfer_bytes: int) -> None:
+        self.lane = lane
+        self.pieces = pieces
+        self.transfer_bytes = transfer_bytes
 
 
 class Lane:

@@ -22,7 +22,7 @@ from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.frames import FrameReader
 from amqp10broker.amqp091.framing import content_frames, method_frame
-from amqp10broker.amqp091.items import AckRun, Content, ContentOpened, Item, MethodFrame, PublishRun
+from amqp10broker.amqp091.items import AckRun, Content, ContentOpened, Item, MethodFrame
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.catalog.catalog import VHOST
@@ -41,7 +41,6 @@ from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
-from amqp10broker.tasks.channel import contents_of, split
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.surroundings import make_catalog
@@ -282,17 +281,14 @@ class WorldConnection:
             return False
         item = self.waiting[0]
         channel = self.channels[item.channel]
-        contents = contents_of(item)
-        if channel.credit.blocked and contents:
+        now, rest = channel.credit.admit(item)
+        if now is None:
             return False
-        if contents > channel.credit.credit:
-            assert isinstance(item, PublishRun)
-            item, self.waiting[0] = split(item, channel.credit.credit)
-            contents = channel.credit.credit
-        else:
+        if rest is None:
             self.waiting.popleft()
-        channel.credit.credit -= contents
-        channel.letters.append(item)
+        else:
+            self.waiting[0] = rest
+        channel.letters.append(now)
         return True
 
     def fail(self, fault: AmqpHardError) -> None:

@@ -62,7 +62,7 @@ class Killer(trio.abc.Instrument):
 ROLES = {
     "reader": "serve_stream",
     "writer": "_run_writer",
-    "session": "_run_session",
+    "session": "_run_part",
     "queue": "queue q",
 }
 
@@ -272,9 +272,7 @@ async def test_pre_settled_deliveries_survive_a_cancelled_queue_answer(
                 connection.line._outer.cancel_scope.cancel()
 
             def chosen(task: trio.lowlevel.Task, connection: Connection10 = connection) -> bool:
-                return "queue q" in task.name or (
-                    "_run_session" in task.name and belongs_to(task, connection)
-                )
+                return "queue q" in task.name or ("_run_part" in task.name and belongs_to(task, connection))
 
             killer = Killer(at, chosen, cancel)
             trio.lowlevel.add_instrument(killer)
@@ -323,6 +321,6 @@ async def test_cancelled_send_poisons_the_connection(autojump_clock: object) -> 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
     """The names used above exist: a renamed task must not silence these tests."""
     assert hasattr(Lifeline, "_run_writer")
-    assert hasattr(Sessions, "_run_session")
+    assert hasattr(Sessions, "_run_part")
     assert hasattr(Writer, "run")
     assert hasattr(RunningQueue, "run")

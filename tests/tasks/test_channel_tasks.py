@@ -44,7 +44,7 @@ Q = QueueDeclare("q", durable=True)
 ROLES = {
     "reader": "serve_stream",
     "writer": "_run_writer",
-    "channel": "_run_channel",
+    "channel": "_run_part",
     "queue": "queue q",
 }
 

@@ -68,7 +68,7 @@ async def test_what_is_not_spoken_is_answered_and_closed(
         assert await everything(client.stream) == (reply or b"")
         await settle_down()
         assert not broker.connections
-        assert not broker.greetings
+        assert not broker.connections.greetings
     assert not log.of("error")
 
 
@@ -133,10 +133,10 @@ async def test_a_client_that_goes_before_it_has_spoken_leaves_nothing(
         if said:
             await client.send(said)
         await settle_down()
-        assert len(broker.greetings) == 1
+        assert len(broker.connections.greetings) == 1
         await client.vanish()
         await settle_down()
-        assert not broker.greetings
+        assert not broker.connections.greetings
         assert not broker.connections
     assert log.entries == []
 
@@ -149,7 +149,7 @@ async def test_a_reset_before_the_header_is_no_fault(autojump_clock: object, log
         await settle_down()
         pipe.end(reset=True)
         await settle_down()
-        assert not broker.greetings
+        assert not broker.connections.greetings
     assert [level for level, _, _ in log.entries] == ["debug"]
 
 
@@ -166,7 +166,7 @@ async def test_silence_is_ended_after_the_handshake_time(autojump_clock: object,
         assert await everything(second.stream) == b""
         assert trio.current_time() - began == pytest.approx(5)
         await settle_down()
-        assert not broker.greetings
+        assert not broker.connections.greetings
     assert [event for event, _ in log.of("warning")] == ["handshake timed out"] * 2
 
 
@@ -211,13 +211,13 @@ async def test_connection_max_counts_clients_of_both_protocols_and_those_that_gr
         await older.send_all(AMQP_091_HEADER)
         assert (await older.receive_some(65_536)).startswith(START_091)
         # The socket of the third is open as soon as the system has it, and counts when it is accepted.
-        await eventually(lambda: (len(broker.connections), len(broker.greetings)) == (2, 1))
+        await eventually(lambda: (len(broker.connections), len(broker.connections.greetings)) == (2, 1))
         async with dialled(broker) as refused:
             await refused.send_all(SASL_HEADER)
             assert await everything(ignoring_reset(refused)) == b""
         assert [event for event, _ in log.of("warning")] == ["connection refused: connection_max is reached"]
         await silent.aclose()
-        await eventually(lambda: not broker.greetings)
+        await eventually(lambda: not broker.connections.greetings)
         async with dialled(broker) as again:
             await again.send_all(SASL_HEADER)
             assert await again.receive_some(8) == SASL_HEADER
@@ -240,13 +240,12 @@ async def test_a_socket_that_broke_before_it_is_served_is_no_fault(
     log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The options of a reset socket cannot be set; the next client is served."""
-    from amqp10broker.tasks import listener
 
     async with running_broker() as broker:
         ours, theirs = socket.socketpair()
         with ours:
             # A Unix socket has no TCP options, as a socket that the client has reset.
-            await listener.serve_socket(broker, theirs, ("10.0.0.1", 1), None)
+            await broker._listener.serve_socket(theirs, ("10.0.0.1", 1), None)
             assert ours.recv(1) == b""
         async with dialled(broker) as stream:
             await stream.send_all(SASL_HEADER)

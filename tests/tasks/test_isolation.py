@@ -20,7 +20,6 @@ from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
-from amqp10broker.tasks.listener import serve_stream
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.turns import PORTION
@@ -140,7 +139,7 @@ async def test_of_a_fault_beside_a_stop_the_fault_is_logged_and_the_stop_goes_on
         ours, theirs = memory_stream_pair()
         await ours.send_all(SASL_HEADER)
         with pytest.raises(BaseExceptionGroup) as caught:
-            await serve_stream(broker, theirs, "a peer", Peer(loopback=True, address="a peer"))
+            await broker._listener.serve_stream(theirs, "a peer", Peer(loopback=True, address="a peer"))
         assert broker.connections == {}
     (inner,) = caught.value.exceptions
     assert [type(each) for each in inner.exceptions] == [Stop]

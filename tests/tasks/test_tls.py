@@ -62,7 +62,7 @@ async def end_of(stream: trio.abc.ReceiveStream) -> bytes:
 
 async def until_greeting(broker: Broker, count: int) -> None:
     """Wait until so many clients are counted that have not spoken yet."""
-    await eventually(lambda: len(broker.greetings) == count)
+    await eventually(lambda: len(broker.connections.greetings) == count)
 
 
 async def test_after_the_handshake_all_is_as_on_the_plain_port(certificates: Certificates) -> None:

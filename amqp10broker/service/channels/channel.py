@@ -239,6 +239,10 @@ class BrokerChannel:
         self._give_everything_back()
         self._backlog.clear()
 
+    def counted(self) -> ClientCounters:
+        """What its client did and got."""
+        return self.counters
+
     def release(self) -> None:
         """Closed, and asked nothing any more: let go of the parts, which refer back to this.
 

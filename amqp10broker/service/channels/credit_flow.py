@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from amqp10broker.amqp091.items import ContentTooLarge, Item, PublishRun
 from amqp10broker.config import Config
 
 
@@ -50,6 +51,22 @@ class Sender:
         """Whether the next message has to wait."""
         return self.credit <= 0
 
+    def admit(self, item: Item) -> tuple[Item | None, Item | None]:
+        """Spend credit on an item of the frame reader.
+
+        Returns:
+            What of it may be sent now, and what has to wait; None: nothing.
+        """
+        contents = contents_of(item)
+        if contents <= self.credit:
+            self.credit -= contents
+            return item, None
+        if self.credit <= 0 or not isinstance(item, PublishRun):
+            return None, item
+        now, rest = _split(item, self.credit)
+        self.credit = 0
+        return now, rest
+
 
 class Receiver:
     """The receiving end of one pair: counts what it handled, and says what to give."""
@@ -69,3 +86,19 @@ class Receiver:
         portions = self._handled // self._more_after
         self._handled -= portions * self._more_after
         return portions * self._more_after
+
+
+def contents_of(item: Item) -> int:
+    """Contents in one item of the frame reader: what the credit flow counts."""
+    if type(item) is PublishRun:
+        return len(item.bodies)
+    return 1 if type(item) is ContentTooLarge else 0
+
+
+def _split(run: PublishRun, count: int) -> tuple[PublishRun, PublishRun]:
+    """A run's first contents, and the rest."""
+    first = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
+    rest = PublishRun(run.channel, run.exchange, run.routing_key, run.mandatory, run.immediate)
+    first.properties, rest.properties = run.properties[:count], run.properties[count:]
+    first.bodies, rest.bodies = run.bodies[:count], run.bodies[count:]
+    return first, rest

@@ -1,0 +1,68 @@
+"""All connections of a broker, of both protocols, from their first byte to their end."""
+
+from __future__ import annotations
+
+from itertools import count
+from typing import TypeAlias
+
+import trio
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.management.snapshot import TotalsView
+from amqp10broker.service.counters import Totals, Whose
+from amqp10broker.tasks.connection091 import Connection091
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged
+
+Connection: TypeAlias = Connection10 | Connection091
+
+
+class Connections(dict[int, Connection]):
+    """Those that are there, by number.
+
+    Attributes:
+        greetings: of clients that have not said what they speak; cancelled when the broker stops.
+        stopping: no new connection is served.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        super().__init__()
+        self._catalog = catalog
+        self._numbers = count(1)
+        self._totals = Totals()
+        self.greetings: set[trio.CancelScope] = set()
+        self.stopping = False
+
+    def next_number(self) -> int:
+        """A number for a new one, unique in this broker's life."""
+        return next(self._numbers)
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every session's and channel's mailbox."""
+        for connection in list(self.values()):
+            connection.tell(letter)
+
+    def ended(self, number: int) -> None:
+        """One is over: what it did stays counted."""
+        connection = self.pop(number)
+        self._totals.add(_whose(connection), connection.counted(), self._catalog.users, self._catalog.vhosts)
+
+    def stop(self, reason: str) -> None:
+        """Serve no new one, and end those that there are in order."""
+        self.stopping = True
+        for greeting in self.greetings:
+            greeting.cancel()
+        for connection in list(self.values()):
+            connection.close(reason)
+
+    def totals(self) -> TotalsView:
+        """What clients did and got since the start, by protocol, virtual host and user."""
+        present = [(_whose(each), each.counted()) for each in self.values()]
+        sums = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
+        return TotalsView(
+            *({name: total.document() for name, total in sorted(each.items())} for each in sums)
+        )
+
+
+def _whose(connection: Connection) -> Whose:
+    return Whose(connection.protocol, connection.vhost, connection.user)

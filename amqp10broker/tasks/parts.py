@@ -1,0 +1,105 @@
+"""What the sessions of an AMQP 1.0 connection and the channels of a 0-9-1 one have alike.
+
+What their reader gives them is in `sessions10` and `channels091`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Generic
+
+from amqp10broker.queues.commands import ReplyTo
+from amqp10broker.security.authorise import Access
+from amqp10broker.service.counters import ClientCounters
+from amqp10broker.tasks.connection_shell import Around, ConnectionShell, PartT
+from amqp10broker.tasks.mail import SessionLetter
+from amqp10broker.tasks.mailbox import Mailbox
+from amqp10broker.tasks.surroundings import ConnectionSurroundings
+from amqp10broker.tasks.writer import Lane
+
+
+class RunningParts(ABC, Generic[PartT, Around]):
+    """See the module; what `connection_shell.Parts` asks for.
+
+    Attributes:
+        by_number: those that are there. A session that its client has ended is not, and may still work.
+        working: those whose task is not over.
+        held_by: the one for which the connection is not read.
+    """
+
+    word: ClassVar[str]
+    """What it is, in the log and in the names of those that ask queues."""
+
+    def __init__(
+        self, surroundings: ConnectionSurroundings, connection: ConnectionShell[Any, Any, PartT, Around]
+    ) -> None:
+        self._surroundings = surroundings
+        self._connection = connection
+        self._gone = ClientCounters()
+        self.by_number: dict[int, PartT] = {}
+        self.working: set[PartT] = set()
+        self.held_by: PartT | None = None
+
+    @abstractmethod
+    async def _work(self, number: int, part: PartT) -> None:
+        """The body of its task."""
+
+    def counted(self) -> ClientCounters:
+        """What they did and got, those that are gone included."""
+        return ClientCounters.sum_of([self._gone, *(part.service.counted() for part in self.working)])
+
+    def release(self) -> None:
+        """The connection is over: let go of it."""
+        del self._connection
+
+    def _access(self) -> Access:
+        connection = self._connection
+        return Access(self._surroundings.catalog.users, connection.user, connection.vhost)
+
+    def _writer_moved_ms(self) -> int | None:
+        """When the socket took something last of what waits for it; None: nothing waits."""
+        writer = self._connection.line.writer
+        if not writer.waiting_bytes or writer.broken:
+            return None
+        return self._surroundings.clock.ms_at(writer.waiting_since)
+
+    def _count(self) -> None:
+        """One more of the user's.
+
+        Raises:
+            RefusedError: there may be no more.
+        """
+        catalog = self._surroundings.catalog
+        catalog.usage.open_channel(catalog.users.lookup(self._connection.user))
+
+    def _address(self, number: int, inbox: Mailbox[SessionLetter]) -> ReplyTo:
+        """Under which queues answer it."""
+        label = f"connection {self._connection.number}, {self.word} {number}"
+        return self._surroundings.askers.open(label, inbox)
+
+    def _lane(self, inbox: Mailbox[SessionLetter]) -> Lane:
+        return Lane(self._connection.line.writer, inbox, self._surroundings.config.writer_buffer_bytes)
+
+    def _start(self, number: int, part: PartT, reply_to: ReplyTo, *, counted: bool) -> None:
+        """Begin its task; `counted`: it counts among the user's."""
+        self.by_number[number] = part
+        self.working.add(part)
+        self._surroundings.part_begun(self._connection.number, number)
+        self._connection.line.start_part(self._run_part, number, part, reply_to, counted)
+
+    async def _run_part(self, number: int, part: PartT, reply_to: ReplyTo, counted: bool) -> None:
+        connection, surroundings = self._connection, self._surroundings
+        try:
+            await self._work(number, part)
+        except Exception as error:
+            connection.crash(error)
+        finally:
+            self.working.discard(part)
+            self._gone.add(part.service.counted())
+            surroundings.askers.close(reply_to)
+            if counted:
+                surroundings.catalog.usage.close_channel(connection.user)
+            if self.by_number.get(number) is part:
+                # What the client still sends on it is for nobody.
+                del self.by_number[number]
+            part.service.release()

@@ -1,0 +1,133 @@
+"""The sockets that a broker listens on, and addresses as text."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import ssl
+from typing import Final, TypeAlias
+
+import trio
+
+from amqp10broker.config import Config
+from amqp10broker.errors import ConfigError
+from amqp10broker.security.tls import TlsSettings, Verify, server_context
+
+BACKLOG: Final = 1024
+
+Address: TypeAlias = tuple[str, int]
+
+
+class BoundSockets:
+    """Those of one broker: bound first, so that a wrong port is told at once, and listening last.
+
+    Attributes:
+        plain: for clients without TLS.
+        encrypted: for those with.
+        tls: their context; None without TLS.
+    """
+
+    def __init__(self) -> None:
+        self.plain: list[socket.socket] = []
+        self.encrypted: list[socket.socket] = []
+        self.tls: ssl.SSLContext | None = None
+
+    async def bind(self, config: Config) -> None:
+        """Bind to the addresses of the configuration; the kernel refuses clients until `listen`.
+
+        Raises:
+            OSError: the address cannot be used.
+            ConfigError: the one for TLS cannot, or one of its files.
+        """
+        self.tls = _tls_context(config)
+        self.plain = await open_sockets(config.host, config.port)
+        if self.tls is None:
+            return
+        try:
+            self.encrypted = await open_sockets(config.host, config.tls_port)
+        except OSError as error:
+            raise ConfigError(
+                "tls_port",
+                f"{config.tls_port} on {config.host} cannot be used: {error.strerror or error}",
+                "choose another, 0 for any free one",
+            ) from error
+
+    def listen(self) -> None:
+        """Let clients come."""
+        for sock in (*self.plain, *self.encrypted):
+            sock.listen(BACKLOG)
+
+    def close(self) -> None:
+        """Listen no more. May be called twice."""
+        for sock in (*self.plain, *self.encrypted):
+            sock.close()
+
+
+def addresses_of(sockets: list[socket.socket]) -> list[Address]:
+    """Host and port of each."""
+    return [sock.getsockname()[:2] for sock in sockets]
+
+
+def _tls_context(config: Config) -> ssl.SSLContext | None:
+    """The context of the TLS listener; None without one.
+
+    Raises:
+        ConfigError: a file cannot be read or is not what it should be.
+    """
+    if config.tls_certificate is None:
+        return None
+    return server_context(
+        TlsSettings(
+            certificate_file=config.tls_certificate,
+            key_file=config.tls_key,
+            key_password=config.tls_key_password,
+            ca_file=config.tls_ca,
+            verify=Verify(config.tls_verify),
+            minimum_version=config.tls_minimum_version,
+        )
+    )
+
+
+async def open_sockets(host: str, port: int) -> list[socket.socket]:
+    """Bind to every address that the host name has; the kernel refuses clients until the caller listens.
+
+    Raises:
+        OSError: an address cannot be used.
+    """
+    sockets: list[socket.socket] = []
+    try:
+        infos = await trio.socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        for family, kind, protocol, _, address in infos:
+            sock = socket.socket(family, kind, protocol)
+            sockets.append(sock)
+            sock.setblocking(False)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            if port == 0 and len(sockets) > 1:  # one number for all addresses
+                address = (address[0], sockets[0].getsockname()[1], *address[2:])
+            sock.bind(address)
+    except BaseException:
+        for sock in sockets:
+            sock.close()
+        raise
+    return sockets
+
+
+def peer_text(address: tuple[str, int]) -> str:
+    """An address as logs and status show it."""
+    host, port = address[0], address[1]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a client's address is this machine's own."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        return address.ipv4_mapped.is_loopback
+    return address.is_loopback

@@ -1,0 +1,73 @@
+"""What the parts of a broker may touch of it: values, and a few verbs.
+
+The broker (`broker.py`) is all of this, and it alone makes parts and hands itself to them. A part says in its
+constructor which of these it takes; what is not in there it cannot reach. Connections have numbers here, so
+that what is below them need not know them.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.proposing import Propose
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.vhost import VirtualHost
+from amqp10broker.config import Config
+from amqp10broker.security.login import Authenticator
+from amqp10broker.tasks.askers import Askers
+from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.log_limits import LogLimits
+from amqp10broker.tasks.login import Logins
+
+
+class Surroundings(Protocol):
+    """For every part.
+
+    Attributes:
+        catalog: what is declared.
+        clock: the time of day.
+        askers: the sessions and others that may ask queues.
+    """
+
+    catalog: Catalog
+    clock: WallClock
+    askers: Askers
+
+    @property
+    def config(self) -> Config:
+        """The present configuration; replaced as a whole when a setting changes."""
+
+    @property
+    def alarms(self) -> frozenset[str]:
+        """Names of the alarms that are on; publishers are held back while there is any."""
+
+
+class ConnectionSurroundings(Surroundings, Protocol):
+    """For a connection, its sessions and its channels.
+
+    Attributes:
+        container_id: ours, in open frames.
+        propose: has changes of the catalog decided.
+        authenticator: the rules of logging in.
+        logins: whose password is verified when.
+        log_limits: how many warnings clients may cause.
+    """
+
+    container_id: str
+    propose: Propose
+    authenticator: Authenticator
+    logins: Logins
+    log_limits: LogLimits
+
+    def new_id(self) -> str:
+        """A fresh token that nobody can guess, for generated names."""
+
+    def make_volatile(self, vhost: VirtualHost, name: str, connection: object) -> DeclaredQueue:
+        """A queue of direct reply-to for one connection (see `service.context.MakeVolatile`)."""
+
+    def logged_in(self, connection: int) -> None:
+        """The user of a connection is known from now on."""
+
+    def part_begun(self, connection: int, part: int) -> None:
+        """A connection has a session, or a channel, of this number from now on."""
