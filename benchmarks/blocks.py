@@ -13,17 +13,10 @@ from itertools import accumulate
 from struct import Struct
 from typing import Final
 
-from benchmarks.wire import (
-    DISPOSITION,
-    FRAME_HEADER_BYTES,
-    SERIAL_MASK,
-    STATE_ACCEPTED,
-    TRANSFER,
-    boolean,
-    described,
-    frame,
-    transfer_performative,
-)
+from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES
+from amqp10broker.amqp10.performatives import Transfer
+from amqp10broker.amqp10.serial import MASK
+from benchmarks.wire import disposition_frame, frame, transfer_performative
 
 # A block covers about this many bytes: enough to make the fixed cost of a column small, and little
 # enough to stay in the processor's second-level cache.
@@ -65,7 +58,7 @@ def write_serials(buffer: bytearray, offset: int, stride: int, first: int, count
         buffer[offset + 3 : last + 4 : stride] = _LOW[low:end:step]
         offset += run * stride
         count -= run
-        first = (first + run * step) & SERIAL_MASK
+        first = (first + run * step) & MASK
 
 
 def write_stamps(buffer: bytearray, offset: int, stride: int, times_ns: Sequence[int]) -> None:
@@ -154,7 +147,7 @@ class TransferBlock:
             if column:
                 at = start + HANDLE_OFFSET
                 buffer[at : at + (frames - 1) * stride + 1 : stride] = column[place::places]
-            first = (first_delivery_id + place) & SERIAL_MASK
+            first = (first_delivery_id + place) & MASK
             write_serials(buffer, start + DELIVERY_ID_OFFSET, stride, first, frames, places)
             write_serials(buffer, start + TAG_OFFSET, stride, first, frames, places)
         whole, rest = divmod(count, places)
@@ -201,10 +194,8 @@ class DispositionBlock:
 
     def __init__(self, channel: int) -> None:
         """Make the block for a session on which we are the receiver."""
-        first = b"\x70" + _U32.pack(0)
-        # `last` is left out: it is then the same as `first`.
-        fields = (boolean(True), first, b"\x40", boolean(True), STATE_ACCEPTED)
-        one = frame(described(DISPOSITION, fields), channel=channel)
+        # A number that needs four bytes; `last` is left out: it is then the same as `first`.
+        one = disposition_frame(channel, receiver=True, first=MASK, last=None)
         self._stride = len(one)
         self._buffer = bytearray(one * BLOCK_FRAMES_MAX)
         self._view = memoryview(self._buffer)
@@ -215,13 +206,13 @@ class DispositionBlock:
             run = min(count, BLOCK_FRAMES_MAX)
             write_serials(self._buffer, self.FIRST_OFFSET, self._stride, first_delivery_id, run)
             yield self._view[: run * self._stride]
-            first_delivery_id = (first_delivery_id + run) & SERIAL_MASK
+            first_delivery_id = (first_delivery_id + run) & MASK
             count -= run
 
 
 # The offsets above are read off the layout; a change of the layout must not pass unseen.
 _SAMPLE: Final = frame(transfer_performative(0xAB, 0x01020304, settled=True))
-assert _SAMPLE[FRAME_HEADER_BYTES + 2] == TRANSFER
+assert _SAMPLE[FRAME_HEADER_BYTES + 2] == Transfer.DESCRIPTOR
 assert _SAMPLE[HANDLE_OFFSET] == 0xAB
 assert _SAMPLE[DELIVERY_ID_OFFSET : DELIVERY_ID_OFFSET + 4] == b"\x01\x02\x03\x04"
 assert _SAMPLE[TAG_OFFSET : TAG_OFFSET + 4] == b"\x01\x02\x03\x04"

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import Final
 
+from amqp10broker.amqp091.framing import FRAME_OVERHEAD, HEADER_BYTES, method_frame
+from amqp10broker.amqp091.methods import BasicAck, BasicDeliver, BasicPublish
 from benchmarks import spec, wire091
 from benchmarks.blocks import BLOCK_BYTES, BLOCK_FRAMES_MAX, write_serials, write_stamps
 
@@ -33,20 +35,17 @@ class PublishBlock:
         Raises:
             ValueError: the messages shall be stamped and vary in size, or do not fit in one frame.
         """
-        sizes = [what.size_bytes]
-        if what.mixed:
-            # 16 sizes in an order that is no ramp: 7 and 16 have no common divisor.
-            sizes = [round(what.size_bytes * (0.5 + (place * 7 % 16) / 15)) for place in range(16)]
+        sizes = what.sizes
         properties = wire091.properties(
             content_type=what.content_type, durable=what.durable, sections=what.sections
         )
         contents = [wire091.content(channel, bytes(size), properties, frame_max) for size in sizes]
-        bits = wire091.PUBLISH_MANDATORY if what.mandatory else 0
         methods = [
-            wire091.method(channel, wire091.BASIC_PUBLISH, 0, "", queue, bits) for queue in what.addresses
+            method_frame(channel, BasicPublish(routing_key=queue, mandatory=what.mandatory))
+            for queue in what.addresses
         ]
         if what.stamp:
-            single = wire091.FRAME_OVERHEAD_BYTES + what.size_bytes <= frame_max
+            single = FRAME_OVERHEAD + what.size_bytes <= frame_max
             if what.mixed or what.size_bytes < 8 or not single:
                 raise ValueError("stamped messages are of one size, at least 8 bytes and at most one frame")
         patterns = [[method + one for one in contents] for method in methods]
@@ -109,13 +108,13 @@ class TagBlock:
 
 def ack_block(channel: int) -> TagBlock:
     """Return a block of basic.ack, each for a single delivery."""
-    return TagBlock(wire091.method(channel, wire091.BASIC_ACK, 0, 0), wire091.FRAME_HEAD_BYTES + 4)
+    return TagBlock(method_frame(channel, BasicAck()), HEADER_BYTES + 4)
 
 
 def deliver_block(
     channel: int, consumer_tag: str, queue: str, body: bytes, properties: bytes, frame_max: int
 ) -> TagBlock:
     """Return a block of basic.deliver with its content: what the floor peer sends."""
-    method = wire091.method(channel, wire091.BASIC_DELIVER, consumer_tag, 0, 0, "", queue)
-    tag_offset = wire091.FRAME_HEAD_BYTES + 4 + 1 + len(consumer_tag.encode())
+    method = method_frame(channel, BasicDeliver(consumer_tag, routing_key=queue))
+    tag_offset = HEADER_BYTES + 4 + 1 + len(consumer_tag.encode())
     return TagBlock(method + wire091.content(channel, body, properties, frame_max), tag_offset)

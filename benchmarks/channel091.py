@@ -13,7 +13,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from benchmarks import spec, wire091
+from amqp10broker.amqp091.framing import method_frame
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicConsume,
+    BasicDeliver,
+    BasicQos,
+    ChannelOpen,
+    ConfirmSelect,
+    Method,
+    QueueDeclare,
+)
+from benchmarks import spec
 from benchmarks.blocks091 import PublishBlock, ack_block
 from benchmarks.errors import PeerError
 from benchmarks.pace import Pace
@@ -157,11 +168,11 @@ class Consumer:
     def start(self) -> None:
         """Ask for deliveries: the prefetch-count first, it is for consumers that come after it."""
         out, number = self._channel.peer.out, self._channel.number
-        out += wire091.method(number, wire091.BASIC_QOS, 0, self.what.credit, 0)
-        bits = 0 if self.manual else wire091.CONSUME_NO_ACK
+        out += method_frame(number, BasicQos(prefetch_count=self.what.credit))
         arguments = {"x-stream-offset": self.what.offset} if self.what.offset else {}
         for tag, queue in zip(self.tags, self.what.addresses, strict=True):
-            out += wire091.method(number, wire091.BASIC_CONSUME, 0, queue, tag, bits, arguments)
+            consume = BasicConsume(queue, tag, no_ack=not self.manual, arguments=arguments)
+            out += method_frame(number, consume)
 
     def delivered(self, index: int, run: Contents, data: bytearray, now_ns: int) -> None:
         """Count a run of deliveries to one consumer.
@@ -225,14 +236,10 @@ class PeerChannel:
         """
         groups: list[spec.Publish | spec.Consume] = [*self.what.publish, *self.what.consume]
         queues = dict.fromkeys(queue for group in groups for queue in group.addresses)
-        methods = [wire091.method(self.number, wire091.CHANNEL_OPEN, "")]
-        methods += [
-            wire091.method(self.number, wire091.QUEUE_DECLARE, 0, queue, wire091.DECLARE_PASSIVE, {})
-            for queue in queues
-        ]
+        methods: list[Method] = [ChannelOpen(), *(QueueDeclare(queue, passive=True) for queue in queues)]
         if self.confirms is not None:
-            methods.append(wire091.method(self.number, wire091.CONFIRM_SELECT, 0))
-        return b"".join(methods), len(methods)
+            methods.append(ConfirmSelect())
+        return b"".join(method_frame(self.number, one) for one in methods), len(methods)
 
     # --- publishing ---
 
@@ -293,9 +300,10 @@ class PeerChannel:
         if first != self._next_tag:
             raise PeerError(f"delivery-tag {first} where {self._next_tag} was due")
         self._next_tag += run.messages
-        known = self._by_tag.get(run.arguments[0])
+        assert isinstance(run.method, BasicDeliver)
+        known = self._by_tag.get(run.method.consumer_tag)
         if known is None:
-            raise PeerError(f"a delivery for consumer {run.arguments[0]!r}, which does not exist")
+            raise PeerError(f"a delivery for consumer {run.method.consumer_tag!r}, which does not exist")
         consumer, index = known
         consumer.delivered(index, run, data, now_ns)
         if not consumer.manual:
@@ -319,7 +327,7 @@ class PeerChannel:
         self._ack_each.clear()
         if self._ack_up_to:
             # Single ones below it have been acknowledged just now: none is acknowledged twice.
-            out += wire091.method(self.number, wire091.BASIC_ACK, self._ack_up_to, wire091.ACK_MULTIPLE)
+            out += method_frame(self.number, BasicAck(self._ack_up_to, multiple=True))
             self._ack_up_to = 0
         for consumer in self.consumers:
             consumer.acked()

@@ -17,6 +17,7 @@ from contextlib import ExitStack
 from ctypes import Array, c_uint64
 from typing import Final
 
+from amqp10broker.amqp10.performatives import Begin, Close
 from benchmarks import spec, wire
 from benchmarks.broker_process import Target
 from benchmarks.cases import QUEUE
@@ -40,7 +41,7 @@ _COLUMNS: Final = (
 
 def _open_only(endpoint: spec.Endpoint) -> None:
     with handshake(endpoint).socket as stream:
-        stream.sendall(wire.close_frame())
+        stream.sendall(wire.frame(Close()))
         read_frame(stream)
 
 
@@ -149,10 +150,11 @@ def _run_setup(context: Context) -> Outcome:
 def _connect_and_rest(endpoint: spec.Endpoint) -> socket.socket:
     """Open a connection with one session and leave it alone."""
     stream = handshake(endpoint).socket
-    stream.sendall(wire.begin_frame(0, incoming_window=spec.INCOMING_WINDOW, handle_max=255))
+    window = spec.INCOMING_WINDOW
+    stream.sendall(wire.frame(Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=window)))
     answer = read_frame(stream)
-    if answer.code != wire.BEGIN:
-        raise MeasureError(f"the broker answered begin with 0x{answer.code:02x}")
+    if not isinstance(answer, Begin):
+        raise MeasureError(f"the broker answered begin with {answer.NAME}")
     return stream
 
 

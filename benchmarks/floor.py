@@ -19,16 +19,32 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from benchmarks import spec, wire, wire091
+from amqp10broker.amqp10.frames import TYPE_SASL
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Composite,
+    Flow,
+    Open,
+    SaslCode,
+    SaslInit,
+    SaslMechanisms,
+    SaslOutcome,
+    Source,
+    Target,
+)
+from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.amqp10.types import Symbol
+from amqp10broker.greeting import AMQP_091_HEADER
+from benchmarks import spec, wire
 from benchmarks.blocks import LargeTransfer, TransferBlock
 from benchmarks.floor091 import FloorConnection091
 from benchmarks.floor_counts import ENDLESS, Floor, FloorConnection
 from benchmarks.peer import OUT_BYTES_MAX
-from benchmarks.scan import FlowState, Run, Scanner
-from benchmarks.wire import SERIAL_MASK, serial_difference
+from benchmarks.scan import Run, Scanner
 
-MECHANISMS: Final = b"\xe0\x12\x02\xa3\x05PLAIN\x09ANONYMOUS"
-"""An array8 of 18 bytes: two symbols."""
+MECHANISMS: Final = (Symbol("PLAIN"), Symbol("ANONYMOUS"))
 INCOMING_WINDOW: Final = 20_000
 
 
@@ -83,8 +99,7 @@ class FloorConnection10(FloorConnection):
     def _greet(self, header: bytes) -> None:
         self.out += header
         if header == wire.SASL_HEADER:
-            body = wire.described(wire.SASL_MECHANISMS, (MECHANISMS,))
-            self.out += wire.frame(body, frame_type=wire.FRAME_SASL)
+            self.out += wire.frame(SaslMechanisms(sasl_server_mechanisms=MECHANISMS), frame_type=TYPE_SASL)
 
     def _answer(self, session: _FloorSession) -> None:
         for first, last in session.confirm:
@@ -93,28 +108,24 @@ class FloorConnection10(FloorConnection):
         for handle in session.low:
             link = session.ins[handle]
             link.credit = self.floor.credit
-            session.incoming_window = INCOMING_WINDOW
-            self._flow(session, handle, link.delivery_count, link.credit)
+            self._flow(session, link)
         session.low.clear()
         if session.incoming_window <= INCOMING_WINDOW // 2:
-            session.incoming_window = INCOMING_WINDOW
-            self.out += wire.session_flow_frame(
-                session.channel,
-                next_incoming_id=session.next_incoming_id,
-                incoming_window=INCOMING_WINDOW,
-                next_outgoing_id=session.next_outgoing_id,
-            )
+            self._flow(session)
 
-    def _flow(self, session: _FloorSession, handle: int, delivery_count: int, credit: int) -> None:
-        self.out += wire.link_flow_frame(
-            session.channel,
-            handle,
-            delivery_count=delivery_count & SERIAL_MASK,
-            link_credit=credit,
+    def _flow(self, session: _FloorSession, link: _Link | None = None) -> None:
+        """Open the window to its width, and tell a link's credit."""
+        session.incoming_window = INCOMING_WINDOW
+        flow = Flow(
             next_incoming_id=session.next_incoming_id,
-            incoming_window=session.incoming_window,
+            incoming_window=INCOMING_WINDOW,
             next_outgoing_id=session.next_outgoing_id,
+            outgoing_window=MASK,
+            handle=None if link is None else link.handle,
+            delivery_count=None if link is None else link.delivery_count & MASK,
+            link_credit=None if link is None else link.credit,
         )
+        self.out += wire.frame(flow, channel=session.channel)
 
     def sending(self) -> Iterator[Callable[[], bool]]:
         """Yield a step for each link."""
@@ -145,8 +156,8 @@ class FloorConnection10(FloorConnection):
         link.credit -= messages
         link.delivery_count += messages
         session.remote_window -= frames
-        session.next_delivery_id = (first + messages) & SERIAL_MASK
-        session.next_outgoing_id = (session.next_outgoing_id + frames) & SERIAL_MASK
+        session.next_delivery_id = (first + messages) & MASK
+        session.next_outgoing_id = (session.next_outgoing_id + frames) & MASK
         self.floor.sent(link.address, messages)
         return True
 
@@ -170,7 +181,7 @@ class FloorConnection10(FloorConnection):
     def on_transfers(self, run: Run) -> None:
         """Count messages in and remember what to confirm."""
         session = self._sessions[run.channel]
-        session.next_incoming_id = (session.next_incoming_id + run.frames) & SERIAL_MASK
+        session.next_incoming_id = (session.next_incoming_id + run.frames) & MASK
         session.incoming_window -= run.frames
         if run.more:
             session.partial_bytes += run.payload_bytes
@@ -187,8 +198,8 @@ class FloorConnection10(FloorConnection):
         if self.floor.kept is not None:
             self._keep(session, run)
         if not run.settled:
-            last = (first + run.frames - 1) & SERIAL_MASK
-            if session.confirm and (session.confirm[-1][1] + 1) & SERIAL_MASK == first:
+            last = (first + run.frames - 1) & MASK
+            if session.confirm and (session.confirm[-1][1] + 1) & MASK == first:
                 first, _ = session.confirm.pop()
             session.confirm.append((first, last))
 
@@ -216,56 +227,61 @@ class FloorConnection10(FloorConnection):
     ) -> None:
         """Remember nothing: deliveries of the floor are forgotten once they are sent."""
 
-    def on_flow(self, channel: int, flow: FlowState) -> None:
-        """Take window and credit."""
-        session = self._sessions[channel]
-        edge = ((flow.next_incoming_id or 0) + flow.incoming_window) & SERIAL_MASK
-        session.remote_window = max(0, serial_difference(edge, session.next_outgoing_id))
+    def on_performative(self, channel: int, performative: Composite) -> None:
+        """Take window and credit; answer set-up and ending frames."""
+        match performative:
+            case SaslInit():
+                self.out += wire.frame(SaslOutcome(code=SaslCode.OK), frame_type=TYPE_SASL)
+            case Open():
+                limit = spec.MAX_FRAME_SIZE_BYTES
+                mine = Open(container_id="floor", max_frame_size=limit, channel_max=63)
+                self.out += wire.frame(mine)
+            case Begin():
+                window = performative.incoming_window
+                self._sessions[channel] = _FloorSession(channel, window, performative.next_outgoing_id)
+                begin = Begin(
+                    remote_channel=channel,
+                    next_outgoing_id=0,
+                    incoming_window=INCOMING_WINDOW,
+                    outgoing_window=MASK,
+                    handle_max=255,
+                )
+                self.out += wire.frame(begin, channel=channel)
+            case Attach():
+                self._attach(self._sessions[channel], performative)
+            case Flow():
+                self._take(self._sessions[channel], performative)
+            case Close():
+                self.out += wire.frame(Close())
+                self.finished = True
+
+    def _take(self, session: _FloorSession, flow: Flow) -> None:
+        window = flow.incoming_window
+        session.remote_window = limit_left(flow.next_incoming_id or 0, window, session.next_outgoing_id)
         if flow.handle in session.outs and flow.link_credit is not None:
             link = session.outs[flow.handle]
-            edge = ((flow.delivery_count or 0) + flow.link_credit) & SERIAL_MASK
-            link.credit = max(0, serial_difference(edge, link.delivery_count & SERIAL_MASK))
+            link.credit = limit_left(flow.delivery_count or 0, flow.link_credit, link.delivery_count & MASK)
 
-    def on_performative(self, channel: int, frame_type: int, performative: wire.Performative) -> None:
-        """Answer set-up and ending frames."""
-        field_of = performative.field
-        code = performative.code
-        if code == wire.SASL_INIT:
-            body = wire.described(wire.SASL_OUTCOME, (wire.ubyte(0),))
-            self.out += wire.frame(body, frame_type=wire.FRAME_SASL)
-        elif code == wire.OPEN:
-            self.out += wire.open_frame(
-                "floor", max_frame_size_bytes=spec.MAX_FRAME_SIZE_BYTES, channel_max=63
-            )
-        elif code == wire.BEGIN:
-            self._sessions[channel] = _FloorSession(channel, field_of(2), field_of(1))
-            self.out += wire.begin_frame(
-                channel, incoming_window=INCOMING_WINDOW, handle_max=255, remote_channel=channel
-            )
-        elif code == wire.ATTACH:
-            self._attach(self._sessions[channel], performative)
-        elif code == wire.CLOSE:
-            self.out += wire.close_frame()
-            self.finished = True
-
-    def _attach(self, session: _FloorSession, performative: wire.Performative) -> None:
-        name, handle, client_receives = (performative.field(index) for index in range(3))
-        terminus = performative.field(5 if client_receives else 6)
-        address = terminus.value[0]
-        settled = performative.field(3) == 1
-        self.out += wire.attach_frame(
+    def _attach(self, session: _FloorSession, theirs: Attach) -> None:
+        handle, client_receives = theirs.handle, theirs.role
+        terminus = theirs.source if client_receives else theirs.target
+        assert isinstance(terminus, Source | Target), "the load generator names a queue"
+        assert terminus.address is not None
+        settled = theirs.snd_settle_mode == 1
+        mine = wire.attach_frame(
             session.channel,
             handle,
-            name=name,
+            name=theirs.name,
             receiver=not client_receives,
-            address=address,
+            address=terminus.address,
             presettled=settled,
         )
+        self.out += mine
         if client_receives:
-            session.outs[handle] = _Link(handle, address, settled)
+            session.outs[handle] = _Link(handle, terminus.address, settled)
         else:
-            session.ins[handle] = _Link(handle, address, credit=self.floor.credit)
-            self._flow(session, handle, 0, self.floor.credit)
+            session.ins[handle] = _Link(handle, terminus.address, credit=self.floor.credit)
+            self._flow(session, session.ins[handle])
 
 
 def serve(port: int, floor: Floor) -> None:
@@ -311,15 +327,15 @@ def _recognise(
 ) -> None:
     """Look at a client's first bytes, which stay in the socket, and make the connection they ask for."""
     try:
-        greeting = unknown[fd].recv(len(wire.AMQP_HEADER), socket.MSG_PEEK)
+        greeting = unknown[fd].recv(len(AMQP_091_HEADER), socket.MSG_PEEK)
     except ConnectionResetError:
         greeting = b""
     if not greeting:
         poll.unregister(fd)
         unknown.pop(fd).close()
-    elif greeting == wire091.PROTOCOL_HEADER:
+    elif greeting == AMQP_091_HEADER:
         connections[fd] = FloorConnection091(floor, unknown.pop(fd))
-    elif len(greeting) == len(wire.AMQP_HEADER):
+    elif len(greeting) == len(AMQP_091_HEADER):
         connections[fd] = FloorConnection10(floor, unknown.pop(fd))
 
 

@@ -12,8 +12,35 @@ import socket
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
+from amqp10broker.amqp091.framing import method_frame
+from amqp10broker.amqp091.methods import (
+    BasicAck,
+    BasicConsume,
+    BasicConsumeOk,
+    BasicPublish,
+    BasicQos,
+    BasicQosOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConfirmSelect,
+    ConfirmSelectOk,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStart,
+    ConnectionStartOk,
+    ConnectionTune,
+    ConnectionTuneOk,
+    Method,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueuePurge,
+    QueuePurgeOk,
+)
+from amqp10broker.greeting import AMQP_091_HEADER
 from benchmarks import spec, wire091
 from benchmarks.blocks091 import TagBlock, deliver_block
 from benchmarks.errors import WireError
@@ -74,7 +101,7 @@ class FloorConnection091(FloorConnection):
     def __init__(self, floor: Floor, stream: socket.socket) -> None:
         """Take over an accepted socket, in which the client's protocol header still waits."""
         super().__init__(floor, stream)
-        self.out += wire091.method(0, wire091.CONNECTION_START, 0, 9, {}, b"PLAIN", b"en_US")
+        self.out += method_frame(0, ConnectionStart(0, 9, {}, b"PLAIN", b"en_US"))
         self._scanner = Scanner091(self, alike_in_size=floor.kept is not None)
         self._greeted = False
         self._channels: dict[int, _FloorChannel] = {}
@@ -83,7 +110,7 @@ class FloorConnection091(FloorConnection):
         """Pass over the protocol header, and act on every whole frame."""
         if not self._greeted:
             self._greeted = True
-            position += len(wire091.PROTOCOL_HEADER)
+            position += len(AMQP_091_HEADER)
         return self._scanner.scan(data, position, end)
 
     def answer(self) -> None:
@@ -91,7 +118,7 @@ class FloorConnection091(FloorConnection):
         for number, channel in self._channels.items():
             if channel.confirming and channel.confirmed < channel.published:
                 channel.confirmed = channel.published
-                self.out += wire091.method(number, wire091.BASIC_ACK, channel.confirmed, wire091.ACK_MULTIPLE)
+                self.out += method_frame(number, BasicAck(channel.confirmed, multiple=True))
 
     def sending(self) -> Iterator[Callable[[], bool]]:
         """Yield a step for each consumer."""
@@ -125,14 +152,14 @@ class FloorConnection091(FloorConnection):
     @staticmethod
     def _made(number: int, consumer: _FloorConsumer, body: bytes) -> TagBlock:
         limit = spec.MAX_FRAME_SIZE_BYTES
-        return deliver_block(number, consumer.tag, consumer.queue, body, wire091.properties(), limit)
+        return deliver_block(number, consumer.tag, consumer.queue, body, wire091.PLAIN, limit)
 
     # --- what the scanner reports ---
 
     def on_contents(self, run: Contents) -> None:
         """Count messages in."""
-        _, _, queue, _ = run.arguments
-        floor = self.floor
+        assert isinstance(run.method, BasicPublish)
+        floor, queue = self.floor, run.method.routing_key
         floor.ready[queue] += run.messages
         floor.size_bytes[queue] = run.body_bytes
         self._channels[run.channel].published += run.messages
@@ -145,42 +172,39 @@ class FloorConnection091(FloorConnection):
         """Give room again to the consumers."""
         self._channels[channel].settle(0 if multiple else first, last)
 
-    def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
+    def on_method(self, channel: int, method: Method) -> None:
         """Answer set-up and ending methods."""
-        answer = self._answer(channel, code, arguments)
-        if answer:
-            self.out += wire091.method(channel, *answer)
+        answer = self._answer(channel, method)
+        if answer is not None:
+            self.out += method_frame(channel, answer)
 
-    def _answer(self, channel: int, code: int, arguments: list[Any]) -> tuple[Any, ...]:
-        match code:
-            case wire091.CONNECTION_START_OK:
-                return wire091.CONNECTION_TUNE, CHANNEL_MAX, spec.MAX_FRAME_SIZE_BYTES, 0
-            case wire091.CONNECTION_TUNE_OK:
-                return ()
-            case wire091.CONNECTION_OPEN:
-                return wire091.CONNECTION_OPEN_OK, ""
-            case wire091.CONNECTION_CLOSE:
+    def _answer(self, channel: int, method: Method) -> Method | None:
+        match method:
+            case ConnectionStartOk():
+                return ConnectionTune(CHANNEL_MAX, spec.MAX_FRAME_SIZE_BYTES, 0)
+            case ConnectionTuneOk():
+                return None
+            case ConnectionOpen():
+                return ConnectionOpenOk()
+            case ConnectionClose():
                 self.finished = True
-                return (wire091.CONNECTION_CLOSE_OK,)
-            case wire091.CHANNEL_OPEN:
+                return ConnectionCloseOk()
+            case ChannelOpen():
                 self._channels[channel] = _FloorChannel()
-                return wire091.CHANNEL_OPEN_OK, b""
-            case wire091.QUEUE_DECLARE:
-                return wire091.QUEUE_DECLARE_OK, arguments[1], self.floor.ready[arguments[1]], 0
-            case wire091.QUEUE_PURGE:
-                return wire091.QUEUE_PURGE_OK, self.floor.ready.pop(arguments[1], 0)
-            case wire091.BASIC_QOS:
-                self._channels[channel].prefetch = arguments[1]
-                return (wire091.BASIC_QOS_OK,)
-            case wire091.BASIC_CONSUME:
-                return self._consume(channel, *arguments[1:4])
-            case wire091.CONFIRM_SELECT:
+                return ChannelOpenOk()
+            case QueueDeclare():
+                return QueueDeclareOk(method.queue, self.floor.ready[method.queue], 0)
+            case QueuePurge():
+                return QueuePurgeOk(self.floor.ready.pop(method.queue, 0))
+            case BasicQos():
+                self._channels[channel].prefetch = method.prefetch_count
+                return BasicQosOk()
+            case BasicConsume():
+                mine = self._channels[channel]
+                room = UNLIMITED if method.no_ack or not mine.prefetch else mine.prefetch
+                mine.consumers.append(_FloorConsumer(method.consumer_tag, method.queue, room))
+                return BasicConsumeOk(method.consumer_tag)
+            case ConfirmSelect():
                 self._channels[channel].confirming = True
-                return (wire091.CONFIRM_SELECT_OK,)
-        raise WireError(f"the floor peer does not know method {code >> 16}.{code & 0xFFFF}")
-
-    def _consume(self, channel: int, queue: str, tag: str, bits: int) -> tuple[Any, ...]:
-        mine = self._channels[channel]
-        limited = mine.prefetch and not bits & wire091.CONSUME_NO_ACK
-        mine.consumers.append(_FloorConsumer(tag, queue, mine.prefetch if limited else UNLIMITED))
-        return wire091.BASIC_CONSUME_OK, tag
+                return ConfirmSelectOk()
+        raise WireError(f"the floor peer does not know {method.NAME}")

@@ -13,9 +13,22 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, NamedTuple
 
+from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT
+from amqp10broker.amqp10.performatives import (
+    Attach,
+    Begin,
+    Close,
+    Composite,
+    Detach,
+    End,
+    Flow,
+    Open,
+    SaslOutcome,
+)
+from amqp10broker.greeting import AMQP_10_HEADER
 from benchmarks import spec, wire
 from benchmarks.errors import PeerError, WireError
-from benchmarks.scan import FlowState, Run, Scanner
+from benchmarks.scan import Run, Scanner
 from benchmarks.session import PeerSession, Receiver, Sender
 from benchmarks.stream import Stream
 
@@ -72,8 +85,8 @@ class LoadPeer(Connection):
     """What the peers of both protocols have in common: beginning, ending, heartbeats."""
 
     out_bytes_max: ClassVar[int] = OUT_BYTES_MAX
-    heartbeat: ClassVar[bytes] = wire.HEARTBEAT
-    last_words: ClassVar[bytes] = wire.close_frame()
+    heartbeat: ClassVar[bytes] = HEARTBEAT
+    last_words: ClassVar[bytes] = wire.frame(Close())
     """What closes the connection in order."""
 
     def __init__(self, endpoint: spec.Endpoint, streams: list[Stream]) -> None:
@@ -183,10 +196,7 @@ class Peer(LoadPeer):
         # Half the broker's idle time-out.
         self.connected(stream, idle_timeout_ms * 500_000)
         handle_max = spec.LINKS_PER_SESSION_MAX - 1
-        begins = [
-            wire.begin_frame(one.channel, incoming_window=one.what.incoming_window, handle_max=handle_max)
-            for one in self.sessions
-        ]
+        begins = [wire.frame(one.begin(handle_max), channel=one.channel) for one in self.sessions]
         self.exchange(b"".join(begins), len(begins))
         for session in self.sessions:
             frames: list[bytes] = []
@@ -242,41 +252,36 @@ class Peer(LoadPeer):
         if not settled:
             self.out += wire.disposition_frame(session.channel, receiver=False, first=first, last=last)
 
-    def on_flow(self, channel: int, flow: FlowState) -> None:
-        """Take windows and credit."""
-        if not self._closing:
-            self._by_channel[channel].flow(flow)
-
-    def on_performative(self, channel: int, frame_type: int, performative: wire.Performative) -> None:
-        """Take begin and attach; any ending by the broker ends the run."""
-        field = performative.field
-        code = performative.code
-        if code == wire.BEGIN:
-            session = self.sessions[field(0)]
-            session.next_incoming_id = field(1)
-            session.remote_window = field(2)
-            self._by_channel[channel] = session
-            self._waiting_for -= 1
-        elif code == wire.ATTACH:
-            session, group, index = self._by_name[field(0)]
-            if isinstance(group, Sender):
-                session.sending[field(1)] = (group, index)
-            else:
-                session.receiving[field(1)] = (group, index)
-                group.delivery_count[index] = field(9) or 0
-            self._waiting_for -= 1
-        elif code in _ENDINGS:
-            self._closed = self._closed or code == wire.CLOSE
-            if not self._closing:
-                what, place = _ENDINGS[code]
-                raise PeerError(f"the broker {what}: {wire.describe_error(field(place))}")
+    def on_performative(self, channel: int, performative: Composite) -> None:
+        """Take begin, attach, windows and credit; any ending by the broker ends the run."""
+        match performative:
+            case Begin(remote_channel=int(ours)):
+                session = self._by_channel[channel] = self.sessions[ours]
+                session.next_incoming_id = performative.next_outgoing_id
+                session.remote_window = performative.incoming_window
+                self._waiting_for -= 1
+            case Attach():
+                session, group, index = self._by_name[performative.name]
+                if isinstance(group, Sender):
+                    session.sending[performative.handle] = (group, index)
+                else:
+                    session.receiving[performative.handle] = (group, index)
+                    group.delivery_count[index] = performative.initial_delivery_count or 0
+                self._waiting_for -= 1
+            case Flow():
+                if not self._closing:
+                    self._by_channel[channel].flow(performative)
+            case Close() | End() | Detach():
+                self._closed = self._closed or isinstance(performative, Close)
+                if not self._closing:
+                    why = wire.describe_error(performative.error)
+                    raise PeerError(f"the broker {_ENDINGS[type(performative)]}: {why}")
 
 
-_ENDINGS: Final = {
-    # What the broker did, and which field has the error.
-    wire.CLOSE: ("closed the connection", 0),
-    wire.END: ("ended a session", 0),
-    wire.DETACH: ("detached a link", 2),
+_ENDINGS: Final[dict[type[Composite], str]] = {
+    Close: "closed the connection",
+    End: "ended a session",
+    Detach: "detached a link",
 }
 
 
@@ -320,18 +325,23 @@ def handshake(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
         read_frame(stream)
         stream.sendall(wire.sasl_init(endpoint.user, endpoint.password))
         outcome = read_frame(stream)
-        if outcome.code != wire.SASL_OUTCOME or outcome.field(0) != 0:
-            raise PeerError(f"the broker refused the login (outcome {outcome.field(0)})")
-        stream.sendall(wire.AMQP_HEADER)
-        if read_exactly(stream, 8) != wire.AMQP_HEADER:
+        if not isinstance(outcome, SaslOutcome) or outcome.code != 0:
+            raise PeerError(f"the broker refused the login: {outcome}")
+        stream.sendall(AMQP_10_HEADER)
+        if read_exactly(stream, 8) != AMQP_10_HEADER:
             raise PeerError("the broker refused the AMQP header after SASL")
-        channel_max, size = spec.SESSIONS_PER_CONNECTION_MAX - 1, spec.MAX_FRAME_SIZE_BYTES
-        opening = {"max_frame_size_bytes": size, "channel_max": channel_max}
-        stream.sendall(wire.open_frame("benchmark", hostname=endpoint.hostname, **opening))
+        mine = Open(
+            container_id="benchmark",
+            hostname=endpoint.hostname,
+            max_frame_size=spec.MAX_FRAME_SIZE_BYTES,
+            channel_max=spec.SESSIONS_PER_CONNECTION_MAX - 1,
+        )
+        stream.sendall(wire.frame(mine))
         opened = read_frame(stream)
-        if opened.code != wire.OPEN:
-            raise PeerError(f"the broker refused the connection: {wire.describe_error(opened.field(0))}")
-        return Opened(stream, opened.field(2) or 0xFFFFFFFF, opened.field(4) or 0)
+        if not isinstance(opened, Open):
+            why = opened.error if isinstance(opened, Close) else None
+            raise PeerError(f"the broker refused the connection: {wire.describe_error(why)}")
+        return Opened(stream, opened.max_frame_size, opened.idle_time_out or 0)
     except BaseException:
         stream.close()
         raise
@@ -348,11 +358,10 @@ def read_exactly(stream: socket.socket, count: int) -> bytes:
     return data
 
 
-def read_frame(stream: socket.socket) -> wire.Performative:
+def read_frame(stream: socket.socket) -> Composite:
     """Read one frame from a blocking socket, passing over heartbeats; only set-up uses this."""
     while True:
-        header = read_exactly(stream, wire.FRAME_HEADER_BYTES)
-        size = int.from_bytes(header[:4], "big")
-        body = read_exactly(stream, size - wire.FRAME_HEADER_BYTES)
+        header = read_exactly(stream, FRAME_HEADER_BYTES)
+        body = read_exactly(stream, int.from_bytes(header[:4], "big") - FRAME_HEADER_BYTES)
         if body:
-            return wire.decode_performative(body, header[4] * 4 - wire.FRAME_HEADER_BYTES)
+            return wire.decode_performative(body, header[4] * 4 - FRAME_HEADER_BYTES)[0]

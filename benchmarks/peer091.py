@@ -9,8 +9,33 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
+from amqp10broker.amqp091.framing import HEADER, HEADER_BYTES, HEARTBEAT, method_frame
+from amqp10broker.amqp091.methods import (
+    FRAME_METHOD,
+    BasicCancel,
+    BasicConsumeOk,
+    BasicQosOk,
+    BasicReturn,
+    ChannelClose,
+    ChannelFlow,
+    ChannelFlowOk,
+    ChannelOpenOk,
+    ConfirmSelectOk,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionCloseOk,
+    ConnectionOpen,
+    ConnectionOpenOk,
+    ConnectionStart,
+    ConnectionTune,
+    ConnectionTuneOk,
+    ConnectionUnblocked,
+    Method,
+    QueueDeclareOk,
+)
+from amqp10broker.greeting import AMQP_091_HEADER
 from benchmarks import spec, wire091
 from benchmarks.channel091 import PeerChannel
 from benchmarks.errors import PeerError
@@ -24,14 +49,16 @@ a client with a thread for each would not make it do: hence less than in `peer`.
 CHANNEL_MAX: Final = 2047
 HEARTBEATS_PER_INTERVAL: Final = 2
 _GUEST: Final = ("guest", "guest")
+GOOD_BYE: Final = method_frame(0, ConnectionClose(200, "done"))
+_Answer = TypeVar("_Answer", bound=Method)
 
 
 class Peer091(LoadPeer):
     """One AMQP 0-9-1 connection to the broker under test."""
 
     out_bytes_max = OUT_BYTES_MAX
-    heartbeat = wire091.HEARTBEAT
-    last_words = wire091.method(0, wire091.CONNECTION_CLOSE, 200, "done", 0, 0)
+    heartbeat = HEARTBEAT
+    last_words = GOOD_BYE
 
     def __init__(self, endpoint: spec.Endpoint, channels: Sequence[spec.Channel], streams: list[Stream]):
         """Remember what to do; `open` connects."""
@@ -79,9 +106,11 @@ class Peer091(LoadPeer):
         """Count deliveries; a message that comes back ends the run."""
         if self._closing:
             return
-        if run.code != wire091.BASIC_DELIVER:
-            code, text, _, queue = run.arguments
-            raise PeerError(f"the broker returned a message for {queue!r}: {code} {text}")
+        if isinstance(run.method, BasicReturn):
+            back = run.method
+            raise PeerError(
+                f"the broker returned a message for {back.routing_key!r}: {back.reply_code} {back.reply_text}"
+            )
         self._channel(run.channel).delivered(run, self.data, self._now_ns)
 
     def on_acks(self, channel: int, first: int, last: int, *, multiple: bool, accepted: bool) -> None:
@@ -91,30 +120,30 @@ class Peer091(LoadPeer):
                 first, last, multiple=multiple, accepted=accepted, now_ns=self._now_ns
             )
 
-    def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
+    def on_method(self, channel: int, method: Method) -> None:
         """Count the answers of the set-up; any ending by the broker ends the run."""
-        if code in (wire091.CHANNEL_OPEN_OK, wire091.QUEUE_DECLARE_OK, wire091.CONFIRM_SELECT_OK):
-            self._waiting_for -= 1
-        elif code == wire091.CONNECTION_CLOSE_OK:
-            self._closed = True
-        elif self._closing:
-            return
-        elif code == wire091.CONNECTION_CLOSE:
-            raise PeerError(f"the broker closed the connection: {wire091.reason(arguments)}")
-        elif code == wire091.CHANNEL_CLOSE:
-            raise PeerError(f"the broker closed a channel: {wire091.reason(arguments)}")
-        elif code == wire091.BASIC_CANCEL:
-            raise PeerError(f"the broker cancelled consumer {arguments[0]!r}")
-        elif code == wire091.CONNECTION_BLOCKED:
-            self.blocked = True
-        elif code == wire091.CONNECTION_UNBLOCKED:
-            self.blocked = False
-        elif code == wire091.CHANNEL_FLOW:
-            (active,) = arguments
-            self._channel(channel).paused = not active
-            self.out += wire091.method(channel, wire091.CHANNEL_FLOW_OK, active)
-        elif code not in (wire091.BASIC_QOS_OK, wire091.BASIC_CONSUME_OK):
-            raise PeerError(f"method {code >> 16}.{code & 0xFFFF} was not asked for")
+        match method:
+            case ChannelOpenOk() | QueueDeclareOk() | ConfirmSelectOk():
+                self._waiting_for -= 1
+            case ConnectionCloseOk():
+                self._closed = True
+            case _ if self._closing:
+                return
+            case ConnectionClose():
+                raise PeerError(f"the broker closed the connection: {wire091.reason(method)}")
+            case ChannelClose():
+                raise PeerError(f"the broker closed a channel: {wire091.reason(method)}")
+            case BasicCancel():
+                raise PeerError(f"the broker cancelled consumer {method.consumer_tag!r}")
+            case ConnectionBlocked() | ConnectionUnblocked():
+                self.blocked = isinstance(method, ConnectionBlocked)
+            case ChannelFlow():
+                self._channel(channel).paused = not method.active
+                self.out += method_frame(channel, ChannelFlowOk(method.active))
+            case BasicQosOk() | BasicConsumeOk():
+                pass
+            case _:
+                raise PeerError(f"{method.NAME} was not asked for")
 
     def _channel(self, number: int) -> PeerChannel:
         if not 1 <= number <= len(self.channels):
@@ -145,56 +174,48 @@ def handshake091(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOU
     """
     stream = connect(endpoint, timeout_s)
     try:
-        stream.sendall(wire091.PROTOCOL_HEADER)
-        _, _, _, mechanisms, _ = expect(stream, wire091.CONNECTION_START)
+        stream.sendall(AMQP_091_HEADER)
+        mechanisms = expect(stream, ConnectionStart).mechanisms
         if b"PLAIN" not in mechanisms.split():
             raise PeerError(f"the broker does not offer PLAIN, only {mechanisms.decode()}")
         user, password = _GUEST if endpoint.user is None else (endpoint.user, endpoint.password)
-        stream.sendall(wire091.start_ok(user, password))
-        channel_max, frame_max, heartbeat_s = expect(stream, wire091.CONNECTION_TUNE)
-        frame_max = min(frame_max or spec.MAX_FRAME_SIZE_BYTES, spec.MAX_FRAME_SIZE_BYTES)
-        channel_max = min(channel_max or CHANNEL_MAX, CHANNEL_MAX)
-        stream.sendall(
-            wire091.method(0, wire091.CONNECTION_TUNE_OK, channel_max, frame_max, heartbeat_s)
-            + wire091.method(0, wire091.CONNECTION_OPEN, endpoint.virtual_host, "", 0)
-        )
-        expect(stream, wire091.CONNECTION_OPEN_OK)
-        return Opened091(stream, frame_max, heartbeat_s)
+        stream.sendall(method_frame(0, wire091.start_ok(user, password)))
+        tune = expect(stream, ConnectionTune)
+        frame_max = min(tune.frame_max or spec.MAX_FRAME_SIZE_BYTES, spec.MAX_FRAME_SIZE_BYTES)
+        tuned = ConnectionTuneOk(min(tune.channel_max or CHANNEL_MAX, CHANNEL_MAX), frame_max, tune.heartbeat)
+        stream.sendall(method_frame(0, tuned) + method_frame(0, ConnectionOpen(endpoint.virtual_host)))
+        expect(stream, ConnectionOpenOk)
+        return Opened091(stream, frame_max, tune.heartbeat)
     except BaseException:
         stream.close()
         raise
 
 
-def expect(stream: socket.socket, wanted: int) -> list[Any]:
+def expect(stream: socket.socket, wanted: type[_Answer]) -> _Answer:
     """Read one method from a blocking socket, passing over heartbeats; only set-up uses this.
-
-    Args:
-        stream: the socket.
-        wanted: the method that is due.
 
     Raises:
         PeerError: another one came.
     """
-    code, arguments = read_method(stream)
-    if code == wire091.CONNECTION_CLOSE:
-        raise PeerError(f"the broker closed the connection: {wire091.reason(arguments)}")
-    if code != wanted:
-        raise PeerError(f"method {code >> 16}.{code & 0xFFFF} came, {wanted >> 16}.{wanted & 0xFFFF} was due")
-    return arguments
+    method = read_method(stream)
+    if isinstance(method, ConnectionClose):
+        raise PeerError(f"the broker closed the connection: {wire091.reason(method)}")
+    if not isinstance(method, wanted):
+        raise PeerError(f"{method.NAME} came, {wanted.NAME} was due")
+    return method
 
 
-def read_method(stream: socket.socket) -> tuple[int, list[Any]]:
-    """Read one method and its arguments from a blocking socket, passing over heartbeats.
+def read_method(stream: socket.socket) -> Method:
+    """Read one method from a blocking socket, passing over heartbeats.
 
     Raises:
         PeerError: the socket was closed, or the peer speaks another protocol.
     """
     while True:
-        head = read_exactly(stream, wire091.FRAME_HEAD_BYTES)
-        if head[:4] == wire091.PROTOCOL_HEADER[:4]:
+        head = read_exactly(stream, HEADER_BYTES)
+        if head[:4] == AMQP_091_HEADER[:4]:
             raise PeerError("the peer does not speak AMQP 0-9-1: it answered with a protocol header")
-        kind, _, size = wire091.FRAME_HEAD.unpack(head)
+        kind, _, size = HEADER.unpack(head)
         payload = read_exactly(stream, size + 1)
-        if kind == wire091.FRAME_METHOD:
-            code = int.from_bytes(payload[:4], "big")
-            return code, wire091.arguments(code, payload, 4)
+        if kind == FRAME_METHOD:
+            return wire091.read_method(payload[:-1])

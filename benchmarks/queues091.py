@@ -7,11 +7,25 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Self
+from typing import Final, Self
 
-from benchmarks import spec, wire091
+from amqp10broker.amqp091.framing import method_frame
+from amqp10broker.amqp091.methods import (
+    ChannelClose,
+    ChannelCloseOk,
+    ChannelOpen,
+    ChannelOpenOk,
+    ConnectionClose,
+    ConnectionCloseOk,
+    Method,
+    QueueDeclare,
+    QueueDeclareOk,
+    QueuePurge,
+)
+from benchmarks import spec
 from benchmarks.errors import PeerError
-from benchmarks.peer091 import expect, handshake091, read_method
+from benchmarks.peer091 import GOOD_BYE, expect, handshake091, read_method
+from benchmarks.wire091 import reason
 
 _CHANNEL: Final = 1
 _NOT_FOUND: Final = 404
@@ -41,31 +55,30 @@ class Queues:
         """Close the connection in order, if it still answers."""
         try:
             if error is None:
-                self._socket.sendall(wire091.method(0, wire091.CONNECTION_CLOSE, 200, "done", 0, 0))
-                expect(self._socket, wire091.CONNECTION_CLOSE_OK)
+                self._socket.sendall(GOOD_BYE)
+                expect(self._socket, ConnectionCloseOk)
         finally:
             self._socket.close()
 
     def _open_channel(self) -> None:
-        self._socket.sendall(wire091.method(_CHANNEL, wire091.CHANNEL_OPEN, ""))
-        expect(self._socket, wire091.CHANNEL_OPEN_OK)
+        self._socket.sendall(method_frame(_CHANNEL, ChannelOpen()))
+        expect(self._socket, ChannelOpenOk)
 
-    def _ask(self, wanted: int, code: int, *values: Any) -> list[Any] | None:
-        """Send a method and return its answer's arguments; None if the queue does not exist.
+    def _ask(self, method: Method) -> Method | None:
+        """Send a method and return its answer; None if the queue does not exist.
 
         Raises:
             PeerError: the broker refused it for another reason.
         """
-        self._socket.sendall(wire091.method(_CHANNEL, code, *values))
-        answered, found = read_method(self._socket)
-        if answered == wanted:
-            return found
-        if answered == wire091.CHANNEL_CLOSE and found[0] == _NOT_FOUND:
-            self._socket.sendall(wire091.method(_CHANNEL, wire091.CHANNEL_CLOSE_OK))
+        self._socket.sendall(method_frame(_CHANNEL, method))
+        answer = read_method(self._socket)
+        if isinstance(answer, ChannelClose) and answer.reply_code == _NOT_FOUND:
+            self._socket.sendall(method_frame(_CHANNEL, ChannelCloseOk()))
             self._open_channel()
             return None
-        why = wire091.reason(found) if answered in (wire091.CHANNEL_CLOSE, wire091.CONNECTION_CLOSE) else ""
-        raise PeerError(f"the broker answered with method {answered >> 16}.{answered & 0xFFFF}: {why}")
+        if isinstance(answer, ChannelClose | ConnectionClose):
+            raise PeerError(f"the broker refused {method.NAME}: {reason(answer)}")
+        return answer
 
     def declare(self, types: Mapping[str, str]) -> None:
         """Make sure that queues exist; one that does is left as it is.
@@ -77,10 +90,8 @@ class Queues:
             PeerError: the broker refused one.
         """
         for queue, queue_type in types.items():
-            if self._passive(queue) is None:
-                arguments = {"x-queue-type": queue_type}
-                bits = wire091.DECLARE_DURABLE
-                self._ask(wire091.QUEUE_DECLARE_OK, wire091.QUEUE_DECLARE, 0, queue, bits, arguments)
+            if self._ask(QueueDeclare(queue, passive=True)) is None:
+                self._ask(QueueDeclare(queue, durable=True, arguments={"x-queue-type": queue_type}))
 
     def counts(self, queues: Iterable[str]) -> dict[str, int]:
         """Return the messages ready in each queue, without those that are delivered and unacknowledged.
@@ -90,18 +101,13 @@ class Queues:
         """
         found: dict[str, int] = {}
         for queue in queues:
-            answer = self._passive(queue)
-            if answer is None:
+            answer = self._ask(QueueDeclare(queue, passive=True))
+            if not isinstance(answer, QueueDeclareOk):
                 raise PeerError(f"there is no queue {queue!r}")
-            found[queue] = answer[1]
+            found[queue] = answer.message_count
         return found
 
     def purge(self, queues: Iterable[str]) -> None:
         """Drop the messages ready in each queue; one that is missing has none."""
         for queue in queues:
-            self._ask(wire091.QUEUE_PURGE_OK, wire091.QUEUE_PURGE, 0, queue, 0)
-
-    def _passive(self, queue: str) -> list[Any] | None:
-        return self._ask(
-            wire091.QUEUE_DECLARE_OK, wire091.QUEUE_DECLARE, 0, queue, wire091.DECLARE_PASSIVE, {}
-        )
+            self._ask(QueuePurge(queue))

@@ -13,10 +13,13 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
-from benchmarks import wire
+from amqp10broker.amqp10.codec import decode
+from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES
+from amqp10broker.amqp10.performatives import Accepted, Composite, Disposition, Transfer
+from amqp10broker.amqp10.serial import MASK
 from benchmarks.errors import WireError
 from benchmarks.runs import Pattern
-from benchmarks.wire import ACCEPTED, DISPOSITION, FLOW, SERIAL_MASK, TRANSFER
+from benchmarks.wire import decode_performative
 
 _U32: Final = Struct(">I")
 _U16: Final = Struct(">H")
@@ -38,28 +41,12 @@ class Run(NamedTuple):
     frames: int
     settled: bool
     more: bool
-    aborted: bool
     position: int
     """Where the first frame starts in the buffer; valid during the call only."""
     stride: int
     """Bytes of each frame; 0 if they differ."""
     payload_bytes: int
     """Message bytes in the first frame."""
-
-
-class FlowState(NamedTuple):
-    """The fields of a flow frame (part 2 §2.7.4); None where the peer left one out."""
-
-    next_incoming_id: int | None
-    incoming_window: int
-    next_outgoing_id: int
-    outgoing_window: int
-    handle: int | None
-    delivery_count: int | None
-    link_credit: int | None
-    available: int | None
-    drain: bool
-    echo: bool
 
 
 class FrameHandler(Protocol):
@@ -73,10 +60,7 @@ class FrameHandler(Protocol):
     ) -> None:
         """The peer told a state for first..last."""
 
-    def on_flow(self, channel: int, flow: FlowState) -> None:
-        """The peer told its windows, and maybe a link's credit."""
-
-    def on_performative(self, channel: int, frame_type: int, performative: wire.Performative) -> None:
+    def on_performative(self, channel: int, performative: Composite) -> None:
         """Any other frame arrived."""
 
 
@@ -87,8 +71,7 @@ class _Layout:
 
     def __init__(self, whole: bytes) -> None:
         """Learn from one frame."""
-        self.fields = wire.decode_performative(whole, wire.FRAME_HEADER_BYTES)
-        self.payload_at = self.fields.end
+        self.fields, self.payload_at = _transfer_of(whole)
         self.handle_at = self.id_at = self.tag_at = self._tag_end = -1
         self._fields_of: Callable[[bytearray, int], tuple[Any, ...]] | None = None
         self.pattern = Pattern(whole, self._changing_offsets(whole), self.payload_at)
@@ -96,11 +79,12 @@ class _Layout:
     def _changing_offsets(self, whole: bytes) -> set[int]:
         """Return the offsets of handle, delivery-id and delivery-tag data."""
         changing: set[int] = set()
-        list_code = whole[wire.FRAME_HEADER_BYTES + 3]
-        position = wire.FRAME_HEADER_BYTES + (6 if list_code == 0xC0 else 12)
-        for index in range(min(3, len(self.fields.fields))):
+        short = whole[FRAME_HEADER_BYTES + 3] == 0xC0
+        position = FRAME_HEADER_BYTES + (6 if short else 12)
+        # The tag is the third field.
+        for index in range(1 if self.fields.delivery_tag is None else 3):
             code = whole[position]
-            _, end = wire.decode(whole, position)
+            _, end = decode(whole, position)
             if index == 0 and code == 0x52:
                 self.handle_at = position + 1
                 changing.add(position + 1)
@@ -148,7 +132,7 @@ class _Layout:
                 break
             count += 1
             position += size
-            delivery_id = (delivery_id + 1) & SERIAL_MASK
+            delivery_id = (delivery_id + 1) & MASK
         return count, position
 
 
@@ -205,17 +189,17 @@ class Scanner:
             layout = self._layouts[size] = _Layout(bytes(data[position : position + size]))
             count = layout.pattern.run_length(data, position, end)
         fields = layout.fields
-        first: int | None = fields.field(1)
+        first = fields.delivery_id
         if layout.id_at >= 0:
             (first,) = _U32.unpack_from(data, position + layout.id_at)
             assert first is not None
             if count > 1:
                 (last,) = _U32.unpack_from(data, position + (count - 1) * size + layout.id_at)
-                if (last - first) & SERIAL_MASK != count - 1:
+                if (last - first) & MASK != count - 1:
                     count = 1
         else:
             count = 1
-        handles: int | bytes = fields.field(0)
+        handles: int | bytes = fields.handle
         if layout.handle_at >= 0:
             handles = data[position + layout.handle_at]
             if count > 1:
@@ -226,7 +210,7 @@ class Scanner:
         behind = position + count * size
         stride = size
         if not self._alike_in_size and first is not None and isinstance(handles, int):
-            delivery_id = (first + count) & SERIAL_MASK
+            delivery_id = (first + count) & MASK
             more, behind = layout.follow(data, position, delivery_id, behind, end)
             if more:
                 count += more
@@ -236,9 +220,8 @@ class Scanner:
             handles,
             first,
             count,
-            bool(fields.field(4)),
-            bool(fields.field(5)),
-            bool(fields.field(9)),
+            bool(fields.settled),
+            fields.more,
             position,
             stride,
             size - layout.payload_at,
@@ -251,24 +234,28 @@ class Scanner:
         (channel,) = _U16.unpack_from(data, position + 6)
         fast = _fast_disposition(data, position, size)
         if fast is None:
-            body = bytes(data[position : position + size])
-            fast = _slow_disposition(wire.decode_performative(body, 8))
-        self._handler.on_disposition(channel, *fast)
+            self._other(data, position, size)
+        else:
+            self._handler.on_disposition(channel, *fast)
 
     def _other(self, data: bytearray, position: int, size: int) -> None:
-        channel = (data[position + 6] << 8) | data[position + 7]
+        (channel,) = _U16.unpack_from(data, position + 6)
         body = bytes(data[position : position + size])
-        performative = wire.decode_performative(body, body[4] * 4)
-        if body[5] == wire.FRAME_AMQP:
-            if performative.code == FLOW:
-                self._handler.on_flow(channel, _flow_state(performative))
-                return
-            if performative.code == TRANSFER:
-                raise WireError("transfer with an extended frame header")
-            if performative.code == DISPOSITION:
-                self._handler.on_disposition(channel, *_slow_disposition(performative))
-                return
-        self._handler.on_performative(channel, body[5], performative)
+        performative, _ = decode_performative(body, body[4] * 4)
+        if isinstance(performative, Transfer):
+            raise WireError("transfer with an extended frame header")
+        if isinstance(performative, Disposition):
+            told = performative
+            last, accepted = told.first if told.last is None else told.last, isinstance(told.state, Accepted)
+            self._handler.on_disposition(channel, told.role, told.first, last, told.settled, accepted)
+        else:
+            self._handler.on_performative(channel, performative)
+
+
+def _transfer_of(whole: bytes) -> tuple[Transfer, int]:
+    performative, end = decode_performative(whole)
+    assert isinstance(performative, Transfer)
+    return performative, end
 
 
 def _fast_disposition(data: bytearray, position: int, size: int) -> _Disposition | None:
@@ -302,15 +289,3 @@ def _fast_disposition(data: bytearray, position: int, size: int) -> _Disposition
     if role not in (0x41, 0x42):
         return None
     return role == 0x41, numbers[0], numbers[1], True, True
-
-
-def _slow_disposition(performative: wire.Performative) -> _Disposition:
-    receiver, first, last, settled, state = map(performative.field, range(5))
-    accepted = isinstance(state, wire.Described) and state.descriptor == ACCEPTED
-    return bool(receiver), first, first if last is None else last, bool(settled), accepted
-
-
-def _flow_state(performative: wire.Performative) -> FlowState:
-    fields = [performative.field(index) for index in range(10)]
-    counts, told = [each or 0 for each in fields[1:4]], [bool(each) for each in fields[8:]]
-    return FlowState._make((fields[0], *counts, *fields[4:8], *told))

@@ -13,30 +13,42 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, NamedTuple, Protocol
 
-from benchmarks import wire091
-from benchmarks.errors import WireError
-from benchmarks.runs import Pattern
-from benchmarks.wire091 import (
-    BASIC_ACK,
-    BASIC_DELIVER,
-    BASIC_NACK,
-    CARRY_CONTENT,
-    CONTENT_SIZE_OFFSET,
+from amqp10broker.amqp091.framing import FRAME_OVERHEAD, HEADER, HEADER_BYTES
+from amqp10broker.amqp091.methods import (
     FRAME_BODY,
     FRAME_END,
-    FRAME_HEAD,
-    FRAME_HEAD_BYTES,
     FRAME_HEADER,
     FRAME_HEARTBEAT,
     FRAME_METHOD,
-    FRAME_OVERHEAD_BYTES,
+    BasicAck,
+    BasicDeliver,
+    BasicNack,
+    BasicPublish,
+    BasicReturn,
+    Method,
 )
+from benchmarks.errors import WireError
+from benchmarks.runs import Pattern
+from benchmarks.wire091 import read_method
 
 _U32: Final = Struct(">I")
 _U64: Final = Struct(">Q")
 _ACK: Final = Struct(">BHIIQBB")
 """A whole basic.ack frame: type, channel, size, class and method, delivery-tag, bits, end."""
 _TAG_BYTES: Final = 8
+_MULTIPLE: Final = 1
+_CONTENT_SIZE_OFFSET: Final = HEADER_BYTES + 4
+"""Where in a content header frame the body size stands."""
+
+
+def _code(kind: type[Method]) -> int:
+    """Return class and method as one number, as they stand in a frame."""
+    return kind.CLASS_ID << 16 | kind.METHOD_ID
+
+
+_ACK_CODE: Final = _code(BasicAck)
+_ACKS: Final = frozenset({_ACK_CODE, _code(BasicNack)})
+_CARRY_CONTENT: Final = frozenset(map(_code, (BasicPublish, BasicReturn, BasicDeliver)))
 _LAYOUTS_MAX: Final = 64
 # A message of which so much has come, and still not all, is read frame by frame: waiting for the rest
 # might wait for more than the buffer holds.
@@ -47,10 +59,10 @@ class Contents(NamedTuple):
     """Consecutive messages on one channel, alike but for delivery-tag and body."""
 
     channel: int
-    code: int
-    """basic.deliver, basic.publish or basic.return."""
-    arguments: list[Any]
-    """Of the first message's method."""
+    method: Method
+    """basic.deliver, basic.publish or basic.return; of any of the messages."""
+    first_tag: int
+    """Delivery-tag of the first message of deliveries; the others follow it."""
     messages: int
     body_bytes: int
     """Length of the first body."""
@@ -58,12 +70,6 @@ class Contents(NamedTuple):
     """Where the first body starts in the buffer, valid during the call only; -1 if it came in pieces."""
     stride: int
     """Bytes from one body to the next, which is then as long; 0 if they differ."""
-
-    @property
-    def first_tag(self) -> int:
-        """Delivery-tag of the first message of deliveries; the others follow it."""
-        tag: int = self.arguments[1]
-        return tag
 
 
 class FrameHandler(Protocol):
@@ -75,31 +81,30 @@ class FrameHandler(Protocol):
     def on_acks(self, channel: int, first: int, last: int, *, multiple: bool, accepted: bool) -> None:
         """basic.ack (or basic.nack) for tags first..last singly; or for all up to `last`: multiple."""
 
-    def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
+    def on_method(self, channel: int, method: Method) -> None:
         """Any other method arrived."""
 
 
 class _Layout:
     """Where the changing bytes of one kind of message are."""
 
-    __slots__ = ("_fields", "_fixed", "_tag_step", "arguments", "body_at", "pattern", "tag_at")
+    __slots__ = ("_fields", "_fixed", "_tag_step", "body_at", "method", "pattern", "tag_at")
 
-    def __init__(self, whole: bytes, code: int, header_at: int, body_at: int) -> None:
+    def __init__(self, whole: bytes, header_at: int, body_at: int) -> None:
         """Learn from the first message.
 
         Args:
             whole: its frames: method, content header, and body if there is one.
-            code: of the method.
             header_at: where the content header frame starts in it.
             body_at: where the body starts.
         """
-        self.arguments = wire091.arguments(code, whole, FRAME_HEAD_BYTES + 4)
+        self.method = read_method(whole[HEADER_BYTES : header_at - 1])
         self.body_at = body_at
         self.tag_at = -1
         changing = set(range(body_at, len(whole) - 1))
-        if code == BASIC_DELIVER:
+        if isinstance(self.method, BasicDeliver):
             # The tag stands behind the consumer-tag, a short string.
-            self.tag_at = FRAME_HEAD_BYTES + 5 + whole[FRAME_HEAD_BYTES + 4]
+            self.tag_at = HEADER_BYTES + 5 + whole[HEADER_BYTES + 4]
             changing.update(range(self.tag_at, self.tag_at + _TAG_BYTES))
         self.pattern = Pattern(whole, changing, len(whole))
 
@@ -107,7 +112,7 @@ class _Layout:
         # header, it, what lies before the body frame's size, and it. Without a tag the first eight bytes
         # stand in for one that does not grow.
         tag_at, self._tag_step = (self.tag_at, 1) if self.tag_at >= 0 else (0, 0)
-        size_at = header_at + CONTENT_SIZE_OFFSET
+        size_at = header_at + _CONTENT_SIZE_OFFSET
         between = (size_at - tag_at - _TAG_BYTES, body_at - 4 - size_at - 8)
         self._fields: Struct | None = None
         if body_at < len(whole):
@@ -149,11 +154,10 @@ class _Layout:
 class _Partial:
     """A message on one channel of which not all frames have come."""
 
-    __slots__ = ("arguments", "body_bytes", "code", "left")
+    __slots__ = ("body_bytes", "left", "method")
 
-    def __init__(self, code: int, arguments: list[Any]) -> None:
-        self.code = code
-        self.arguments = arguments
+    def __init__(self, method: Method) -> None:
+        self.method = method
         self.body_bytes = -1
         self.left = 0
 
@@ -183,25 +187,24 @@ class Scanner091:
         Raises:
             WireError: the bytes are not AMQP 0-9-1 frames.
         """
-        while end - position >= FRAME_OVERHEAD_BYTES:
-            kind, channel, size = FRAME_HEAD.unpack_from(data, position)
-            behind = position + size + FRAME_OVERHEAD_BYTES
+        while end - position >= FRAME_OVERHEAD:
+            kind, channel, size = HEADER.unpack_from(data, position)
+            behind = position + size + FRAME_OVERHEAD
             if behind > end:
                 break
             if data[behind - 1] != FRAME_END:
                 raise WireError(f"a frame of type {kind} and {size} bytes does not end in 0xCE")
             if kind == FRAME_METHOD:
-                (code,) = _U32.unpack_from(data, position + FRAME_HEAD_BYTES)
-                if code in CARRY_CONTENT:
-                    after_message = self._contents(data, position, behind, end, code)
+                (code,) = _U32.unpack_from(data, position + HEADER_BYTES)
+                if code in _CARRY_CONTENT:
+                    after_message = self._contents(data, position, behind, end)
                     if after_message == position:
                         break
                     behind = after_message
-                elif code in (BASIC_ACK, BASIC_NACK):
+                elif code in _ACKS:
                     behind = self._acks(data, position, behind, end, code)
                 else:
-                    found = wire091.arguments(code, data, position + FRAME_HEAD_BYTES + 4)
-                    self._handler.on_method(channel, code, found)
+                    self._handler.on_method(channel, _method_at(data, position, behind))
             elif kind in (FRAME_HEADER, FRAME_BODY):
                 self._piece(kind, channel, data, position, size)
             elif kind != FRAME_HEARTBEAT:
@@ -211,7 +214,7 @@ class Scanner091:
 
     # --- messages ---
 
-    def _contents(self, data: bytearray, position: int, behind: int, end: int, code: int) -> int:
+    def _contents(self, data: bytearray, position: int, behind: int, end: int) -> int:
         """Handle the messages that start with the method frame at `position`.
 
         Returns:
@@ -223,20 +226,18 @@ class Scanner091:
             return position
         if not shape:
             (channel,) = _CHANNEL(data, position + 1)
-            found = wire091.arguments(code, data, position + FRAME_HEAD_BYTES + 4)
-            self._partials[channel] = _Partial(code, found)
+            self._partials[channel] = _Partial(_method_at(data, position, behind))
             return behind
         body_at, after = shape
-        key = _key(data, position, behind, body_at, code)
+        key = _key(data, position, behind, body_at)
         layout = self._layouts.get(key)
         count = layout.pattern.run_length(data, position, end) if layout is not None else 0
         if layout is None or count == 0:
             if len(self._layouts) >= _LAYOUTS_MAX:
                 self._layouts.clear()
-            layout = _Layout(bytes(data[position:after]), code, behind - position, body_at - position)
+            layout = _Layout(bytes(data[position:after]), behind - position, body_at - position)
             self._layouts[key] = layout
             count = layout.pattern.run_length(data, position, end)
-        found = layout.arguments
         whole = stride = layout.pattern.stride
         first = 0
         if layout.tag_at >= 0:
@@ -245,7 +246,6 @@ class Scanner091:
             (last,) = _U64.unpack_from(data, last_at)
             if last - first != count - 1:
                 count = 1
-            found = [found[0], first, *found[2:]]
         behind = position + count * stride
         if not self._alike_in_size:
             more, behind = layout.follow(data, behind, end, first + count)
@@ -254,7 +254,7 @@ class Scanner091:
                 stride = 0
         (channel,) = _CHANNEL(data, position + 1)
         body_bytes = whole - layout.body_at - 1 if after > body_at else 0
-        self._handler.on_contents(Contents(channel, code, found, count, body_bytes, body_at, stride))
+        self._handler.on_contents(Contents(channel, layout.method, first, count, body_bytes, body_at, stride))
         return behind
 
     def _piece(self, kind: int, channel: int, data: bytearray, position: int, size: int) -> None:
@@ -263,7 +263,7 @@ class Scanner091:
         if partial is None or (kind == FRAME_HEADER) != (partial.body_bytes < 0):
             raise WireError(f"content frame of type {kind} on channel {channel} without its method")
         if kind == FRAME_HEADER:
-            (partial.body_bytes,) = _U64.unpack_from(data, position + CONTENT_SIZE_OFFSET)
+            (partial.body_bytes,) = _U64.unpack_from(data, position + _CONTENT_SIZE_OFFSET)
             partial.left = partial.body_bytes
         else:
             partial.left -= size
@@ -271,18 +271,18 @@ class Scanner091:
                 raise WireError(f"more body than announced on channel {channel}")
         if partial.left == 0:
             del self._partials[channel]
-            self._handler.on_contents(
-                Contents(channel, partial.code, partial.arguments, 1, partial.body_bytes, -1, 0)
-            )
+            method = partial.method
+            tag = method.delivery_tag if isinstance(method, BasicDeliver) else 0
+            self._handler.on_contents(Contents(channel, method, tag, 1, partial.body_bytes, -1, 0))
 
     # --- acknowledgements ---
 
     def _acks(self, data: bytearray, position: int, behind: int, end: int, code: int) -> int:
         """Handle a run of basic.ack (or nack) with consecutive tags; return the offset behind it."""
         kind, channel, size, _, first, bits, last_octet = _ACK.unpack_from(data, position)
-        if bits & wire091.ACK_MULTIPLE or behind - position != _ACK.size:
-            multiple = bool(bits & wire091.ACK_MULTIPLE)
-            self._handler.on_acks(channel, first, first, multiple=multiple, accepted=code == BASIC_ACK)
+        if bits & _MULTIPLE or behind - position != _ACK.size:
+            multiple = bool(bits & _MULTIPLE)
+            self._handler.on_acks(channel, first, first, multiple=multiple, accepted=code == _ACK_CODE)
             return behind
         last = first
         position = behind
@@ -292,19 +292,24 @@ class Scanner091:
                 break
             last += 1
             position += _ACK.size
-        self._handler.on_acks(channel, first, last, multiple=False, accepted=code == BASIC_ACK)
+        self._handler.on_acks(channel, first, last, multiple=False, accepted=code == _ACK_CODE)
         return position
 
 
-def _key(data: bytearray, position: int, behind: int, body_at: int, code: int) -> tuple[bytes, bytes]:
+def _method_at(data: bytearray, position: int, behind: int) -> Method:
+    return read_method(bytes(data[position + HEADER_BYTES : behind - 1]))
+
+
+def _key(data: bytearray, position: int, behind: int, body_at: int) -> tuple[bytes, bytes]:
     """Return what layouts are found by: the method as far as it stays the same, header, size of the body."""
     method_end = behind
-    if code == BASIC_DELIVER:
-        consumer_tag = position + FRAME_HEAD_BYTES + 4
+    if data.startswith(_DELIVER, position + HEADER_BYTES):
+        consumer_tag = position + HEADER_BYTES + 4
         method_end = consumer_tag + 1 + data[consumer_tag]
     return bytes(data[position:method_end]), bytes(data[behind:body_at])
 
 
+_DELIVER: Final = _U32.pack(_code(BasicDeliver))
 _CHANNEL: Final[Callable[[bytearray, int], tuple[Any, ...]]] = Struct(">H").unpack_from
 
 
@@ -327,29 +332,29 @@ def _shape(
     Raises:
         WireError: a frame does not end as it must.
     """
-    if end - position < FRAME_OVERHEAD_BYTES:
+    if end - position < FRAME_OVERHEAD:
         return None
     if data[position] != FRAME_HEADER or data[position + 1 : position + 3] != channel:
         return ()
     (size,) = _U32.unpack_from(data, position + 3)
-    body_frame = position + size + FRAME_OVERHEAD_BYTES
+    body_frame = position + size + FRAME_OVERHEAD
     if body_frame > end:
         return None
     if data[body_frame - 1] != FRAME_END:
         raise WireError("a content header frame does not end in 0xCE")
-    (body_bytes,) = _U64.unpack_from(data, position + CONTENT_SIZE_OFFSET)
+    (body_bytes,) = _U64.unpack_from(data, position + _CONTENT_SIZE_OFFSET)
     if body_bytes == 0:
         return body_frame, body_frame
-    if end - body_frame < FRAME_HEAD_BYTES:
+    if end - body_frame < HEADER_BYTES:
         return None
     if data[body_frame] != FRAME_BODY or data[body_frame + 1 : body_frame + 3] != channel:
         return ()
     (size,) = _U32.unpack_from(data, body_frame + 3)
     if size != body_bytes:
         return ()
-    behind = body_frame + size + FRAME_OVERHEAD_BYTES
+    behind = body_frame + size + FRAME_OVERHEAD
     if behind > end:
         return None
     if data[behind - 1] != FRAME_END:
         raise WireError("a body frame does not end in 0xCE")
-    return body_frame + FRAME_HEAD_BYTES, behind
+    return body_frame + HEADER_BYTES, behind

@@ -13,14 +13,15 @@ from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from amqp10broker.amqp10.performatives import Begin, Flow
+from amqp10broker.amqp10.serial import MASK, diff, limit_left
 from benchmarks import spec, wire
 from benchmarks.blocks import DispositionBlock, LargeTransfer, TransferBlock
 from benchmarks.errors import PeerError
 from benchmarks.pace import Pace
 from benchmarks.ring import RING, Ring
-from benchmarks.scan import FlowState, Run
+from benchmarks.scan import Run
 from benchmarks.stream import read_stamps
-from benchmarks.wire import SERIAL_MASK, serial_difference
 
 if TYPE_CHECKING:
     from benchmarks.peer import Peer
@@ -46,20 +47,14 @@ class Sender:
         self.cursor = 0
         self._large: LargeTransfer | None = None
         self._large_progress: tuple[int, int, int] | None = None
-        self._payload = self._message(what.size_bytes)
-        payloads = [self._payload]
-        if what.mixed:
-            # 16 sizes in an order that is no ramp: 7 and 16 have no common divisor.
-            shares = (0.5 + (place * 7 % 16) / 15 for place in range(16))
-            payloads = [self._message(round(what.size_bytes * share)) for share in shares]
-        stamp_offset = len(self._payload) - what.size_bytes if what.stamp else None
+        self._payload, *others = [
+            wire.data_message(bytes(size), durable=what.durable, sections=what.sections)
+            for size in what.sizes
+        ]
+        stamp_at = len(self._payload) - what.size_bytes if what.stamp else None
         self._block = TransferBlock(
-            session.channel, *payloads, settled=what.settled, stamp_offset=stamp_offset
+            session.channel, self._payload, *others, settled=what.settled, stamp_offset=stamp_at
         )
-
-    def _message(self, body_bytes: int) -> bytes:
-        what = self.what
-        return wire.data_message(bytes(body_bytes), durable=what.durable, sections=what.sections)
 
     def cut(self, max_frame_size_bytes: int) -> None:
         """Learn the broker's frame size; a message that does not fit is sent in several frames."""
@@ -74,17 +69,19 @@ class Sender:
             max_frame_size_bytes=max_frame_size_bytes,
         )
 
-    def set_credit(self, index: int, flow: FlowState) -> None:
+    def set_credit(self, index: int, flow: Flow) -> None:
         """Take the broker's credit: link-credit(snd) = delivery-count(rcv) + link-credit(rcv) - ours."""
         if flow.link_credit is None:
             return
-        count = self.sent[index] & SERIAL_MASK
-        credit = serial_difference((flow.delivery_count or 0) + flow.link_credit & SERIAL_MASK, count)
-        self.limit[index] = self.sent[index] + max(0, credit)
+        credit = limit_left(flow.delivery_count or 0, flow.link_credit, self.sent[index] & MASK)
+        self.limit[index] = self.sent[index] + credit
         if flow.drain:
             # §2.6.7: use up the credit at once by advancing delivery-count, and say so.
             self.sent[index] = self.limit[index]
-            self.session.tell_link(self.first_handle + index, self.sent[index] & SERIAL_MASK, 0, drain=True)
+            count = self.sent[index] & MASK
+            self.session.tell(
+                handle=self.first_handle + index, delivery_count=count, link_credit=0, drain=True
+            )
 
     @property
     def peer(self) -> Peer:
@@ -156,7 +153,7 @@ class Sender:
         if not self.what.settled:
             session.note_unconfirmed(count, self.mark)
         self.pace.sent(session.next_delivery_id, count, now_ns)
-        session.next_delivery_id = (session.next_delivery_id + count) & SERIAL_MASK
+        session.next_delivery_id = (session.next_delivery_id + count) & MASK
 
     def _produce_large(self, large: LargeTransfer, now_ns: int) -> int:
         """Send frames of one message, as many as the window allows; the rest follows later."""
@@ -223,10 +220,10 @@ class Receiver:
         if left <= self._low:
             self._wanting.add(index)
 
-    def advance(self, index: int, flow: FlowState) -> None:
+    def advance(self, index: int, flow: Flow) -> None:
         """Take the sender's delivery-count from a flow (it moves on by itself when drained)."""
         if flow.delivery_count is not None:
-            jump = serial_difference(flow.delivery_count, self.delivery_count[index] & SERIAL_MASK)
+            jump = diff(flow.delivery_count, self.delivery_count[index] & MASK)
             if jump > 0:
                 self.delivery_count[index] += jump
                 self.credit[index] = max(0, self.credit[index] - jump)
@@ -235,8 +232,8 @@ class Receiver:
         """Grant full credit again on every link that has used half of it."""
         for index in self._wanting:
             self.credit[index] = self.what.credit
-            count = self.delivery_count[index] & SERIAL_MASK
-            self.session.tell_link(self.first_handle + index, count, self.what.credit)
+            count, credit = self.delivery_count[index] & MASK, self.what.credit
+            self.session.tell(handle=self.first_handle + index, delivery_count=count, link_credit=credit)
         self._wanting.clear()
 
     def sample(self, data: bytearray, run: Run, handle: int, now_ns: int) -> None:
@@ -288,7 +285,7 @@ class PeerSession:
 
     def sent_frames(self, count: int) -> None:
         """Count transfer frames against the broker's window."""
-        self.next_outgoing_id = (self.next_outgoing_id + count) & SERIAL_MASK
+        self.next_outgoing_id = (self.next_outgoing_id + count) & MASK
         self.remote_window -= count
 
     def note_unconfirmed(self, count: int, mark: int) -> None:
@@ -302,7 +299,7 @@ class PeerSession:
         Raises:
             PeerError: the range is longer than anything we can have in flight.
         """
-        count = ((last - first) & SERIAL_MASK) + 1
+        count = ((last - first) & MASK) + 1
         if count > RING or self._ring is None:
             raise PeerError(f"disposition {first}..{last} names deliveries that were never sent")
         owners = self._ring.take(first, count)
@@ -313,29 +310,26 @@ class PeerSession:
 
     # --- receiving ---
 
-    def tell_link(self, handle: int, delivery_count: int, credit: int, *, drain: bool = False) -> None:
-        """Send a flow for one link; it re-opens our window as well."""
-        self.incoming_window = self.what.incoming_window
-        self.peer.out += wire.link_flow_frame(
-            self.channel,
-            handle,
-            delivery_count=delivery_count,
-            link_credit=credit,
-            next_incoming_id=self.next_incoming_id,
-            incoming_window=self.incoming_window,
-            next_outgoing_id=self.next_outgoing_id,
-            drain=drain,
+    def begin(self, handle_max: int) -> Begin:
+        """Return what begins the session."""
+        return Begin(
+            next_outgoing_id=0,
+            incoming_window=self.what.incoming_window,
+            outgoing_window=MASK,
+            handle_max=handle_max,
         )
 
-    def tell_window(self) -> None:
-        """Send a flow for the session: our window is open to its full width again."""
+    def tell(self, **link: int | bool) -> None:
+        """Send a flow, of a link with what is told of it; it opens our window to its width."""
         self.incoming_window = self.what.incoming_window
-        self.peer.out += wire.session_flow_frame(
-            self.channel,
+        flow = Flow(
             next_incoming_id=self.next_incoming_id,
             incoming_window=self.incoming_window,
             next_outgoing_id=self.next_outgoing_id,
+            outgoing_window=MASK,
+            **link,  # type: ignore[arg-type]
         )
+        self.peer.out += wire.frame(flow, channel=self.channel)
 
     def transfers(self, run: Run, now_ns: int) -> None:
         """Count a run of transfer frames in window, links and streams.
@@ -343,7 +337,7 @@ class PeerSession:
         Raises:
             PeerError: window or credit were exceeded, or the handle is unknown.
         """
-        self.next_incoming_id = (self.next_incoming_id + run.frames) & SERIAL_MASK
+        self.next_incoming_id = (self.next_incoming_id + run.frames) & MASK
         self.incoming_window -= run.frames
         if self.incoming_window < 0:
             raise PeerError("the broker sent more transfers than our incoming-window allowed")
@@ -364,8 +358,8 @@ class PeerSession:
                 self._delivered(handle, count, run, settled, now_ns)
         if settled:
             return
-        last = (first + run.frames - 1) & SERIAL_MASK
-        if self._to_settle and (self._to_settle[-1][1] + 1) & SERIAL_MASK == first:
+        last = (first + run.frames - 1) & MASK
+        if self._to_settle and (self._to_settle[-1][1] + 1) & MASK == first:
             first, _ = self._to_settle.pop()
         self._to_settle.append((first, last))
 
@@ -385,7 +379,7 @@ class PeerSession:
         """Settle what was read, grant credit, open the window: once for one socket read."""
         for first, last in self._to_settle:
             if self._settle_each:
-                count = ((last - first) & SERIAL_MASK) + 1
+                count = ((last - first) & MASK) + 1
                 for some in self._dispositions.fill(first, count):
                     self.peer.out += some
             else:
@@ -394,13 +388,13 @@ class PeerSession:
         for receiver in self.receivers:
             receiver.top_up()
         if self.incoming_window <= self.what.incoming_window // 2:
-            self.tell_window()
+            self.tell()
 
-    def flow(self, flow: FlowState) -> None:
+    def flow(self, flow: Flow) -> None:
         """Take the broker's windows and credit (§2.5.6, §2.6.7)."""
-        base = flow.next_incoming_id if flow.next_incoming_id is not None else 0
-        edge = (base + flow.incoming_window) & SERIAL_MASK
-        self.remote_window = max(0, serial_difference(edge, self.next_outgoing_id))
+        self.remote_window = limit_left(
+            flow.next_incoming_id or 0, flow.incoming_window, self.next_outgoing_id
+        )
         if flow.handle is not None:
             if flow.handle in self.sending:
                 sender, index = self.sending[flow.handle]
@@ -409,4 +403,4 @@ class PeerSession:
                 receiver, index = self.receiving[flow.handle]
                 receiver.advance(index, flow)
         if flow.echo:
-            self.tell_window()
+            self.tell()

@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 from pamqp import commands, frame
 
-from benchmarks import spec, wire091
+from amqp10broker.amqp091.methods import (
+    BasicCancel,
+    BasicDeliver,
+    BasicReturn,
+    ChannelClose,
+    ChannelFlow,
+    ConnectionBlocked,
+    ConnectionClose,
+    ConnectionUnblocked,
+    Method,
+)
+from benchmarks import spec
 from benchmarks.channel091 import PeerChannel
 from benchmarks.errors import PeerError
 from benchmarks.peer091 import Peer091
@@ -52,8 +63,8 @@ def produce_all(channel: PeerChannel) -> int:
 
 def deliver(channel: PeerChannel, first: int, count: int, *, consumer: str = "b0.0") -> None:
     """Let the broker send deliveries."""
-    arguments = [consumer, first, 0, "", "q"]
-    channel.peer.on_contents(Contents(channel.number, wire091.BASIC_DELIVER, arguments, count, 1, -1, 0))
+    method = BasicDeliver(consumer, first, routing_key="q")
+    channel.peer.on_contents(Contents(channel.number, method, first, count, 1, -1, 0))
 
 
 def test_a_channel_is_opened_with_its_queues_looked_for() -> None:
@@ -162,14 +173,14 @@ def test_single_confirms_out_of_order_fill_up_what_lies_below() -> None:
 def test_nothing_is_published_while_the_broker_says_stop() -> None:
     """connection.blocked and channel.flow are respected although the socket would take more."""
     channel = channel_of(publish=(spec.Publish(("q",), settled=True),))
-    channel.peer.on_method(0, wire091.CONNECTION_BLOCKED, ["low on memory"])
+    channel.peer.on_method(0, ConnectionBlocked("low on memory"))
     assert channel.produce(0) == 0
-    channel.peer.on_method(0, wire091.CONNECTION_UNBLOCKED, [])
-    channel.peer.on_method(1, wire091.CHANNEL_FLOW, [0])
+    channel.peer.on_method(0, ConnectionUnblocked())
+    channel.peer.on_method(1, ChannelFlow(False))
     (answer,) = written(channel)
     assert isinstance(answer, commands.Channel.FlowOk)
     assert channel.produce(0) == 0
-    channel.peer.on_method(1, wire091.CHANNEL_FLOW, [1])
+    channel.peer.on_method(1, ChannelFlow(True))
     assert channel.produce(0) > 0
 
 
@@ -237,24 +248,24 @@ def test_a_delivery_out_of_order_or_for_nobody_ends_the_run(first: int, consumer
 def test_a_returned_message_ends_the_run() -> None:
     """Nobody measures messages that go nowhere."""
     channel = channel_of(publish=(spec.Publish(("q",), settled=True),))
-    arguments = [312, "NO_ROUTE", "", "q"]
+    back = BasicReturn(312, "NO_ROUTE", "", "q")
     with pytest.raises(PeerError, match="returned a message for 'q': 312 NO_ROUTE"):
-        channel.peer.on_contents(Contents(1, wire091.BASIC_RETURN, arguments, 1, 1, -1, 0))
+        channel.peer.on_contents(Contents(1, back, 0, 1, 1, -1, 0))
 
 
 @pytest.mark.parametrize(
-    ("code", "arguments", "why"),
+    ("method", "why"),
     [
-        (wire091.CONNECTION_CLOSE, [320, "CONNECTION_FORCED", 0, 0], "closed the connection: 320"),
-        (wire091.CHANNEL_CLOSE, [404, "NOT_FOUND", 50, 10], "closed a channel: 404"),
-        (wire091.BASIC_CANCEL, ["b0.0", 1], "cancelled consumer 'b0.0'"),
+        (ConnectionClose(320, "CONNECTION_FORCED"), "closed the connection: 320"),
+        (ChannelClose(404, "NOT_FOUND", 50, 10), "closed a channel: 404"),
+        (BasicCancel("b0.0"), "cancelled consumer 'b0.0'"),
     ],
 )
-def test_an_ending_by_the_broker_ends_the_run(code: int, arguments: list[Any], why: str) -> None:
+def test_an_ending_by_the_broker_ends_the_run(method: Method, why: str) -> None:
     """With the broker's own words."""
     channel = channel_of(consume=(spec.Consume(("q",)),))
     with pytest.raises(PeerError, match=why):
-        channel.peer.on_method(1, code, arguments)
+        channel.peer.on_method(1, method)
 
 
 def test_a_prefetch_count_that_does_not_fit_is_refused() -> None:

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pamqp import body, commands, frame, header
 
-from benchmarks import wire091
+from amqp10broker.amqp091.framing import HEARTBEAT
+from amqp10broker.amqp091.methods import BasicDeliver, BasicPublish, ConnectionBlocked, Method
 from benchmarks.errors import WireError
 from benchmarks.scan091 import WAIT_BYTES, Contents, Scanner091
 
@@ -27,21 +28,24 @@ class Found:
         """Keep each message: code, channel, tag or queue, body length and body."""
         self.runs.append(run.messages)
         if run.stride == 0 and run.messages > 1:
-            self.events += [(run.code, run.channel, run.first_tag + index) for index in range(run.messages)]
+            self.events += [
+                (type(run.method), run.channel, run.first_tag + index) for index in range(run.messages)
+            ]
             return
         for index in range(run.messages):
-            name = run.first_tag + index if run.code == wire091.BASIC_DELIVER else run.arguments[2]
+            publish = run.method if isinstance(run.method, BasicPublish) else None
+            name = publish.routing_key if publish else run.first_tag + index
             place = run.position + index * run.stride
             text = bytes(self.data[place : place + run.body_bytes]) if run.position >= 0 else None
-            self.events.append((run.code, run.channel, name, run.body_bytes, text))
+            self.events.append((type(run.method), run.channel, name, run.body_bytes, text))
 
     def on_acks(self, channel: int, first: int, last: int, *, multiple: bool, accepted: bool) -> None:
         """Keep each acknowledgement."""
         self.events += [(channel, tag, multiple, accepted) for tag in range(first, last + 1)]
 
-    def on_method(self, channel: int, code: int, arguments: list[Any]) -> None:
+    def on_method(self, channel: int, method: Method) -> None:
         """Keep the method."""
-        self.events.append((channel, code, arguments))
+        self.events.append((channel, method))
 
 
 def delivery(tag: int, text: bytes, *, channel: int = 1, consumer: str = "c", queue: str = "q") -> bytes:
@@ -68,7 +72,7 @@ def scan(data: bytes, *, chunk: int | None = None, alike_in_size: bool = True) -
 
 def expected(*messages: tuple[int, bytes]) -> list[tuple[Any, ...]]:
     """Return what must be found of deliveries on channel 1."""
-    return [(wire091.BASIC_DELIVER, 1, tag, len(text), text) for tag, text in messages]
+    return [(BasicDeliver, 1, tag, len(text), text) for tag, text in messages]
 
 
 def test_like_deliveries_are_one_run() -> None:
@@ -119,14 +123,14 @@ def test_a_message_in_several_body_frames_is_one() -> None:
         body.ContentBody(b"def"),
     ]
     found = scan(b"".join(frame.marshal(one, 1) for one in parts))
-    assert found.events == [(wire091.BASIC_DELIVER, 1, 1, 6, None)]
+    assert found.events == [(BasicDeliver, 1, 1, 6, None)]
 
 
 def test_frames_of_other_channels_may_lie_between_those_of_a_message() -> None:
     """A content is interleaved by channel, not by connection."""
     whole = delivery(1, b"abc")
     method = len(frame.marshal(commands.Basic.Deliver("c", 1, False, "", "q"), 1))
-    found = scan(whole[:method] + delivery(9, b"z", channel=2) + wire091.HEARTBEAT + whole[method:])
+    found = scan(whole[:method] + delivery(9, b"z", channel=2) + HEARTBEAT + whole[method:])
     assert [event[1:4] for event in found.events] == [(2, 9, 1), (1, 1, 3)]
 
 
@@ -160,8 +164,8 @@ def test_acknowledgements_come_singly_multiply_and_negatively() -> None:
 
 def test_heartbeats_are_passed_over_and_other_methods_told() -> None:
     """A heartbeat means only that the peer lives."""
-    found = scan(wire091.HEARTBEAT + frame.marshal(commands.Connection.Blocked("low on memory"), 0))
-    assert found.events == [(0, wire091.CONNECTION_BLOCKED, ["low on memory"])]
+    found = scan(HEARTBEAT + frame.marshal(commands.Connection.Blocked("low on memory"), 0))
+    assert found.events == [(0, ConnectionBlocked("low on memory"))]
 
 
 @pytest.mark.parametrize("part", [0, 1, 2])
@@ -209,7 +213,7 @@ def test_every_chunking_finds_the_same(
         if tag % 7 == 0:
             data += frame.marshal(commands.Basic.Ack(tag, True), 1)
     found = scan(data, chunk=chunk, alike_in_size=alike_in_size)
-    deliveries = [event for event in found.events if event[0] == wire091.BASIC_DELIVER]
+    deliveries = [event for event in found.events if event[0] == BasicDeliver]
     wanted = expected(*[(tag, text) for tag, (text, _) in enumerate(messages, 1)])
     # A run of different sizes tells no more than code, channel and tag of each.
     assert deliveries == [want[: len(event)] for event, want in zip(deliveries, wanted, strict=True)]
