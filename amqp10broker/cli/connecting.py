@@ -127,6 +127,7 @@ def connect(arguments: argparse.Namespace) -> Client:
     """
     from amqp10broker.client.blocking import connect
     from amqp10broker.client.errors import ConnectError, TimedOutError
+    from amqp10broker.client.options import ClientOptions
 
     login = login_of(arguments)
     password = login.password
@@ -139,7 +140,7 @@ def connect(arguments: argparse.Namespace) -> Client:
             user=login.user or None,
             password=password,
             timeout_s=arguments.timeout,
-            hostname=None if login.vhost is None else f"vhost:{login.vhost}",
+            options=ClientOptions(hostname=None if login.vhost is None else f"vhost:{login.vhost}"),
             ssl_context=login.ssl_context,
         )
     except (ConnectError, TimedOutError) as error:

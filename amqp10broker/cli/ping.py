@@ -16,6 +16,7 @@ from amqp10broker.cli.connecting import Login
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.message import Header, Message, Properties
+from amqp10broker.client.options import ClientOptions
 
 EXIT_OK: Final = 0
 
@@ -56,7 +57,7 @@ def run(ping: Ping) -> int:
         user=login.user or None,
         password=login.password,
         timeout_s=ping.timeout_s,
-        hostname=None if login.vhost is None else f"vhost:{login.vhost}",
+        options=ClientOptions(hostname=None if login.vhost is None else f"vhost:{login.vhost}"),
         ssl_context=login.ssl_context,
     ) as client:
         took = _since(started)

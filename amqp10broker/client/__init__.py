@@ -10,10 +10,12 @@
 `message`       `Message` and `data_message`: what a program says, to and from bytes
 `errors`        `ClientError` and what is under it
 `transport`     the blocking client's sockets, plain or under TLS
-`blocking`      `connect`, `Client`, `Sender`, `Receiver` on a blocking socket (links in `blocking_links`)
+`driving`       what a connection does step by step, and what each step waits for, pure
+`links`         `send_many`, `fetch` ...: the same of links, pure
+`blocking`      the driver on a blocking socket: `connect`, `Client`, `Sender`, `Receiver`
+`trio`          the driver on Trio, with the same methods; the only module here that imports it
 `bulk`          the blocking client's receiver for many messages: encoded messages by the thousand
 `management`    requests to the broker's management node, by the blocking client
-`trio`          the same on Trio; the only module here that imports it
 ==============  =========================================================================================
 
 Nothing is imported here, so that a program pays for no more than the module that it uses.

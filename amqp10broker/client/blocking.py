@@ -18,19 +18,19 @@ heartbeat goes out, and the broker takes the client for dead.
 
 from __future__ import annotations
 
+import functools
 import selectors
 import socket
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Concatenate, Final, Self
 
 from amqp10broker.amqp10.performatives import PORT
-from amqp10broker.client.blocking_links import Receiver, Sender
-from amqp10broker.client.checks import milliseconds
-from amqp10broker.client.core import ClientCore, ClientSession
-from amqp10broker.client.ends import LinkEnd
+from amqp10broker.client import driving, links
+from amqp10broker.client.core import ClientCore
+from amqp10broker.client.driving import ClientBase, H, P, Steps, T, WaitFor
 from amqp10broker.client.errors import (
     ClientError,
     ConnectionEndedError,
@@ -39,17 +39,23 @@ from amqp10broker.client.errors import (
     connection_lost,
     place_of,
 )
-from amqp10broker.client.options import (
-    CLOSE_TIMEOUT_S,
-    CREDIT,
-    TIMEOUT_S,
-    ClientOptions,
-    made_up_container_id,
-)
+from amqp10broker.client.links import ReceiverBase, SenderBase
+from amqp10broker.client.options import CLOSE_TIMEOUT_S, TIMEOUT_S, ClientOptions
 from amqp10broker.client.transport import WOULD_BLOCK, check_port, receive_some, with_tls
 
 _SELECT_MAX_S: Final = 3600.0
 """Selectors and sockets refuse waits of some 25 days and more; who waits longer than this waits again."""
+
+
+def _waits(steps: Callable[Concatenate[H, P], Steps[T]]) -> Callable[Concatenate[H, P], T]:
+    """A method that takes these steps to their end, with the same arguments and description."""
+
+    @functools.wraps(steps)
+    def method(self: H, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        value: T = self.client.run(steps(self, *args, **kwargs))
+        return value
+
+    return method
 
 
 def connect(
@@ -58,13 +64,8 @@ def connect(
     *,
     user: str | None = None,
     password: str | None = None,
-    container_id: str | None = None,
+    options: ClientOptions | None = None,
     timeout_s: float = TIMEOUT_S,
-    idle_timeout_s: float = 60.0,
-    hostname: str | None = None,
-    properties: Mapping[str, Any] | None = None,
-    incoming_window: int = 2048,
-    frame_size_max_bytes: int = 1_048_576,
     ssl_context: ssl.SSLContext | None = None,
     mechanism: str | None = None,
 ) -> Client:
@@ -75,13 +76,8 @@ def connect(
         port: TCP port.
         user: None logs in as anonymous.
         password: of that user.
-        container_id: names this program in the broker's status; None makes one up.
+        options: what to ask for; None for the defaults.
         timeout_s: seconds for all of it, and the default of everything that is waited for later.
-        idle_timeout_s: seconds of the broker's silence after which it is given up; 0 for never.
-        hostname: of the open frame; ``vhost:NAME`` chooses a virtual host. None sends `host`.
-        properties: of the open frame, shown in the broker's status.
-        incoming_window: transfer frames that may be under way to us in one session.
-        frame_size_max_bytes: largest frame that we take.
         ssl_context: speak TLS, checked against `host`; None speaks plainly.
         mechanism: of SASL: ``PLAIN``, ``ANONYMOUS`` or ``EXTERNAL`` (by our certificate); None chooses
             by `user`.
@@ -95,17 +91,9 @@ def connect(
         LoginError: the broker refused user and password.
         ConnectionEndedError: the broker closed the connection, with its reason.
         TimedOutError: it took too long.
-        ValueError: an argument fits no frame; nothing was connected, or it is closed.
+        ValueError: an argument fits no frame; the connection is closed.
     """
-    options = ClientOptions(
-        container_id=container_id or made_up_container_id(),
-        hostname=host if hostname is None else hostname,
-        idle_timeout_ms=milliseconds("idle_timeout_s", idle_timeout_s),
-        properties=properties,
-        incoming_window=incoming_window,
-        frame_size_max_bytes=frame_size_max_bytes,
-    )
-    started = time.monotonic()
+    began = time.monotonic()
     try:
         check_port(port)
         sock = socket.create_connection((host, port), timeout=min(max(timeout_s, 0.001), _SELECT_MAX_S))
@@ -119,67 +107,58 @@ def connect(
         raise cannot_connect(host, port, error) from error
     if ssl_context is not None:
         sock = with_tls(sock, ssl_context, host, port)
-    client = Client(sock, ClientCore(options), timeout_s=timeout_s)
+    client = Client(sock, ClientCore((options or ClientOptions()).to_host(host)), timeout_s=timeout_s)
     try:
-        client.open(user, password, mechanism, timeout_s=timeout_s, started=started)
+        client.open(user, password, mechanism, timeout_s, began)
+        client._tick()
     except BaseException:
         client.abort()
         raise
     return client
 
 
-class Client:
-    """One connection. Made by `connect`.
+class Sender(SenderBase):
+    """A link for sending. Made by `Client.sender`."""
 
-    Attributes:
-        core: the protocol state, for what this class does not offer.
-        timeout_s: seconds, the default of everything that is waited for.
-        session: the first session, which `sender` and `receiver` use unless told otherwise.
-    """
+    send = _waits(links.send)
+    send_many = _waits(links.send_many)
+    detach = _waits(links.detach)
 
-    session: ClientSession
+
+class Receiver(ReceiverBase):
+    """A link for receiving. Made by `Client.receiver`."""
+
+    receive = _waits(links.receive)
+    receive_many = _waits(links.receive_many)
+    fetch = _waits(links.fetch)
+    drain = _waits(links.drain)
+    detach = _waits(links.detach)
+
+
+class Client(ClientBase[Sender, Receiver]):
+    """One connection. Made by `connect`; a context manager."""
+
+    begin_session = _waits(driving.begin_session)
+    end_session = _waits(driving.end_session)
+    sender = _waits(driving.sender)
+    receiver = _waits(driving.receiver)
+    attach = _waits(driving.attach)
+    wait = _waits(driving.wait)
+    flush = _waits(driving.flush)
+    open = _waits(driving.open_client)
+    _close = _waits(driving.close)
 
     def __init__(self, sock: socket.socket, core: ClientCore, *, timeout_s: float = TIMEOUT_S) -> None:
         """Take a connected socket over."""
+        super().__init__(core, timeout_s, Sender, Receiver)
         sock.setblocking(False)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self.core = core
-        self.timeout_s = timeout_s
         self._socket = sock
         self._selector = selectors.DefaultSelector()
         self._selector.register(sock, selectors.EVENT_READ)
         self._waits_to_write = False
         self._out = memoryview(b"")
         self._tick_at: float | None = None
-
-    def open(
-        self,
-        user: str | None,
-        password: str | None,
-        mechanism: str | None = None,
-        *,
-        timeout_s: float,
-        started: float,
-    ) -> None:
-        """Log in, open, begin the first session. Called by `connect`.
-
-        Args:
-            user, password, mechanism: as of `connect`.
-            timeout_s: seconds, of which some are over; an error names all of them.
-            started: when they began, by `time.monotonic`.
-
-        Raises:
-            ClientError: as `connect`.
-        """
-        deadline = started + timeout_s
-        self.core.start(user, password, mechanism)
-        self._wait(lambda: self.core.opened, self._failure, deadline, timeout_s, "answer to our open frame")
-        self._tick()
-        session = self.core.begin()
-        self._wait(
-            lambda: session.begun, lambda: session.failure, deadline, timeout_s, "answer to our begin frame"
-        )
-        self.session = session
 
     def __enter__(self) -> Self:
         return self
@@ -191,107 +170,6 @@ class Client:
             self.close()
         else:  # ctrl-C must not wait for a broker
             self.abort()
-
-    # --- sessions and links -----------------------------------------------------------------------
-
-    def begin_session(self, *, timeout_s: float | None = None) -> ClientSession:
-        """Begin another session, for links that are not to share a window with the others.
-
-        Raises:
-            ClientError: the connection has ended, or the broker allows no more sessions.
-        """
-        session = self.core.begin()
-        self.wait(lambda: session.begun, lambda: session.failure, timeout_s, "answer to our begin frame")
-        return session
-
-    def end_session(self, session: ClientSession, *, timeout_s: float | None = None) -> None:
-        """End a session and its links.
-
-        Raises:
-            ClientError: the connection has ended.
-            TimedOutError: the broker did not answer.
-        """
-        session.end()
-        self.wait(lambda: session.ended, _never, timeout_s, "answer to our end frame")
-
-    def sender(
-        self,
-        address: str | None,
-        *,
-        settled: bool = False,
-        properties: Mapping[str, Any] | None = None,
-        session: ClientSession | None = None,
-        timeout_s: float | None = None,
-    ) -> Sender:
-        """Attach a link for sending.
-
-        Args:
-            address: where messages go; None: each says so in its property `to`.
-            settled: send without asking for outcomes.
-            properties: of the attach.
-            session: another one than the first.
-            timeout_s: seconds for the broker's answer.
-
-        Raises:
-            LinkRefusedError: the broker did not attach it; the condition says why.
-        """
-        end = (session or self.session).sender(address, settled=settled, properties=properties)
-        self.attach(end, timeout_s)
-        return Sender(self, end)
-
-    def receiver(
-        self,
-        address: str | None,
-        *,
-        credit: int = CREDIT,
-        settled: bool = False,
-        max_message_size_bytes: int = 0,
-        filters: Mapping[str, Any] | None = None,
-        properties: Mapping[str, Any] | None = None,
-        session: ClientSession | None = None,
-        timeout_s: float | None = None,
-    ) -> Receiver:
-        """Attach a link for receiving.
-
-        Args:
-            address: where messages come from; None: a queue of our own, deleted with the link, whose
-                name is then in `Receiver.address`.
-            credit: messages that may be under way to us; topped up as they are received. 0 leaves it to
-                `Receiver.grant` and `Receiver.fetch`.
-            settled: the broker is to forget messages as it sends them.
-            max_message_size_bytes: larger ones end the link; 0 for no limit.
-            filters: of the source.
-            properties: of the attach.
-            session: another one than the first.
-            timeout_s: seconds for the broker's answer.
-
-        Raises:
-            LinkRefusedError: the broker did not attach it; the condition says why.
-        """
-        end = (session or self.session).receiver(
-            address,
-            credit_limit=credit,
-            settled=settled,
-            max_message_size_bytes=max_message_size_bytes,
-            filters=filters,
-            properties=properties,
-        )
-        self.attach(end, timeout_s)
-        return Receiver(self, end)
-
-    def attach(self, end: LinkEnd, timeout_s: float | None = None) -> None:
-        """Wait until the broker has attached an end that a `ClientSession` made.
-
-        Raises:
-            LinkRefusedError: the broker did not attach it; the condition says why.
-        """
-        try:
-            self.wait(lambda: end.attached, lambda: end.failure, timeout_s, "answer to our attach frame")
-        except BaseException:
-            end.detach()  # or messages would arrive on a link that nobody has
-            raise
-
-    # --- waiting ----------------------------------------------------------------------------------
 
     def poll(self, timeout_s: float = 0.0) -> None:
         """Read, write and heartbeat for so long. For programs that call nothing else for a while.
@@ -307,44 +185,6 @@ class Client:
             if time.monotonic() >= deadline:
                 return
 
-    def wait(
-        self,
-        condition: Callable[[], bool],
-        failure: Callable[[], ClientError | None],
-        timeout_s: float | None,
-        what: str,
-        hint: str = "",
-    ) -> None:
-        """Read and write until a condition holds. For states of `core` that this class does not offer.
-
-        Args:
-            condition: looked at after everything that arrived.
-            failure: why it can never hold any more; None while it can.
-            timeout_s: seconds; None takes the client's.
-            what: what is waited for, a clause for the error: "outcome of 3 messages".
-            hint: what to do when it does not come.
-
-        Raises:
-            ClientError: `failure` gave one.
-            TimedOutError: it took too long.
-        """
-        limit = self.timeout_s if timeout_s is None else timeout_s
-        self._wait(condition, failure, time.monotonic() + limit, limit, what, hint)
-
-    def flush_now(self) -> None:
-        """Write what the socket takes without waiting."""
-        if self.core.failure is None:
-            self._flush()
-
-    def flush(self, timeout_s: float | None = None) -> None:
-        """Write everything that can be written now.
-
-        Raises:
-            ClientError: the connection has ended.
-            TimedOutError: the broker does not read.
-        """
-        self.wait(self._flush, self._failure, timeout_s, "room in the socket", "the broker does not read")
-
     # --- closing ----------------------------------------------------------------------------------
 
     def close(self, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
@@ -355,22 +195,13 @@ class Client:
         Returns:
             Whether the broker answered, and so has read all that was written before.
         """
-        if self._socket.fileno() < 0:
-            return self.core.closed_in_order
-        try:
-            self.core.close()
-            self._wait(
-                lambda: self.core.closed,
-                self._failure,
-                time.monotonic() + timeout_s,
-                timeout_s,
-                "close frame",
-            )
-            self._flush()
-        except ClientError:
-            pass  # it is over, and that is what was wanted
-        finally:
-            self.abort()
+        if self._socket.fileno() >= 0:
+            try:
+                self._close(timeout_s)
+            except ClientError:
+                pass  # it is over, and that is what was wanted
+            finally:
+                self.abort()
         return self.core.closed_in_order
 
     def abort(self) -> None:
@@ -380,27 +211,46 @@ class Client:
             self._socket.close()
             self.core.fail(ConnectionEndedError("this program has closed the connection: connect again"))
 
-    # --- helpers ----------------------------------------------------------------------------------
+    # --- the driver -------------------------------------------------------------------------------
 
-    def _failure(self) -> ClientError | None:
-        return self.core.failure
+    def run(self, steps: Steps[T]) -> T:
+        """Take steps to their end."""
+        try:
+            waiting = next(steps)
+            while True:
+                try:
+                    self._wait(waiting)
+                except BaseException as error:
+                    waiting = steps.throw(error)
+                else:
+                    waiting = next(steps)
+        except StopIteration as done:
+            value: T = done.value
+            return value
 
-    def _wait(
-        self,
-        condition: Callable[[], bool],
-        failure: Callable[[], ClientError | None],
-        deadline: float,
-        timeout_s: float,
-        what: str,
-        hint: str = "",
-    ) -> None:
-        while not condition():
-            error = failure()
+    def clock(self) -> float:
+        """Seconds since some moment."""
+        return time.monotonic()
+
+    def write_soon(self) -> None:
+        """Write what the socket takes without waiting."""
+        if self.core.failure is None:
+            self._flush()
+
+    def writing(self) -> Callable[[], bool]:
+        """What writes without waiting, and says whether everything is written, or never can be."""
+        return lambda: self._flush() or self.core.failure is not None
+
+    def _wait(self, waiting: WaitFor) -> None:
+        limit = self.timeout_s if waiting.timeout_s is None else waiting.timeout_s
+        deadline = (time.monotonic() if waiting.began is None else waiting.began) + limit
+        while not waiting.condition():
+            error = waiting.failure()
             if error is not None:
                 raise error.with_traceback(None)
             left = deadline - time.monotonic()
             if left <= 0:
-                raise TimedOutError(what, timeout_s, hint)
+                raise TimedOutError(waiting.what, limit, waiting.hint)
             self._turn(left)
 
     def _turn(self, timeout_s: float) -> None:
@@ -466,10 +316,6 @@ class Client:
         self.core.tick(now)
         interval = self.core.tick_interval
         self._tick_at = None if interval is None else now + interval
-
-
-def _never() -> None:
-    """Of what cannot fail: a broken connection ends it, too."""
 
 
 __all__ = ["Client", "Receiver", "Sender", "connect"]

@@ -16,7 +16,6 @@ from amqp10broker.amqp10.types import Symbol
 
 UINT_MAX: Final = 4_294_967_295
 ULONG_MAX: Final = 18_446_744_073_709_551_615
-_MS_MAX: Final = UINT_MAX
 
 
 def check_integer(name: str, value: int, least: int, most: int) -> None:
@@ -88,15 +87,4 @@ def check_outcome(outcome: Any) -> None:
             )
 
 
-def milliseconds(name: str, seconds: float) -> int:
-    """Seconds as the field of a frame has them.
-
-    Raises:
-        ValueError: they do not fit it.
-    """
-    if not 0 <= seconds <= _MS_MAX / 1000:
-        raise ValueError(f"{name} is {seconds!r}; give seconds from 0 to {_MS_MAX // 1000}")
-    return round(seconds * 1000)
-
-
-__all__ = ["UINT_MAX", "ULONG_MAX", "check_integer", "check_outcome", "check_text", "fields", "milliseconds"]
+__all__ = ["UINT_MAX", "ULONG_MAX", "check_integer", "check_outcome", "check_text", "fields"]

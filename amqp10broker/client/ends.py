@@ -332,14 +332,20 @@ class ReceiverEnd(LinkEnd):
             self._engine.inbound.finish(self.link, len(taken))
         return taken
 
-    def grant(self, credit: int) -> None:
+    def grant(self, credit: int, *, drain: bool = False) -> None:
         """Let the broker send so many messages from now on; replaces what was granted before.
+
+        Args:
+            credit: messages.
+            drain: what cannot be sent at once is given back; `drained` comes to hold.
 
         Raises:
             ClientError: the link or what it stands on has ended.
             ValueError: it is no credit.
         """
-        self._grant(credit, drain=False)
+        check_integer("credit", credit, 0, UINT_MAX)
+        self.check()
+        self._engine.grant(self.link, credit, drain=drain)
 
     def begin_fetch(self, credit: int) -> None:
         """Grant so many, and no more until `end_drain`, whatever is taken meanwhile.
@@ -348,7 +354,7 @@ class ReceiverEnd(LinkEnd):
             ClientError: the link or what it stands on has ended.
         """
         self.link.credit.limit = 0
-        self._grant(credit, drain=False)
+        self.grant(credit)
 
     def begin_drain(self) -> None:
         """Ask the broker to send what it has within the credit left, and to forfeit the rest.
@@ -359,7 +365,7 @@ class ReceiverEnd(LinkEnd):
             ClientError: the link or what it stands on has ended.
         """
         self.link.credit.limit = 0
-        self._grant(self.credit, drain=True)
+        self.grant(self.credit, drain=True)
 
     @property
     def drained(self) -> bool:
@@ -403,11 +409,6 @@ class ReceiverEnd(LinkEnd):
         """The link has ended; what was neither taken nor sent settled is the queue's again."""
         super().on_detached(event)
         self.ready = deque(delivery for delivery in self.ready if delivery.settled)
-
-    def _grant(self, credit: int, *, drain: bool) -> None:
-        check_integer("credit", credit, 0, UINT_MAX)
-        self.check()
-        self._engine.grant(self.link, credit, drain=drain)
 
 
 __all__ = ["Delivery", "LinkEnd", "ReceiverEnd", "SenderEnd", "SessionOwner"]

@@ -11,6 +11,7 @@ from typing import Any
 from amqp10broker.amqp10.performatives import Properties
 from amqp10broker.amqp10.types import ULong
 from amqp10broker.client.blocking import Client
+from amqp10broker.client.driving import WaitFor
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.message import BodyKind, Message
 
@@ -67,10 +68,12 @@ class Management:
         responses.grant(1)
         self._requests.send([request.encode()])
         self._client.wait(
-            lambda: bool(responses.ready),
-            lambda: responses.failure or self._requests.failure,
-            self._timeout_s,
-            f"response to {method} {path}",
+            WaitFor(
+                lambda: bool(responses.ready),
+                lambda: responses.failure or self._requests.failure,
+                self._timeout_s,
+                f"response to {method} {path}",
+            )
         )
         (delivery,) = responses.take(1)
         message = delivery.message()

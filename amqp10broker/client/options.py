@@ -6,8 +6,8 @@ import itertools
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any, Final
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, Self
 
 from amqp10broker.client.checks import UINT_MAX, check_integer, check_text, fields
 
@@ -25,18 +25,23 @@ READ_BYTES: Final = 262_144
 _container_numbers = itertools.count(1)
 
 
+def made_up_container_id() -> str:
+    """A container id that is unique as long as processes are: host, process, number within it."""
+    return f"amqp10broker-client@{socket.gethostname()}-{os.getpid()}-{next(_container_numbers)}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOptions:
-    """What a connection asks for. All but `container_id` have defaults that suit most programs.
+    """What a connection asks for; the defaults suit most programs.
 
     Raises:
         ValueError: one of them fits no frame; the text says which.
     """
 
-    container_id: str
+    container_id: str = field(default_factory=made_up_container_id)
     """Names this program in the broker's status; unique, for link names are unique within it."""
     hostname: str | None = None
-    """The host, or ``vhost:NAME``, of the open frame."""
+    """Of the open frame; ``vhost:NAME`` chooses a virtual host. None: `connect` takes the host's name."""
     frame_size_max_bytes: int = 1_048_576
     """Largest frame that we take, at least 512."""
     channel_max: int = 255
@@ -60,7 +65,6 @@ class ClientOptions:
         check_integer("idle_timeout_ms", self.idle_timeout_ms, 0, UINT_MAX)
         fields("properties", self.properties)
 
-
-def made_up_container_id() -> str:
-    """A container id that is unique as long as processes are: host, process, number within it."""
-    return f"amqp10broker-client@{socket.gethostname()}-{os.getpid()}-{next(_container_numbers)}"
+    def to_host(self, host: str) -> Self:
+        """The same for a connection to this host: its name stands in the open frame unless another does."""
+        return self if self.hostname is not None else replace(self, hostname=host)

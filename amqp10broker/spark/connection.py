@@ -25,7 +25,7 @@ from amqp10broker.client.errors import (
     TlsError,
     place_of,
 )
-from amqp10broker.client.options import made_up_container_id
+from amqp10broker.client.options import ClientOptions, made_up_container_id
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
 from amqp10broker.spark.retry import RetryBudget
@@ -88,11 +88,13 @@ def dial(options: ConnectionOptions, *, purpose: str, incoming_window: int = 204
         options.port,
         user=options.username,
         password=options.password,
-        container_id=f"spark-{purpose}-{made_up_container_id()}",
+        options=ClientOptions(
+            container_id=f"spark-{purpose}-{made_up_container_id()}",
+            hostname=None if options.vhost is None else f"vhost:{options.vhost}",
+            properties={"product": "amqp10broker-spark"},
+            incoming_window=incoming_window,
+        ),
         timeout_s=min(CONNECT_TIMEOUT_S, max(_ATTEMPT_MIN_S, options.retry_timeout_s)),
-        hostname=None if options.vhost is None else f"vhost:{options.vhost}",
-        properties={"product": "amqp10broker-spark"},
-        incoming_window=incoming_window,
         ssl_context=tls_context(options),
         mechanism=options.mechanism,
     )

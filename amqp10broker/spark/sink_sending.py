@@ -12,12 +12,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from amqp10broker.amqp10.disposition import Outcome
 from amqp10broker.amqp10.errors import Condition
-from amqp10broker.amqp10.performatives import Accepted, Rejected, Released
-from amqp10broker.client.blocking import Client
-from amqp10broker.client.blocking_links import Sender
+from amqp10broker.client.blocking import Client, Sender
+from amqp10broker.client.driving import WaitFor
 from amqp10broker.client.errors import ClientError, LinkError, MessageTooLargeError, TimedOutError, place_of
+from amqp10broker.client.outcomes import Accepted, Outcome, Rejected, Released
 from amqp10broker.spark.connection import may_pass, open_client, translated
 from amqp10broker.spark.errors import BrokerUnreachable, NotDelivered, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import SinkOptions
@@ -130,7 +129,7 @@ class Sending:
             row = part.first_row + sizes.index(max(sizes))
             raise NotDelivered(f"row {row} of this partition: {error}") from error
         assert self._client is not None
-        self._client.flush_now()
+        self._client.write_soon()
 
     def _take_first(self, sender: Sender) -> None:
         """Wait for the outcomes of the oldest part."""
@@ -148,10 +147,12 @@ class Sending:
                 )
             try:
                 self._client.wait(
-                    lambda: not end.waiting(part.keys),
-                    lambda: end.failure,
-                    self._options.idle_timeout_s,
-                    "outcomes",
+                    WaitFor(
+                        lambda: not end.waiting(part.keys),
+                        lambda: end.failure,
+                        self._options.idle_timeout_s,
+                        "outcomes",
+                    )
                 )
             except TimedOutError:
                 pass  # as long as some come, others are waited for

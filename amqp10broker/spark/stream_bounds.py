@@ -16,7 +16,7 @@ from urllib.parse import quote
 from amqp10broker.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.bulk import BulkReceiver, bulk_receiver
-from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError, TimedOutError
+from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
 from amqp10broker.client.management import Management
 from amqp10broker.spark.connection import dial, queue_address, with_retries
 from amqp10broker.spark.errors import FilterRefused, QueueUnusable, ReadStalled
@@ -122,8 +122,8 @@ class ProbedEnds:
 
     def _fetch(self, receiver: BulkReceiver, credit: int) -> None:
         receiver.grant(credit, drain=True)
-        if not receiver.wait(self._timeout_s, lambda: receiver.end.drained):
-            raise TimedOutError(f"answer to a drain on stream '{self._stream}'", self._timeout_s)
+        what = f"answer to a drain on stream '{self._stream}'"
+        receiver.wait_for(what, self._timeout_s, lambda: receiver.end.drained)
 
 
 def queue_entry(management: Management, queue: str) -> dict[Any, Any]:

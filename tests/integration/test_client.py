@@ -1,4 +1,4 @@
-"""The blocking client and `amqp10broker ping` against the real broker process, and against bad ones."""
+"""The client on both drivers, and `amqp10broker ping`, against the real broker and against bad ones."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
 from amqp10broker.amqp10.connection import HEADER_SASL
 from amqp10broker.cli.main import main
-from amqp10broker.client.blocking import Client, connect
-from amqp10broker.client.bulk import bulk_receiver
+from amqp10broker.client import blocking
+from amqp10broker.client.driving import WaitFor
 from amqp10broker.client.errors import (
     ConnectError,
     ConnectionEndedError,
@@ -27,14 +28,18 @@ from amqp10broker.client.errors import (
     TimedOutError,
 )
 from amqp10broker.client.message import Header, Message, Properties, data_message
+from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.outcomes import Accepted, Released, modified
 from tests.support.broker_process import SLOW_QUEUES, BrokerProcess, StartBroker
+from tests.support.client_drivers import Connect, connect
+
+__all__ = ["connect"]
 
 pytestmark = pytest.mark.integration
 
 
 @pytest.fixture
-def client(broker: BrokerProcess) -> Iterator[Client]:
+def client(broker: BrokerProcess, connect: Connect) -> Iterator[Any]:
     with connect(broker.host, broker.port, user="guest", password="guest", timeout_s=20.0) as connected:
         yield connected
 
@@ -46,7 +51,7 @@ def bodies(count: int, size: int = 20) -> list[bytes]:
 # --- sending --------------------------------------------------------------------------------------
 
 
-def test_sent_and_received_in_order(client: Client, broker: BrokerProcess, queue: str) -> None:
+def test_sent_and_received_in_order(client: Any, broker: BrokerProcess, queue: str) -> None:
     sent = bodies(5000)
     outcomes = client.sender(queue).send_many(map(data_message, sent))
     assert outcomes == [Accepted()] * 5000
@@ -62,7 +67,7 @@ def test_sent_and_received_in_order(client: Client, broker: BrokerProcess, queue
     broker.wait_for_counts(queue, ready=0)
 
 
-def test_send_waits_for_the_outcome(client: Client, broker: BrokerProcess, queue: str) -> None:
+def test_send_waits_for_the_outcome(client: Any, broker: BrokerProcess, queue: str) -> None:
     """A queue that confirms after 50 ms makes each send last that long, and a batch hardly longer."""
     sender = client.sender(SLOW_QUEUES.replace("*", queue))
     started = time.monotonic()
@@ -72,9 +77,7 @@ def test_send_waits_for_the_outcome(client: Client, broker: BrokerProcess, queue
     assert time.monotonic() - started < 25.0  # half of what they take one after the other
 
 
-def test_what_nobody_takes_is_an_error_of_send_and_an_outcome_of_send_many(
-    client: Client, queue: str
-) -> None:
+def test_what_nobody_takes_is_an_error_of_send_and_an_outcome_of_send_many(client: Any, queue: str) -> None:
     client.sender(queue)
     sender = client.sender(None)
     lost = Message(b"", Properties(to=f"/queues/missing-{queue}"))
@@ -86,7 +89,7 @@ def test_what_nobody_takes_is_an_error_of_send_and_an_outcome_of_send_many(
 
 
 def test_settled_messages_are_written_before_send_returns(
-    client: Client, broker: BrokerProcess, queue: str
+    client: Any, broker: BrokerProcess, queue: str
 ) -> None:
     sender = client.sender(queue, settled=True)
     assert sender.send_many([data_message(b"x")] * 3000) == [None] * 3000
@@ -94,7 +97,7 @@ def test_settled_messages_are_written_before_send_returns(
     broker.wait_for_counts(queue, ready=3000)
 
 
-def test_large_messages_both_ways(client: Client, queue: str) -> None:
+def test_large_messages_both_ways(client: Any, queue: str) -> None:
     body = os.urandom(3_000_000)
     client.sender(queue).send(data_message(body))
     receiver = client.receiver(queue, credit=1)
@@ -103,7 +106,7 @@ def test_large_messages_both_ways(client: Client, queue: str) -> None:
     assert delivery.message().body == body
 
 
-def test_both_directions_at_once_do_not_block_each_other(client: Client, queue: str) -> None:
+def test_both_directions_at_once_do_not_block_each_other(client: Any, queue: str) -> None:
     """While megabytes go out, megabytes come in on the same socket; neither waits for the other to end."""
     receiver = client.receiver(queue, credit=1000)
     sender = client.sender(queue)
@@ -116,7 +119,7 @@ def test_both_directions_at_once_do_not_block_each_other(client: Client, queue: 
         seen += len(deliveries)
 
 
-def test_a_message_over_the_brokers_limit_is_not_sent(start_broker: StartBroker) -> None:
+def test_a_message_over_the_brokers_limit_is_not_sent(start_broker: StartBroker, connect: Connect) -> None:
     process = start_broker("--max-message-size-bytes", "1000")
     with connect(port=process.port, user="guest", password="guest") as client:
         sender = client.sender("q")
@@ -125,30 +128,30 @@ def test_a_message_over_the_brokers_limit_is_not_sent(start_broker: StartBroker)
         sender.send(data_message(b"small"))
 
 
-def test_no_credit_in_time(start_broker: StartBroker) -> None:
+def test_no_credit_in_time(start_broker: StartBroker, connect: Connect) -> None:
     """During an alarm: the error says so, and what was not begun is never sent."""
     process = start_broker()
     with connect(port=process.port, user="guest", password="guest") as client:
         sender = client.sender("q")
         process.ask(op="alarm", name="memory", on=True)
         window = client.session.engine.outgoing
-        client.wait(lambda: window.remote_incoming_window == 0, lambda: None, 20.0, "the closed window")
+        client.wait(WaitFor(lambda: window.remote_incoming_window == 0, lambda: None, 20.0, "closed window"))
         with pytest.raises(TimedOutError) as raised:
             sender.send_many([data_message(b"x")] * 2, timeout_s=0.2)
         assert raised.value.outcomes == [None, None]
         process.ask(op="alarm", name="memory", on=False)
-        client.poll(0.2)
+        client.wait(WaitFor(lambda: window.remote_incoming_window > 0, lambda: None, 20.0, "open window"))
         sender.send(data_message(b"y"))
         process.wait_for_counts("q", ready=1)
 
 
-def test_no_message_under_way_is_no_way_to_send(client: Client, queue: str) -> None:
+def test_no_message_under_way_is_no_way_to_send(client: Any, queue: str) -> None:
     with pytest.raises(ValueError, match="at least one"):
         client.sender(queue).send_many([data_message(b"x")], in_flight_max=0)
     assert client.sender(queue).send_many([data_message(b"x")] * 7, in_flight_max=1) == [Accepted()] * 7
 
 
-def test_any_iterable_can_be_sent_and_nothing_too(client: Client, queue: str) -> None:
+def test_any_iterable_can_be_sent_and_nothing_too(client: Any, queue: str) -> None:
     sender = client.sender(queue)
     assert sender.send_many([]) == []
     assert sender.send_many(Message(number) for number in range(2000)) == [Accepted()] * 2000
@@ -157,7 +160,7 @@ def test_any_iterable_can_be_sent_and_nothing_too(client: Client, queue: str) ->
 # --- receiving ------------------------------------------------------------------------------------
 
 
-def test_nothing_there_in_time(client: Client, queue: str) -> None:
+def test_nothing_there_in_time(client: Any, queue: str) -> None:
     receiver = client.receiver(queue)
     started = time.monotonic()
     assert receiver.receive(timeout_s=0.1) is None
@@ -165,7 +168,7 @@ def test_nothing_there_in_time(client: Client, queue: str) -> None:
     assert 0.1 <= time.monotonic() - started < 15.0  # the client's own time-out is 20 s
 
 
-def test_receive_many_waits_for_as_many_as_it_was_told(client: Client, queue: str) -> None:
+def test_receive_many_waits_for_as_many_as_it_was_told(client: Any, queue: str) -> None:
     """Also for more than the credit, which is topped up as messages are taken."""
     client.sender(queue).send_many([data_message(b"x")] * 30)
     receiver = client.receiver(queue, credit=5)
@@ -173,7 +176,7 @@ def test_receive_many_waits_for_as_many_as_it_was_told(client: Client, queue: st
     assert len(receiver.receive_many(30, count_min=30, timeout_s=0.05)) == 0
 
 
-def test_fetch_takes_the_credit_back(client: Client, broker: BrokerProcess, queue: str) -> None:
+def test_fetch_takes_the_credit_back(client: Any, broker: BrokerProcess, queue: str) -> None:
     sender = client.sender(queue)
     receiver = client.receiver(queue, credit=0)
     assert receiver.fetch(1, timeout_s=0.05) == []
@@ -186,7 +189,7 @@ def test_fetch_takes_the_credit_back(client: Client, broker: BrokerProcess, queu
     assert not receiver.end.ready
 
 
-def test_fetch_on_a_link_with_credit_of_its_own(client: Client, queue: str) -> None:
+def test_fetch_on_a_link_with_credit_of_its_own(client: Any, queue: str) -> None:
     sender = client.sender(queue)
     receiver = client.receiver(queue, credit=4)
     sender.send_many([data_message(b"x")] * 2)
@@ -195,7 +198,7 @@ def test_fetch_on_a_link_with_credit_of_its_own(client: Client, queue: str) -> N
     assert len(receiver.receive_many(10, count_min=10)) == 10
 
 
-def test_outcomes_of_received_messages(client: Client, broker: BrokerProcess, queue: str) -> None:
+def test_outcomes_of_received_messages(client: Any, broker: BrokerProcess, queue: str) -> None:
     client.sender(queue).send_many(map(data_message, bodies(5)))
     receiver = client.receiver(queue, credit=0)
     first, second, third, fourth, fifth = receiver.fetch(5)
@@ -214,7 +217,9 @@ def test_outcomes_of_received_messages(client: Client, broker: BrokerProcess, qu
     broker.wait_for_counts(queue, ready=0)
 
 
-def test_what_was_accepted_before_close_is_accepted(broker: BrokerProcess, queue: str) -> None:
+def test_what_was_accepted_before_close_is_accepted(
+    broker: BrokerProcess, queue: str, connect: Connect
+) -> None:
     with connect(port=broker.port, user="guest", password="guest") as client:
         client.sender(queue).send_many([data_message(b"x")] * 10)
         receiver = client.receiver(queue)
@@ -222,7 +227,7 @@ def test_what_was_accepted_before_close_is_accepted(broker: BrokerProcess, queue
     broker.wait_for_counts(queue, ready=4)
 
 
-def test_a_queue_of_our_own_goes_with_the_link(client: Client) -> None:
+def test_a_queue_of_our_own_goes_with_the_link(client: Any) -> None:
     receiver = client.receiver(None)
     address = receiver.address
     assert address is not None
@@ -238,14 +243,14 @@ def test_a_queue_of_our_own_goes_with_the_link(client: Client) -> None:
 # --- ends -----------------------------------------------------------------------------------------
 
 
-def test_a_refused_link_leaves_the_session(client: Client, queue: str) -> None:
+def test_a_refused_link_leaves_the_session(client: Any, queue: str) -> None:
     with pytest.raises(LinkRefusedError, match="declare it first") as raised:
         client.receiver(f"/queues/missing-{queue}")
     assert (raised.value.condition, raised.value.address) == ("amqp:not-found", f"/queues/missing-{queue}")
     client.sender(queue).send(data_message(b"x"))
 
 
-def test_a_link_that_breaks_while_sending_tells_what_is_known(client: Client, queue: str) -> None:
+def test_a_link_that_breaks_while_sending_tells_what_is_known(client: Any, queue: str) -> None:
     """A message that the broker cannot read detaches the link; what was before it has its outcome."""
     sender = client.sender(queue)
     bad = b"\x00\x53\x75\xa1\x01a"
@@ -271,36 +276,32 @@ def test_a_link_that_breaks_while_sending_tells_what_is_known(client: Client, qu
         lambda client: client.receiver("q").receive_many(-1),
     ],
 )
-def test_an_argument_that_fits_no_frame(
-    client: Client, queue: str, attempt: Callable[[Client], None]
-) -> None:
+def test_an_argument_that_fits_no_frame(client: Any, queue: str, attempt: Callable[[Any], None]) -> None:
     """It is an error of the call, and the connection goes on; written later, it would end it."""
     with pytest.raises(ValueError):
         attempt(client)
     client.sender(queue).send(data_message(b"x"))
 
 
-def test_a_link_that_this_program_has_detached(client: Client, queue: str) -> None:
+def test_a_link_that_this_program_has_detached(client: Any, queue: str) -> None:
     """Using it is an error of the call; a frame for it would end the session, and with it all other links."""
     sender, receiver, other = client.sender(queue), client.receiver(queue), client.sender(queue)
-    bulk = bulk_receiver(client, queue)
     other.send(data_message(b"x"))
     (delivery,) = receiver.receive_many(1)
-    for end in (sender, receiver, bulk):
+    for end in (sender, receiver):
         end.detach()
     for attempt in (
         lambda: sender.send(data_message(b"x")),
         lambda: receiver.grant(1),
         lambda: receiver.fetch(1),
         lambda: receiver.accept(delivery),
-        lambda: bulk.grant(1),
     ):
         with pytest.raises(LinkDetachedError, match="this program has detached the link: attach another one"):
             attempt()
     other.send(data_message(b"x"))
 
 
-def test_links_of_a_session_that_this_program_has_ended(client: Client, queue: str) -> None:
+def test_links_of_a_session_that_this_program_has_ended(client: Any, queue: str) -> None:
     session = client.begin_session()
     sender, receiver = client.sender(queue, session=session), client.receiver(queue, session=session)
     client.end_session(session)
@@ -310,7 +311,7 @@ def test_links_of_a_session_that_this_program_has_ended(client: Client, queue: s
     client.sender(queue).send(data_message(b"x"))
 
 
-def test_no_room_for_what_is_there(client: Client, queue: str) -> None:
+def test_no_room_for_what_is_there(client: Any, queue: str) -> None:
     """Asked for none, or for fewer than the least number: it does not wait for room."""
     client.sender(queue).send_many([data_message(b"x")] * 3)
     receiver = client.receiver(queue)
@@ -320,22 +321,28 @@ def test_no_room_for_what_is_there(client: Client, queue: str) -> None:
     assert len(receiver.receive_many(5, count_min=1)) == 1
 
 
-def test_wrong_password(broker: BrokerProcess) -> None:
+def test_wrong_password(broker: BrokerProcess, connect: Connect) -> None:
     with pytest.raises(LoginError, match="correct them"):
         connect(broker.host, broker.port, user="guest", password="wrong")
 
 
-def test_nobody_listens() -> None:
+def test_nobody_listens(connect: Connect) -> None:
     with pytest.raises(ConnectError, match="start the broker"):
         connect("127.0.0.1", 1)
 
 
-def test_no_such_virtual_host(broker: BrokerProcess) -> None:
+def test_no_such_virtual_host(broker: BrokerProcess, connect: Connect) -> None:
     with pytest.raises(ConnectionEndedError, match="'other' does not exist"):
-        connect(broker.host, broker.port, user="guest", password="guest", hostname="vhost:other")
+        connect(
+            broker.host,
+            broker.port,
+            user="guest",
+            password="guest",
+            options=ClientOptions(hostname="vhost:other"),
+        )
 
 
-def test_a_broker_that_stops_says_so(start_broker: StartBroker) -> None:
+def test_a_broker_that_stops_says_so(start_broker: StartBroker, connect: Connect) -> None:
     process = start_broker()
     client = connect(port=process.port, user="guest", password="guest")
     receiver = client.receiver("q")
@@ -351,7 +358,8 @@ def test_a_broker_that_stops_says_so(start_broker: StartBroker) -> None:
 def test_heartbeats_while_polling(start_broker: StartBroker) -> None:
     """A broker that gives silent clients up after 4 s keeps one that polls for longer, and is kept by it."""
     process = start_broker("--idle-timeout-ms", "4000")
-    with connect(port=process.port, user="guest", password="guest", idle_timeout_s=4.0) as client:
+    options = ClientOptions(idle_timeout_ms=4000)
+    with blocking.connect(port=process.port, user="guest", password="guest", options=options) as client:
         client.poll(5.5)
         client.sender("q").send(data_message(b"x"))
 
@@ -391,7 +399,7 @@ def speak(data: bytes) -> Callable[[socket.socket], None]:
     return behave
 
 
-def test_a_server_that_says_nothing() -> None:
+def test_a_server_that_says_nothing(connect: Connect) -> None:
     with server(hear) as port, pytest.raises(TimedOutError, match="answer to our open frame"):
         connect(port=port, timeout_s=0.3)
 
@@ -404,7 +412,7 @@ def test_a_server_that_says_nothing() -> None:
         (b"SSH-2.0-x\r\n", "is it an AMQP 1.0 broker"),
     ],
 )
-def test_a_server_that_is_no_broker(answer: bytes, message: str) -> None:
+def test_a_server_that_is_no_broker(answer: bytes, message: str, connect: Connect) -> None:
     with server(speak(answer)) as port, pytest.raises(ConnectionEndedError, match=message):
         connect(port=port, timeout_s=5.0)
 
@@ -437,7 +445,7 @@ def test_ping_through_a_temporary_queue(broker: BrokerProcess, capsys: pytest.Ca
 
 
 def test_ping_through_a_named_queue_leaves_its_messages(
-    client: Client, broker: BrokerProcess, queue: str, capsys: pytest.CaptureFixture[str]
+    client: Any, broker: BrokerProcess, queue: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """More than one batch of messages stands in front; they stay, in their order."""
     client.sender(queue).send_many(map(data_message, bodies(150)))
@@ -458,7 +466,7 @@ def test_ping_does_not_declare_a_queue(
 
 
 def test_ping_notices_that_somebody_else_takes_the_messages(
-    client: Client, broker: BrokerProcess, queue: str, capsys: pytest.CaptureFixture[str]
+    client: Any, broker: BrokerProcess, queue: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     receiver = client.receiver(queue, credit=1000)
     client.flush()

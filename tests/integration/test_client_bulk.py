@@ -12,6 +12,7 @@ from amqp10broker.client.bulk import bulk_receiver
 from amqp10broker.client.errors import LinkDetachedError, LinkRefusedError, SessionEndedError
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import data_message, decode_message
+from amqp10broker.client.options import ClientOptions
 from tests.support.broker_process import BrokerProcess
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
@@ -66,14 +67,47 @@ def test_nothing_in_time(client: Client, queue: str) -> None:
 
 
 def test_messages_of_several_frames(broker: BrokerProcess, queue: str) -> None:
-    with connect(
-        broker.host, broker.port, user="guest", password="guest", frame_size_max_bytes=4096
-    ) as client:
+    options = ClientOptions(frame_size_max_bytes=4096)
+    with connect(broker.host, broker.port, user="guest", password="guest", options=options) as client:
         client.sender(queue).send(data_message(b"x" * 100_000))
         receiver = bulk_receiver(client, queue)
         receiver.grant(1)
         assert receiver.wait(20.0)
         assert bodies(receiver.take()) == [b"x" * 100_000]
+
+
+def test_messages_that_are_settled_together(client: Client, broker: BrokerProcess, queue: str) -> None:
+    """Given back they are in their places again, and what there was no room for is, too."""
+    sent = [b"%d" % number for number in range(100)]
+    client.sender(queue).send_many(map(data_message, sent))
+    receiver = bulk_receiver(client, queue, settled=False)
+    receiver.grant(60)
+    receiver.wait_for("messages", 20.0, lambda: receiver.end.received == 60)
+    assert bodies(receiver.take()) == sent[:60]
+    receiver.release()
+    receiver.end.keep = lambda sizes: min(len(sizes), 10 - len(receiver.end.payloads))
+    receiver.grant(30)
+    receiver.wait_for("messages", 20.0, lambda: receiver.end.received == 90)
+    assert bodies(receiver.take()) == sent[:10]
+    receiver.release_surplus()
+    broker.wait_for_counts(queue, ready=90, unsettled=10)
+    receiver.accept()
+    broker.wait_for_counts(queue, ready=90)
+    with connect(broker.host, broker.port, user="guest", password="guest") as other:
+        assert [each.message().body for each in other.receiver(queue).receive_many(90, count_min=90)] == sent[
+            10:
+        ]
+
+
+def test_a_link_that_this_program_has_detached(client: Client, queue: str) -> None:
+    client.sender(queue).send(data_message(b"x"))
+    receiver = bulk_receiver(client, queue, settled=False)
+    receiver.grant(1)
+    assert receiver.wait(20.0)
+    receiver.detach()
+    for attempt in (lambda: receiver.grant(1), receiver.accept, receiver.end.stop):
+        with pytest.raises(LinkDetachedError, match="this program has detached the link: attach another one"):
+            attempt()
 
 
 def test_what_ends_the_link(client: Client, queue: str) -> None:

@@ -1,4 +1,4 @@
-"""The project's own clients over TLS: passwords, certificates as logins, and what is said when it fails."""
+"""The client over TLS, on both drivers: passwords, certificates as logins, and what is said when it fails."""
 
 from __future__ import annotations
 
@@ -6,19 +6,18 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
-import trio
 
-from amqp10broker.client import trio as trio_client
-from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.errors import ConnectionEndedError, LoginError, TimedOutError, TlsError
 from amqp10broker.client.message import data_message
 from amqp10broker.client.outcomes import Accepted
 from tests.support.broker_process import BrokerProcess
 from tests.support.certificates import Certificates, certificates
+from tests.support.client_drivers import Connect, connect
 
-__all__ = ["certificates"]
+__all__ = ["certificates", "connect"]
 
 pytestmark = [pytest.mark.integration, pytest.mark.usefixtures("deadline")]
 
@@ -40,19 +39,19 @@ def tls_port(tmp_path_factory: pytest.TempPathFactory, certificates: Certificate
         process.check_log()
 
 
-def blocking(port: int, context: ssl.SSLContext, **options: object) -> Client:
-    given = {"user": "guest", "password": "guest", "timeout_s": 20.0, **options}
-    return connect("localhost", port, ssl_context=context, **given)  # type: ignore[arg-type]
+def over_tls(connect: Connect, port: int, context: ssl.SSLContext, **more: object) -> Any:
+    given = {"user": "guest", "password": "guest", "timeout_s": 20.0, **more}
+    return connect("localhost", port, ssl_context=context, **given)
 
 
-def test_messages_small_and_big(tls_port: int, certificates: Certificates) -> None:
+def test_messages_small_and_big(tls_port: int, certificates: Certificates, connect: Connect) -> None:
     """More than one record of TLS at a time, both ways, and what OpenSSL holds back is not forgotten."""
-    with blocking(tls_port, certificates.client_context()) as client:
-        sender = client.sender("tls-blocking")
+    with over_tls(connect, tls_port, certificates.client_context()) as client:
+        sender = client.sender("tls-bodies")
         bodies = [b"%d" % number for number in range(3000)]
         assert sender.send_many(map(data_message, bodies)) == [Accepted()] * 3000
         sender.send(data_message(BIG))
-        receiver = client.receiver("tls-blocking", credit=500)
+        receiver = client.receiver("tls-bodies", credit=500)
         got: list[bytes] = []
         while len(got) < 3001:
             deliveries = receiver.receive_many(1000)
@@ -62,53 +61,63 @@ def test_messages_small_and_big(tls_port: int, certificates: Certificates) -> No
         assert got == [*bodies, BIG]
 
 
-def test_external_logs_in_as_the_certificate_says(tls_port: int, certificates: Certificates) -> None:
+def test_external_logs_in_as_the_certificate_says(
+    tls_port: int, certificates: Certificates, connect: Connect
+) -> None:
     context = certificates.client_context(certificates.client("worker"))
-    with blocking(tls_port, context, user=None, password=None, mechanism="EXTERNAL") as client:
+    with over_tls(connect, tls_port, context, user=None, password=None, mechanism="EXTERNAL") as client:
         client.sender("tls-external").send(data_message(b"x"))
 
 
-def test_external_without_a_user_of_that_name(tls_port: int, certificates: Certificates) -> None:
+def test_external_without_a_user_of_that_name(
+    tls_port: int, certificates: Certificates, connect: Connect
+) -> None:
     context = certificates.client_context(certificates.client("nobody"))
     with pytest.raises(LoginError, match="no user for our certificate"):
-        blocking(tls_port, context, user=None, mechanism="EXTERNAL")
+        over_tls(connect, tls_port, context, user=None, mechanism="EXTERNAL")
 
 
-def test_a_mechanism_that_is_unknown_here(tls_port: int, certificates: Certificates) -> None:
+def test_a_mechanism_that_is_unknown_here(
+    tls_port: int, certificates: Certificates, connect: Connect
+) -> None:
     with pytest.raises(ValueError, match="must be PLAIN, ANONYMOUS or EXTERNAL"):
-        blocking(tls_port, certificates.client_context(), mechanism="SCRAM")
+        over_tls(connect, tls_port, certificates.client_context(), mechanism="SCRAM")
 
 
-def test_an_authority_that_we_do_not_know(tls_port: int) -> None:
+def test_an_authority_that_we_do_not_know(tls_port: int, connect: Connect) -> None:
     with pytest.raises(TlsError, match="is not trusted: .*give the certificate of the authority"):
-        blocking(tls_port, ssl.create_default_context())
+        over_tls(connect, tls_port, ssl.create_default_context())
 
 
-def test_a_name_that_does_not_stand_in_the_certificate(tls_port: int, certificates: Certificates) -> None:
+def test_a_name_that_does_not_stand_in_the_certificate(
+    tls_port: int, certificates: Certificates, connect: Connect
+) -> None:
     with pytest.raises(TlsError, match="the host name that stands in it"):
         connect("127.1", tls_port, ssl_context=certificates.client_context(), user="guest")
 
 
-def test_a_client_certificate_of_a_stranger(tls_port: int, certificates: Certificates) -> None:
+def test_a_client_certificate_of_a_stranger(
+    tls_port: int, certificates: Certificates, connect: Connect
+) -> None:
     """TLS 1.3 tells us after the handshake: either way the connection is not made."""
     context = certificates.client_context(certificates.client("worker", trusted=False))
     with pytest.raises((TlsError, ConnectionEndedError)):
-        blocking(tls_port, context)
+        over_tls(connect, tls_port, context)
 
 
-def test_no_tls_at_the_other_end(broker: BrokerProcess, certificates: Certificates) -> None:
+def test_no_tls_at_the_other_end(broker: BrokerProcess, certificates: Certificates, connect: Connect) -> None:
     with pytest.raises(TlsError, match="is that the broker's TLS port"):
-        blocking(broker.port, certificates.client_context())
+        over_tls(connect, broker.port, certificates.client_context())
 
 
-def test_nobody_answers_the_handshake(certificates: Certificates) -> None:
+def test_nobody_answers_the_handshake(certificates: Certificates, connect: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         with pytest.raises(TimedOutError, match="TLS handshake"):
             connect("127.0.0.1", port, ssl_context=certificates.client_context(), timeout_s=0.2)
 
 
-def test_the_broker_goes_while_tls_is_up(certificates: Certificates) -> None:
+def test_the_broker_goes_while_tls_is_up(certificates: Certificates, connect: Connect) -> None:
     """The end of the stream under TLS is the end of the connection."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificates.server, certificates.server_key)
@@ -121,34 +130,5 @@ def test_the_broker_goes_while_tls_is_up(certificates: Certificates) -> None:
         thread = threading.Thread(target=shake_and_leave)
         thread.start()
         with pytest.raises(ConnectionEndedError):
-            blocking(listener.getsockname()[1], certificates.client_context())
+            over_tls(connect, listener.getsockname()[1], certificates.client_context())
         thread.join()
-
-
-async def test_the_trio_client(tls_port: int, certificates: Certificates) -> None:
-    with trio.fail_after(30):
-        async with trio_client.connect(
-            "localhost", tls_port, user="guest", password="guest", ssl_context=certificates.client_context()
-        ) as client:
-            sender = await client.sender("tls-trio")
-            await sender.send(data_message(BIG))
-            receiver = await client.receiver("tls-trio", credit=1)
-            delivery = await receiver.receive()
-            assert delivery is not None
-            assert delivery.message().body == BIG
-            receiver.settle(delivery)
-
-
-async def test_the_trio_client_without_trust(tls_port: int, certificates: Certificates) -> None:
-    with pytest.raises(TlsError, match="is not trusted"):
-        async with trio_client.connect("localhost", tls_port, ssl_context=ssl.create_default_context()):
-            raise AssertionError("connected without trust")
-
-
-async def test_the_trio_client_logs_in_by_certificate(tls_port: int, certificates: Certificates) -> None:
-    context = certificates.client_context(certificates.client("worker"))
-    with trio.fail_after(30):
-        async with trio_client.connect(
-            "localhost", tls_port, ssl_context=context, mechanism="EXTERNAL"
-        ) as client:
-            await (await client.sender("tls-trio-external")).send(data_message(b"x"))

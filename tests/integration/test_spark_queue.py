@@ -16,12 +16,12 @@ from pika.adapters.blocking_connection import BlockingChannel
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from amqp10broker.amqp10.disposition import ACCEPTED, Outcome
+from amqp10broker.amqp10.disposition import Outcome
 from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.performatives import Attach
 from amqp10broker.amqp10.types import Symbol, ULong
+from amqp10broker.client import bulk
 from amqp10broker.client.blocking import Client, connect
-from amqp10broker.client.ends import Delivery
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, data_message
 from amqp10broker.spark import queue_link
@@ -31,6 +31,7 @@ from amqp10broker.spark.options import QueueOptions, parse_source
 from amqp10broker.spark.queue_link import QueueLink
 from amqp10broker.spark.queue_source import QueueReader, QueueStreamReader
 from amqp10broker.spark.spool import SEGMENT_BYTES_MAX
+from amqp10broker.spark.stream_bounds import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
 from tests.support.cutting_proxy import CuttingProxy
 
@@ -341,34 +342,30 @@ def bodies_of(sizes: Iterable[int]) -> list[str]:
     return [str(number).rjust(size, "x") for number, size in enumerate(sizes)]
 
 
-class MeasuredEnd(queue_link._QueueEnd):
+class MeasuredEnd(bulk.BulkEnd):
     """An end that notes how much it and what was taken of it hold, and how many messages came in vain."""
 
     peak_bytes = 0
-    taken_bytes = 0
+    held_bytes = 0
     came = 0
 
     def on_received(self, event: DeliveriesReceived) -> None:
+        before = len(self.payloads)
         super().on_received(event)
         MeasuredEnd.came += len(event.payloads)
-        held = sum(len(each.payload) for each in self.ready)
-        MeasuredEnd.peak_bytes = max(MeasuredEnd.peak_bytes, MeasuredEnd.taken_bytes + held)
+        MeasuredEnd.held_bytes += sum(map(len, self.payloads[before:]))
+        MeasuredEnd.peak_bytes = max(MeasuredEnd.peak_bytes, MeasuredEnd.held_bytes)
 
-    def take(self, count: int) -> list[Delivery]:
-        taken = super().take(count)
-        MeasuredEnd.taken_bytes += sum(len(each.payload) for each in taken)
-        return taken
-
-    def settle(self, deliveries: Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
-        MeasuredEnd.taken_bytes = 0
-        super().settle(deliveries, outcome)
+    def settle_kept(self, outcome: Outcome) -> None:
+        MeasuredEnd.held_bytes = 0
+        super().settle_kept(outcome)
 
 
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> type[MeasuredEnd]:
     """What links of this test hold."""
-    MeasuredEnd.peak_bytes = MeasuredEnd.taken_bytes = MeasuredEnd.came = 0
-    monkeypatch.setattr(queue_link, "_QueueEnd", MeasuredEnd)
+    MeasuredEnd.peak_bytes = MeasuredEnd.held_bytes = MeasuredEnd.came = 0
+    monkeypatch.setattr(bulk, "BulkEnd", MeasuredEnd)
     return MeasuredEnd
 
 
@@ -575,12 +572,12 @@ def test_a_stream_is_refused(
         query.batch()
 
 
-class EchoingEnd(queue_link._QueueEnd):
+class EchoingEnd(bulk.BulkEnd):
     """At a broker that says of every queue that it applies the filter of streams, as RabbitMQ does."""
 
     def on_attached(self, attach: Attach) -> None:
         super().on_attached(attach)
-        self.is_stream = True
+        self.filters_in_place = frozenset({OFFSET_SPEC})
 
 
 @pytest.mark.parametrize("kind", ["classic", "quorum"])
@@ -593,7 +590,7 @@ def test_the_management_says_what_kind_of_queue_it_is(
     kind: str,
 ) -> None:
     """The filters that a broker says it applies may be an echo."""
-    monkeypatch.setattr(queue_link, "_QueueEnd", EchoingEnd)
+    monkeypatch.setattr(bulk, "BulkEnd", EchoingEnd)
     declared(channel, queue, kind)
     fill(broker, queue, numbers(0, 5))
     assert Query(options()).all() == numbers(0, 5)

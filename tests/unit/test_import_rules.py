@@ -36,6 +36,7 @@ rules = _load()
         ("amqp10/link.py", "import amqp10broker.tasks.reader", "amqp10 may not import tasks"),
         ("queues/queue.py", "from amqp10broker.service import x", "queues may not import service"),
         ("service/publisher.py", "from amqp10broker.tasks import mail", "service may not import tasks"),
+        ("spark/x.py", "from amqp10broker.amqp10.link import ReceiverLink", "spark may not import amqp10"),
         ("routing/router.py", "from amqp10broker import Config", "routing may not import __init__"),
         ("amqp10/link.py", "from .. import queues", "relative import"),
         ("amqp10/session.py", "import time", "time in a pure room; time comes in as `now`"),

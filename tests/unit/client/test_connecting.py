@@ -1,13 +1,19 @@
-"""Hosts and ports that are none: each client says what to do, and no socket's own words get out alone."""
+"""Hosts and ports that are none, and sockets that break: no socket's own words get out alone."""
 
 from __future__ import annotations
 
+import socket
+import struct
+
 import pytest
-import trio
 
 from amqp10broker.client import blocking
-from amqp10broker.client import trio as on_trio
-from amqp10broker.client.errors import ConnectError, place_of
+from amqp10broker.client.core import ClientCore
+from amqp10broker.client.errors import ConnectError, ConnectionEndedError, place_of
+from amqp10broker.client.options import ClientOptions
+from tests.support.client_drivers import Connect, connect
+
+__all__ = ["connect"]
 
 PLACES = [
     ("a..b", 5672, "cannot connect to a..b:5672: no host can be called so; give a name"),
@@ -20,20 +26,25 @@ PLACES = [
 
 
 @pytest.mark.parametrize(("host", "port", "message"), PLACES)
-def test_what_is_no_host_or_port(host: str, port: int, message: str) -> None:
+def test_what_is_no_host_or_port(connect: Connect, host: str, port: int, message: str) -> None:
     with pytest.raises(ConnectError, match=message):
-        blocking.connect(host, port, timeout_s=60.0)
-
-
-@pytest.mark.parametrize(("host", "port", "message"), PLACES)
-def test_what_is_no_host_or_port_on_trio(host: str, port: int, message: str) -> None:
-    async def attempt() -> None:
-        async with on_trio.connect(host, port, timeout_s=60.0):
-            raise AssertionError("connected")
-
-    with pytest.raises(ConnectError, match=message):
-        trio.run(attempt)
+        connect(host, port, timeout_s=60.0)
 
 
 def test_hosts_and_ports_as_people_write_them() -> None:
     assert [place_of(host, 1) for host in ("h", "127.0.0.1", "::1")] == ["h:1", "127.0.0.1:1", "[::1]:1"]
+
+
+def test_flush_tells_that_the_connection_is_lost() -> None:
+    """Or settled messages would be taken for written."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        ours = socket.create_connection(listening.getsockname())
+        theirs, _ = listening.accept()
+        # Reset instead of an end in order: the first write fails.
+        theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        theirs.close()
+    client = blocking.Client(ours, ClientCore(ClientOptions()))
+    client.core.start(None, None)
+    with pytest.raises(ConnectionEndedError, match="lost"):
+        client.flush()
+    client.abort()

@@ -10,11 +10,10 @@ from collections.abc import Iterable
 import pytest
 
 from amqp10broker.amqp10.performatives import Accepted
-from amqp10broker.client.ends import Delivery
-from amqp10broker.client.message import data_message
+from amqp10broker.client.bulk import BulkEnd
+from amqp10broker.client.message import data_message, decode_message
 from amqp10broker.client.session import ClientSession
 from amqp10broker.spark.credit_pacing import MESSAGE_COST_BYTES, Grants
-from amqp10broker.spark.queue_link import _QueueEnd
 from tests.unit.client.back_to_back import BackToBack
 
 ROOM = 50_000
@@ -31,16 +30,16 @@ def filled(pair: BackToBack, session: ClientSession, sizes: list[int]) -> list[b
     return made
 
 
-def bodies(deliveries: Iterable[Delivery]) -> list[bytes]:
-    return [delivery.message().body for delivery in deliveries]
+def bodies(payloads: Iterable[bytes]) -> list[bytes]:
+    return [decode_message(payload).body for payload in payloads]
 
 
-def attached(pair: BackToBack, session: ClientSession) -> _QueueEnd:
-    end = session.receiver("q", end_type=_QueueEnd)
-    assert isinstance(end, _QueueEnd)
+def attached(pair: BackToBack, session: ClientSession, grants: Grants) -> BulkEnd:
+    end = session.receiver("q", end_type=BulkEnd)
+    assert isinstance(end, BulkEnd)
     pair.carry()
     assert end.attached
-    end.grants = Grants(1000, ROOM)
+    end.keep = grants.keep
     return end
 
 
@@ -50,31 +49,32 @@ def test_what_there_is_no_room_for_goes_back_in_order(chunk_bytes: int) -> None:
     pair = BackToBack(chunk_bytes=chunk_bytes, frame_size_max_bytes=4096)
     session = pair.opened()
     messages = filled(pair, session, [1] * 20 + [LARGE] * 80)
-    end = attached(pair, session)
-    end.begin_fetch(300)
+    grants = Grants(1000, ROOM)
+    end = attached(pair, session, grants)
+    end.grant(300)
     pair.carry()
-    kept = bodies(end.ready)
-    held = sum(len(delivery.payload) + MESSAGE_COST_BYTES for delivery in end.ready)
+    kept = bodies(end.payloads)
+    held = sum(len(payload) + MESSAGE_COST_BYTES for payload in end.payloads)
     assert kept == messages[: len(kept)]
     assert 20 < len(kept) < 26
     assert ROOM <= held < ROOM + LARGE + MESSAGE_COST_BYTES + 100
-    assert end.grants.full
+    assert grants.full
     assert end.credit == 200
 
-    end.begin_stop()
+    end.stop()
     assert not end.stopped
     pair.carry()
     assert end.stopped
-    end.end_drain()
     end.release_surplus()
     pair.carry()
     assert pair.broker.queue("q") == (100 - len(kept), len(kept))
 
-    end.settle(end.take(1000))
-    end.grants.begin()
-    end.begin_fetch(3)
+    end.settle_kept(Accepted())
+    end.payloads.clear()
+    grants.begin()
+    end.grant(3)
     pair.carry()
-    assert bodies(end.take(10)) == messages[len(kept) : len(kept) + 3]
+    assert bodies(end.payloads) == messages[len(kept) : len(kept) + 3]
     assert pair.broker.queue("q") == (100 - len(kept) - 3, 3)
 
 
@@ -83,26 +83,26 @@ def test_messages_that_come_after_the_stop_are_not_kept() -> None:
     pair = BackToBack()
     session = pair.opened()
     messages = filled(pair, session, [LARGE] * 3)
-    end = attached(pair, session)
-    end.grants = Grants(1000, LARGE)
-    end.begin_fetch(2)
+    grants = Grants(1000, LARGE)
+    end = attached(pair, session, grants)
+    end.grant(2)
     up = pair.client.take_output()
     pair.broker.receive(up)
     coming = pair.broker.run()
-    end.grants.keep([LARGE])
-    assert end.grants.full
-    end.begin_stop()
+    grants.keep([LARGE])
+    assert grants.full
+    end.stop()
     pair.client.receive(coming)
     assert pair.client.failure is None
     assert end.failure is None
     assert not end.stopped
-    assert list(end.ready) == []
+    assert end.payloads == []
     pair.carry()
     assert end.stopped
     end.release_surplus()
     pair.carry()
     assert pair.broker.queue("q") == (3, 0)
-    end.grants.begin()
-    end.begin_fetch(1)
+    grants.begin()
+    end.grant(1)
     pair.carry()
-    assert bodies(end.take(10)) == messages[:1]
+    assert bodies(end.payloads) == messages[:1]

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from amqp10broker.client.blocking_links import Sender
+from amqp10broker.client.blocking import Sender
 from amqp10broker.client.errors import ConnectionEndedError
 from amqp10broker.spark import retry, stream_range
 from amqp10broker.spark.errors import BrokerUnreachable

@@ -1,0 +1,316 @@
+"""Links as programs use them, for either driver; what waits is a generator of steps. See `driving`."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any
+
+from amqp10broker.client.checks import check_integer
+from amqp10broker.client.driving import ClientBase, Steps, WaitFor, flush, never
+from amqp10broker.client.ends import Delivery, ReceiverEnd, SenderEnd
+from amqp10broker.client.errors import NO_CREDIT_HINT, ClientError, NotAcceptedError, TimedOutError
+from amqp10broker.client.message import Message
+from amqp10broker.client.options import IN_FLIGHT_MAX
+from amqp10broker.client.outcomes import (
+    ACCEPTED,
+    RELEASED,
+    Accepted,
+    BatchesUnderWay,
+    Outcome,
+    encoded,
+    rejected,
+)
+
+
+class SenderBase:
+    """A link for sending, without the methods that wait. Made by `Client.sender`.
+
+    Attributes:
+        client: whose connection it is on.
+        end: the protocol state.
+    """
+
+    def __init__(self, client: ClientBase[Any, Any], end: SenderEnd) -> None:
+        self.client = client
+        self.end = end
+
+    @property
+    def address(self) -> str | None:
+        """Where messages go; None if each says so."""
+        return self.end.address
+
+    @property
+    def credit(self) -> int:
+        """Messages that the broker takes now, as of what was read so far."""
+        return self.end.credit
+
+
+class ReceiverBase:
+    """A link for receiving, without the methods that wait. Made by `Client.receiver`.
+
+    Attributes:
+        client: whose connection it is on.
+        end: the protocol state.
+    """
+
+    def __init__(self, client: ClientBase[Any, Any], end: ReceiverEnd) -> None:
+        self.client = client
+        self.end = end
+
+    @property
+    def address(self) -> str | None:
+        """Where messages come from; for a queue of our own the name that the broker gave it."""
+        return self.end.address
+
+    @property
+    def credit(self) -> int:
+        """Messages that the broker may still send."""
+        return self.end.credit
+
+    def grant(self, credit: int) -> None:
+        """Let the broker send so many messages from now on; replaces what was granted before.
+
+        Raises:
+            ClientError: the link or what it stands on has ended.
+            ValueError: it is no credit.
+        """
+        self.end.grant(credit)
+        self.client.write_soon()
+
+    def accept(self, deliveries: Delivery | Sequence[Delivery]) -> None:
+        """The messages are done with; the broker forgets them."""
+        self.settle(deliveries)
+
+    def release(self, deliveries: Delivery | Sequence[Delivery]) -> None:
+        """Give the messages back to their places in the queue, as if they had never been sent."""
+        self.settle(deliveries, RELEASED)
+
+    def reject(
+        self, deliveries: Delivery | Sequence[Delivery], condition: str = "", description: str = ""
+    ) -> None:
+        """The messages are invalid: nobody shall have them. Arguments as of `outcomes.rejected`."""
+        self.settle(deliveries, rejected(condition, description))
+
+    def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:
+        """Tell the broker the outcome of messages; it is written as far as that goes without waiting.
+
+        Args:
+            deliveries: one or several; those sent settled are left out.
+            outcome: any; `outcomes.modified` makes one that gives messages back changed.
+
+        Raises:
+            ClientError: the link or what it stands on has ended; unsettled messages are the queue's.
+            ValueError: that is no outcome, or none that can be sent.
+        """
+        self.end.settle((deliveries,) if isinstance(deliveries, Delivery) else deliveries, outcome)
+        self.client.write_soon()
+
+
+def detach(link: SenderBase | ReceiverBase, *, timeout_s: float | None = None) -> Steps[None]:
+    """Close the link; what was received and not settled goes back to the queue.
+
+    Raises:
+        TimedOutError: the broker did not answer.
+    """
+    end = link.end
+    end.detach()
+    yield WaitFor(lambda: end.detached, never, timeout_s, "answer to our detach frame")
+
+
+# --- sending --------------------------------------------------------------------------------------
+
+
+def send(sender: SenderBase, message: Message | bytes, *, timeout_s: float | None = None) -> Steps[None]:
+    """Send one message and wait until the broker has accepted it; if settled, until it is written.
+
+    Args:
+        message: a `Message`, or an encoded one (`data_message`).
+        timeout_s: seconds; None takes the client's.
+
+    Raises:
+        NotAcceptedError: rejected, released or modified; its `outcome` says which.
+        LinkDetachedError: or what else has ended; whether the message arrived is not known.
+        MessageTooLargeError: it was not sent.
+        TimedOutError: no credit, or no outcome. What had not begun will not be sent.
+    """
+    (outcome,) = yield from send_many(sender, (message,), timeout_s=timeout_s)
+    if outcome is not None and not isinstance(outcome, Accepted):
+        raise NotAcceptedError(outcome)
+
+
+def send_many(
+    sender: SenderBase,
+    messages: Iterable[Message | bytes],
+    *,
+    in_flight_max: int = IN_FLIGHT_MAX,
+    timeout_s: float | None = None,
+) -> Steps[list[Outcome | None]]:
+    """Send messages, as many at a time as credit, window and `in_flight_max` allow.
+
+    What waits for outcomes and is cancelled takes back what it had not begun to send.
+
+    Args:
+        messages: `Message` objects, or encoded ones; taken one batch at a time.
+        in_flight_max: messages that may be without outcome at one time.
+        timeout_s: seconds for all of it; None takes the client's, anew for each batch.
+
+    Returns:
+        The outcome of each, in order: look whether all are accepted. None if they go out settled.
+
+    Raises:
+        ClientError: as `send`, but for NotAcceptedError; `outcomes` of the error has what is known of
+            the messages that were handed over.
+    """
+    client, end = sender.client, sender.end
+    began = None if timeout_s is None else client.clock()
+    under_way = BatchesUnderWay(end, in_flight_max)
+    iterator = iter(messages)
+    try:
+        while True:
+            room = in_flight_max - under_way.count()
+            batch = encoded(itertools.islice(iterator, room))
+            if batch:
+                under_way.add(end.send(batch))
+            full = len(batch) == room
+            if not full and not under_way.count():
+                break
+            # Half of them at a time, so that both ends always have something to do.
+            goal = in_flight_max // 2 if full else 0
+            yield WaitFor(
+                partial(under_way.at_most, goal),
+                lambda: end.failure,
+                timeout_s,
+                f"outcome of {under_way.count()} messages" if end.credit else "link credit",
+                "" if end.credit else NO_CREDIT_HINT,
+                began,
+            )
+    except BaseException as error:
+        outcomes = under_way.abandon()
+        if isinstance(error, ClientError):
+            error.outcomes = outcomes
+        raise
+    if end.settled:
+        yield from flush(client, timeout_s)
+    return under_way.outcomes()
+
+
+# --- receiving ------------------------------------------------------------------------------------
+
+
+def receive(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[Delivery | None]:
+    """The next message, or None if there is none in time.
+
+    Args:
+        timeout_s: seconds; None takes the client's.
+
+    Raises:
+        ClientError: the link or what it stands on has ended.
+    """
+    taken = yield from receive_many(receiver, 1, timeout_s=timeout_s)
+    return taken[0] if taken else None
+
+
+def receive_many(
+    receiver: ReceiverBase, count_max: int, *, timeout_s: float | None = None, count_min: int = 1
+) -> Steps[list[Delivery]]:
+    """The next messages, in order.
+
+    Args:
+        count_max: return no more.
+        timeout_s: seconds; None takes the client's.
+        count_min: wait for so many, at most `count_max`, unless the time is over before.
+
+    Returns:
+        `count_min` to `count_max` messages, or fewer when the time was over.
+
+    Raises:
+        ClientError: the link or what it stands on has ended, and nothing is left to return.
+    """
+    client, end = receiver.client, receiver.end
+    began = client.clock()
+    check_integer("count_max", count_max, 0, sys.maxsize)
+    count_min = min(count_min, count_max)  # or it would wait with no room for those that come
+    taken = end.take(count_max)
+    try:
+        while len(taken) < count_min:
+            yield WaitFor(lambda: bool(end.ready), lambda: end.failure, timeout_s, "message", began=began)
+            taken += end.take(count_max - len(taken))
+    except TimedOutError:
+        pass
+    except ClientError:
+        if not taken:
+            raise
+    return taken
+
+
+def fetch(
+    receiver: ReceiverBase,
+    count: int,
+    *,
+    timeout_s: float | None = None,
+    drain_timeout_s: float | None = None,
+) -> Steps[list[Delivery]]:
+    """Ask for so many messages, wait so long, and take the rest of the credit back (2.6.10).
+
+    Afterwards no message is under way: what the broker has, it may give to others. Meant for a
+    receiver with `credit` 0; with another one, its credit is topped up again afterwards.
+
+    Args:
+        count: messages wanted.
+        timeout_s: seconds to wait for them; 0 takes what is there. None takes the client's.
+        drain_timeout_s: seconds for the broker's answer to drain; None takes the client's.
+
+    Returns:
+        Up to `count` messages, in order.
+
+    Raises:
+        ClientError: the link or what it stands on has ended.
+        TimedOutError: the broker did not answer drain. What arrived can be had from `receive`.
+    """
+    end = receiver.end
+    missing = count - len(end.ready)
+    if missing > 0:
+        end.begin_fetch(missing)
+        try:
+            if timeout_s != 0:
+                try:
+                    yield WaitFor(lambda: len(end.ready) >= count, lambda: end.failure, timeout_s, "messages")
+                except TimedOutError:
+                    pass
+            yield from drain(receiver, timeout_s=drain_timeout_s)
+        finally:
+            end.end_drain()
+    return end.take(count)
+
+
+def drain(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[None]:
+    """Let the broker send what it has within the credit that is left, and take the rest back.
+
+    Raises:
+        ClientError: the link or what it stands on has ended.
+        TimedOutError: the broker did not answer.
+    """
+    end = receiver.end
+    if end.drained:
+        return
+    end.begin_drain()
+    try:
+        yield WaitFor(lambda: end.drained, lambda: end.failure, timeout_s, "answer to our drain")
+    finally:
+        end.end_drain()
+
+
+__all__ = [
+    "ReceiverBase",
+    "SenderBase",
+    "detach",
+    "drain",
+    "fetch",
+    "receive",
+    "receive_many",
+    "send",
+    "send_many",
+]
