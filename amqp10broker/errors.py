@@ -22,6 +22,7 @@ to do instead. A protocol room translates those that a peer can cause into its o
         |   `-- InUse
         |-- ResourceLocked      somebody else holds it exclusively
         |-- LimitExceeded
+        |-- BadRequest
         |-- NotSupported
         `-- NotAllowed
 """
@@ -139,6 +140,10 @@ class InvalidArgument(PreconditionFailed):
 
 class InUse(PreconditionFailed):
     """It was to go only if nobody uses it, or if it is empty, and it is not so."""
+
+
+class BadRequest(RefusedError):
+    """The request itself is malformed: a name, a property or an argument that cannot be understood."""
 
 
 class NotSupported(RefusedError):

@@ -2,8 +2,6 @@
 
 The protocol::
 
-    {"op": "status"}                                        -> {"ok": true, "result": {...}}
-    {"op": "set", "name": "max_link_credit", "value": 50}   -> {"ok": true, "result": {...}}
     {"op": "purge-queue", "vhost": "/", "arguments": {...}} -> {"ok": true, "result": {...}}
     anything that cannot be done                            -> {"ok": false, "error": "a sentence", ...}
 """
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
 
 TIMEOUT_S: Final = 10.0
 """A broker that does not answer for so long is reported as stuck."""
+PATIENCE_S: Final[Mapping[str, float]] = {"record-start": 60.0, "record-stop": 60.0}
+"""Of operations that take their time: starting loads pyarrow, and stopping completes files."""
 _READ_BYTES: Final = 65_536
 
 
@@ -84,13 +84,20 @@ def _place_of_url(url: BrokerUrl) -> Place:
     return Place(broker_url.PORT if url.tls else url.port, None)
 
 
-def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float = TIMEOUT_S) -> Any:
+def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:
     """Send one request to the broker and return its result.
+
+    Args:
+        place: where the broker is.
+        request: what to send.
+        timeout_s: how long its answer may take; None: as long as most of its operation.
 
     Raises:
         RefusedByBroker: it refuses; says why.
         AdminSocketError: no broker is there, or it does not answer; says what to do.
     """
+    if timeout_s is None:
+        timeout_s = PATIENCE_S.get(str(request.get("op")), TIMEOUT_S)
     with _connected(place, timeout_s) as (path, stream):
         stream.sendall(json.dumps(request).encode() + b"\n")
         received = bytearray()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any, Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, request_to
+from amqp10broker.cli.commands import Command, Parser, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.config.records import CONFIG_SETTINGS
 
@@ -50,7 +50,7 @@ def _set_disk_limit(arguments: argparse.Namespace) -> int:
 
 def _set_limit(arguments: argparse.Namespace, name: str, meaning: str) -> int:
     written = CONFIG_SETTINGS[name].parse(" ".join(arguments.value), arguments.command)
-    result = request_to(arguments, {"op": "set-limit", "name": name, "value": written})
+    result = ask(arguments, "set-limit", name=name, value=written)
     limit = result.get("limit_bytes")
     if limit is None:
         print(
@@ -74,7 +74,7 @@ def _alarm_arguments(parser: Parser) -> None:
 def _alarm(arguments: argparse.Namespace) -> int:
     name = arguments.name
     on = arguments.state == "on"
-    result = request_to(arguments, {"op": "alarm", "name": name, "on": on})
+    result = ask(arguments, "alarm", name=name, on=on)
     if not on and name in result.get("alarms", ()):
         limit = MEMORY if name == "memory" else DISK
         print(

@@ -126,32 +126,12 @@ def ask(arguments: argparse.Namespace, operation: str, /, **given: Any) -> Any:
         RefusedByBroker: it does not.
         AdminSocketError: there is no broker.
     """
+    from amqp10broker.cli import admin  # sockets: not needed for --help
+
     request: dict[str, Any] = {"op": operation, "arguments": given}
     if getattr(arguments, "vhost", None) is not None:
         request["vhost"] = arguments.vhost
-    return request_to(arguments, request)
-
-
-def request_to(
-    arguments: argparse.Namespace, request: dict[str, Any], *, timeout_s: float | None = None
-) -> Any:
-    """Send a request as it is.
-
-    Args:
-        arguments: say where the broker is.
-        request: what to send.
-        timeout_s: how long its answer may take; None: as long as most.
-
-    Raises:
-        RefusedByBroker: the broker does not do it.
-        AdminSocketError: there is no broker.
-    """
-    from amqp10broker.cli import admin  # sockets: not needed for --help
-
-    place = place_of(arguments)
-    if timeout_s is None:
-        return admin.ask(place, request)
-    return admin.ask(place, request, timeout_s=timeout_s)
+    return admin.ask(place_of(arguments), request)
 
 
 def place_of(arguments: argparse.Namespace) -> Place:

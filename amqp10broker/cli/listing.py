@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any, Final
 
 from amqp10broker.cli import rows, tables
-from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask, request_to
+from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.errors import ConfigError, hint
 
@@ -352,7 +352,7 @@ def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
     if listing.from_status is None:
         given = {"vhost": arguments.vhost} if listing.noun.endswith("permissions") else {}
         return [listing.row(each) for each in ask(arguments, listing.command, **given)]
-    found = list(listing.from_status(request_to(arguments, {"op": "status"})))
+    found = list(listing.from_status(ask(arguments, "status")))
     if arguments.vhost is not None:
         found = [row for row in found if row["vhost"] == arguments.vhost]
     return found

@@ -8,12 +8,9 @@ import os
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, counted, request_to
+from amqp10broker.cli.commands import Command, Parser, add_where, ask, counted
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.config.records import CONFIG_SETTINGS
-
-TIMEOUT_S: Final = 60.0
-"""Starting loads pyarrow, and stopping completes files."""
 
 
 def _arguments(parser: Parser) -> None:
@@ -49,12 +46,12 @@ def _run(arguments: argparse.Namespace) -> int:
 
 def _start(arguments: argparse.Namespace) -> int:
     # The broker may run in another folder.
-    request: dict[str, Any] = {"op": "record-start", "folder": os.path.abspath(arguments.folder)}
+    given: dict[str, Any] = {"folder": os.path.abspath(arguments.folder)}
     if arguments.every is not None:
-        request["every"] = CONFIG_SETTINGS["record_every"].parse(arguments.every, "flag --every")
+        given["every"] = CONFIG_SETTINGS["record_every"].parse(arguments.every, "flag --every")
     if arguments.run_id is not None:
-        request["run"] = arguments.run_id
-    recording = request_to(arguments, request, timeout_s=TIMEOUT_S)
+        given["run"] = arguments.run_id
+    recording = ask(arguments, "record-start", **given)
     taken = arguments.run_id not in (None, recording["run_id"])
     there = f" (there is a run {arguments.run_id} already)" if taken else ""
     print(f"recording to {recording['folder']}, run {recording['run_id']}{there}")
@@ -62,13 +59,13 @@ def _start(arguments: argparse.Namespace) -> int:
 
 
 def _stop(arguments: argparse.Namespace) -> int:
-    recording = request_to(arguments, {"op": "record-stop"}, timeout_s=TIMEOUT_S)
+    recording = ask(arguments, "record-stop")
     print(f"recorded {_sentence(recording)}")
     return EXIT_OK
 
 
 def _status(arguments: argparse.Namespace) -> int:
-    answer = request_to(arguments, {"op": "record-status"})
+    answer = ask(arguments, "record-status")
     recording, failed = answer["recording"], answer.get("failed")
     if arguments.format == "json":
         print(json.dumps({"failed": failed} if recording is None and failed else recording, indent=2))

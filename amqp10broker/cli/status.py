@@ -58,7 +58,7 @@ def run(
         def fetch() -> Any:
             limit = shutil.get_terminal_size().lines if on_screen else SHOWN_MAX
             bound = {} if as_json or (all_of_them and not on_screen) else {"limit": limit}
-            return admin.ask(place, {"op": "status", "choose": {**(choose or {}), **bound}})
+            return admin.ask(place, {"op": "status", "arguments": {"choose": {**(choose or {}), **bound}}})
 
     width = _width(stream)
     if watch_s is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, place_of, request_to, seconds
+from amqp10broker.cli.commands import Command, Parser, add_where, ask, place_of, seconds
 from amqp10broker.cli.connecting import add_address, login_of
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.config.records import FLOW_SETTINGS
@@ -79,7 +79,7 @@ def _set_arguments(parser: Parser) -> None:
 
 def _set(arguments: argparse.Namespace) -> int:
     value = FLOW_SETTINGS[arguments.name].parse(arguments.value, f"set {arguments.name}")
-    request_to(arguments, {"op": "set", "name": arguments.name, "value": value})
+    ask(arguments, "set", name=arguments.name, value=value)
     print(f"{arguments.name} is now {value}")
     return EXIT_OK
 
@@ -94,7 +94,7 @@ def _close_connection_arguments(parser: Parser) -> None:
 
 
 def _close_connection(arguments: argparse.Namespace) -> int:
-    request_to(arguments, {"op": "close-connection", "id": arguments.id, "reason": arguments.reason})
+    ask(arguments, "close-connection", id=arguments.id, reason=arguments.reason)
     print(f"connection {arguments.id} closed")
     return EXIT_OK
 

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any, Final
 
-from amqp10broker.cli.commands import Command, Parser, add_where, counted, place_of, request_to
+from amqp10broker.cli.commands import Command, Parser, add_where, ask, counted, place_of
 from amqp10broker.cli.exits import EXIT_FAILED, EXIT_OK
 from amqp10broker.errors import ConfigError
 
@@ -33,27 +33,27 @@ def _arguments(parser: Parser) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    request: dict[str, Any] = {"op": "trace", "what": arguments.what, "on": arguments.switch == "on"}
-    if not request["on"]:
+    given = {"what": arguments.what, "on": arguments.switch == "on"}
+    if not given["on"]:
         if arguments.file is not None:
             raise ConfigError("flag --file", "is given with off", "leave it out")
-        ended = request_to(arguments, request)
+        ended = ask(arguments, "trace", **given)
         print(f"{ended['target']} was traced into {ended['into']}: {counted(ended['lines'], 'line')}")
         return EXIT_OK
     if arguments.file is not None:
         # The broker may run in another folder.
-        begun = request_to(arguments, {**request, "file": os.path.abspath(arguments.file)})
+        begun = ask(arguments, "trace", **given, file=os.path.abspath(arguments.file))
         print(f"tracing {begun['target']} into {begun['into']}")
         return EXIT_OK
-    return _stream(arguments, request)
+    return _stream(arguments, given)
 
 
-def _stream(arguments: argparse.Namespace, request: dict[str, Any]) -> int:
+def _stream(arguments: argparse.Namespace, given: dict[str, Any]) -> int:
     import sys
 
     from amqp10broker.cli import admin
 
-    answers = admin.ask_stream(place_of(arguments), request)
+    answers = admin.ask_stream(place_of(arguments), {"op": "trace", "arguments": given})
     try:
         print(f"tracing {next(answers)['target']} until ctrl-C", file=sys.stderr, flush=True)
         for answer in answers:

@@ -54,14 +54,16 @@ def change_password(caller: Caller, user: str, password: str | None) -> Proposal
 
 
 def delete_user(caller: Caller, user: str) -> Proposal:
-    """Forget a user and its permissions.
+    """Forget a user and its permissions; its connections are closed.
 
     Raises:
         NotFound: there is no such user.
         PermissionDenied: the caller is no administrator.
     """
-    caller.may_administer("delete-user")
-    return Proposal(DeleteUser(user))
+    node = caller.administered("delete-user")
+    return Proposal(
+        DeleteUser(user), lambda gone: node.close_connections(f"user '{user}' is deleted", user=user)
+    )
 
 
 def set_tags(caller: Caller, user: str, tags: list[str]) -> Proposal:
@@ -206,9 +208,7 @@ def add_vhost(
 
 
 def delete_vhost(caller: Caller, name: str) -> Proposal:
-    """Delete a virtual host with all that is in it.
-
-    Its queues are told here; whoever has connections to it closes them.
+    """Delete a virtual host with all that is in it; connections to it are closed.
 
     Returns:
         ``{"name": str, "queues": int}``.
@@ -217,8 +217,13 @@ def delete_vhost(caller: Caller, name: str) -> Proposal:
         NotFound: there is none.
         PermissionDenied: the caller is no administrator.
     """
-    caller.may_administer("delete-vhost")
-    return Proposal(DeleteVhost(name), lambda queues: {"name": name, "queues": queues})
+    node = caller.administered("delete-vhost")
+
+    def then(queues: int) -> dict[str, Any]:
+        node.close_connections(f"vhost '{name}' is deleted", vhost=name)
+        return {"name": name, "queues": queues}
+
+    return Proposal(DeleteVhost(name), then)
 
 
 def list_vhosts(caller: Caller) -> list[dict[str, Any]]:

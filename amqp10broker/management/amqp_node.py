@@ -24,10 +24,10 @@ from typing import Any, Final, TypeAlias
 from amqp10broker.amqp10.errors import EncodeError
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import QueueHandle
-from amqp10broker.errors import PermissionDenied, RefusedError
+from amqp10broker.errors import BadRequest, PermissionDenied, RefusedError
 from amqp10broker.management.amqp_message import Request, read_request, response
 from amqp10broker.management.amqp_routes import OFFER_TOKEN, Route, route_of, status_of
-from amqp10broker.management.caller import Ask, BadRequest, Caller, Wait
+from amqp10broker.management.caller import Ask, Caller, Wait
 from amqp10broker.management.operations import perform
 from amqp10broker.management.uri import Uri, UriError, parse_uri
 from amqp10broker.queues.commands import Command, RequestRef

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from amqp10broker.errors import (
     AccessRefused,
+    BadRequest,
     Inequivalent,
     InUse,
     InvalidArgument,
@@ -24,7 +25,6 @@ from amqp10broker.errors import (
 )
 from amqp10broker.management.amqp_values import binding_map, count_map, plain_table, queue_map
 from amqp10broker.management.arguments import shown
-from amqp10broker.management.caller import BadRequest
 from amqp10broker.management.uri import Uri, UriError, decode
 
 OFFER_TOKEN: Final = "offer-token"

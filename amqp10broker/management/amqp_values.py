@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from amqp10broker.amqp10.codec import array_of
 from amqp10broker.amqp10.types import Array, Map, Timestamp, UInt, ULong
+from amqp10broker.errors import BadRequest
 from amqp10broker.management.arguments import shown
-from amqp10broker.management.caller import BadRequest
 
 _INT64_MIN: Final = -(2**63)
 _INT64_MAX: Final = 2**63 - 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, Final
 
-from amqp10broker.management.caller import BadRequest
+from amqp10broker.errors import BadRequest
 
 
 class Kind(Enum):
@@ -34,6 +34,7 @@ class Argument:
         default: for requests without it, and those that give null.
         help: what it means, for people.
         secret: it is not for logs.
+        choices: if there are few.
     """
 
     name: str
@@ -41,6 +42,7 @@ class Argument:
     help: str
     default: object = _REQUIRED
     secret: bool = False
+    choices: tuple[str, ...] = ()
 
     @property
     def required(self) -> bool:
@@ -80,6 +82,8 @@ def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, obje
                 f"bad {noun} property {{{shown(argument.name)},{shown(value)}}}: "
                 f"it must be {argument.kind.value}",
             )
+        elif argument.choices and value not in argument.choices:
+            raise BadRequest(noun, f"no {noun} '{value}': there are {', '.join(argument.choices)}")
         values[argument.name] = value
     return values
 

@@ -12,7 +12,8 @@ from typing import Any, Final, Literal
 from urllib.parse import quote
 
 from amqp10broker.catalog.exchange_requests import Bind, Unbind
-from amqp10broker.management.caller import BadRequest, Caller, Proposal
+from amqp10broker.errors import BadRequest
+from amqp10broker.management.caller import Caller, Proposal
 from amqp10broker.management.names import check_name, check_not_default
 from amqp10broker.management.uri import UriError, decode
 from amqp10broker.routing.declaration import check_not_direct_reply_to

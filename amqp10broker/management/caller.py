@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
@@ -11,14 +11,11 @@ from amqp10broker.catalog.proposing import LATER, Decided, Propose
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.errors import PermissionDenied, RefusedError
+from amqp10broker.errors import NotSupported, PermissionDenied
+from amqp10broker.management.node import Node, Sink
 from amqp10broker.queues.commands import Command, PeerId, ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.security.authorise import Access, Kind
-
-
-class BadRequest(RefusedError):
-    """The request itself is malformed: a name, a property or an argument that cannot be understood."""
 
 
 class RecordMaker(Protocol):
@@ -55,8 +52,9 @@ class Caller:
         catalog: everything that is declared.
         vhost: the virtual host that names of queues and exchanges mean.
         access: what the user may do; None is the machine's owner at the local socket, who may do all.
-        connection: identity of the connection, the owner of exclusive queues.
-        node: the broker's name, as answers about queues give it.
+        connection: identity of the connection, the owner of exclusive queues; None: there can be none here.
+        node_name: the broker's name, as answers about queues give it.
+        node: the running node; None where the door offers nothing of it.
         propose: has requests to the catalog decided; None: the catalog decides at once.
         reply_to: who hears of what is decided later.
         passwords: makes records of passwords; None where they cannot be set.
@@ -67,7 +65,8 @@ class Caller:
     vhost: VirtualHost
     access: Access | None
     connection: object
-    node: str = "amqp10broker"
+    node_name: str = "amqp10broker"
+    node: Node | None = None
     propose: Propose | None = None
     reply_to: ReplyTo = _NOBODY
     passwords: RecordMaker | None = None
@@ -132,6 +131,23 @@ class Caller:
                 f"user '{self.access.user}'",
                 f"{what} refused for user '{self.access.user}': it needs the tag '{ADMINISTRATOR}'",
             )
+
+    def administered(self, what: str) -> Node:
+        """The running node, for an administrator.
+
+        Args:
+            what: the operation, for the text.
+
+        Raises:
+            PermissionDenied: no administrator.
+            NotSupported: this door offers nothing of the node.
+        """
+        self.may_administer(what)
+        if self.node is None:
+            raise NotSupported(
+                "node", f"{what} cannot be asked for here: use the command line's local socket"
+            )
+        return self.node
 
     @property
     def is_administrator(self) -> bool:
@@ -221,3 +237,29 @@ class Ask:
     handle: QueueHandle
     command: Callable[[RequestRef], Command]
     then: Callable[[Answer], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """The result of an operation takes its time, and a door that can wait for it does.
+
+    Attributes:
+        run: does it.
+        then: makes the result of what came of it.
+    """
+
+    run: Callable[[], Awaitable[Any]]
+    then: Callable[[Any], Any] = lambda done: done
+
+
+@dataclass(frozen=True, slots=True)
+class Lines:
+    """The result of an operation are lines, from now on until one side has enough.
+
+    Attributes:
+        begin: has them written into a sink of the door's, and makes the answer in front of them.
+        end: the door has enough, for a reason.
+    """
+
+    begin: Callable[[Sink], Any]
+    end: Callable[[str], Any]

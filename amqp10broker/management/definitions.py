@@ -9,8 +9,8 @@ from amqp10broker.catalog import definitions
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.definitions import ImportDefinitions, Report
 from amqp10broker.catalog.plan import Plan
-from amqp10broker.errors import ConfigError
-from amqp10broker.management.caller import BadRequest, Caller, Proposal
+from amqp10broker.errors import BadRequest, ConfigError
+from amqp10broker.management.caller import Caller, Proposal
 
 
 def export_definitions(caller: Caller) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def import_definitions(caller: Caller, document: object, skip_unsupported: bool)
         BadRequest: the document is refused; the text names the place.
         PermissionDenied: the caller is no administrator.
     """
-    caller.may_administer("import-definitions")
+    node = caller.administered("import-definitions")
     passwords = caller.passwords
     try:
         request = definitions.importing(
@@ -49,7 +49,12 @@ def import_definitions(caller: Caller, document: object, skip_unsupported: bool)
         )
     except ConfigError as error:
         raise BadRequest("definitions", str(error)) from error
-    return Proposal(_Refusable(request), _told)
+
+    def then(report: Report) -> dict[str, Any]:
+        node.definitions_imported()
+        return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}
+
+    return Proposal(_Refusable(request), then)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +73,3 @@ class _Refusable:
             return self.document.plan(catalog)
         except ConfigError as error:
             raise BadRequest("definitions", str(error)) from error
-
-
-def _told(report: Report) -> dict[str, Any]:
-    return {"loaded": report.loaded, "skipped": report.skipped, "unknown": report.unknown}

@@ -64,6 +64,19 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Propo
     return Proposal(DeleteExchange(caller.vhost.named(), name, if_unused))
 
 
+def get_exchange(caller: Caller, name: str) -> dict[str, Any]:
+    """What an exchange is, as `list_exchanges` gives it.
+
+    Raises:
+        AccessRefused: it is the default exchange.
+        NotFound: there is none.
+        PermissionDenied: the user has no permission on it at all.
+    """
+    check_not_default(name)
+    caller.may_see("exchange", name)
+    return _describe(caller, caller.vhost.topology.lookup_exchange(name))
+
+
 def list_exchanges(caller: Caller) -> list[dict[str, Any]]:
     """All exchanges of the virtual host on which the user has any permission, by name."""
     exchanges = sorted(caller.vhost.topology, key=lambda each: each.name)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.errors import AccessRefused
-from amqp10broker.management.caller import BadRequest
+from amqp10broker.errors import AccessRefused, BadRequest
 
 RESERVED_PREFIX: Final = "amq."
 NAME_BYTES_MAX: Final = 255

@@ -13,8 +13,8 @@ from amqp10broker.catalog.policies import Policy
 from amqp10broker.catalog.policy_keys import CHECKS, EXCHANGE, unknown_of
 from amqp10broker.catalog.queue import Effective
 from amqp10broker.catalog.vhost_requests import ClearPolicy, SetPolicy
-from amqp10broker.errors import InvalidArgument, hint
-from amqp10broker.management.caller import BadRequest, Caller, Proposal
+from amqp10broker.errors import BadRequest, InvalidArgument, hint
+from amqp10broker.management.caller import Caller, Proposal
 
 
 def set_policy(

@@ -8,8 +8,8 @@ from typing import Any
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.catalog.queue_requests import Declared, DeclareQueue, DeleteQueue
-from amqp10broker.errors import InUse, NotFound, NotSupported
-from amqp10broker.management.caller import Ask, BadRequest, Caller, Proposal
+from amqp10broker.errors import BadRequest, InUse, InvalidArgument, NotFound, NotSupported
+from amqp10broker.management.caller import Ask, Caller, Proposal
 from amqp10broker.management.names import check_name, check_not_reserved
 from amqp10broker.queues.commands import Delete, Inspect, Purge
 from amqp10broker.queues.effects import Answer, Refusal
@@ -68,6 +68,11 @@ def declare_queue(
         if isinstance(dead_letter_exchange, str):
             caller.may_read("queue", name)
             caller.may_write("exchange", dead_letter_exchange)
+    if exclusive and caller.connection is None:
+        raise InvalidArgument(
+            "queue",
+            "a queue for one connection only must be declared on that connection: leave out exclusive",
+        )
     owner = caller.connection if exclusive else None
     request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments)
 
@@ -188,8 +193,8 @@ def describe(caller: Caller, queue: DeclaredQueue, ready: int, consumers: int) -
         "arguments": dict(queue.arguments),
         "message_count": ready,
         "consumer_count": consumers,
-        "leader": caller.node,
-        "replicas": [caller.node],
+        "leader": caller.node_name,
+        "replicas": [caller.node_name],
         **_facts_of_stream(queue),
     }
 

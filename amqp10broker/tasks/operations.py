@@ -4,8 +4,7 @@ The room itself is synchronous; what takes time, or reaches tasks, is done here:
 
 - passwords become argon2 records in a thread (as logins do, see `login`), before the operation runs;
 - where an operation needs a queue's answer, it is awaited in a mailbox of this one request, so that any
-  number of requests may wait at the same time;
-- when a virtual host or a user is deleted, the connections that were its own are closed.
+  number of requests may wait at the same time.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import trio
 
@@ -22,20 +21,18 @@ from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.users import PasswordRecord
 from amqp10broker.catalog.vhost import VirtualHost
-from amqp10broker.errors import BrokerError, InvalidArgument, NotFound
-from amqp10broker.management.caller import Ask, Caller, Wait
-from amqp10broker.management.operations import OPERATIONS, perform
+from amqp10broker.errors import BrokerError, InvalidArgument
+from amqp10broker.management.caller import Ask, Caller, Job, Wait
+from amqp10broker.management.operations import perform
+from amqp10broker.management.table import OPERATIONS
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.tasks import login
-from amqp10broker.tasks.furnish import tell_idle_patterns
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.node import BY_ADMIN_SOCKET, Administered, RunningNode
 
 T = TypeVar("T")
 
@@ -43,18 +40,14 @@ _log = Log("amqp10broker.admin")
 
 ANSWER_S: Final = 8.0
 """How long a queue may take; less than the command line waits, so that it hears which queue it was."""
-BY_ADMIN_SOCKET: Final = "admin socket"
-"""Who did it, in the log: the machine's owner, the only one who reaches the socket."""
-_OF_NO_VHOST: Final = frozenset({"user", "permission", "vhost", "definitions"})
-"""Nouns of operations that name their virtual host themselves, or need none."""
 
 
-async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vhost: str | None) -> Any:
-    """Run an operation of `management.operations` with all that follows from it.
+async def run_operation(broker: Administered, name: str, given: Mapping[str, Any], vhost: str | None) -> Any:
+    """Run an operation of `management.table`, whatever it waits for.
 
     Args:
         broker: whose.
-        name: of the operation.
+        name: of the operation; one of the table.
         given: its arguments by name.
         vhost: the virtual host that names mean; None is the one of the configuration.
 
@@ -65,11 +58,6 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
         RefusedError: of the class that says why; nothing was changed.
         BrokerError: a queue has not answered.
     """
-    if name == "declare-queue" and given.get("exclusive"):
-        raise InvalidArgument(
-            "queue",
-            "a queue for one connection only must be declared on that connection: leave out exclusive",
-        )
     if name == "declare-queue":
         _refuse_slip(given)
     passwords = await _made_in_thread(broker.passwords, _passwords_in(name, given))
@@ -80,22 +68,19 @@ async def run_operation(broker: Broker, name: str, given: Mapping[str, Any], vho
         catalog=broker.catalog,
         vhost=found,
         access=None,
-        connection=broker,
-        node=broker.container_id,
+        connection=None,
+        node_name=broker.container_id,
+        node=RunningNode(broker),
         propose=broker.propose,
         reply_to=address,
         passwords=passwords,
         report=partial(_log_operation, found),
     )
     try:
-        result = await _finished(perform(caller, name, given), mailbox, address)
+        return await _finished(perform(caller, name, given), mailbox, address)
     finally:
         broker.askers.close(address)
         mailbox.close()
-    follow = _FOLLOWED_BY.get(name)
-    if follow is not None:
-        follow(broker, given)
-    return result
 
 
 def _refuse_slip(given: Mapping[str, Any]) -> None:
@@ -121,7 +106,10 @@ async def _finished(result: Any, mailbox: Mailbox[SessionLetter], address: Reply
         RefusedError: an answer means so.
         BrokerError: a queue has not answered, or nothing was decided.
     """
-    while isinstance(result, Ask | Wait):
+    while isinstance(result, Ask | Wait | Job):
+        if isinstance(result, Job):
+            result = result.then(await result.run())
+            continue
         if isinstance(result, Wait):
             decided = await _heard(mailbox, partial(_decision_in, ref=result.ref))
             if decided is None:
@@ -155,27 +143,6 @@ async def _heard(
     return None
 
 
-def close_connection(broker: Broker, number: int, reason: str) -> None:
-    """Close one connection in order; its client hears the reason.
-
-    Raises:
-        NotFound: there is none of this number.
-    """
-    connection = broker.connections.get(number)
-    if connection is None:
-        raise NotFound(f"connection {number}", f"no connection {number}")
-    _log.info(
-        "operation",
-        operation="close-connection",
-        object=f"connection {number}",
-        by=BY_ADMIN_SOCKET,
-        peer=connection.peer,
-        user=connection.user,
-        reason=reason,
-    )
-    connection.close(reason)
-
-
 def _answer_in(letters: list[SessionLetter], request: RequestRef) -> Answer | None:
     for letter in letters:
         if isinstance(letter, list):
@@ -189,7 +156,7 @@ def _decision_in(letters: list[SessionLetter], ref: RequestRef) -> Decided | Non
     return next((each for each in letters if isinstance(each, Decided) and each.ref == ref), None)
 
 
-def _vhost(broker: Broker, operation: str, name: str | None) -> VirtualHost:
+def _vhost(broker: Administered, operation: str, name: str | None) -> VirtualHost:
     """The virtual host of a caller.
 
     Raises:
@@ -198,8 +165,7 @@ def _vhost(broker: Broker, operation: str, name: str | None) -> VirtualHost:
     name = broker.config.default_vhost if name is None else name
     found = broker.catalog.find_vhost(name)
     if found is None:
-        known = OPERATIONS.get(operation)
-        if known is None or known.noun not in _OF_NO_VHOST:
+        if OPERATIONS[operation].in_vhost:
             return broker.catalog.lookup_vhost(name)
         # The default one may be deleted, and users must be manageable all the same.
         found = VirtualHost(VhostFacts(name), broker)
@@ -260,31 +226,3 @@ def _plain_passwords(document: object) -> Iterator[str]:
             password = user.get("password")
             if isinstance(password, str) and password and "\0" not in password:
                 yield password
-
-
-# --- what follows ---------------------------------------------------------------------------------
-
-
-def _close_those_of_vhost(broker: Broker, given: Mapping[str, Any]) -> None:
-    name = given["name"]
-    for connection in list(broker.connections.values()):
-        if connection.vhost == name:
-            connection.close(f"vhost '{name}' is deleted")
-
-
-def _close_those_of_user(broker: Broker, given: Mapping[str, Any]) -> None:
-    name = given["user"]
-    for connection in list(broker.connections.values()):
-        if connection.user == name:
-            connection.close(f"user '{name}' is deleted")
-
-
-def _tell_idle_patterns(broker: Broker, given: Mapping[str, Any]) -> None:
-    tell_idle_patterns(broker.catalog)
-
-
-_FOLLOWED_BY: Final[Mapping[str, Callable[[Broker, Mapping[str, Any]], None]]] = {
-    "delete-vhost": _close_those_of_vhost,
-    "delete-user": _close_those_of_user,
-    "import-definitions": _tell_idle_patterns,
-}

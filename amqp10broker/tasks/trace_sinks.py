@@ -6,7 +6,7 @@ import os
 from collections import deque
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Final, Protocol
+from typing import Final
 
 import trio
 
@@ -19,22 +19,6 @@ FILE_BYTES_MAX: Final = 1024 * 1024 * 1024
 """A trace that was forgotten must not fill the disk."""
 LINES_WAITING_MAX: Final = 10_000
 """Lines that wait for a terminal; what is beyond is counted and left out."""
-
-
-class Sink(Protocol):
-    """One place.
-
-    Attributes:
-        ended: why it takes no more; None while it does.
-    """
-
-    ended: str | None
-
-    def write(self, number: int, peer: str, lines: Sequence[str]) -> None:
-        """Take lines of a connection; must not raise."""
-
-    def close(self, reason: str) -> None:
-        """Nothing more comes."""
 
 
 class LogSink:

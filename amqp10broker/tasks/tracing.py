@@ -15,6 +15,7 @@ from typing import Final
 from amqp10broker.catalog.users import Users
 from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.greeting import AMQP_091_HEADER, Protocol
+from amqp10broker.management.node import Sink
 from amqp10broker.management.snapshot import TraceView
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
@@ -23,7 +24,7 @@ from amqp10broker.tasks.connections import Connection, Connections
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.trace import FrameTracer, Shown, header_text
 from amqp10broker.tasks.trace_scope import ChannelScope, LinkScope, Matches, matching
-from amqp10broker.tasks.trace_sinks import LogSink, Sink
+from amqp10broker.tasks.trace_sinks import LogSink
 
 _log = Log("amqp10broker.trace")
 

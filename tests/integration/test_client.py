@@ -133,13 +133,13 @@ def test_no_credit_in_time(start_broker: StartBroker, connect: Connect) -> None:
     process = start_broker()
     with connect(port=process.port, user="guest", password="guest") as client:
         sender = client.sender("q")
-        process.ask(op="alarm", name="memory", on=True)
+        process.ask("alarm", name="memory", on=True)
         window = client.session.engine.outgoing
         client.wait(WaitFor(lambda: window.remote_incoming_window == 0, lambda: None, 20.0, "closed window"))
         with pytest.raises(TimedOutError) as raised:
             sender.send_many([data_message(b"x")] * 2, timeout_s=0.2)
         assert raised.value.outcomes == [None, None]
-        process.ask(op="alarm", name="memory", on=False)
+        process.ask("alarm", name="memory", on=False)
         client.wait(WaitFor(lambda: window.remote_incoming_window > 0, lambda: None, 20.0, "open window"))
         sender.send(data_message(b"y"))
         process.wait_for_counts("q", ready=1)

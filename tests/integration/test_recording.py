@@ -69,7 +69,7 @@ def look_at(broker: BrokerProcess) -> None:
     """Let the recorder look: a link that comes and goes between two looks is not seen."""
 
     def looks() -> int:
-        return int(broker.ask(op="record-status")["recording"]["looks"])
+        return int(broker.ask("record-status")["recording"]["looks"])
 
     before = looks()
     until(lambda: looks() >= before + 2, "a look of the recorder")
@@ -84,7 +84,7 @@ def publish_and_consume(clients: Any, broker: BrokerProcess, queue: str) -> None
     receiver = client.receiver(queue, credit=COUNT)
     receiver.settle(receiver.take(COUNT))
     broker.wait_for_counts(queue, ready=0)
-    if broker.ask(op="record-status")["recording"]:
+    if broker.ask("record-status")["recording"]:
         look_at(broker)
     client.close()
 
@@ -181,7 +181,7 @@ def test_a_recording_begins_and_ends_while_the_broker_runs(
     assert total(recording, "r", Kind.LINK_IN) == 5
     stopped = broker.run_command("record", "stop")
     assert (stopped.returncode, "does not record" in stopped.stderr) == (1, True)
-    assert broker.ask(op="record-status") == {"recording": None, "failed": None}
+    assert broker.ask("record-status") == {"recording": None, "failed": None}
 
 
 def test_a_broker_that_starts_again_records_a_run_of_its_own(
@@ -193,7 +193,7 @@ def test_a_broker_that_starts_again_records_a_run_of_its_own(
     one, other = start_broker(*arguments), start_broker(*arguments)
     for broker in (one, other):
         publish_and_consume(clients, broker, "q")
-    broker.ask(op="set", name="max_link_credit", value=50)
+    broker.ask("set", name="max_link_credit", value=50)
     # Not before the helper has made the run; then the next name is not free any more.
     until(
         lambda: (recording / "runs.parquet" / "prod-3.parquet").exists(), "the next run of the other broker"
@@ -203,7 +203,7 @@ def test_a_broker_that_starts_again_records_a_run_of_its_own(
         broker.stop()
     again = start_broker(*arguments)
     publish_and_consume(clients, again, "q")
-    assert again.ask(op="record-status")["recording"]["run_id"] == "prod-4"
+    assert again.ask("record-status")["recording"]["run_id"] == "prod-4"
     again.stop()
     assert again.wait_for_log("recording")["run_id"] == "prod-4"
     runs = read_runs(recording)
@@ -231,7 +231,7 @@ def test_what_cannot_be_recorded_is_said(
     """And nothing is recorded then."""
     refused = broker.run_command("record", "start", str(tmp_path / "r"), *arguments)
     assert (refused.returncode, says in refused.stderr) == (code, True), refused.stderr
-    assert broker.ask(op="record-status") == {"recording": None, "failed": None}
+    assert broker.ask("record-status") == {"recording": None, "failed": None}
 
 
 def test_a_folder_that_cannot_be_written_is_said_and_the_broker_goes_on(
@@ -240,7 +240,7 @@ def test_a_folder_that_cannot_be_written_is_said_and_the_broker_goes_on(
     (tmp_path / "file").write_text("in the way")
     refused = broker.run_command("record", "start", str(tmp_path / "file"))
     assert (refused.returncode, "cannot be written" in refused.stderr) == (1, True), refused.stderr
-    assert broker.ask(op="record-status") == {"recording": None, "failed": None}
+    assert broker.ask("record-status") == {"recording": None, "failed": None}
 
 
 @pytest.mark.parametrize("lacks_pyarrow", [False, True])
@@ -275,7 +275,7 @@ def test_another_setting_begins_another_run(start_broker: StartBroker, clients: 
     client = clients(broker)
     sender = client.sender("q")
     sender.send(*["first"] * 5)
-    broker.ask(op="set", name="max_link_credit", value=50)
+    broker.ask("set", name="max_link_credit", value=50)
     sender.send(*["second"] * 3)
     broker.stop()
     first, second = read_runs(recording)
@@ -290,7 +290,7 @@ def test_a_killed_broker_leaves_whole_files(start_broker: StartBroker, clients: 
     recording = tmp_path / "recording"
     broker = start_broker("--record", str(recording), "--record-run", "r", "--record-every", "0")
     publish_and_consume(clients, broker, "q")
-    until(lambda: broker.ask(op="record-status")["recording"]["buffered_bytes"] == 0, "events handed on")
+    until(lambda: broker.ask("record-status")["recording"]["buffered_bytes"] == 0, "events handed on")
     broker.kill()
     run = until(lambda: _ended(recording, "r"), "the end of the run in its row")
     assert total(recording, "r", Kind.LINK_IN) == COUNT
@@ -314,7 +314,7 @@ def test_a_helper_that_stands_still_does_not_hold_up_the_broker(
     os.kill(helper, signal.SIGSTOP)
     try:
         publish_and_consume(clients, broker, "q")
-        status = broker.ask(op="record-status")["recording"]
+        status = broker.ask("record-status")["recording"]
         assert 0 < status["cost_percent"] < 100
         assert (status["events_written"], status["events_dropped"]) == (0, 0)
         assert status["events"] > COUNT / 100
@@ -333,9 +333,9 @@ def test_a_helper_that_dies_ends_the_recording_only(
     os.kill(helper_of(broker), signal.SIGKILL)
     entry = broker.wait_for_log("recording ended: the broker goes on without")
     assert "helper process" in entry["reason"]
-    broker.wait_until(lambda: broker.ask(op="record-status")["recording"] is None, "no recording")
+    broker.wait_until(lambda: broker.ask("record-status")["recording"] is None, "no recording")
     publish_and_consume(clients, broker, "q")
-    broker.ask(op="record-start", folder=str(recording), run="again", every=0)
+    broker.ask("record-start", folder=str(recording), run="again", every=0)
     publish_and_consume(clients, broker, "p")
     broker.terminate()
     assert broker.wait_ended() == 0
@@ -350,11 +350,11 @@ def test_a_full_disk_ends_the_recording_only(start_broker: StartBroker, clients:
         pytest.skip("no /dev/full here")
     recording = tmp_path / "recording"
     broker = start_broker()
-    broker.ask(op="record-start", folder=str(recording), run="r", every=0)
+    broker.ask("record-start", folder=str(recording), run="r", every=0)
     part = recording / "events" / "run_id=r" / "_part-broker-00000.parquet"
     part.symlink_to("/dev/full")  # the file is made with the first row group, some 10 s later
     publish_and_consume(clients, broker, "q")
-    broker.ask(op="record-stop")
+    broker.ask("record-stop")
     entry = broker.wait_for_log("recording ended: the broker goes on without")
     assert "No space left on device" in entry["reason"]
     assert (entry["events_lost"] == entry["events"] > COUNT / 100, entry["events_written"]) == (True, 0)

@@ -185,11 +185,11 @@ def test_a_drain_waits_for_the_sync(slow_disk: BrokerProcess) -> None:
 def test_an_alarm_is_on(broker: BrokerProcess, client: ProtonClient, queue: str) -> None:
     """Which one."""
     client.sender(queue).send("1")
-    broker.ask(op="alarm", name="memory", on=True)
+    broker.ask("alarm", name="memory", on=True)
     try:
         waits(broker, "blocked-by-alarm", role=SENDER, address=queue, says=("the alarm of memory is on",))
     finally:
-        broker.ask(op="alarm", name="memory", on=False)
+        broker.ask("alarm", name="memory", on=False)
     waits(broker, None, role=SENDER, address=queue)
 
 

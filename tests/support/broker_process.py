@@ -114,11 +114,12 @@ class BrokerProcess:
 
     def status(self) -> dict[str, Any]:
         """What `amqp10broker status --format json` prints."""
-        document: dict[str, Any] = self.ask(op="status")
+        document: dict[str, Any] = self.ask("status")
         return document
 
-    def ask(self, **request: Any) -> Any:
-        """One request to the administration socket."""
+    def ask(self, op: str, **arguments: Any) -> Any:
+        """One operation, by the administration socket."""
+        request = {"op": op, "arguments": arguments}
         return admin.ask(admin.Place(self.port, self.admin_socket), request)
 
     def run_command(self, *arguments: str, timeout_s: float = WAIT_S) -> subprocess.CompletedProcess[str]:

@@ -316,7 +316,7 @@ class Topology:
 
     def check(self, broker: BrokerProcess) -> None:
         """Compare with what is there after a restart."""
-        document = broker.ask(op="export-definitions")
+        document = broker.ask("export-definitions")
         queues = {each["name"] for each in document["queues"] if each["name"].startswith("made.")}
         exchanges = {each["name"] for each in document["exchanges"] if each["name"].startswith("made.")}
         bound = {each["destination"] for each in document["bindings"]}

@@ -18,8 +18,10 @@ from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.catalog.users import Permission, TopicPermission
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.management.amqp_node import Asking, Responded, TokenOffered, handle_request
+from amqp10broker.management.arguments import Kind
 from amqp10broker.management.caller import Ask, Caller
 from amqp10broker.management.operations import perform
+from amqp10broker.management.table import OPERATIONS
 from amqp10broker.message.message import MessageReader
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import (
@@ -91,10 +93,48 @@ class Host:
         return box
 
 
-class Broker:
-    """A catalog, its queues, and callers."""
+_SOME: dict[Kind, Any] = {
+    Kind.TEXT: "guest",
+    Kind.FLAG: True,
+    Kind.INTEGER: 1,
+    Kind.TEXTS: [],
+    Kind.TABLE: {},
+    Kind.ANY: {},
+}
+
+
+def arguments_of(operation: str) -> dict[str, Any]:
+    """Some value for each argument that an operation must have."""
+    return {
+        each.name: each.choices[0] if each.choices else _SOME[each.kind]
+        for each in OPERATIONS[operation].arguments
+        if each.required
+    }
+
+
+class NotedNode:
+    """The running node of operations: notes what it is asked for, and answers nothing."""
 
     def __init__(self) -> None:
+        self.asked: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
+
+    def __getattr__(self, verb: str) -> Callable[..., dict[str, Any]]:
+        def ask(*args: Any, **given: Any) -> dict[str, Any]:
+            self.asked.append((verb, args, given))
+            return {}
+
+        return ask
+
+
+class Broker:
+    """A catalog, its queues, and callers.
+
+    Attributes:
+        node: what operations ask of the running broker.
+    """
+
+    def __init__(self) -> None:
+        self.node: Any = NotedNode()
         self.host = Host()
         self.catalog = Catalog(self.host)
         self.host.on_deleted = lambda box: self.catalog.propose(
@@ -125,7 +165,9 @@ class Broker:
     def caller(self, user: str | None = "guest", connection: object = None, **rest: Any) -> Caller:
         """Somebody on a connection; None is the machine's owner."""
         access = None if user is None else Access(self.catalog.users, user, "/")
-        return Caller(self.catalog, self.vhost, access, connection or self.connection, NODE, **rest)
+        return Caller(
+            self.catalog, self.vhost, access, connection or self.connection, NODE, self.node, **rest
+        )
 
     def do(self, operation: str, /, *, caller: Caller | None = None, **given: object) -> Any:
         """Perform an operation and let the queue answer."""

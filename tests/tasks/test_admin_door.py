@@ -16,6 +16,7 @@ from trio.testing import memory_stream_pair
 
 from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.management.running import CLOSED_BY_OPERATOR
 from amqp10broker.queues.commands import Command, Delete, Purge
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.figures import QueueFigures
@@ -321,21 +322,19 @@ async def test_a_refused_delete_closes_nobody(autojump_clock: object) -> None:
         assert await client.idle() == []
 
 
-@pytest.mark.parametrize(("reason", "told"), [("", admin.CLOSED_BY_OPERATOR), ("tidy up", "tidy up")])
+@pytest.mark.parametrize(("reason", "told"), [("", CLOSED_BY_OPERATOR), ("tidy up", "tidy up")])
 async def test_a_connection_is_closed_by_its_number(autojump_clock: object, reason: str, told: str) -> None:
     """Its client hears the reason."""
     async with running_broker() as broker:
         client = await connect(broker).open()
         (number,) = broker.connections
-        request = {"op": "close-connection", "id": number, "reason": reason}
-        response = await admin.answer(broker, json.dumps(request).encode())
+        response = await asked(broker, "close-connection", id=number, reason=reason)
         assert response == {"ok": True, "result": {"id": number}}
         assert (await client.until(Close)).error.description == f"Connection forced: {told}"
-        response = await admin.answer(broker, b'{"op": "close-connection", "id": 77}')
+        response = await asked(broker, "close-connection", id=77)
         assert (response["kind"], response["error"]) == ("NotFound", "no connection 77")
-        for bad in ("true", '"1"', "null"):
-            response = await admin.answer(broker, b'{"op": "close-connection", "id": %b}' % bad.encode())
-            assert "must be a connection's number" in response["error"]
+        for bad, words in ((True, "must be an integer"), ("1", "must be an integer"), (None, "is missing")):
+            assert words in (await asked(broker, "close-connection", id=bad))["error"]
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -380,8 +379,12 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(autojump_clock
         (b'{"op": "list-queues", "vhost": 1}', "'vhost' a string"),
         (b'{"op": "list-queues", "arguments": {"x": 1}}', "bad queue property"),
         (b'{"op": "purge-queue"}', "'name' is missing"),
-        (b'{"op": "alarm", "name": "memory"}', "'on' must be true or false"),
-        (b'{"op": "set", "name": "max_link_credit", "value": 0}', "must be an integer"),
+        (b'{"op": "alarm", "arguments": {"name": "memory"}}', "'on' is missing: give true or false"),
+        (
+            b'{"op": "alarm", "arguments": {"name": "air", "on": true}}',
+            "no alarm 'air': there are memory, disk",
+        ),
+        (b'{"op": "set", "arguments": {"name": "max_link_credit", "value": 0}}', "must be an integer"),
         (b'{"op": "import-definitions", "arguments": {"document": {"users": [1]}}}', "must be an object"),
         (b'{"op": "import-definitions", "arguments": {"document": {"users": {}}}}', "must be a list"),
     ],

@@ -54,7 +54,7 @@ async def serve(broker: Broker, stream: trio.abc.Stream) -> None:
 
 
 async def request(broker: Broker, **fields: Any) -> dict[str, Any]:
-    return await admin.answer(broker, json.dumps({"op": "trace", **fields}).encode())
+    return await admin.answer(broker, json.dumps({"op": "trace", "arguments": fields}).encode())
 
 
 def grant(handle: int) -> bytes:
@@ -387,8 +387,8 @@ async def test_a_terminal_gets_lines_as_they_come_until_the_trace_is_switched_of
         ours, theirs = memory_stream_pair()
         nursery.start_soon(serve, broker, theirs)
         received = Answers(ours)
-        await ours.send_all(b'{"op": "trace", "what": "guest", "on": true}\n')
-        assert (await received.next())["result"] == {"target": "user guest"}
+        await ours.send_all(b'{"op": "trace", "arguments": {"what": "guest", "on": true}}\n')
+        assert (await received.next())["result"] == {"target": "user guest", "into": "a terminal"}
         await client.send(begin(1))
         await client.until(Begin)
         lines: list[str] = []
@@ -406,7 +406,7 @@ async def test_a_terminal_that_goes_ends_its_trace(autojump_clock: object) -> No
         client = await connect(broker).open()
         ours, theirs = memory_stream_pair()
         nursery.start_soon(serve, broker, theirs)
-        await ours.send_all(b'{"op": "trace", "what": "guest", "on": true}\n')
+        await ours.send_all(b'{"op": "trace", "arguments": {"what": "guest", "on": true}}\n')
         assert (await Answers(ours).next())["ok"]
         assert client.task.line.tap is not None
         await ours.aclose()
@@ -418,13 +418,10 @@ async def test_a_terminal_that_goes_ends_its_trace(autojump_clock: object) -> No
 async def test_a_terminal_that_asks_for_nothing_traceable_is_told(autojump_clock: object) -> None:
     """And its socket is closed in order."""
     async with running_broker() as broker, trio.open_nursery() as nursery:
-        for asked, error in (
-            (b'{"op": "trace", "what": "gast", "on": true}\n', "'gast' is no connection's number"),
-            (b'{"op": "trace", "what": 1, "on": true}\n', "'what' must be a text"),
-        ):
+        for asked, error in ((b'"gast"', "'gast' is no connection's number"), (b"1", "it must be a string")):
             ours, theirs = memory_stream_pair()
             nursery.start_soon(serve, broker, theirs)
-            await ours.send_all(asked)
+            await ours.send_all(b'{"op": "trace", "arguments": {"what": %b, "on": true}}\n' % asked)
             assert error in (await Answers(ours).next())["error"]
 
 

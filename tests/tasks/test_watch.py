@@ -470,10 +470,12 @@ async def test_changes_are_logged_with_the_figures(
 async def test_the_admin_door_sets_limits(autojump_clock: object, meter: FakeMeter) -> None:
     """`set-limit` answers with bytes and with the alarms that are on then."""
     async with watched(meter) as broker:
-        request = b'{"op": "set-limit", "name": "vm_memory_high_watermark", "value": "10MB"}'
+        request = b'{"op": "set-limit", "arguments": {"name": "vm_memory_high_watermark", "value": "10MB"}}'
         result = {"limit_bytes": 10 * MB, "alarms": ["memory"]}
         assert await answer(broker, request) == {"ok": True, "result": result}
-        refused = await answer(broker, b'{"op": "set-limit", "name": "disk_free_limit", "value": "-1"}')
+        refused = await answer(
+            broker, b'{"op": "set-limit", "arguments": {"name": "disk_free_limit", "value": "-1"}}'
+        )
         assert refused["ok"] is False
         assert "must be an amount such as 50MB" in refused["error"]
         assert broker.config.vm_memory_high_watermark == "10MB"

@@ -404,7 +404,7 @@ class BrokerSession:
             context.vhost,
             context.access,
             context.connection,
-            node=context.node,
+            node_name=context.node,
             propose=context.propose,
             reply_to=context.reply_to,
             report=partial(log_operation, context.log),

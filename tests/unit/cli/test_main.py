@@ -173,7 +173,7 @@ class TestTalkingToTheBroker:
 
     def test_set(self, asked: list[Any], capsys: pytest.CaptureFixture[str]) -> None:
         assert main.main(["set", "max_link_credit", "50", "--port", "5673"]) == 0
-        request = {"op": "set", "name": "max_link_credit", "value": 50}
+        request = {"op": "set", "arguments": {"name": "max_link_credit", "value": 50}}
         assert asked == [(admin.Place(5673, None), request)]
         assert capsys.readouterr().out == "max_link_credit is now 50\n"
 
@@ -181,8 +181,8 @@ class TestTalkingToTheBroker:
         assert main.main(["alarm", "memory", "on", "--admin-socket", "/run/x"]) == 0
         assert main.main(["alarm", "disk", "off"]) == 0
         assert asked == [
-            (admin.Place(5672, "/run/x"), {"op": "alarm", "name": "memory", "on": True}),
-            (admin.Place(5672, None), {"op": "alarm", "name": "disk", "on": False}),
+            (admin.Place(5672, "/run/x"), {"op": "alarm", "arguments": {"name": "memory", "on": True}}),
+            (admin.Place(5672, None), {"op": "alarm", "arguments": {"name": "disk", "on": False}}),
         ]
         assert capsys.readouterr().out == "the memory alarm is on\nthe disk alarm is off\n"
 
@@ -239,7 +239,7 @@ class TestTalkingToTheBroker:
 
         monkeypatch.setattr(admin, "ask", ask)
         assert main.main([*argv, "--port", "1"]) == 0
-        assert asked == [{"op": "set-limit", "name": name, "value": value}]
+        assert asked == [{"op": "set-limit", "arguments": {"name": name, "value": value}}]
         assert capsys.readouterr().out == f"{name} is now {value}: {meaning}\n"
 
     def test_a_share_of_an_unknown_memory_is_said_to_be_no_use(

@@ -48,8 +48,8 @@ def test_start(broker: Broker, capsys: pytest.CaptureFixture[str], tmp_path: Pat
     assert main.main(["record", "start", "here"]) == 0
     assert main.main(["record", "start", str(tmp_path), "--every", "0", "--run", "r"]) == 0
     assert broker.asked == [
-        {"op": "record-start", "folder": str(Path.cwd() / "here")},
-        {"op": "record-start", "folder": str(tmp_path), "every": 0, "run": "r"},
+        {"op": "record-start", "arguments": {"folder": str(Path.cwd() / "here")}},
+        {"op": "record-start", "arguments": {"folder": str(tmp_path), "every": 0, "run": "r"}},
     ]
     assert capsys.readouterr().out == "recording to /recording, run r\n" * 2
 
@@ -62,7 +62,7 @@ def test_start_says_if_the_name_got_a_number(broker: Broker, capsys: pytest.Capt
 
 def test_stop(broker: Broker, capsys: pytest.CaptureFixture[str]) -> None:
     assert main.main(["record", "stop"]) == 0
-    assert broker.asked == [{"op": "record-stop"}]
+    assert broker.asked == [{"op": "record-stop", "arguments": {}}]
     says = "recorded to /recording, run r, every 50 ms: 1 event, 0 in complete files, 3 dropped; "
     says += "observing takes 0.2 % of a processor, 0.5 % of what the broker uses\n"
     assert capsys.readouterr().out == says

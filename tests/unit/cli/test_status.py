@@ -473,7 +473,7 @@ def test_what_is_chosen_is_asked_of_the_broker_and_the_screen_bounds_it(
     asked: list[Any] = []
 
     def ask(place: Place, request: Any) -> Any:
-        asked.append(request["choose"])
+        asked.append(request["arguments"]["choose"])
         return DOCUMENT
 
     monkeypatch.setattr(status.admin, "ask", ask)

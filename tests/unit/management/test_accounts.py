@@ -7,8 +7,15 @@ from typing import Any
 import pytest
 
 from amqp10broker.catalog.users import Permission
-from amqp10broker.errors import InvalidArgument, LimitExceeded, NotFound, NotSupported, PreconditionFailed
-from amqp10broker.management.caller import BadRequest, Caller
+from amqp10broker.errors import (
+    BadRequest,
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    NotSupported,
+    PreconditionFailed,
+)
+from amqp10broker.management.caller import Caller
 from amqp10broker.security.passwords import Passwords
 from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
@@ -146,6 +153,7 @@ def test_a_virtual_host_is_deleted_with_its_queues(broker: Broker) -> None:
     vhost = add_vhost(broker.catalog, "v")
     declare(broker.catalog, vhost, "q")
     assert broker.do("delete-vhost", name="v") == {"name": "v", "queues": 1}
+    assert broker.node.asked == [("close_connections", ("vhost 'v' is deleted",), {"vhost": "v"})]
     broker.host.boxes["q"].work()
     assert broker.host.boxes["q"].queue.deleted
     assert [each["name"] for each in broker.do("list-vhosts")] == ["/"]

@@ -25,11 +25,11 @@ from amqp10broker.amqp10.types import (
     UInt,
     ULong,
 )
+from amqp10broker.errors import BadRequest
 from amqp10broker.management.amqp_message import read_request
 from amqp10broker.management.amqp_node import Responded, TokenOffered, handle_request
 from amqp10broker.management.amqp_routes import STATUSES, status_of
 from amqp10broker.management.amqp_values import from_plain, plain_table, to_plain
-from amqp10broker.management.caller import BadRequest
 from amqp10broker.management.uri import UriError, decode, parse_uri
 from tests.support.managing import Broker, read_response, request_message
 

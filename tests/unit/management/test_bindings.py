@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from amqp10broker.errors import BadRequest
 from amqp10broker.management.bindings import PATH, location, parse_segment
-from amqp10broker.management.caller import BadRequest
 from amqp10broker.routing.exchange import Binding, Destination
 from tests.support.managing import Broker
 

@@ -6,7 +6,8 @@ import json
 
 import pytest
 
-from amqp10broker.management.caller import BadRequest, Caller
+from amqp10broker.errors import BadRequest
+from amqp10broker.management.caller import Caller
 from amqp10broker.security.passwords import Passwords
 from tests.support.managing import Broker
 

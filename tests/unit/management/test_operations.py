@@ -6,9 +6,9 @@ import inspect
 
 import pytest
 
-from amqp10broker.errors import InUse, NotFound
-from amqp10broker.management.caller import BadRequest
-from amqp10broker.management.operations import OPERATIONS, Operation, perform
+from amqp10broker.errors import BadRequest, InUse, NotFound
+from amqp10broker.management.operations import RUN, perform
+from amqp10broker.management.table import OPERATIONS, Operation
 from tests.support.declaring import add_vhost, declare
 from tests.support.managing import Broker
 
@@ -21,12 +21,17 @@ def broker() -> Broker:
 @pytest.mark.parametrize("operation", OPERATIONS.values(), ids=lambda operation: operation.name)
 def test_the_table_agrees_with_the_functions(operation: Operation) -> None:
     """Names, order and number of arguments; and people are told what it does."""
-    parameters = list(inspect.signature(operation.run).parameters)
+    parameters = list(inspect.signature(RUN[operation.name]).parameters)
     assert parameters == ["caller", *(argument.name for argument in operation.arguments)]
     assert operation.help.endswith(".")
     assert operation.permission
     assert all(argument.help for argument in operation.arguments)
-    assert operation.run.__doc__
+    assert RUN[operation.name].__doc__
+
+
+def test_each_operation_of_the_table_is_carried_out() -> None:
+    """And nothing else."""
+    assert list(RUN) == list(OPERATIONS)
 
 
 def test_an_unknown_operation_is_refused(broker: Broker) -> None:

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from amqp10broker.errors import PermissionDenied
-from amqp10broker.management.arguments import Kind
-from amqp10broker.management.operations import OPERATIONS
+from amqp10broker.management.table import OPERATIONS
 from tests.support.declaring import add_vhost
-from tests.support.managing import Broker
+from tests.support.managing import Broker, arguments_of
 
 NAMES = {
     "a": "queue 'a' in vhost '/'",
@@ -251,13 +250,8 @@ ADMINISTRATIVE = [
 def test_accounts_need_the_tag_administrator(broker: Broker, name: str) -> None:
     """Permissions in a virtual host do not make an administrator."""
     user = broker.user("u", ".*", ".*", ".*")
-    given = {
-        each.name: {} if each.kind is Kind.TABLE else "guest"
-        for each in OPERATIONS[name].arguments
-        if each.required
-    }
     with pytest.raises(PermissionDenied) as raised:
-        broker.do(name, caller=broker.caller(user), **given)
+        broker.do(name, caller=broker.caller(user), **arguments_of(name))
     assert raised.value.description == f"{name} refused for user 'u': it needs the tag 'administrator'"
 
 

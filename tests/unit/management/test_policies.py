@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from amqp10broker.errors import InvalidArgument, NotFound
-from amqp10broker.management.caller import BadRequest
+from amqp10broker.errors import BadRequest, InvalidArgument, NotFound
 from amqp10broker.queues.commands import Configure
 from tests.support.managing import Broker
 

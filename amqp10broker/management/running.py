@@ -1,0 +1,126 @@
+"""Operations on the running node: status, settings, alarms, connections, recordings, traces.
+
+They are for administrators: users with that tag, and the machine's owner at the local socket.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, Final
+
+from amqp10broker.errors import BadRequest, ConfigError
+from amqp10broker.management.caller import Caller, Job, Lines
+
+CLOSED_BY_OPERATOR: Final = "closed by an operator"
+
+
+def status(caller: Caller, choose: dict[str, Any]) -> dict[str, Any]:
+    """What the broker is doing, as a document.
+
+    Raises:
+        BadRequest: what is chosen by cannot be understood.
+        PermissionDenied: the caller is no administrator.
+    """
+    return caller.administered("status").status(choose)
+
+
+def set_flow(caller: Caller, name: str, value: int) -> dict[str, Any]:
+    """Change a flow setting; what is granted from now on follows it.
+
+    Raises:
+        BadRequest: there is none of this name, or it is out of range.
+        PermissionDenied: the caller is no administrator.
+    """
+    node = caller.administered("set")
+    try:
+        node.set_flow(name, value)
+    except ConfigError as error:
+        raise BadRequest("setting", str(error)) from error
+    return {name: value}
+
+
+def set_limit(caller: Caller, name: str, value: str) -> dict[str, Any]:
+    """Change where an alarm begins.
+
+    Returns:
+        ``{"limit_bytes": int | None, "alarms": [names]}``.
+
+    Raises:
+        BadRequest: there is none of this name, or it cannot be read.
+        PermissionDenied: the caller is no administrator.
+    """
+    node = caller.administered("set-limit")
+    try:
+        limit = node.set_limit(name, value)
+    except ConfigError as error:
+        raise BadRequest("limit", str(error)) from error
+    return {"limit_bytes": limit, "alarms": node.alarms()}
+
+
+def set_alarm(caller: Caller, name: str, on: bool) -> dict[str, Any]:
+    """Raise an alarm by hand, or take that back; it stays on while it has another reason.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    node = caller.administered("alarm")
+    node.set_alarm(name, on)
+    return {"alarms": node.alarms()}
+
+
+def close_connection(caller: Caller, id: int, reason: str) -> dict[str, Any]:
+    """Close one connection in order.
+
+    Raises:
+        NotFound: there is none of this number.
+        PermissionDenied: the caller is no administrator.
+    """
+    caller.administered("close-connection").close_connection(id, reason or CLOSED_BY_OPERATOR)
+    return {"id": id}
+
+
+def start_recording(caller: Caller, folder: str, every: int | None, run: str | None) -> Job:
+    """Begin to record flow events.
+
+    Raises:
+        BadRequest: the folder has no name.
+        PermissionDenied: the caller is no administrator.
+    """
+    node = caller.administered("record-start")
+    if not folder:
+        raise BadRequest("recording", "the folder has no name: give one")
+    return Job(partial(node.start_recording, folder, every, run))
+
+
+def stop_recording(caller: Caller) -> Job:
+    """End the recording.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    return Job(caller.administered("record-stop").stop_recording)
+
+
+def show_recording(caller: Caller) -> dict[str, Any]:
+    """How the recording goes.
+
+    Raises:
+        PermissionDenied: the caller is no administrator.
+    """
+    return caller.administered("record-status").recording()
+
+
+def trace(caller: Caller, what: str, on: bool, file: str | None) -> dict[str, Any] | Lines:
+    """Begin a trace into a file, or as lines that follow the answer; or end one of any kind.
+
+    Raises:
+        NotFound: there is nothing to trace, or no such trace.
+        NotAllowed: it is being traced already.
+        PermissionDenied: the caller is no administrator.
+    """
+    node = caller.administered("trace")
+    if not on:
+        return node.end_trace(what)
+    if file is None:
+        return Lines(partial(node.trace_into, what), partial(node.end_trace, what))
+    return node.trace_into_file(what, file)

@@ -1,0 +1,298 @@
+"""The table of operations: what can be asked of the broker, whatever the door.
+
+Each has a name, arguments with types, ranges and defaults, the permission that it needs, and a sentence for
+people. What carries them out is in `operations`; this table by itself imports nothing of the broker, so that
+the command line can make its options of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.management.arguments import Argument, Kind
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        name: as the command line spells it.
+        noun: what its arguments are properties of, for errors.
+        arguments: in the order of the command line.
+        permission: what the caller needs, for people.
+        help: one sentence for people.
+        changes: it changes what is declared, and is logged as an operation.
+    """
+
+    name: str
+    noun: str
+    arguments: tuple[Argument, ...]
+    permission: str
+    help: str
+    changes: bool = True
+
+    @property
+    def in_vhost(self) -> bool:
+        """Whether its names mean what is in the caller's virtual host, which must be there."""
+        return self.noun in ("queue", "exchange", "binding", "policy")
+
+
+_NAME: Final = Argument("name", Kind.TEXT, "its name")
+_ARGUMENTS: Final = Argument("arguments", Kind.TABLE, "x-arguments", {})
+_IF_UNUSED: Final = Argument("if_unused", Kind.FLAG, "only if nobody uses it", False)
+_IF_EMPTY: Final = Argument("if_empty", Kind.FLAG, "only without messages", False)
+_DURABLE: Final = Argument("durable", Kind.FLAG, "it survives a restart", True)
+_AUTO_DELETE: Final = Argument("auto_delete", Kind.FLAG, "it goes when nobody uses it any more", False)
+_ENDS: Final = (
+    Argument("source", Kind.TEXT, "name of the exchange"),
+    Argument("destination_queue", Kind.TEXT, "name of the bound queue", None),
+    Argument("destination_exchange", Kind.TEXT, "name of the bound exchange, instead of a queue", None),
+    Argument("binding_key", Kind.TEXT, "routing key or pattern", ""),
+)
+_USER: Final = Argument("user", Kind.TEXT, "name of the user")
+_VHOST: Final = Argument("vhost", Kind.TEXT, "name of the virtual host; the caller's own if not given", None)
+_LIMITS: Final = Argument("limits", Kind.TABLE, "by name, as max-connections; a negative number lifts one")
+_PASSWORD: Final = Argument("password", Kind.TEXT, "none: nobody can log in with one", None, secret=True)
+_TAGS: Final = Argument("tags", Kind.TEXTS, "such as administrator or impersonator", ())
+QUEUE_TYPES: Final = ("classic", "quorum", "stream")
+APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
+ALARMS: Final = ("memory", "disk")
+_POLICY: Final = (
+    _NAME,
+    Argument("pattern", Kind.TEXT, "regular expression on names of queues or exchanges"),
+    Argument("definition", Kind.TABLE, "settings by name, as max-length"),
+    Argument("priority", Kind.INTEGER, "of several that match, the highest counts", 0),
+    Argument("apply_to", Kind.TEXT, "which of those whose name matches", "all"),
+)
+_ADMINISTRATOR: Final = "the tag administrator"
+
+
+def _pattern(what: str) -> Argument:
+    return Argument(what, Kind.TEXT, f"regular expression on names for {what}; empty allows nothing")
+
+
+_TABLE: Final = (
+    Operation(
+        "get-queue", "queue", (_NAME,),
+        "any permission on the queue", "What a queue is and how full it is.", changes=False,
+    ),
+    Operation(
+        "declare-queue", "queue",
+        (_NAME, _DURABLE, Argument("exclusive", Kind.FLAG, "for this connection only", False), _AUTO_DELETE,
+         _ARGUMENTS),
+        "configure on the queue; with a dead-letter exchange also read on it and write on that exchange",
+        "Make a queue, unless it is there and as asked for.",
+    ),
+    Operation(
+        "delete-queue", "queue", (_NAME, _IF_UNUSED, _IF_EMPTY),
+        "configure on the queue", "Delete a queue with its messages.",
+    ),
+    Operation(
+        "purge-queue", "queue", (_NAME,),
+        "read on the queue", "Drop the ready messages of a queue.",
+    ),
+    Operation(
+        "list-queues", "queue", (),
+        "any permission on each", "All queues of the virtual host.", changes=False,
+    ),
+    Operation(
+        "declare-exchange", "exchange",
+        (_NAME, Argument("type", Kind.TEXT, "direct, fanout, topic, headers or another kind", "direct"),
+         _DURABLE, _AUTO_DELETE, Argument("internal", Kind.FLAG, "clients cannot publish to it", False),
+         _ARGUMENTS),
+        "configure on the exchange; with an alternate exchange also read on it and write on that one",
+        "Make an exchange, unless it is there and as asked for.",
+    ),
+    Operation(
+        "delete-exchange", "exchange", (_NAME, _IF_UNUSED),
+        "configure on the exchange", "Delete an exchange with its bindings.",
+    ),
+    Operation(
+        "get-exchange", "exchange", (_NAME,),
+        "any permission on the exchange", "What an exchange is.", changes=False,
+    ),
+    Operation(
+        "list-exchanges", "exchange", (),
+        "any permission on each", "All exchanges of the virtual host.", changes=False,
+    ),
+    Operation(
+        "bind", "binding", (*_ENDS, _ARGUMENTS),
+        "write on the destination, read on the source, and its topic permission",
+        "Bind a queue or an exchange to an exchange.",
+    ),
+    Operation(
+        "unbind", "binding", (*_ENDS, _ARGUMENTS),
+        "write on the destination, read on the source, and its topic permission", "Undo a bind.",
+    ),
+    Operation(
+        "unbind-by-segment", "binding", (Argument("segment", Kind.TEXT, "the last part of its location"),),
+        "write on the destination, read on the source, and its topic permission",
+        "Undo the bind that a location names.",
+    ),
+    Operation(
+        "get-bindings", "binding", _ENDS,
+        "write on the destination, read on the source",
+        "Bindings between an exchange and a destination with one key.", changes=False,
+    ),
+    Operation(
+        "list-bindings", "binding", (),
+        "any permission on the source or the destination of each", "All bindings of the virtual host.",
+        changes=False,
+    ),
+    Operation(
+        "add-user", "user",
+        (_USER, _PASSWORD, _TAGS), _ADMINISTRATOR, "Add a user, who may do nothing yet.",
+    ),
+    Operation(
+        "change-password", "user",
+        (_USER, _PASSWORD), _ADMINISTRATOR, "Give a user another password.",
+    ),
+    Operation(
+        "delete-user", "user", (_USER,), _ADMINISTRATOR,
+        "Forget a user and its permissions.",
+    ),
+    Operation(
+        "set-tags", "user", (_USER, _TAGS), _ADMINISTRATOR, "Give a user other tags.",
+    ),
+    Operation(
+        "list-users", "user", (), _ADMINISTRATOR, "All users.", changes=False,
+    ),
+    Operation(
+        "set-permissions", "permission",
+        (_USER, _VHOST, _pattern("configure"), _pattern("write"), _pattern("read")),
+        _ADMINISTRATOR, "Say what a user may do in a virtual host.",
+    ),
+    Operation(
+        "clear-permissions", "permission", (_USER, _VHOST), _ADMINISTRATOR,
+        "Let a user enter a virtual host no more.",
+    ),
+    Operation(
+        "list-permissions", "permission", (_VHOST,), _ADMINISTRATOR,
+        "Who may do what in a virtual host.", changes=False,
+    ),
+    Operation(
+        "set-topic-permissions", "permission",
+        (_USER, _VHOST, Argument("exchange", Kind.TEXT, "name of the topic exchange"), _pattern("write"),
+         _pattern("read")), _ADMINISTRATOR, "Restrict a user's routing keys at a topic exchange.",
+    ),
+    Operation(
+        "clear-topic-permissions", "permission",
+        (_USER, _VHOST, Argument("exchange", Kind.TEXT, "the topic exchange; none: all of them", None)),
+        _ADMINISTRATOR, "Lift the restriction of routing keys.",
+    ),
+    Operation(
+        "list-topic-permissions", "permission", (_VHOST,), _ADMINISTRATOR,
+        "Whose routing keys are restricted in a virtual host.", changes=False,
+    ),
+    Operation(
+        "add-vhost", "vhost",
+        (_NAME, Argument("description", Kind.TEXT, "for people", ""), _TAGS,
+         Argument("default_queue_type", Kind.TEXT, "of queues declared without x-queue-type", None)),
+        _ADMINISTRATOR, "Add a virtual host, which nobody may enter yet.",
+    ),
+    Operation(
+        "delete-vhost", "vhost", (_NAME,), _ADMINISTRATOR,
+        "Delete a virtual host with all that is in it.",
+    ),
+    Operation(
+        "list-vhosts", "vhost", (),
+        "a permission in each, or the tag administrator", "All virtual hosts.", changes=False,
+    ),
+    Operation(
+        "set-policy", "policy", _POLICY, _ADMINISTRATOR,
+        "Set a policy of the virtual host; it acts at once.",
+    ),
+    Operation(
+        "clear-policy", "policy", (_NAME,), _ADMINISTRATOR, "Forget a policy.",
+    ),
+    Operation(
+        "list-policies", "policy", (), _ADMINISTRATOR,
+        "All policies of the virtual host.", changes=False,
+    ),
+    Operation(
+        "set-operator-policy", "policy", _POLICY, _ADMINISTRATOR,
+        "Set a policy that bounds what policies and arguments set; it acts at once.",
+    ),
+    Operation(
+        "clear-operator-policy", "policy", (_NAME,), _ADMINISTRATOR,
+        "Forget an operator policy.",
+    ),
+    Operation(
+        "list-operator-policies", "policy", (), _ADMINISTRATOR,
+        "All operator policies of the virtual host.", changes=False,
+    ),
+    Operation(
+        "set-vhost-limits", "vhost", (_VHOST, _LIMITS), _ADMINISTRATOR,
+        "Change limits of a virtual host.",
+    ),
+    Operation(
+        "set-user-limits", "user", (_USER, _LIMITS), _ADMINISTRATOR,
+        "Change limits of a user.",
+    ),
+    Operation(
+        "export-definitions", "definitions", (), _ADMINISTRATOR,
+        "Everything that is declared, as one document.", changes=False,
+    ),
+    Operation(
+        "import-definitions", "definitions",
+        (Argument("document", Kind.ANY, "as exported, parsed"),
+         Argument("skip_unsupported", Kind.FLAG, "leave out queues and exchanges of unknown kinds", False)),
+        _ADMINISTRATOR, "Declare what a document says, or nothing of it.",
+    ),
+    Operation(
+        "status", "status",
+        (Argument("choose", Kind.TABLE, "what of connections and queues, see service.survey.Selection", {}),),
+        _ADMINISTRATOR, "What the broker is doing, and why its links wait.", changes=False,
+    ),
+    Operation(
+        "set", "setting",
+        (Argument("name", Kind.TEXT, "max_link_credit, max_incoming_window or max_queue_credit"),
+         Argument("value", Kind.INTEGER, "from now on")),
+        _ADMINISTRATOR, "Change a flow control setting.", changes=False,
+    ),
+    Operation(
+        "set-limit", "limit",
+        (Argument("name", Kind.TEXT, "vm_memory_high_watermark or disk_free_limit"),
+         Argument("value", Kind.TEXT, "as in the configuration: 0.6, 512MB, mem_relative 1.5")),
+        _ADMINISTRATOR, "Change where an alarm begins.", changes=False,
+    ),
+    Operation(
+        "alarm", "alarm",
+        (Argument("name", Kind.TEXT, "which resource", choices=ALARMS),
+         Argument("on", Kind.FLAG, "raise it, or take that back")),
+        _ADMINISTRATOR, "Raise an alarm by hand, or take that back.", changes=False,
+    ),
+    Operation(
+        "close-connection", "connection",
+        (Argument("id", Kind.INTEGER, "its number"),
+         Argument("reason", Kind.TEXT, "what the client is told", "")),
+        _ADMINISTRATOR, "Close a client's connection.", changes=False,
+    ),
+    Operation(
+        "record-start", "recording",
+        (Argument("folder", Kind.TEXT, "where to, made if it is not there"),
+         Argument("every", Kind.INTEGER, "milliseconds between two looks; none: as configured", None),
+         Argument("run", Kind.TEXT, "name of the run; none: one with the time", None)),
+        _ADMINISTRATOR, "Record flow events.", changes=False,
+    ),
+    Operation(
+        "record-stop", "recording", (), _ADMINISTRATOR, "End the recording; its files are complete then.",
+        changes=False,
+    ),
+    Operation(
+        "record-status", "recording", (), _ADMINISTRATOR, "How the recording goes, or how the last failed.",
+        changes=False,
+    ),
+    Operation(
+        "trace", "trace",
+        (Argument("what", Kind.TEXT, "a connection's number, a user, an address of a client or of links"),
+         Argument("on", Kind.FLAG, "begin, or end what was begun"),
+         Argument("file", Kind.TEXT, "into which the broker writes; none: lines follow the answer", None)),
+        _ADMINISTRATOR, "Show the frames of some connections.", changes=False,
+    ),
+)  # fmt: skip
+
+OPERATIONS: Final[Mapping[str, Operation]] = {operation.name: operation for operation in _TABLE}

@@ -1,0 +1,169 @@
+"""The running broker as operations see it (`management.node.Node`)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Protocol
+
+from amqp10broker.catalog.proposing import Propose
+from amqp10broker.catalog.queue import QueueHost
+from amqp10broker.errors import BadRequest, NotFound
+from amqp10broker.management.node import Sink
+from amqp10broker.management.snapshot import RecordingFailed, RecordingView, document
+from amqp10broker.security.passwords import Passwords
+from amqp10broker.service.survey import Selection
+from amqp10broker.tasks.connections import Connections
+from amqp10broker.tasks.furnish import tell_idle_patterns
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.surroundings import Surroundings
+from amqp10broker.tasks.trace_sinks import FileSink
+from amqp10broker.tasks.tracing import Trace, Tracing
+
+_log = Log("amqp10broker.admin")
+
+BY_ADMIN_SOCKET: Final = "admin socket"
+"""Who did it, in the log: the machine's owner, the only one who reaches the socket."""
+
+
+class Recordings(Protocol):
+    """Of flow events.
+
+    Attributes:
+        failed: how the last one failed, until another one begins; None if it did not.
+    """
+
+    failed: RecordingFailed | None
+
+    async def start(self, folder: str, *, every_ms: object, run_id: str | None) -> RecordingView:
+        """Begin one."""
+
+    async def stop(self) -> RecordingView:
+        """End it; when this returns its files are complete."""
+
+    def view(self) -> RecordingView | None:
+        """What is shown of it; None if there is none."""
+
+
+class Administered(Surroundings, QueueHost, Protocol):
+    """What the admin socket may touch of the broker.
+
+    Attributes:
+        container_id: the broker's name.
+        addresses: ``(host, port)`` of each listening socket.
+        propose: has changes of the catalog decided.
+        passwords: makes records of passwords.
+        connections: by number, of both protocols.
+        tracing: who is traced.
+    """
+
+    container_id: str
+    addresses: list[tuple[str, int]]
+    propose: Propose
+    passwords: Passwords
+    connections: Connections
+    tracing: Tracing
+
+    @property
+    def recordings(self) -> Recordings:
+        """Of flow events."""
+
+    def set_flow(self, name: str, value: object, *, source: str) -> None:
+        """Change a flow setting."""
+
+    def set_limit(self, name: str, value: object, *, source: str) -> int | None:
+        """Change a limit of the alarms."""
+
+    def set_alarm(self, name: str, *, on: bool) -> None:
+        """Give an alarm a cause, or take it away."""
+
+    def status(self, selection: Selection) -> dict[str, Any]:
+        """What is shown of everything, as a document."""
+
+
+class RunningNode:
+    """What operations may ask of a broker that runs: see the protocol."""
+
+    def __init__(self, broker: Administered) -> None:
+        self._broker = broker
+
+    def status(self, choose: Mapping[str, Any]) -> dict[str, Any]:
+        try:
+            selection = Selection.read(choose)
+        except ValueError as error:
+            raise BadRequest("status", str(error)) from error
+        return self._broker.status(selection)
+
+    # --- settings, alarms -------------------------------------------------------------------------
+
+    def set_flow(self, name: str, value: int) -> None:
+        self._broker.set_flow(name, value, source=f"set {name}")
+
+    def set_limit(self, name: str, value: str) -> int | None:
+        return self._broker.set_limit(name, value, source=f"set {name}")
+
+    def set_alarm(self, name: str, on: bool) -> None:
+        self._broker.set_alarm(name, on=on)
+
+    def alarms(self) -> list[str]:
+        return sorted(self._broker.alarms)
+
+    def definitions_imported(self) -> None:
+        tell_idle_patterns(self._broker.catalog)
+
+    # --- connections ------------------------------------------------------------------------------
+
+    def close_connection(self, number: int, reason: str) -> None:
+        connection = self._broker.connections.get(number)
+        if connection is None:
+            raise NotFound(f"connection {number}", f"no connection {number}")
+        _log.info(
+            "operation",
+            operation="close-connection",
+            object=f"connection {number}",
+            by=BY_ADMIN_SOCKET,
+            peer=connection.peer,
+            user=connection.user,
+            reason=reason,
+        )
+        connection.close(reason)
+
+    def close_connections(self, reason: str, *, user: str | None = None, vhost: str | None = None) -> None:
+        for connection in list(self._broker.connections.values()):
+            if user in (None, connection.user) and vhost in (None, connection.vhost):
+                connection.close(reason)
+
+    # --- recordings, traces -----------------------------------------------------------------------
+
+    async def start_recording(self, folder: str, every_ms: int | None, run_id: str | None) -> dict[str, Any]:
+        every_ms = self._broker.config.record_every if every_ms is None else every_ms
+        return document(await self._broker.recordings.start(folder, every_ms=every_ms, run_id=run_id))
+
+    async def stop_recording(self) -> dict[str, Any]:
+        return document(await self._broker.recordings.stop())
+
+    def recording(self) -> dict[str, Any]:
+        view, failed = self._broker.recordings.view(), self._broker.recordings.failed
+        return {
+            "recording": None if view is None else document(view),
+            "failed": None if failed is None else document(failed),
+        }
+
+    def trace_into_file(self, what: str, file: str) -> dict[str, Any]:
+        sink = FileSink(file)
+        try:
+            return _begun(self._broker.tracing.begin(what, sink, file))
+        except BaseException:
+            sink.close("it did not begin")
+            raise
+
+    def trace_into(self, what: str, sink: Sink) -> dict[str, Any]:
+        return _begun(self._broker.tracing.begin(what, sink, "a terminal"))
+
+    def end_trace(self, what: str, reason: str | None = None) -> dict[str, Any]:
+        tracing = self._broker.tracing
+        ended = tracing.end(what) if reason is None else tracing.end(what, reason)
+        return {**_begun(ended), "lines": ended.lines}
+
+
+def _begun(trace: Trace) -> dict[str, Any]:
+    return {"target": trace.target.text, "into": trace.place}
