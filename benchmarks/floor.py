@@ -254,6 +254,8 @@ class FloorConnection10(FloorConnection):
             case Close():
                 self.out += wire.frame(Close())
                 self.finished = True
+            case _:
+                return  # it settles and detaches nothing
 
     def _take(self, session: _FloorSession, flow: Flow) -> None:
         window = flow.incoming_window

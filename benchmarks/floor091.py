@@ -207,4 +207,5 @@ class FloorConnection091(FloorConnection):
             case ConfirmSelect():
                 self._channels[channel].confirming = True
                 return ConfirmSelectOk()
-        raise WireError(f"the floor peer does not know {method.NAME}")
+            case _:
+                raise WireError(f"the floor peer does not know {method.NAME}")

@@ -276,6 +276,8 @@ class Peer(LoadPeer):
                 if not self._closing:
                     why = wire.describe_error(performative.error)
                     raise PeerError(f"the broker {_ENDINGS[type(performative)]}: {why}")
+            case _:
+                return  # nothing follows from an open, and logging in is over
 
 
 _ENDINGS: Final[dict[type[Composite], str]] = {

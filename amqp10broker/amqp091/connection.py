@@ -12,6 +12,7 @@ from enum import Enum, auto
 from typing import Any, Final, assert_never
 
 from amqp10broker.amqp091.closing import ClosingReader
+from amqp10broker.amqp091.content import ContentOpened, Item
 from amqp10broker.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode, cut_reply_text
 from amqp10broker.amqp091.events import (
     ChannelItems,
@@ -27,7 +28,7 @@ from amqp10broker.amqp091.events import (
 )
 from amqp10broker.amqp091.frames import CONTENT_BYTES_MAX, FrameReader
 from amqp10broker.amqp091.framing import FRAME_MIN_SIZE, method_frame
-from amqp10broker.amqp091.items import ContentOpened, Heartbeat, Item, MethodFrame
+from amqp10broker.amqp091.items import Heartbeat, MethodFrame
 from amqp10broker.amqp091.methods import (
     ConnectionBlocked,
     ConnectionClose,

@@ -6,10 +6,12 @@ channels may come in between; a frame of the same channel that does not continue
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.framing import CONTENT_HEADER, CONTENT_HEADER_BYTES, CONTENT_HEADER_BYTES_MIN
+from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, Heartbeat, MethodFrame, PublishRun
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp091.shapes import PublishShape
 
@@ -111,3 +113,24 @@ class PendingContent:
 
     def _fault(self, code: ReplyCode, text: str) -> AmqpHardError:
         return AmqpHardError(code, text, self.method.CLASS_ID, self.method.METHOD_ID)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ContentOpened:
+    """A content is announced, and its body is still to come: say now whether it is wanted.
+
+    Only of one that is not whole by the end of what was read. It comes as what it is when it is whole.
+
+    Attributes:
+        channel: where it comes.
+        method: that it belongs to.
+        content: for `FrameReader.discard`, if it is not wanted.
+    """
+
+    channel: int
+    method: Method
+    content: PendingContent
+
+
+Item = MethodFrame | PublishRun | AckRun | Content | ContentOpened | ContentTooLarge | Heartbeat
+"""What the frame reader gives."""

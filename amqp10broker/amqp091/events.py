@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from amqp10broker.amqp091.content import Item
 from amqp10broker.amqp091.errors import Amqp091Error
-from amqp10broker.amqp091.items import Item
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import Final
 
-from amqp10broker.amqp091.content import PendingContent
+from amqp10broker.amqp091.content import ContentOpened, Item, PendingContent
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.framing import (
     BASIC_CLASS,
@@ -27,16 +27,7 @@ from amqp10broker.amqp091.framing import (
     content_frames,
     method_frame,
 )
-from amqp10broker.amqp091.items import (
-    AckRun,
-    Content,
-    ContentOpened,
-    ContentTooLarge,
-    Heartbeat,
-    Item,
-    MethodFrame,
-    PublishRun,
-)
+from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, Heartbeat, MethodFrame, PublishRun
 from amqp10broker.amqp091.methods import (
     FRAME_BODY,
     FRAME_END,

@@ -6,12 +6,8 @@ One is made per run of frames, not per message, so most are plain slotted classe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from amqp10broker.amqp091.methods import Method
-
-if TYPE_CHECKING:
-    from amqp10broker.amqp091.content import PendingContent
 
 
 @dataclass(slots=True)
@@ -84,23 +80,6 @@ class Content:
     body: bytes
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ContentOpened:
-    """A content is announced, and its body is still to come: say now whether it is wanted.
-
-    Only of one that is not whole by the end of what was read. It comes as what it is when it is whole.
-
-    Attributes:
-        channel: where it comes.
-        method: that it belongs to.
-        content: for `FrameReader.discard`, if it is not wanted.
-    """
-
-    channel: int
-    method: Method
-    content: PendingContent
-
-
 @dataclass(frozen=True, slots=True)
 class ContentTooLarge:
     """A content announces a body that nobody may send. Its body frames are read over.
@@ -123,6 +102,3 @@ class Heartbeat:
     """The peer says that it is alive."""
 
     channel: int = 0
-
-
-Item = MethodFrame | PublishRun | AckRun | Content | ContentOpened | ContentTooLarge | Heartbeat

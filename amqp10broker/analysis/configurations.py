@@ -177,7 +177,8 @@ def written_value(name: str, value: Any) -> str:
             return f"{value:,.0f}/s"
         case "max_link_credit" | "max_incoming_window" | "max_queue_credit":
             return f"{name} {value}"
-    return str(value)
+        case _:
+            return str(value)
 
 
 def describe_settings(values: Sequence[int | None], rate_limit_per_s: float | None = None) -> str:

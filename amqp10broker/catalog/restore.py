@@ -98,6 +98,8 @@ def _check_there(catalog: Catalog, key: Key, record: Record) -> None:
                 topology.lookup_exchange(destination.name)
             else:
                 catalog.lookup_vhost(key[1]).lookup(destination.name)
+        case _:
+            return  # it needs nothing that could be missing
 
 
 def _unreadable(key: Key, problem: str) -> ConfigError:

@@ -126,6 +126,8 @@ def decode_message(payload: bytes) -> Message:
                 assert isinstance(section, Properties)
                 message.properties = section
                 continue
+            case _:
+                pass  # its value says what it is
         value, pos = decode(payload, start, end)
         if code in _VALUE_TYPES and not isinstance(value, _VALUE_TYPES[code]):
             raise DecodeError(f"section 0x{code:02x} holds a {type(value).__name__}")

@@ -27,9 +27,7 @@ def to_plain(value: object) -> Any:
     match value:
         case None | bool():
             return value
-        case Timestamp():
-            pass
-        case int():
+        case int() if not isinstance(value, Timestamp):
             return int(value)
         case float():
             return float(value)
@@ -41,11 +39,12 @@ def to_plain(value: object) -> Any:
             return [to_plain(item) for item in value]
         case dict() | Map():
             return plain_table(value)
-    raise BadRequest(
-        "argument",
-        f"bad argument value {shown(value)} of type {type(value).__name__.lower()}: give a string, an "
-        "integer, a boolean, a floating point number, binary, a list, an array or a map",
-    )
+        case _:
+            raise BadRequest(
+                "argument",
+                f"bad argument value {shown(value)} of type {type(value).__name__.lower()}: give a string, "
+                "an integer, a boolean, a floating point number, binary, a list, an array or a map",
+            )
 
 
 def plain_table(value: object) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from amqp10broker.amqp10.codec import decode, encode
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
@@ -16,9 +16,6 @@ from amqp10broker.amqp10.performatives import Header, Properties, decode_composi
 from amqp10broker.amqp10.sections import locate
 from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
 from amqp10broker.message.shapes import Shapes, header_end
-
-if TYPE_CHECKING:
-    from amqp10broker.message.message import Message
 
 T = TypeVar("T")
 
@@ -35,6 +32,10 @@ _HEADER8: Final = b"\x00\x53\x70\xc0"
 _DATA8: Final = b"\x00\x53\x75\xa0"
 _DATA32: Final = b"\x00\x53\x75\xb0"
 _number = int.from_bytes
+
+
+HeadAndContent: TypeAlias = tuple[bytes, bytes]
+"""A message, whatever its encoding: `message.Message`."""
 
 
 class MessageReader:
@@ -77,7 +78,7 @@ class MessageReader:
         self._heads: dict[bytes, bytes] = {b"": self._plain_head}
         self._shapes = Shapes()
 
-    def read(self, payload: bytes) -> Message:
+    def read(self, payload: bytes) -> HeadAndContent:
         """Check a message and make it ready for queue and consumer.
 
         Raises:
@@ -115,14 +116,14 @@ class MessageReader:
         properties = self._learn(payload)[1] if shape is None else self.read_with_properties(payload)[1]
         return None if properties is None else properties.to
 
-    def _learn(self, payload: bytes) -> tuple[Message, Properties | None]:
+    def _learn(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
         """Check thoroughly, and remember the shape of what was well-formed."""
         message, properties = self.read_with_properties(payload)
         head, bare = message
         self._shapes.learn(payload, header_end(payload), len(payload) - len(bare), head)
         return message, properties
 
-    def read_with_properties(self, payload: bytes) -> tuple[Message, Properties | None]:
+    def read_with_properties(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
         """As `read`, the thorough way, and the decoded properties."""
         try:
             sections = locate(payload)

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 from uuid import UUID
 
@@ -53,6 +53,7 @@ from amqp10broker.message.death_history import (
     to_annotation,
     with_times,
 )
+from amqp10broker.message.message import Message
 from amqp10broker.message.values import (
     DROPPED,
     NAME_BYTES_MAX,
@@ -70,9 +71,6 @@ from amqp10broker.message.values import (
 from amqp10broker.message.values import (
     to_amqp10 as value_to_amqp10,
 )
-
-if TYPE_CHECKING:
-    from amqp10broker.message.message import Message
 
 ENCODED_BODY: Final = "amqp-1.0"
 """The type of a message of AMQP 0-9-1 whose body is the encoded body of one of AMQP 1.0."""

@@ -34,11 +34,11 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from amqp10broker.message import amqp091
-from amqp10broker.message.amqp10 import MessageReader, acquired_head, header_of, make_head
+from amqp10broker.message.amqp10 import HeadAndContent, MessageReader, acquired_head, header_of, make_head
 
 __all__ = ["Message", "MessageReader", "acquired", "durable", "header_of", "is_amqp091", "make_head"]
 
-Message: TypeAlias = tuple[bytes, bytes]
+Message: TypeAlias = HeadAndContent
 
 
 def is_amqp091(message: Message) -> bool:

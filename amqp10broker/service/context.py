@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.proposing import Propose
@@ -16,7 +15,7 @@ from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.commands import Command, ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.moment import Moment
-from amqp10broker.service.sessions.names import LinkNames
+from amqp10broker.service.sessions.names import LinkNames, TellStolen
 
 MakeVolatile = Callable[[VirtualHost, str, object], DeclaredQueue]
 """Makes a queue for direct reply-to: in a virtual host, of a name, for a connection."""
@@ -53,7 +52,7 @@ class SessionContext:
     user: str
     container_id: str
     names: LinkNames
-    tell_stolen: Callable[[SenderLink | ReceiverLink], object]
+    tell_stolen: TellStolen
     propose: Propose
     connection: object
     new_id: Callable[[], str]

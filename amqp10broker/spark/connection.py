@@ -147,7 +147,8 @@ def may_pass(error: ClientError) -> bool:
                 Condition.INTERNAL_ERROR,
                 Condition.DETACH_FORCED,
             )
-    return False
+        case _:
+            return False
 
 
 def translated(
@@ -185,7 +186,8 @@ def translated(
             return BrokerUnreachable(f"{where} does not answer{again}: {error}; see the option url")
         case ConnectionEndedError() | SessionEndedError():
             return BrokerUnreachable(f"{where} went away and did not come back{again}: {error}")
-    return SparkSourceError(f"{where}: {error}")
+        case _:
+            return SparkSourceError(f"{where}: {error}")
 
 
 def queue_address(name: str) -> str:

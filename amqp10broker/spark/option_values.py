@@ -78,7 +78,8 @@ def flag(name: str, text: str) -> bool:
             return True
         case "false":
             return False
-    raise OptionError(name, f"is '{shortened(text)}'", "must be true or false")
+        case _:
+            raise OptionError(name, f"is '{shortened(text)}'", "must be true or false")
 
 
 def integer(least: int, most: int = _LONG_MAX) -> Callable[[str, str], int]:
@@ -129,7 +130,8 @@ def starting_offsets(name: str, text: str, stream: str) -> Start:
             return EARLIEST
         case "latest":
             return LATEST
-    return Start(StartKind.OFFSET, _offset(name, text, stream, "earliest, latest"))
+        case _:
+            return Start(StartKind.OFFSET, _offset(name, text, stream, "earliest, latest"))
 
 
 def ending_offsets(name: str, text: str, stream: str) -> int | None:

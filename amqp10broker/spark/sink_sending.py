@@ -248,9 +248,9 @@ def _not_delivered(row: int, outcome: Outcome | None, address: str | None) -> st
                 f"the broker released row {row} of this partition{where}: no queue takes it. Bind one, "
                 "correct exchange and routing key, or let such rows go with the option mandatory=false"
             )
-    return (
-        f"the broker gave row {row} of this partition{where} back ({type(outcome).__name__}); try again later"
-    )
+        case _:
+            gave = type(outcome).__name__
+            return f"the broker gave row {row} of this partition{where} back ({gave}); try again later"
 
 
 __all__ = ["Sending"]

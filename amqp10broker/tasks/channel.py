@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import assert_never
 
 import trio
 
+from amqp10broker.amqp091.content import ContentOpened
 from amqp10broker.amqp091.errors import Amqp091Error
-from amqp10broker.amqp091.items import ContentOpened
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
@@ -17,6 +18,7 @@ from amqp10broker.tasks.mail import (
     AlarmChanged,
     ConfigChanged,
     Frames,
+    LinkStolen,
     SessionLetter,
     Stop,
     WriterReady,
@@ -145,6 +147,10 @@ class RunningChannel:
                 self.service.on_access_changed()
             case Stop():
                 self._stopping = True
+            case LinkStolen():
+                raise AssertionError("a channel has no links")
+            case _:
+                assert_never(letter)
 
     def _give_way(self) -> None:
         """Let the reader go on, as far as what it gave is worked off."""

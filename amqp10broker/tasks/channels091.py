@@ -13,9 +13,9 @@ from typing import Final
 import trio
 
 from amqp10broker.amqp091.connection import Connection091 as Engine
+from amqp10broker.amqp091.content import ContentOpened, Item
 from amqp10broker.amqp091.errors import Amqp091Error, AmqpHardError, ReplyCode
 from amqp10broker.amqp091.events import ChannelItems, ConnectionEvent
-from amqp10broker.amqp091.items import ContentOpened, Item
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import ChannelView
 from amqp10broker.service.channels.channel import BrokerChannel

@@ -9,7 +9,7 @@ order of the connection's end.
 from __future__ import annotations
 
 import platform
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import trio
 
@@ -143,10 +143,9 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
 
     async def dispatch(self, events: list[ConnectionEvent]) -> None:
         for event in events:
-            if type(event) is ChannelItems:
-                await self._channels.pass_on(event)
-                continue
             match event:
+                case ChannelItems():
+                    await self._channels.pass_on(event)
                 case StartOkReceived():
                     self._authentication = self._surroundings.authenticator.begin(
                         self.origin, data_with_outcome=False
@@ -171,6 +170,8 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                     return
                 case ConnectionFailed():
                     self.log_fault(event.error)
+                case _:
+                    assert_never(event)
 
     def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
         config = self._surroundings.config
@@ -188,6 +189,8 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                 self._refuse_login(AmqpHardError(ReplyCode.CONNECTION_FORCED, step.reason))
             case Failure():
                 self._refuse_login(self._login_fault())
+            case _:
+                assert_never(step)
 
     def _login_fault(self) -> AmqpHardError:
         text = (

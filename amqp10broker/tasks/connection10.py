@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import trio
 
@@ -17,6 +17,7 @@ from amqp10broker.amqp10.events import (
     ConnectionFailed,
     FramesReceived,
     OpenReceived,
+    SaslFinished,
     SaslInitReceived,
     SaslResponseReceived,
 )
@@ -122,6 +123,8 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
                 self.engine.sasl_outcome(SaslCode.SYS_TEMP)
             case Failure():
                 self.engine.sasl_outcome(SaslCode.AUTH)
+            case _:
+                assert_never(step)
 
     def refusal_text(self) -> str:
         return "sasl-outcome auth"
@@ -182,6 +185,10 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
                         )
                 case ConnectionFailed():
                     self.log_fault(event.fault)
+                case SaslFinished():
+                    raise AssertionError(f"{event} is for a client")
+                case _:
+                    assert_never(event)
 
     async def wait_out_alarm(self) -> None:
         """A connection that has sent too much during an alarm is not read until its end; others go on."""

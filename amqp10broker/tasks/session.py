@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import assert_never
 
 from amqp10broker.amqp10.errors import AmqpError
 from amqp10broker.amqp10.session_state import SessionState
@@ -116,6 +117,8 @@ class RunningSession:
                 if letter.tell:
                     self.service.end(letter.error)
                 self._stopping = True
+            case _:
+                assert_never(letter)
 
     def _write(self) -> None:
         """Write answers, and transfers as far as credit, window and the writer's buffer allow."""

@@ -19,10 +19,11 @@ from weakref import WeakValueDictionary
 import pamqp.frame
 
 from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.content import ContentOpened, Item
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.frames import FrameReader
 from amqp10broker.amqp091.framing import content_frames, method_frame
-from amqp10broker.amqp091.items import AckRun, Content, ContentOpened, Item, MethodFrame
+from amqp10broker.amqp091.items import AckRun, Content, MethodFrame
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.amqp091.properties import BasicProperties, decode_properties, encode_properties
 from amqp10broker.catalog.catalog import VHOST

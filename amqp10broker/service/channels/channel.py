@@ -14,17 +14,11 @@ from enum import Enum, auto
 from typing import Any, Final, TypeVar, assert_never
 
 from amqp10broker.amqp091 import methods
+from amqp10broker.amqp091.content import ContentOpened
 from amqp10broker.amqp091.deliver import return_frames
 from amqp10broker.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
 from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp091.items import (
-    AckRun,
-    Content,
-    ContentOpened,
-    ContentTooLarge,
-    MethodFrame,
-    PublishRun,
-)
+from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
 from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.catalog.catalog import Request
@@ -121,7 +115,7 @@ class BrokerChannel:
     def _reset(self) -> None:
         self.consuming = Consuming(self.number, self.context, self.post, self.counters)
         self.acknowledging = Acknowledging(self)
-        self.modes = Modes(self)
+        self.modes = Modes(self, self.acknowledging)
         self.declaring = Declaring(self)
         self.subscribing = Subscribing(self)
         self.fetching = Fetching(self)

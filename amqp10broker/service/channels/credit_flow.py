@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from amqp10broker.amqp091.items import ContentTooLarge, Item, PublishRun
+from amqp10broker.amqp091.content import Item
+from amqp10broker.amqp091.items import ContentTooLarge, PublishRun
 from amqp10broker.config import Config
 
 

@@ -5,14 +5,16 @@ from __future__ import annotations
 from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.errors import AmqpChannelError, ReplyCode
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
+from amqp10broker.service.channels.acknowledging import Acknowledging
 from amqp10broker.service.channels.part import Channel
 
 
 class Modes:
     """A channel is in confirm mode, transactional, or neither."""
 
-    def __init__(self, channel: Channel) -> None:
+    def __init__(self, channel: Channel, acknowledging: Acknowledging) -> None:
         self._channel = channel
+        self._acknowledging = acknowledging
         # A commit waits until queues have taken what it published.
         self._committing = False
 
@@ -38,7 +40,7 @@ class Modes:
         """tx.commit"""
         channel = self._channel
         self._require_tx()
-        channel.acknowledging.commit()
+        self._acknowledging.commit()
         if channel.publishing.commit():
             channel.write(methods.TxCommitOk())
         else:
@@ -50,7 +52,7 @@ class Modes:
         channel = self._channel
         self._require_tx()
         channel.publishing.rollback()
-        channel.acknowledging.rollback()
+        self._acknowledging.rollback()
         channel.write(methods.TxRollbackOk())
 
     def _require_tx(self) -> None:

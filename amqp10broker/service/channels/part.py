@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from amqp10broker.amqp091.methods import Method
 from amqp10broker.catalog.catalog import Request
@@ -11,12 +11,9 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import Command, RequestRef
 from amqp10broker.queues.effects import Answer
+from amqp10broker.service.channels.consuming import Consuming
 from amqp10broker.service.channels.context import ChannelContext
-
-if TYPE_CHECKING:
-    from amqp10broker.service.channels.acknowledging import Acknowledging
-    from amqp10broker.service.channels.consuming import Consuming
-    from amqp10broker.service.channels.publishing import Publishing
+from amqp10broker.service.channels.publishing import Publishing
 
 T = TypeVar("T")
 
@@ -26,7 +23,6 @@ class Channel(Protocol):
 
     number: int
     context: ChannelContext
-    acknowledging: Acknowledging
     consuming: Consuming
     publishing: Publishing
 

@@ -116,7 +116,7 @@ class ClientLinks:
         )
 
     def _take_name(self, link: SenderLink | ReceiverLink) -> None:
-        stolen = self._context.names.take(link, self._context)
+        stolen = self._context.names.take(link, self._context.tell_stolen)
         if stolen is not None:
             self.on_stolen(stolen)
 

@@ -7,14 +7,13 @@ is detached with `amqp:link:stolen`. How far that reaches: docs/adr/0027.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 
-if TYPE_CHECKING:
-    from amqp10broker.service.context import SessionContext
-
 Key = tuple[str, bool]
+TellStolen = Callable[[SenderLink | ReceiverLink], object]
+"""Tells a session that another one has attached the name of a link here: one object a session."""
 
 
 class LinkNames:
@@ -23,25 +22,25 @@ class LinkNames:
     __slots__ = ("_holders",)
 
     def __init__(self) -> None:
-        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, SessionContext]] = {}
+        self._holders: dict[Key, tuple[SenderLink | ReceiverLink, TellStolen]] = {}
 
     def take(
-        self, link: SenderLink | ReceiverLink, session: SessionContext
+        self, link: SenderLink | ReceiverLink, tell_stolen: TellStolen
     ) -> SenderLink | ReceiverLink | None:
         """A link has its name from now on; if another session has a link of that name, it is told.
 
         Args:
             link: about to be attached.
-            session: the surroundings of its session.
+            tell_stolen: of its session.
 
         Returns:
             The link of this session that had the name by now: detach it.
         """
         key = _key(link)
-        stolen, holder = self._holders.get(key, (None, session))
-        self._holders[key] = link, session
-        if stolen is not None and holder is not session:
-            holder.tell_stolen(stolen)
+        stolen, holder = self._holders.get(key, (None, tell_stolen))
+        self._holders[key] = link, tell_stolen
+        if stolen is not None and holder is not tell_stolen:
+            holder(stolen)
             return None
         return stolen
 
