@@ -15,7 +15,8 @@ to do instead. A protocol room translates those that a peer can cause into its o
     `-- RefusedError            a request of a client is refused; says which resource
         |-- NotFound
         |-- AccessRefused
-        |   `-- PermissionDenied
+        |   |-- PermissionDenied
+        |   `-- ReservedName
         |-- PreconditionFailed  it exists, but not as asked for
         |   |-- Inequivalent
         |   |-- InvalidArgument
@@ -156,6 +157,10 @@ class NotAllowed(RefusedError):
 
 class PermissionDenied(AccessRefused):
     """The user's permissions do not cover it."""
+
+
+class ReservedName(AccessRefused):
+    """It begins as the names of the broker's own do."""
 
 
 def hint(name: str, known: Iterable[str]) -> str:

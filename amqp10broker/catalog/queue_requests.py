@@ -22,7 +22,7 @@ from amqp10broker.catalog.queue import (
 )
 from amqp10broker.catalog.queue_arguments import QUEUE_TYPE
 from amqp10broker.catalog.vhost import RESERVED_PREFIX, VOLATILE, VirtualHost
-from amqp10broker.errors import AccessRefused, InvalidArgument, LimitExceeded, PreconditionFailed
+from amqp10broker.errors import InvalidArgument, LimitExceeded, PreconditionFailed, ReservedName
 from amqp10broker.routing.arguments import type_name
 from amqp10broker.routing.declaration import stripped
 
@@ -242,7 +242,7 @@ def _check_name(name: str, internal: bool) -> None:
             resource, f"queue name is {size} bytes long, must be 1 to {NAME_BYTES_MAX}: '{name[:40]}...'"
         )
     if name.startswith(RESERVED_PREFIX) and not internal:
-        raise AccessRefused(resource, f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
+        raise ReservedName(resource, f"queue name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'")
 
 
 def _check_limit(vhost: VirtualHost, name: str) -> None:

@@ -26,7 +26,7 @@ from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.errors import BadRequest, PermissionDenied, RefusedError
 from amqp10broker.management.amqp_message import Request, read_request, response
-from amqp10broker.management.amqp_routes import OFFER_TOKEN, Route, route_of, status_of
+from amqp10broker.management.amqp_routes import OFFER_TOKEN, Route, route_of, status_of, words_of
 from amqp10broker.management.caller import Ask, Caller, Wait
 from amqp10broker.management.operations import perform
 from amqp10broker.management.uri import Uri, UriError, parse_uri
@@ -116,8 +116,8 @@ def handle_request(caller: Caller, payload: bytes) -> Outcome | TokenOffered:
             return TokenOffered(arguments["token"], _respond(request, 204, None))
         result = perform(caller, name, arguments)
     except RefusedError as error:
-        return _refuse(request, error, route)
-    return _outcome(request, route, result)
+        return _refuse(request, error, route, caller.vhost.name)
+    return _outcome(request, route, result, caller.vhost.name)
 
 
 # --- steps ----------------------------------------------------------------------------------------
@@ -130,20 +130,21 @@ class _Later:
     request: Request
     route: Route
     then: Callable[[Any], Any]
+    vhost: str
 
     def respond(self, heard: Answer | Decided) -> Outcome:
         try:
             result = self.then(heard)
         except RefusedError as error:
-            return _refuse(self.request, error, self.route)
-        return _outcome(self.request, self.route, result)
+            return _refuse(self.request, error, self.route, self.vhost)
+        return _outcome(self.request, self.route, result, self.vhost)
 
 
-def _outcome(request: Request, route: Route, result: Any) -> Outcome:
+def _outcome(request: Request, route: Route, result: Any, vhost: str) -> Outcome:
     if isinstance(result, Ask):
-        return Asking(result.handle, result.command, _Later(request, route, result.then).respond)
+        return Asking(result.handle, result.command, _Later(request, route, result.then, vhost).respond)
     if isinstance(result, Wait):
-        return Waiting(result.ref, _Later(request, route, result.then).respond)
+        return Waiting(result.ref, _Later(request, route, result.then, vhost).respond)
     return _respond(request, *route.answer(result))
 
 
@@ -163,7 +164,8 @@ def _respond(request: Request, status: int, body: Any) -> Responded:
         return Responded(response(500, request.message_id, f"done, but the result cannot be told: {error}"))
 
 
-def _refuse(request: Request, error: RefusedError, route: Route | None) -> Responded:
+def _refuse(request: Request, error: RefusedError, route: Route | None, vhost: str) -> Responded:
     if isinstance(error, PermissionDenied):
         raise error
-    return _respond(request, status_of(error, route.statuses if route else None), error.description)
+    words = words_of(error, vhost, looked_at=request.method == "GET")
+    return _respond(request, status_of(error, route.statuses if route else None), words)

@@ -21,10 +21,12 @@ from amqp10broker.errors import (
     NotSupported,
     PreconditionFailed,
     RefusedError,
+    ReservedName,
     ResourceLocked,
 )
 from amqp10broker.management.amqp_values import binding_map, count_map, plain_table, queue_map
 from amqp10broker.management.arguments import shown
+from amqp10broker.management.names import RESERVED_PREFIX
 from amqp10broker.management.uri import Uri, UriError, decode
 
 OFFER_TOKEN: Final = "offer-token"
@@ -69,6 +71,21 @@ def status_of(error: RefusedError, exceptions: Statuses | None = None) -> int:
             if cls in table:
                 return table[cls]
     return 500
+
+
+def words_of(error: RefusedError, vhost: str, *, looked_at: bool) -> str:
+    """What the client is told: for some refusals RabbitMQ has other words here than in AMQP 0-9-1.
+
+    Args:
+        error: the refusal.
+        vhost: the caller's.
+        looked_at: it was only asked what there is.
+    """
+    if isinstance(error, ReservedName):
+        return f"{error.resource} in vhost '{vhost}' starts with reserved prefix '{RESERVED_PREFIX}'"
+    if looked_at and isinstance(error, NotFound):
+        return f"{error.resource} in vhost '{vhost}' not found"
+    return error.description
 
 
 Taken = tuple[str, dict[str, Any]]

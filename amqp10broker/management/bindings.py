@@ -57,7 +57,7 @@ def unbind(
     destination_exchange: str | None,
     binding_key: str,
     arguments: dict[str, Any],
-) -> Proposal | None:
+) -> Proposal:
     """Undo a `bind`. A binding that is not there counts as undone.
 
     Raises:
@@ -68,9 +68,7 @@ def unbind(
     """
     destination = _one_destination(destination_queue, destination_exchange)
     _check_change(caller, source, destination, binding_key)
-    binding = Binding(source, destination, binding_key, arguments)
-    there = caller.vhost.topology.find_binding(source, destination, binding_key, binding.arguments_hash)
-    return None if there is None else _unbound(caller, binding)
+    return _unbound(caller, Binding(source, destination, binding_key, arguments))
 
 
 def unbind_by_segment(caller: Caller, segment: str) -> Proposal | None:
@@ -170,7 +168,7 @@ def parse_segment(segment: str) -> NamedBinding:
 
 
 def _unbound(caller: Caller, binding: Binding) -> Proposal:
-    return Proposal(Unbind(caller.vhost.named(), binding))
+    return Proposal(Unbind(caller.vhost.named(), binding), lambda gone: None)
 
 
 def _one_destination(queue: str | None, exchange: str | None) -> Destination:

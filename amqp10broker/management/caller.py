@@ -57,6 +57,7 @@ class Caller:
         node: the running node; None where the door offers nothing of it.
         propose: has requests to the catalog decided; None: the catalog decides at once.
         reply_to: who hears of what is decided later.
+        new_name: makes a name for a queue that is declared without; None: it must have one.
         passwords: makes records of passwords; None where they cannot be set.
         report: told of each operation that changes something; None: nobody is.
     """
@@ -69,6 +70,7 @@ class Caller:
     node: Node | None = None
     propose: Propose | None = None
     reply_to: ReplyTo = _NOBODY
+    new_name: Callable[[], str] | None = None
     passwords: RecordMaker | None = None
     report: Report | None = None
 

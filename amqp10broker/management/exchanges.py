@@ -6,8 +6,9 @@ from typing import Any
 
 from amqp10broker.catalog.exchange_requests import DeclareExchange, DeleteExchange
 from amqp10broker.catalog.policy_keys import EXCHANGE
+from amqp10broker.errors import ReservedName
 from amqp10broker.management.caller import Caller, Proposal
-from amqp10broker.management.names import check_name, check_not_default, check_not_reserved
+from amqp10broker.management.names import RESERVED_PREFIX, check_name, check_not_default, check_not_reserved
 from amqp10broker.routing.exchange import Exchange, ExchangeSpec
 
 ALTERNATE_EXCHANGE = "alternate-exchange"
@@ -38,7 +39,7 @@ def declare_exchange(
     check_name("exchange", name)
     caller.may_configure("exchange", name)
     if caller.vhost.topology.find_exchange(name) is None:
-        check_not_reserved("exchange", name, caller.vhost.name)
+        check_not_reserved("exchange", name)
         alternate = arguments.get(ALTERNATE_EXCHANGE)
         # An argument of another type is refused with the declaration, whose words are better.
         if isinstance(alternate, str):
@@ -59,7 +60,11 @@ def delete_exchange(caller: Caller, name: str, if_unused: bool = False) -> Propo
     """
     check_name("exchange", name)
     check_not_default(name)
-    check_not_reserved("exchange", name, caller.vhost.name)
+    if name.startswith(RESERVED_PREFIX):
+        raise ReservedName(
+            f"exchange '{name}'",
+            f"deletion of system exchange '{name}' in vhost '{caller.vhost.name}' not allowed",
+        )
     caller.may_configure("exchange", name)
     return Proposal(DeleteExchange(caller.vhost.named(), name, if_unused))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from amqp10broker.errors import AccessRefused, BadRequest
+from amqp10broker.errors import AccessRefused, BadRequest, ReservedName
 
 RESERVED_PREFIX: Final = "amq."
 NAME_BYTES_MAX: Final = 255
@@ -42,15 +42,14 @@ def check_not_default(exchange: str) -> str:
     return exchange
 
 
-def check_not_reserved(kind: str, name: str, vhost: str) -> str:
+def check_not_reserved(kind: str, name: str) -> str:
     """The name itself, if clients may use it for something new.
 
     Raises:
-        AccessRefused: it begins as the broker's own names do.
+        ReservedName: it begins as the broker's own names do.
     """
     if name.startswith(RESERVED_PREFIX):
-        raise AccessRefused(
-            f"{kind} '{name}'",
-            f"{kind} '{name}' in vhost '{vhost}' starts with reserved prefix '{RESERVED_PREFIX}'",
+        raise ReservedName(
+            f"{kind} '{name}'", f"{kind} name '{name}' contains reserved prefix '{RESERVED_PREFIX}*'"
         )
     return name

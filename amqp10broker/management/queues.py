@@ -26,17 +26,18 @@ VOLATILE_TYPE = "rabbit_volatile_queue"
 """What a queue for direct replies is called in answers."""
 
 
-def get_queue(caller: Caller, name: str) -> Ask:
+def get_queue(caller: Caller, name: str, for_use: bool = False) -> Ask:
     """What a queue is and how full it is.
 
     Raises:
         NotFound: there is none.
+        ResourceLocked: another connection has it exclusively, and it was to be `for_use`.
         PermissionDenied: the user has no permission on it at all.
     """
     caller.may_see("queue", name)
-    queue = caller.vhost.find(name)
-    if queue is None:
-        raise _not_found(caller, name)
+    queue = caller.vhost.lookup(name)
+    if for_use:
+        caller.for_use(queue)
     return Ask(queue.handle, Inspect, partial(_report, caller, queue))
 
 
@@ -49,20 +50,24 @@ def declare_queue(
         ``{"created": bool, "queue": map}``.
 
     Raises:
-        BadRequest: the name is empty or holds a line end.
-        AccessRefused: the name is reserved.
+        BadRequest: the name is empty, and no name is made here; or it holds a line end.
+        ReservedName: the name is, and it is a new one.
         Inequivalent: it is there and differs.
         InvalidArgument: an argument is wrong.
         ResourceLocked: another connection has it exclusively.
         LimitExceeded: the virtual host has all the queues it may have.
         PermissionDenied: the user may not.
     """
-    if name == "":
-        raise BadRequest("queue ''", "declare queue with empty name not allowed")
+    named = name != ""
+    if not named:
+        if caller.new_name is None:
+            raise BadRequest("queue ''", "declare queue with empty name not allowed")
+        name = caller.new_name()
     check_name("queue", name)
     caller.may_configure("queue", name)
     if caller.vhost.find(name) is None:
-        check_not_reserved("queue", name, caller.vhost.name)
+        if named:
+            check_not_reserved("queue", name)
         dead_letter_exchange = arguments.get(DEAD_LETTER_EXCHANGE)
         # An argument of another type is refused with the declaration, whose words are better.
         if isinstance(dead_letter_exchange, str):
@@ -74,17 +79,17 @@ def declare_queue(
             "a queue for one connection only must be declared on that connection: leave out exclusive",
         )
     owner = caller.connection if exclusive else None
-    request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments)
+    request = DeclareQueue(caller.vhost.named(), name, durable, owner, auto_delete, arguments, not named)
 
     def then(declared: Declared) -> dict[str, Any] | Ask:
         queue = caller.vhost.lookup(declared.name)
         if declared.created:
             return {"created": True, "queue": describe(caller, queue, 0, 0)}
-
-        def found(answer: Answer) -> dict[str, Any]:
-            return {"created": False, "queue": describe(caller, queue, answer.ready, answer.consumers)}
-
-        return Ask(queue.handle, Inspect, found)
+        return Ask(
+            queue.handle,
+            Inspect,
+            lambda answer: {"created": False, "queue": _report(caller, queue, answer)},
+        )
 
     return Proposal(request, then)
 
@@ -101,6 +106,7 @@ def delete_queue(
         BadRequest: the name holds a line end.
         AccessRefused: it is a queue of direct replies.
         InUse: it has consumers or messages, and was to go only without.
+        NotSupported: its kind cannot be deleted on such a condition.
         ResourceLocked: another connection has it exclusively.
         PermissionDenied: the user may not.
     """
@@ -112,6 +118,13 @@ def delete_queue(
     if queue is None:
         return {"message_count": 0}
     caller.for_use(queue)
+    if (if_unused or if_empty) and not queue.kind.conditional_delete:
+        flag = "if-unused" if if_unused else "if-empty"
+        raise NotSupported(
+            f"queue '{name}'",
+            f"cannot delete queue '{name}' in vhost '{vhost.name}'. queue.delete operations with {flag} "
+            f"flag set are not supported by {queue.type} queues",
+        )
 
     def then(answer: Answer) -> dict[str, Any]:
         if answer.refused in (Refusal.IN_USE, Refusal.NOT_EMPTY):
@@ -148,7 +161,7 @@ def purge_queue(caller: Caller, name: str) -> Ask:
 
     def then(answer: Answer) -> dict[str, Any]:
         if answer.refused is Refusal.GONE:
-            raise NotFound(f"queue '{name}'", f"no queue '{name}' in vhost '{caller.vhost.name}'")
+            raise _gone(queue)
         return {"message_count": answer.ready}
 
     return Ask(queue.handle, Purge, then)
@@ -213,9 +226,9 @@ def _facts_of_stream(queue: DeclaredQueue) -> dict[str, Any]:
 
 def _report(caller: Caller, queue: DeclaredQueue, answer: Answer) -> dict[str, Any]:
     if answer.refused is Refusal.GONE:
-        raise _not_found(caller, queue.name)
+        raise _gone(queue)
     return describe(caller, queue, answer.ready, answer.consumers)
 
 
-def _not_found(caller: Caller, name: str) -> NotFound:
-    return NotFound(f"queue '{name}'", f"queue '{name}' in vhost '{caller.vhost.name}' not found")
+def _gone(queue: DeclaredQueue) -> NotFound:
+    return NotFound(f"queue '{queue.name}'", f"no queue '{queue.name}' in vhost '{queue.vhost}'")

@@ -76,7 +76,8 @@ def _pattern(what: str) -> Argument:
 
 _TABLE: Final = (
     Operation(
-        "get-queue", "queue", (_NAME,),
+        "get-queue", "queue",
+        (_NAME, Argument("for_use", Kind.FLAG, "refused if another connection has it for itself", False)),
         "any permission on the queue", "What a queue is and how full it is.", changes=False,
     ),
     Operation(

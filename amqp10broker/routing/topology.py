@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from amqp10broker.errors import AccessRefused, InUse, NotFound
+from amqp10broker.errors import AccessRefused, InUse, NotFound, ReservedName
 from amqp10broker.routing.bindings import Bindings
 from amqp10broker.routing.declaration import (
     ALTERNATE_EXCHANGE,
@@ -157,7 +157,7 @@ class Topology:
             )
             return None
         if name.startswith(RESERVED_PREFIX):
-            raise AccessRefused(
+            raise ReservedName(
                 f"exchange '{name}'", f"exchange name '{name}' contains reserved prefix 'amq.*'"
             )
         check_length("exchange name", name)
@@ -214,7 +214,7 @@ class Topology:
         """
         self._refuse_default(name)
         if name.startswith(RESERVED_PREFIX):
-            raise AccessRefused(
+            raise ReservedName(
                 f"exchange '{name}'",
                 f"deletion of system exchange '{name}' in vhost '{self.vhost}' not allowed",
             )

@@ -207,6 +207,7 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
         inbox: Mailbox[SessionLetter] = Mailbox()
         reply_to = self._address(number, inbox)
         context = ChannelContext(
+            catalog=surroundings.catalog,
             vhost=connection.home,
             propose=surroundings.propose,
             access=self._access(),

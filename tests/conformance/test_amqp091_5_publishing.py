@@ -361,7 +361,8 @@ def test_a_deleted_queue_counts_as_having_confirmed(channel: WorldChannel) -> No
     other = channel.world.channel()
     confirming(channel)
     channel.world.box("q").stalled = True
-    other.send(QueueDelete("q"))
+    # On a condition the queue decides, and is there until it has.
+    other.send(QueueDelete("q", if_unused=True))
     channel.world.rest()
     assert channel.publish("q", b"1", b"2") == []
     channel.world.box("q").stalled = False

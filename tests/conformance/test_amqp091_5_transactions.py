@@ -262,7 +262,7 @@ def test_a_commit_to_a_deleted_queue_ends(channel: WorldChannel) -> None:
     assert channel.call(TxCommit()) == TxCommitOk()
     channel.publish("r", b"x")
     channel.world.box("r").stalled = True
-    other.send(QueueDelete("r"))
+    other.send(QueueDelete("r", if_unused=True))  # the queue decides, and is there until it has
     channel.world.rest()
     box = channel.world.box("r")
     assert channel.say(TxCommit()) == []

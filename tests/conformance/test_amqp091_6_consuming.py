@@ -318,7 +318,7 @@ def test_get_that_meets_a_deleted_queue(channel: WorldChannel) -> None:
     channel.say(BasicGet("q"))
     for _ in range(2):
         box.stalled = True
-        other.send(QueueDelete("q"))
+        other.send(QueueDelete("q", if_empty=True))  # the queue decides, and is there until it has
         channel.world.rest()
         channel.send(BasicGet("q"))
         channel.world.rest()

@@ -119,7 +119,7 @@ def test_a_deleted_queue_holds_nobody_up() -> None:
     """What it will not confirm counts as handled."""
     connection, first, _ = stuck()
     other = connection.world.channel()
-    other.send(QueueDelete("q"))
+    other.send(QueueDelete("q", if_unused=True))  # the queue decides, and is there until it has
     connection.world.rest()
     first.say(first.content("q", b"x") * 2000)
     connection.world.box("q").stalled = False

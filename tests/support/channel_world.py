@@ -335,6 +335,7 @@ class WorldChannel:
         CHANNELS[self.reply_to.id] = self
         self.credit = Sender(CreditFlowSettings(config.credit_flow_initial, config.credit_flow_more_after))
         context = ChannelContext(
+            catalog=world.catalog,
             vhost=world.vhost,
             propose=at_once(world.catalog),
             access=Access(world.catalog.users, connection.user, VHOST),

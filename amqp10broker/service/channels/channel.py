@@ -9,7 +9,7 @@ it is kept until the answer is there. A wake of the channel's task is: hand in e
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Final, TypeVar, assert_never
 
@@ -21,12 +21,13 @@ from amqp10broker.amqp091.framing import method_frame
 from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, MethodFrame, PublishRun
 from amqp10broker.amqp091.method_names import method_name
 from amqp10broker.amqp091.methods import Method
-from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.last_error import LastError
-from amqp10broker.catalog.proposing import LATER, Decided
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.config import Config
 from amqp10broker.errors import RefusedError
+from amqp10broker.management.caller import Ask, Wait
+from amqp10broker.management.operations import perform
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import Command, Inspect, RequestRef
 from amqp10broker.queues.effects import (
@@ -174,7 +175,7 @@ class BrokerChannel:
         Raises:
             AmqpHardError: the connection must be closed with it.
         """
-        self._go_on(decided.ref, decided.result)
+        self._go_on(decided.ref, decided)
         self._work()
 
     def on_config(self, config: Config) -> None:
@@ -267,20 +268,24 @@ class BrokerChannel:
         self.pause()
         self.post(handle, command(self._request))
 
-    def propose(self, request: Request[T], then: Callable[[T], None]) -> None:
-        """Have a request to the catalog decided, and go on with `then`; nothing else is handled meanwhile.
+    def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
+        """Carry out an operation, and go on with `then`; nothing else is handled meanwhile.
 
         Raises:
             RefusedError: it was refused at once.
         """
-        ref = self.context.reply_to.request()
-        answer = self.context.propose(request, ref)
-        if answer is not LATER:
-            then(answer)
-            return
-        self._request = ref
-        self._then = then
-        self.pause()
+        self._carry(perform(self.declaring.caller(), operation, given), then)
+
+    def _carry(self, result: Any, then: Callable[[Any], None]) -> None:
+        """Wait for what an operation needs until there is its result."""
+        if isinstance(result, Ask):
+            self.ask(result.handle, result.command, lambda answer: self._carry(result.then(answer), then))
+        elif isinstance(result, Wait):
+            self._request = result.ref
+            self._then = lambda decided: self._carry(result.then(decided), then)
+            self.pause()
+        else:
+            then(result)
 
     def inspect(self, handle: QueueHandle, then: Callable[[Answer], None]) -> None:
         """Ask a queue for its counts."""
@@ -299,13 +304,13 @@ class BrokerChannel:
         """Go on with what has come meanwhile."""
         self._paused = False
 
-    def _go_on(self, request: RequestRef, result: Callable[[], Any]) -> None:
+    def _go_on(self, request: RequestRef, heard: Answer | Decided) -> None:
         """Take up what waited for an answer."""
         if request != self._request or self._then is None:
             return  # asked before the channel was closed
         then, self._then = self._then, None
         self._paused = False
-        self._guarded(lambda: then(result()))
+        self._guarded(then, heard)
 
     # --- frames -----------------------------------------------------------------------------------
 
@@ -465,7 +470,7 @@ class BrokerChannel:
                 if consumer is not None:
                     self.fetching.on_reply(consumer, effect)
             case Answer():
-                self._go_on(effect.request, lambda: effect)
+                self._go_on(effect.request, effect)
             case Subscribed():
                 self._guarded(self.subscribing.on_subscribed, effect)
             case SubscribeRefused():

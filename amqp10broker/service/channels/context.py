@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
+from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import Propose
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
@@ -21,6 +22,7 @@ class ChannelContext:
     """One channel's surroundings.
 
     Attributes:
+        catalog: everything that is declared.
         vhost: the connection's virtual host.
         propose: has requests to the catalog decided.
         access: what the user may do there.
@@ -36,6 +38,7 @@ class ChannelContext:
         moment: the time of the present wake; whoever wakes the channel sets it.
     """
 
+    catalog: Catalog
     vhost: VirtualHost
     propose: Propose
     access: Access

@@ -7,6 +7,7 @@ from typing import Final
 from amqp10broker.amqp091.errors import Amqp091Error, AmqpChannelError, AmqpHardError, ReplyCode
 from amqp10broker.errors import (
     AccessRefused,
+    BadRequest,
     LimitExceeded,
     NotAllowed,
     NotFound,
@@ -23,6 +24,7 @@ _CODES: Final[tuple[tuple[type[RefusedError], ReplyCode], ...]] = (
     (ResourceLocked, ReplyCode.RESOURCE_LOCKED),
     (PreconditionFailed, ReplyCode.PRECONDITION_FAILED),
     (LimitExceeded, ReplyCode.PRECONDITION_FAILED),
+    (BadRequest, ReplyCode.PRECONDITION_FAILED),
     (NotSupported, ReplyCode.NOT_IMPLEMENTED),
     (NotAllowed, ReplyCode.NOT_ALLOWED),
 )

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from amqp10broker.amqp091.methods import Method
-from amqp10broker.catalog.catalog import Request
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import Command, RequestRef
@@ -14,8 +13,6 @@ from amqp10broker.queues.effects import Answer
 from amqp10broker.service.channels.consuming import Consuming
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.publishing import Publishing
-
-T = TypeVar("T")
 
 
 class Channel(Protocol):
@@ -43,8 +40,8 @@ class Channel(Protocol):
     ) -> None:
         """Ask a queue and handle nothing else until it has answered."""
 
-    def propose(self, request: Request[T], then: Callable[[T], None]) -> None:
-        """Have a request to the catalog decided and handle nothing else until it is.
+    def perform(self, operation: str, given: Mapping[str, object], then: Callable[[Any], None]) -> None:
+        """Carry out an operation of the table and handle nothing else until it is done.
 
         Raises:
             RefusedError: it was refused.

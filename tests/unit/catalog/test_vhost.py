@@ -11,13 +11,13 @@ from amqp10broker.catalog.limits import VhostLimits
 from amqp10broker.catalog.queue import Owner, QueueSpec, UnknownQueueType
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.errors import (
-    AccessRefused,
     Inequivalent,
     InvalidArgument,
     LimitExceeded,
     NotFound,
     PreconditionFailed,
     RefusedError,
+    ReservedName,
     ResourceLocked,
 )
 from amqp10broker.routing.exchange import Binding, Destination
@@ -86,7 +86,7 @@ def test_the_default_exchange_routes_by_queue_name(catalog: Catalog, vhost: Virt
 def test_the_reserved_prefix_is_refused(catalog: Catalog, vhost: VirtualHost) -> None:
     """403 for a new name that begins with amq."""
     assert (
-        refusal(AccessRefused, catalog, vhost, "amq.x")
+        refusal(ReservedName, catalog, vhost, "amq.x")
         == "queue name 'amq.x' contains reserved prefix 'amq.*'"
     )
     assert vhost.find("amq.x") is None
