@@ -13,19 +13,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp091.methods import (
-    BasicAck,
-    BasicConsume,
-    BasicDeliver,
-    BasicQos,
-    ChannelOpen,
-    ConfirmSelect,
-    Method,
-    QueueDeclare,
-)
 from benchmarks import spec
-from benchmarks.blocks091 import PublishBlock, ack_block
+from benchmarks.blocks import PublishBlock, ack_block
 from benchmarks.errors import PeerError
 from benchmarks.pace import Pace
 from benchmarks.ring import RING, Ring
@@ -168,10 +159,10 @@ class Consumer:
     def start(self) -> None:
         """Ask for deliveries: the prefetch-count first, it is for consumers that come after it."""
         out, number = self._channel.peer.out, self._channel.number
-        out += method_frame(number, BasicQos(prefetch_count=self.what.credit))
+        out += method_frame(number, methods.BasicQos(prefetch_count=self.what.credit))
         arguments = {"x-stream-offset": self.what.offset} if self.what.offset else {}
         for tag, queue in zip(self.tags, self.what.addresses, strict=True):
-            consume = BasicConsume(queue, tag, no_ack=not self.manual, arguments=arguments)
+            consume = methods.BasicConsume(queue, tag, no_ack=not self.manual, arguments=arguments)
             out += method_frame(number, consume)
 
     def delivered(self, index: int, run: Contents, data: bytearray, now_ns: int) -> None:
@@ -217,6 +208,7 @@ class PeerChannel:
         self.what = what
         self.confirms = Confirms() if what.confirms else None
         self.publishers = [Publisher(self, one, mark) for mark, one in enumerate(what.publish, 1)]
+        self.paces = [publisher.pace for publisher in self.publishers]
         self.consumers = [Consumer(self, one, index) for index, one in enumerate(what.consume)]
         self.paused = False
         """The broker has said channel.flow(active=false)."""
@@ -236,22 +228,13 @@ class PeerChannel:
         """
         groups: list[spec.Publish | spec.Consume] = [*self.what.publish, *self.what.consume]
         queues = dict.fromkeys(queue for group in groups for queue in group.addresses)
-        methods: list[Method] = [ChannelOpen(), *(QueueDeclare(queue, passive=True) for queue in queues)]
+        asked: list[methods.Method] = [methods.ChannelOpen()]
+        asked += [methods.QueueDeclare(queue, passive=True) for queue in queues]
         if self.confirms is not None:
-            methods.append(ConfirmSelect())
-        return b"".join(method_frame(self.number, one) for one in methods), len(methods)
+            asked.append(methods.ConfirmSelect())
+        return b"".join(method_frame(self.number, one) for one in asked), len(asked)
 
     # --- publishing ---
-
-    def start(self, now_ns: int) -> None:
-        """Begin: rates count from now on."""
-        for publisher in self.publishers:
-            publisher.pace.started_ns = now_ns
-
-    def due_ns(self) -> int | None:
-        """Return when the next message of a fixed-rate group is due, None if there is no such group."""
-        due = [ns for ns in (publisher.pace.due_ns() for publisher in self.publishers) if ns is not None]
-        return min(due, default=None)
 
     def produce(self, now_ns: int) -> int:
         """Publish in turns until nothing more may be sent or enough waits for the socket.
@@ -300,7 +283,7 @@ class PeerChannel:
         if first != self._next_tag:
             raise PeerError(f"delivery-tag {first} where {self._next_tag} was due")
         self._next_tag += run.messages
-        assert isinstance(run.method, BasicDeliver)
+        assert isinstance(run.method, methods.BasicDeliver)
         known = self._by_tag.get(run.method.consumer_tag)
         if known is None:
             raise PeerError(f"a delivery for consumer {run.method.consumer_tag!r}, which does not exist")
@@ -327,7 +310,7 @@ class PeerChannel:
         self._ack_each.clear()
         if self._ack_up_to:
             # Single ones below it have been acknowledged just now: none is acknowledged twice.
-            out += method_frame(self.number, BasicAck(self._ack_up_to, multiple=True))
+            out += method_frame(self.number, methods.BasicAck(self._ack_up_to, multiple=True))
             self._ack_up_to = 0
         for consumer in self.consumers:
             consumer.acked()

@@ -5,7 +5,8 @@ messages of an address as it has counted in. It keeps no message, routes nothing
 delivery. What the load generator reaches against it, on the same machine in the same run, is the most it
 could measure; a broker's rate near that figure is the generator's figure and not the broker's.
 
-This file has the process and the AMQP 1.0 side; `floor091` has the other one.
+This file has the process and the AMQP 1.0 side, whose sessions are those of the generator; `floor091` has
+the other one.
 """
 
 from __future__ import annotations
@@ -15,25 +16,11 @@ import select
 import signal
 import socket
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import replace
 from typing import Final
 
+from amqp10broker.amqp10 import performatives
 from amqp10broker.amqp10.frames import TYPE_SASL
-from amqp10broker.amqp10.performatives import (
-    Attach,
-    Begin,
-    Close,
-    Composite,
-    Flow,
-    Open,
-    SaslCode,
-    SaslInit,
-    SaslMechanisms,
-    SaslOutcome,
-    Source,
-    Target,
-)
 from amqp10broker.amqp10.serial import MASK, limit_left
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.greeting import AMQP_091_HEADER
@@ -43,36 +30,122 @@ from benchmarks.floor091 import FloorConnection091
 from benchmarks.floor_counts import ENDLESS, Floor, FloorConnection
 from benchmarks.peer import OUT_BYTES_MAX
 from benchmarks.scan import Run, Scanner
+from benchmarks.session import PeerSession, Receiver
 
-MECHANISMS: Final = (Symbol("PLAIN"), Symbol("ANONYMOUS"))
-INCOMING_WINDOW: Final = 20_000
-
-
-@dataclass(slots=True)
-class _Link:
-    """A link on which the client sends, or receives (settled or not)."""
-
-    handle: int
-    address: str
-    settled: bool = False
-    delivery_count: int = 0
-    credit: int = 0
+_MECHANISMS: Final = performatives.SaslMechanisms(
+    sasl_server_mechanisms=(Symbol("PLAIN"), Symbol("ANONYMOUS"))
+)
+_ACCEPTED: Final = performatives.SaslOutcome(code=performatives.SaslCode.OK)
 
 
-@dataclass(slots=True)
-class _FloorSession:
-    channel: int
-    remote_window: int
-    next_incoming_id: int
-    incoming_window: int = INCOMING_WINDOW
-    next_outgoing_id: int = 0
-    next_delivery_id: int = 0
-    ins: dict[int, _Link] = field(default_factory=dict)
-    outs: dict[int, _Link] = field(default_factory=dict)
-    confirm: list[tuple[int, int]] = field(default_factory=list)
-    low: set[int] = field(default_factory=set)
-    blocks: dict[tuple[int, bool], TransferBlock | LargeTransfer] = field(default_factory=dict)
-    partial_bytes: int = 0
+class _FloorSender:
+    """A link on which the client receives."""
+
+    def __init__(self, session: _FloorSession, handle: int, address: str, settled: bool) -> None:
+        self.session = session
+        self.handle = handle
+        self.address = address
+        self.settled = settled
+        self.sent = 0
+        self.credit = 0
+        self._block: tuple[int, TransferBlock | LargeTransfer] | None = None
+
+    def set_credit(self, index: int, flow: performatives.Flow) -> None:
+        """Take the client's credit."""
+        if flow.link_credit is not None:
+            self.credit = limit_left(flow.delivery_count or 0, flow.link_credit, self.sent & MASK)
+
+    def send_some(self) -> bool:
+        """Send messages, ready-made or kept; return whether there were any."""
+        session, floor, out = self.session, self.session.floor, self.session.peer.out
+        wanted = min(self.credit, session.remote_window, floor.waiting(self.address))
+        if wanted <= 0:
+            return False
+        first = session.next_delivery_id
+        messages = frames = 1
+        if (kept := floor.next_kept(self.address)) is not None:
+            performative = wire.transfer_performative(self.handle, first, settled=self.settled)
+            out += wire.frame(performative + kept, channel=session.channel)
+        elif isinstance(block := self._ready_made(), LargeTransfer):
+            frames = block.frame_count
+            if frames > session.remote_window:
+                return False
+            for piece in block.frames(self.handle, first):
+                out += piece
+        else:
+            messages = frames = min(wanted, block.capacity)
+            out += block.fill(self.handle, first, messages)
+        self.credit -= messages
+        self.sent += messages
+        session.next_delivery_id = (first + messages) & MASK
+        session.sent_frames(frames)
+        floor.sent(self.address, messages)
+        return True
+
+    def _ready_made(self) -> TransferBlock | LargeTransfer:
+        """Return frames for messages like those that came in on the link's address."""
+        size, channel, limit = (
+            self.session.floor.size(self.address),
+            self.session.channel,
+            spec.MAX_FRAME_SIZE_BYTES,
+        )
+        if self._block is None or self._block[0] != size:
+            endless = self.address.startswith(ENDLESS)
+            payload = wire.data_message(bytes(size)) if endless else bytes(size)
+            self._block = (
+                size,
+                (
+                    TransferBlock(channel, payload, settled=self.settled)
+                    if size + 64 <= limit
+                    else LargeTransfer(channel, payload, settled=self.settled, max_frame_size_bytes=limit)
+                ),
+            )
+        return self._block[1]
+
+
+class _FloorSession(PeerSession):
+    """A session whose receivers count for the floor, and whose senders send what it has counted."""
+
+    def __init__(self, peer: FloorConnection10, channel: int, theirs: performatives.Begin) -> None:
+        super().__init__(peer, channel, spec.Session())
+        self.floor = peer.floor
+        self.next_incoming_id = theirs.next_outgoing_id
+        self.remote_window = theirs.incoming_window
+        self._partial_bytes = 0
+
+    def attach(self, theirs: performatives.Attach) -> None:
+        """Answer an attach; grant credit to a client that sends."""
+        terminus = theirs.source if theirs.role else theirs.target
+        assert isinstance(terminus, performatives.Source | performatives.Target), "it names a queue"
+        address, handle = terminus.address or "", theirs.handle
+        settled = theirs.snd_settle_mode == performatives.SenderSettleMode.SETTLED
+        link = {"name": theirs.name, "receiver": not theirs.role, "address": address, "presettled": settled}
+        self.peer.out += wire.attach_frame(self.channel, handle, **link)  # type: ignore[arg-type]
+        if theirs.role:
+            self.sending[handle] = (_FloorSender(self, handle, address, settled), 0)
+        else:
+            receiver = Receiver(self, spec.Consume((address,), credit=self.floor.credit), handle)
+            receiver.start()
+            receiver.top_up()
+            self.receivers.append(receiver)
+            self.receiving[handle] = (receiver, 0)
+
+    def transfers(self, run: Run, now_ns: int) -> None:
+        """Count messages, and how large they are."""
+        if run.more:
+            self._partial_bytes += run.payload_bytes
+        super().transfers(run, now_ns)
+
+    def _delivered(self, handle: int, count: int, run: Run, settled: bool, now_ns: int) -> None:
+        super()._delivered(handle, count, run, settled, now_ns)
+        address = self.receiving[handle][0].what.addresses[0]
+        self.floor.came(address, count, self._partial_bytes + run.payload_bytes)
+        self._partial_bytes = 0
+        if self.floor.kept is not None:
+            for index in range(run.frames):
+                if run.handles == handle or (isinstance(run.handles, bytes) and run.handles[index] == handle):
+                    end = run.position + (index + 1) * run.stride
+                    self.floor.kept[address].append(bytes(self.peer.data[end - run.payload_bytes : end]))
 
 
 class FloorConnection10(FloorConnection):
@@ -87,203 +160,58 @@ class FloorConnection10(FloorConnection):
     def scan(self, data: bytearray, position: int, end: int) -> int:
         """Answer protocol headers, and act on every whole frame."""
         while data[position : position + 4] == b"AMQP" and end - position >= 8:
-            self._greet(bytes(data[position : position + 8]))
+            header = bytes(data[position : position + 8])
+            self.out += header
+            if header == wire.SASL_HEADER:
+                self.out += wire.frame(_MECHANISMS, frame_type=TYPE_SASL)
             position += 8
         return self._scanner.scan(data, position, end)
 
     def answer(self) -> None:
         """Confirm by range and grant credit, once for one read."""
         for session in self._sessions.values():
-            self._answer(session)
-
-    def _greet(self, header: bytes) -> None:
-        self.out += header
-        if header == wire.SASL_HEADER:
-            self.out += wire.frame(SaslMechanisms(sasl_server_mechanisms=MECHANISMS), frame_type=TYPE_SASL)
-
-    def _answer(self, session: _FloorSession) -> None:
-        for first, last in session.confirm:
-            self.out += wire.disposition_frame(session.channel, receiver=True, first=first, last=last)
-        session.confirm.clear()
-        for handle in session.low:
-            link = session.ins[handle]
-            link.credit = self.floor.credit
-            self._flow(session, link)
-        session.low.clear()
-        if session.incoming_window <= INCOMING_WINDOW // 2:
-            self._flow(session)
-
-    def _flow(self, session: _FloorSession, link: _Link | None = None) -> None:
-        """Open the window to its width, and tell a link's credit."""
-        session.incoming_window = INCOMING_WINDOW
-        flow = Flow(
-            next_incoming_id=session.next_incoming_id,
-            incoming_window=INCOMING_WINDOW,
-            next_outgoing_id=session.next_outgoing_id,
-            outgoing_window=MASK,
-            handle=None if link is None else link.handle,
-            delivery_count=None if link is None else link.delivery_count & MASK,
-            link_credit=None if link is None else link.credit,
-        )
-        self.out += wire.frame(flow, channel=session.channel)
+            session.after_read()
 
     def sending(self) -> Iterator[Callable[[], bool]]:
         """Yield a step for each link."""
         for session in self._sessions.values():
-            for link in session.outs.values():
-                yield partial(self._deliver_on, session, link)
-
-    def _deliver_on(self, session: _FloorSession, link: _Link) -> bool:
-        wanted = min(link.credit, session.remote_window, self.floor.waiting(link.address))
-        if wanted <= 0:
-            return False
-        first = session.next_delivery_id
-        messages = frames = 1
-        kept = self.floor.next_kept(link.address)
-        block = self._block(session, link) if kept is None else None
-        if kept is not None:
-            performative = wire.transfer_performative(link.handle, first, settled=link.settled)
-            self.out += wire.frame(performative + kept, channel=session.channel)
-        elif isinstance(block, LargeTransfer):
-            frames = block.frame_count
-            if frames > session.remote_window:
-                return False
-            for piece in block.frames(link.handle, first, 0):
-                self.out += piece
-        elif block is not None:
-            messages = frames = min(wanted, block.capacity)
-            self.out += block.fill(link.handle, first, messages)
-        link.credit -= messages
-        link.delivery_count += messages
-        session.remote_window -= frames
-        session.next_delivery_id = (first + messages) & MASK
-        session.next_outgoing_id = (session.next_outgoing_id + frames) & MASK
-        self.floor.sent(link.address, messages)
-        return True
-
-    def _block(self, session: _FloorSession, link: _Link) -> TransferBlock | LargeTransfer:
-        """Return ready-made frames for messages like those that came in on the link's address."""
-        size = self.floor.size(link.address)
-        block = session.blocks.get((size, link.settled))
-        if block is None:
-            endless = link.address.startswith(ENDLESS)
-            payload = wire.data_message(bytes(size)) if endless else bytes(size)
-            limit = spec.MAX_FRAME_SIZE_BYTES
-            block = session.blocks[size, link.settled] = (
-                TransferBlock(session.channel, payload, settled=link.settled)
-                if size + 64 <= limit
-                else LargeTransfer(session.channel, payload, settled=link.settled, max_frame_size_bytes=limit)
-            )
-        return block
+            for sender, _ in session.sending.values():
+                assert isinstance(sender, _FloorSender)
+                yield sender.send_some
 
     # --- what the scanner reports ---
 
     def on_transfers(self, run: Run) -> None:
         """Count messages in and remember what to confirm."""
-        session = self._sessions[run.channel]
-        session.next_incoming_id = (session.next_incoming_id + run.frames) & MASK
-        session.incoming_window -= run.frames
-        if run.more:
-            session.partial_bytes += run.payload_bytes
-            return
-        first = run.first_delivery_id
-        assert first is not None, "the load generator repeats the delivery-id in every frame"
-        size = session.partial_bytes + run.payload_bytes
-        session.partial_bytes = 0
-        if isinstance(run.handles, int):
-            self._count_in(session, run.handles, run.frames, size)
-        else:
-            for handle in run.handles:
-                self._count_in(session, handle, 1, size)
-        if self.floor.kept is not None:
-            self._keep(session, run)
-        if not run.settled:
-            last = (first + run.frames - 1) & MASK
-            if session.confirm and (session.confirm[-1][1] + 1) & MASK == first:
-                first, _ = session.confirm.pop()
-            session.confirm.append((first, last))
-
-    def _count_in(self, session: _FloorSession, handle: int, count: int, size_bytes: int) -> None:
-        link = session.ins[handle]
-        link.delivery_count += count
-        link.credit -= count
-        assert link.credit >= 0, "the load generator sent without credit"
-        if link.credit <= self.floor.credit // 2:
-            session.low.add(handle)
-        self.floor.ready[link.address] += count
-        self.floor.size_bytes[link.address] = size_bytes
-
-    def _keep(self, session: _FloorSession, run: Run) -> None:
-        """Keep the message bytes of every frame of a run."""
-        assert self.floor.kept is not None
-        for index in range(run.frames):
-            handle = run.handles if isinstance(run.handles, int) else run.handles[index]
-            end = run.position + (index + 1) * run.stride
-            message = bytes(self.data[end - run.payload_bytes : end])
-            self.floor.kept[session.ins[handle].address].append(message)
+        self._sessions[run.channel].transfers(run, 0)
 
     def on_disposition(
         self, channel: int, receiver: bool, first: int, last: int, settled: bool, accepted: bool
     ) -> None:
         """Remember nothing: deliveries of the floor are forgotten once they are sent."""
 
-    def on_performative(self, channel: int, performative: Composite) -> None:
+    def on_performative(self, channel: int, performative: performatives.Composite) -> None:
         """Take window and credit; answer set-up and ending frames."""
         match performative:
-            case SaslInit():
-                self.out += wire.frame(SaslOutcome(code=SaslCode.OK), frame_type=TYPE_SASL)
-            case Open():
-                limit = spec.MAX_FRAME_SIZE_BYTES
-                mine = Open(container_id="floor", max_frame_size=limit, channel_max=63)
+            case performatives.SaslInit():
+                self.out += wire.frame(_ACCEPTED, frame_type=TYPE_SASL)
+            case performatives.Open():
+                size = spec.MAX_FRAME_SIZE_BYTES
+                mine = performatives.Open(container_id="floor", max_frame_size=size, channel_max=63)
                 self.out += wire.frame(mine)
-            case Begin():
-                window = performative.incoming_window
-                self._sessions[channel] = _FloorSession(channel, window, performative.next_outgoing_id)
-                begin = Begin(
-                    remote_channel=channel,
-                    next_outgoing_id=0,
-                    incoming_window=INCOMING_WINDOW,
-                    outgoing_window=MASK,
-                    handle_max=255,
-                )
+            case performatives.Begin():
+                session = self._sessions[channel] = _FloorSession(self, channel, performative)
+                begin = replace(session.begin(spec.LINKS_PER_SESSION_MAX - 1), remote_channel=channel)
                 self.out += wire.frame(begin, channel=channel)
-            case Attach():
-                self._attach(self._sessions[channel], performative)
-            case Flow():
-                self._take(self._sessions[channel], performative)
-            case Close():
-                self.out += wire.frame(Close())
+            case performatives.Attach():
+                self._sessions[channel].attach(performative)
+            case performatives.Flow():
+                self._sessions[channel].flow(performative)
+            case performatives.Close():
+                self.out += wire.frame(performatives.Close())
                 self.finished = True
             case _:
                 return  # it settles and detaches nothing
-
-    def _take(self, session: _FloorSession, flow: Flow) -> None:
-        window = flow.incoming_window
-        session.remote_window = limit_left(flow.next_incoming_id or 0, window, session.next_outgoing_id)
-        if flow.handle in session.outs and flow.link_credit is not None:
-            link = session.outs[flow.handle]
-            link.credit = limit_left(flow.delivery_count or 0, flow.link_credit, link.delivery_count & MASK)
-
-    def _attach(self, session: _FloorSession, theirs: Attach) -> None:
-        handle, client_receives = theirs.handle, theirs.role
-        terminus = theirs.source if client_receives else theirs.target
-        assert isinstance(terminus, Source | Target), "the load generator names a queue"
-        assert terminus.address is not None
-        settled = theirs.snd_settle_mode == 1
-        mine = wire.attach_frame(
-            session.channel,
-            handle,
-            name=theirs.name,
-            receiver=not client_receives,
-            address=terminus.address,
-            presettled=settled,
-        )
-        self.out += mine
-        if client_receives:
-            session.outs[handle] = _Link(handle, terminus.address, settled)
-        else:
-            session.ins[handle] = _Link(handle, terminus.address, credit=self.floor.credit)
-            self._flow(session, session.ins[handle])
 
 
 def serve(port: int, floor: Floor) -> None:
@@ -335,10 +263,9 @@ def _recognise(
     if not greeting:
         poll.unregister(fd)
         unknown.pop(fd).close()
-    elif greeting == AMQP_091_HEADER:
-        connections[fd] = FloorConnection091(floor, unknown.pop(fd))
     elif len(greeting) == len(AMQP_091_HEADER):
-        connections[fd] = FloorConnection10(floor, unknown.pop(fd))
+        kind = FloorConnection091 if greeting == AMQP_091_HEADER else FloorConnection10
+        connections[fd] = kind(floor, unknown.pop(fd))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

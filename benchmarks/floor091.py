@@ -14,35 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp091.methods import (
-    BasicAck,
-    BasicConsume,
-    BasicConsumeOk,
-    BasicPublish,
-    BasicQos,
-    BasicQosOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConfirmSelect,
-    ConfirmSelectOk,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionStart,
-    ConnectionStartOk,
-    ConnectionTune,
-    ConnectionTuneOk,
-    Method,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueuePurge,
-    QueuePurgeOk,
-)
 from amqp10broker.greeting import AMQP_091_HEADER
-from benchmarks import spec, wire091
-from benchmarks.blocks091 import TagBlock, deliver_block
+from benchmarks import spec
+from benchmarks.blocks import TagBlock, deliver_block
 from benchmarks.errors import WireError
 from benchmarks.floor_counts import Floor, FloorConnection
 from benchmarks.peer091 import CHANNEL_MAX
@@ -101,7 +77,7 @@ class FloorConnection091(FloorConnection):
     def __init__(self, floor: Floor, stream: socket.socket) -> None:
         """Take over an accepted socket, in which the client's protocol header still waits."""
         super().__init__(floor, stream)
-        self.out += method_frame(0, ConnectionStart(0, 9, {}, b"PLAIN", b"en_US"))
+        self.out += method_frame(0, methods.ConnectionStart(0, 9, {}, b"PLAIN", b"en_US"))
         self._scanner = Scanner091(self, alike_in_size=floor.kept is not None)
         self._greeted = False
         self._channels: dict[int, _FloorChannel] = {}
@@ -118,7 +94,7 @@ class FloorConnection091(FloorConnection):
         for number, channel in self._channels.items():
             if channel.confirming and channel.confirmed < channel.published:
                 channel.confirmed = channel.published
-                self.out += method_frame(number, BasicAck(channel.confirmed, multiple=True))
+                self.out += method_frame(number, methods.BasicAck(channel.confirmed, multiple=True))
 
     def sending(self) -> Iterator[Callable[[], bool]]:
         """Yield a step for each consumer."""
@@ -133,11 +109,12 @@ class FloorConnection091(FloorConnection):
         first = channel.next_tag
         kept = self.floor.next_kept(consumer.queue)
         if kept is not None:
-            count, block = 1, self._made(number, consumer, kept)
+            count, block = 1, deliver_block(number, consumer.tag, consumer.queue, kept)
         else:
             size = self.floor.size(consumer.queue)
             if consumer.block is None or consumer.block[0] != size:
-                consumer.block = (size, self._made(number, consumer, bytes(size)))
+                made = deliver_block(number, consumer.tag, consumer.queue, bytes(size))
+                consumer.block = (size, made)
             block = consumer.block[1]
             count = min(wanted, block.capacity)
         for some in block.fill(first, count):
@@ -149,19 +126,13 @@ class FloorConnection091(FloorConnection):
         self.floor.sent(consumer.queue, count)
         return True
 
-    @staticmethod
-    def _made(number: int, consumer: _FloorConsumer, body: bytes) -> TagBlock:
-        limit = spec.MAX_FRAME_SIZE_BYTES
-        return deliver_block(number, consumer.tag, consumer.queue, body, wire091.PLAIN, limit)
-
     # --- what the scanner reports ---
 
     def on_contents(self, run: Contents) -> None:
         """Count messages in."""
-        assert isinstance(run.method, BasicPublish)
+        assert isinstance(run.method, methods.BasicPublish)
         floor, queue = self.floor, run.method.routing_key
-        floor.ready[queue] += run.messages
-        floor.size_bytes[queue] = run.body_bytes
+        floor.came(queue, run.messages, run.body_bytes)
         self._channels[run.channel].published += run.messages
         if floor.kept is not None:
             assert run.position >= 0, "stamped messages are small"
@@ -172,40 +143,40 @@ class FloorConnection091(FloorConnection):
         """Give room again to the consumers."""
         self._channels[channel].settle(0 if multiple else first, last)
 
-    def on_method(self, channel: int, method: Method) -> None:
+    def on_method(self, channel: int, method: methods.Method) -> None:
         """Answer set-up and ending methods."""
         answer = self._answer(channel, method)
         if answer is not None:
             self.out += method_frame(channel, answer)
 
-    def _answer(self, channel: int, method: Method) -> Method | None:
+    def _answer(self, channel: int, method: methods.Method) -> methods.Method | None:
         match method:
-            case ConnectionStartOk():
-                return ConnectionTune(CHANNEL_MAX, spec.MAX_FRAME_SIZE_BYTES, 0)
-            case ConnectionTuneOk():
+            case methods.ConnectionStartOk():
+                return methods.ConnectionTune(CHANNEL_MAX, spec.MAX_FRAME_SIZE_BYTES, 0)
+            case methods.ConnectionTuneOk():
                 return None
-            case ConnectionOpen():
-                return ConnectionOpenOk()
-            case ConnectionClose():
+            case methods.ConnectionOpen():
+                return methods.ConnectionOpenOk()
+            case methods.ConnectionClose():
                 self.finished = True
-                return ConnectionCloseOk()
-            case ChannelOpen():
+                return methods.ConnectionCloseOk()
+            case methods.ChannelOpen():
                 self._channels[channel] = _FloorChannel()
-                return ChannelOpenOk()
-            case QueueDeclare():
-                return QueueDeclareOk(method.queue, self.floor.ready[method.queue], 0)
-            case QueuePurge():
-                return QueuePurgeOk(self.floor.ready.pop(method.queue, 0))
-            case BasicQos():
+                return methods.ChannelOpenOk()
+            case methods.QueueDeclare():
+                return methods.QueueDeclareOk(method.queue, self.floor.ready[method.queue], 0)
+            case methods.QueuePurge():
+                return methods.QueuePurgeOk(self.floor.ready.pop(method.queue, 0))
+            case methods.BasicQos():
                 self._channels[channel].prefetch = method.prefetch_count
-                return BasicQosOk()
-            case BasicConsume():
+                return methods.BasicQosOk()
+            case methods.BasicConsume():
                 mine = self._channels[channel]
                 room = UNLIMITED if method.no_ack or not mine.prefetch else mine.prefetch
                 mine.consumers.append(_FloorConsumer(method.consumer_tag, method.queue, room))
-                return BasicConsumeOk(method.consumer_tag)
-            case ConfirmSelect():
+                return methods.BasicConsumeOk(method.consumer_tag)
+            case methods.ConfirmSelect():
                 self._channels[channel].confirming = True
-                return ConfirmSelectOk()
+                return methods.ConfirmSelectOk()
             case _:
                 raise WireError(f"the floor peer does not know {method.NAME}")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Final
 
 from benchmarks.peer import OUT_BYTES_MAX, Connection
+from benchmarks.stream import Stream
 
 ENDLESS: Final = "endless"
 """Prefix of addresses that never run empty."""
@@ -46,6 +47,11 @@ class Floor:
         """Return the bytes of the next message of an address, if messages are kept."""
         return None if self.kept is None or address.startswith(ENDLESS) else self.kept[address].popleft()
 
+    def came(self, address: str, count: int, size_bytes: int) -> None:
+        """Count messages in."""
+        self.ready[address] += count
+        self.size_bytes[address] = size_bytes
+
     def sent(self, address: str, count: int) -> None:
         """Count messages out."""
         if not address.startswith(ENDLESS):
@@ -60,6 +66,7 @@ class FloorConnection(Connection):
         super().__init__()
         self.socket = stream
         self.floor = floor
+        self.streams = [Stream()]
         self.finished = False
 
     def scan(self, data: bytearray, position: int, end: int) -> int:

@@ -287,7 +287,9 @@ class _Driver:
         """Return how long to sleep: until the next message of a fixed-rate group, if there is one."""
         if not self._started:
             return self._idle_poll_ms
-        due = [ns for ns in (producer.due_ns() for producer in self._producers) if ns is not None]
+        due = [
+            ns for ns in (pace.due_ns() for one in self._producers for pace in one.paces) if ns is not None
+        ]
         if not due:
             return self._idle_poll_ms
         wait_ns = min(due) - time.monotonic_ns()
@@ -312,7 +314,8 @@ class _Driver:
             self._started = True
             now_ns = time.monotonic_ns()
             for producer in self._producers:
-                producer.start(now_ns)
+                for pace in producer.paces:
+                    pace.started_ns = now_ns
             for peer in self._peers:
                 peer.start()
             if self._recorder is not None:

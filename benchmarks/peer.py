@@ -13,18 +13,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import ClassVar, Final, NamedTuple
 
+from amqp10broker.amqp10 import performatives
 from amqp10broker.amqp10.frames import FRAME_HEADER_BYTES, HEARTBEAT
-from amqp10broker.amqp10.performatives import (
-    Attach,
-    Begin,
-    Close,
-    Composite,
-    Detach,
-    End,
-    Flow,
-    Open,
-    SaslOutcome,
-)
 from amqp10broker.greeting import AMQP_10_HEADER
 from benchmarks import spec, wire
 from benchmarks.errors import PeerError, WireError
@@ -46,6 +36,8 @@ class Connection:
     """A socket, what has been read from it and not yet understood, and what waits to be written."""
 
     socket: _Socket
+    streams: list[Stream]
+    out_bytes_max: ClassVar[int] = OUT_BYTES_MAX
 
     def __init__(self) -> None:
         """Make the buffers; the socket comes when there is one."""
@@ -84,9 +76,8 @@ class Connection:
 class LoadPeer(Connection):
     """What the peers of both protocols have in common: beginning, ending, heartbeats."""
 
-    out_bytes_max: ClassVar[int] = OUT_BYTES_MAX
     heartbeat: ClassVar[bytes] = HEARTBEAT
-    last_words: ClassVar[bytes] = wire.frame(Close())
+    last_words: ClassVar[bytes] = wire.frame(performatives.Close())
     """What closes the connection in order."""
 
     def __init__(self, endpoint: spec.Endpoint, streams: list[Stream]) -> None:
@@ -252,15 +243,15 @@ class Peer(LoadPeer):
         if not settled:
             self.out += wire.disposition_frame(session.channel, receiver=False, first=first, last=last)
 
-    def on_performative(self, channel: int, performative: Composite) -> None:
+    def on_performative(self, channel: int, performative: performatives.Composite) -> None:
         """Take begin, attach, windows and credit; any ending by the broker ends the run."""
         match performative:
-            case Begin(remote_channel=int(ours)):
+            case performatives.Begin(remote_channel=int(ours)):
                 session = self._by_channel[channel] = self.sessions[ours]
                 session.next_incoming_id = performative.next_outgoing_id
                 session.remote_window = performative.incoming_window
                 self._waiting_for -= 1
-            case Attach():
+            case performatives.Attach():
                 session, group, index = self._by_name[performative.name]
                 if isinstance(group, Sender):
                     session.sending[performative.handle] = (group, index)
@@ -268,11 +259,11 @@ class Peer(LoadPeer):
                     session.receiving[performative.handle] = (group, index)
                     group.delivery_count[index] = performative.initial_delivery_count or 0
                 self._waiting_for -= 1
-            case Flow():
+            case performatives.Flow():
                 if not self._closing:
                     self._by_channel[channel].flow(performative)
-            case Close() | End() | Detach():
-                self._closed = self._closed or isinstance(performative, Close)
+            case performatives.Close() | performatives.End() | performatives.Detach():
+                self._closed = self._closed or isinstance(performative, performatives.Close)
                 if not self._closing:
                     why = wire.describe_error(performative.error)
                     raise PeerError(f"the broker {_ENDINGS[type(performative)]}: {why}")
@@ -280,10 +271,10 @@ class Peer(LoadPeer):
                 return  # nothing follows from an open, and logging in is over
 
 
-_ENDINGS: Final[dict[type[Composite], str]] = {
-    Close: "closed the connection",
-    End: "ended a session",
-    Detach: "detached a link",
+_ENDINGS: Final[dict[type[performatives.Composite], str]] = {
+    performatives.Close: "closed the connection",
+    performatives.End: "ended a session",
+    performatives.Detach: "detached a link",
 }
 
 
@@ -327,12 +318,12 @@ def handshake(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
         read_frame(stream)
         stream.sendall(wire.sasl_init(endpoint.user, endpoint.password))
         outcome = read_frame(stream)
-        if not isinstance(outcome, SaslOutcome) or outcome.code != 0:
+        if not isinstance(outcome, performatives.SaslOutcome) or outcome.code != 0:
             raise PeerError(f"the broker refused the login: {outcome}")
         stream.sendall(AMQP_10_HEADER)
         if read_exactly(stream, 8) != AMQP_10_HEADER:
             raise PeerError("the broker refused the AMQP header after SASL")
-        mine = Open(
+        mine = performatives.Open(
             container_id="benchmark",
             hostname=endpoint.hostname,
             max_frame_size=spec.MAX_FRAME_SIZE_BYTES,
@@ -340,8 +331,8 @@ def handshake(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOUT_S
         )
         stream.sendall(wire.frame(mine))
         opened = read_frame(stream)
-        if not isinstance(opened, Open):
-            why = opened.error if isinstance(opened, Close) else None
+        if not isinstance(opened, performatives.Open):
+            why = opened.error if isinstance(opened, performatives.Close) else None
             raise PeerError(f"the broker refused the connection: {wire.describe_error(why)}")
         return Opened(stream, opened.max_frame_size, opened.idle_time_out or 0)
     except BaseException:
@@ -360,7 +351,7 @@ def read_exactly(stream: socket.socket, count: int) -> bytes:
     return data
 
 
-def read_frame(stream: socket.socket) -> Composite:
+def read_frame(stream: socket.socket) -> performatives.Composite:
     """Read one frame from a blocking socket, passing over heartbeats; only set-up uses this."""
     while True:
         header = read_exactly(stream, FRAME_HEADER_BYTES)

@@ -11,30 +11,8 @@ import socket
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeVar
 
+from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import HEADER, HEADER_BYTES, HEARTBEAT, method_frame
-from amqp10broker.amqp091.methods import (
-    FRAME_METHOD,
-    BasicCancel,
-    BasicConsumeOk,
-    BasicQosOk,
-    BasicReturn,
-    ChannelClose,
-    ChannelFlow,
-    ChannelFlowOk,
-    ChannelOpenOk,
-    ConfirmSelectOk,
-    ConnectionBlocked,
-    ConnectionClose,
-    ConnectionCloseOk,
-    ConnectionOpen,
-    ConnectionOpenOk,
-    ConnectionStart,
-    ConnectionTune,
-    ConnectionTuneOk,
-    ConnectionUnblocked,
-    Method,
-    QueueDeclareOk,
-)
 from amqp10broker.greeting import AMQP_091_HEADER
 from benchmarks import spec, wire091
 from benchmarks.channel091 import PeerChannel
@@ -49,8 +27,8 @@ a client with a thread for each would not make it do: hence less than in `peer`.
 CHANNEL_MAX: Final = 2047
 HEARTBEATS_PER_INTERVAL: Final = 2
 _GUEST: Final = ("guest", "guest")
-GOOD_BYE: Final = method_frame(0, ConnectionClose(200, "done"))
-_Answer = TypeVar("_Answer", bound=Method)
+GOOD_BYE: Final = method_frame(0, methods.ConnectionClose(200, "done"))
+_Answer = TypeVar("_Answer", bound=methods.Method)
 
 
 class Peer091(LoadPeer):
@@ -106,7 +84,7 @@ class Peer091(LoadPeer):
         """Count deliveries; a message that comes back ends the run."""
         if self._closing:
             return
-        if isinstance(run.method, BasicReturn):
+        if isinstance(run.method, methods.BasicReturn):
             back = run.method
             raise PeerError(
                 f"the broker returned a message for {back.routing_key!r}: {back.reply_code} {back.reply_text}"
@@ -120,27 +98,27 @@ class Peer091(LoadPeer):
                 first, last, multiple=multiple, accepted=accepted, now_ns=self._now_ns
             )
 
-    def on_method(self, channel: int, method: Method) -> None:
+    def on_method(self, channel: int, method: methods.Method) -> None:
         """Count the answers of the set-up; any ending by the broker ends the run."""
         match method:
-            case ChannelOpenOk() | QueueDeclareOk() | ConfirmSelectOk():
+            case methods.ChannelOpenOk() | methods.QueueDeclareOk() | methods.ConfirmSelectOk():
                 self._waiting_for -= 1
-            case ConnectionCloseOk():
+            case methods.ConnectionCloseOk():
                 self._closed = True
             case _ if self._closing:
                 return
-            case ConnectionClose():
+            case methods.ConnectionClose():
                 raise PeerError(f"the broker closed the connection: {wire091.reason(method)}")
-            case ChannelClose():
+            case methods.ChannelClose():
                 raise PeerError(f"the broker closed a channel: {wire091.reason(method)}")
-            case BasicCancel():
+            case methods.BasicCancel():
                 raise PeerError(f"the broker cancelled consumer {method.consumer_tag!r}")
-            case ConnectionBlocked() | ConnectionUnblocked():
-                self.blocked = isinstance(method, ConnectionBlocked)
-            case ChannelFlow():
+            case methods.ConnectionBlocked() | methods.ConnectionUnblocked():
+                self.blocked = isinstance(method, methods.ConnectionBlocked)
+            case methods.ChannelFlow():
                 self._channel(channel).paused = not method.active
-                self.out += method_frame(channel, ChannelFlowOk(method.active))
-            case BasicQosOk() | BasicConsumeOk():
+                self.out += method_frame(channel, methods.ChannelFlowOk(method.active))
+            case methods.BasicQosOk() | methods.BasicConsumeOk():
                 pass
             case _:
                 raise PeerError(f"{method.NAME} was not asked for")
@@ -175,16 +153,20 @@ def handshake091(endpoint: spec.Endpoint, *, timeout_s: float = HANDSHAKE_TIMEOU
     stream = connect(endpoint, timeout_s)
     try:
         stream.sendall(AMQP_091_HEADER)
-        mechanisms = expect(stream, ConnectionStart).mechanisms
+        mechanisms = expect(stream, methods.ConnectionStart).mechanisms
         if b"PLAIN" not in mechanisms.split():
             raise PeerError(f"the broker does not offer PLAIN, only {mechanisms.decode()}")
         user, password = _GUEST if endpoint.user is None else (endpoint.user, endpoint.password)
         stream.sendall(method_frame(0, wire091.start_ok(user, password)))
-        tune = expect(stream, ConnectionTune)
+        tune = expect(stream, methods.ConnectionTune)
         frame_max = min(tune.frame_max or spec.MAX_FRAME_SIZE_BYTES, spec.MAX_FRAME_SIZE_BYTES)
-        tuned = ConnectionTuneOk(min(tune.channel_max or CHANNEL_MAX, CHANNEL_MAX), frame_max, tune.heartbeat)
-        stream.sendall(method_frame(0, tuned) + method_frame(0, ConnectionOpen(endpoint.virtual_host)))
-        expect(stream, ConnectionOpenOk)
+        tuned = methods.ConnectionTuneOk(
+            min(tune.channel_max or CHANNEL_MAX, CHANNEL_MAX), frame_max, tune.heartbeat
+        )
+        stream.sendall(
+            method_frame(0, tuned) + method_frame(0, methods.ConnectionOpen(endpoint.virtual_host))
+        )
+        expect(stream, methods.ConnectionOpenOk)
         return Opened091(stream, frame_max, tune.heartbeat)
     except BaseException:
         stream.close()
@@ -198,14 +180,14 @@ def expect(stream: socket.socket, wanted: type[_Answer]) -> _Answer:
         PeerError: another one came.
     """
     method = read_method(stream)
-    if isinstance(method, ConnectionClose):
+    if isinstance(method, methods.ConnectionClose):
         raise PeerError(f"the broker closed the connection: {wire091.reason(method)}")
     if not isinstance(method, wanted):
         raise PeerError(f"{method.NAME} came, {wanted.NAME} was due")
     return method
 
 
-def read_method(stream: socket.socket) -> Method:
+def read_method(stream: socket.socket) -> methods.Method:
     """Read one method from a blocking socket, passing over heartbeats.
 
     Raises:
@@ -217,5 +199,5 @@ def read_method(stream: socket.socket) -> Method:
             raise PeerError("the peer does not speak AMQP 0-9-1: it answered with a protocol header")
         kind, _, size = HEADER.unpack(head)
         payload = read_exactly(stream, size + 1)
-        if kind == FRAME_METHOD:
+        if kind == methods.FRAME_METHOD:
             return wire091.read_method(payload[:-1])

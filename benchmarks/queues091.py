@@ -9,19 +9,8 @@ import socket
 from collections.abc import Iterable, Mapping
 from typing import Final, Self
 
+from amqp10broker.amqp091 import methods
 from amqp10broker.amqp091.framing import method_frame
-from amqp10broker.amqp091.methods import (
-    ChannelClose,
-    ChannelCloseOk,
-    ChannelOpen,
-    ChannelOpenOk,
-    ConnectionClose,
-    ConnectionCloseOk,
-    Method,
-    QueueDeclare,
-    QueueDeclareOk,
-    QueuePurge,
-)
 from benchmarks import spec
 from benchmarks.errors import PeerError
 from benchmarks.peer091 import GOOD_BYE, expect, handshake091, read_method
@@ -56,15 +45,15 @@ class Queues:
         try:
             if error is None:
                 self._socket.sendall(GOOD_BYE)
-                expect(self._socket, ConnectionCloseOk)
+                expect(self._socket, methods.ConnectionCloseOk)
         finally:
             self._socket.close()
 
     def _open_channel(self) -> None:
-        self._socket.sendall(method_frame(_CHANNEL, ChannelOpen()))
-        expect(self._socket, ChannelOpenOk)
+        self._socket.sendall(method_frame(_CHANNEL, methods.ChannelOpen()))
+        expect(self._socket, methods.ChannelOpenOk)
 
-    def _ask(self, method: Method) -> Method | None:
+    def _ask(self, method: methods.Method) -> methods.Method | None:
         """Send a method and return its answer; None if the queue does not exist.
 
         Raises:
@@ -72,11 +61,11 @@ class Queues:
         """
         self._socket.sendall(method_frame(_CHANNEL, method))
         answer = read_method(self._socket)
-        if isinstance(answer, ChannelClose) and answer.reply_code == _NOT_FOUND:
-            self._socket.sendall(method_frame(_CHANNEL, ChannelCloseOk()))
+        if isinstance(answer, methods.ChannelClose) and answer.reply_code == _NOT_FOUND:
+            self._socket.sendall(method_frame(_CHANNEL, methods.ChannelCloseOk()))
             self._open_channel()
             return None
-        if isinstance(answer, ChannelClose | ConnectionClose):
+        if isinstance(answer, methods.ChannelClose | methods.ConnectionClose):
             raise PeerError(f"the broker refused {method.NAME}: {reason(answer)}")
         return answer
 
@@ -90,8 +79,8 @@ class Queues:
             PeerError: the broker refused one.
         """
         for queue, queue_type in types.items():
-            if self._ask(QueueDeclare(queue, passive=True)) is None:
-                self._ask(QueueDeclare(queue, durable=True, arguments={"x-queue-type": queue_type}))
+            if self._ask(methods.QueueDeclare(queue, passive=True)) is None:
+                self._ask(methods.QueueDeclare(queue, durable=True, arguments={"x-queue-type": queue_type}))
 
     def counts(self, queues: Iterable[str]) -> dict[str, int]:
         """Return the messages ready in each queue, without those that are delivered and unacknowledged.
@@ -101,8 +90,8 @@ class Queues:
         """
         found: dict[str, int] = {}
         for queue in queues:
-            answer = self._ask(QueueDeclare(queue, passive=True))
-            if not isinstance(answer, QueueDeclareOk):
+            answer = self._ask(methods.QueueDeclare(queue, passive=True))
+            if not isinstance(answer, methods.QueueDeclareOk):
                 raise PeerError(f"there is no queue {queue!r}")
             found[queue] = answer.message_count
         return found
@@ -110,4 +99,4 @@ class Queues:
     def purge(self, queues: Iterable[str]) -> None:
         """Drop the messages ready in each queue; one that is missing has none."""
         for queue in queues:
-            self._ask(QueuePurge(queue))
+            self._ask(methods.QueuePurge(queue))

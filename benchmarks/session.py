@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from amqp10broker.amqp10.performatives import Begin, Flow
 from amqp10broker.amqp10.serial import MASK, diff, limit_left
@@ -24,7 +24,13 @@ from benchmarks.scan import Run
 from benchmarks.stream import read_stamps
 
 if TYPE_CHECKING:
-    from benchmarks.peer import Peer
+    from benchmarks.peer import Connection
+
+
+class CreditTaker(Protocol):
+    """What sends on links."""
+
+    def set_credit(self, index: int, flow: Flow) -> None: ...
 
 
 class Sender:
@@ -36,9 +42,11 @@ class Sender:
         `mark` is 1 to 255, the group's number in the session's ring of unconfirmed deliveries.
         """
         self.session = session
+        self.peer = session.peer
         self.what = what
         self.stream = session.peer.streams[what.stream]
         self.pace = Pace(what, session.peer.streams)
+        self.paces = (self.pace,)
         self.first_handle = first_handle
         self.mark = mark
         # Counts since attach, not wrapped; only their difference is ever used.
@@ -47,6 +55,7 @@ class Sender:
         self.cursor = 0
         self._large: LargeTransfer | None = None
         self._large_progress: tuple[int, int, int] | None = None
+        """Of a message of which not all frames are sent: index of its link, delivery-id, frames sent."""
         self._payload, *others = [
             wire.data_message(bytes(size), durable=what.durable, sections=what.sections)
             for size in what.sizes
@@ -62,11 +71,9 @@ class Sender:
             return
         if self.what.stamp or self.what.mixed:
             raise PeerError("stamped and mixed messages must fit in one frame")
+        channel, settled = self.session.channel, self.what.settled
         self._large = LargeTransfer(
-            self.session.channel,
-            self._payload,
-            settled=self.what.settled,
-            max_frame_size_bytes=max_frame_size_bytes,
+            channel, self._payload, settled=settled, max_frame_size_bytes=max_frame_size_bytes
         )
 
     def set_credit(self, index: int, flow: Flow) -> None:
@@ -83,54 +90,39 @@ class Sender:
                 handle=self.first_handle + index, delivery_count=count, link_credit=0, drain=True
             )
 
-    @property
-    def peer(self) -> Peer:
-        """The connection the links belong to."""
-        return self.session.peer
-
-    def start(self, now_ns: int) -> None:
-        """Begin: rates count from now on."""
-        self.pace.started_ns = now_ns
-
-    def due_ns(self) -> int | None:
-        """Return when the next message of a fixed-rate group is due, None for any other group."""
-        return self.pace.due_ns()
+    def _ready(self) -> list[int]:
+        """Return the links that have credit."""
+        sent, limit = self.sent, self.limit
+        return [index for index in range(len(sent)) if limit[index] > sent[index]]
 
     def produce(self, now_ns: int) -> int:
-        """Send what may be sent in one turn; return the number of frames."""
+        """Send what may be sent: give each link with credit one turn; return the number of frames.
+
+        Where there are not enough messages for all of them, the next call goes on with the next link.
+        """
         if self._large is not None:
             return self._produce_large(self._large, now_ns)
         allowed = min(self.pace.allowance(now_ns), self.session.remote_window)
         if allowed <= 0:
             return 0
-        if len(self.sent) == 1:
-            count = min(allowed, self.limit[0] - self.sent[0], self.what.burst, self._block.capacity)
-            if count > 0:
-                self.sent[0] += count
-                self._send(self.first_handle, count, now_ns)
-            return max(0, count)
-        return self._produce_in_turns(allowed, now_ns)
-
-    def _produce_in_turns(self, allowed: int, now_ns: int) -> int:
-        """Give each link with credit one turn, as far as `allowed` reaches; the next call goes on there."""
-        sent, limit, burst = self.sent, self.limit, self.what.burst
-        ready = [index for index in range(len(sent)) if limit[index] > sent[index]]
+        sent, limit, burst, most = self.sent, self.limit, self.what.burst, self._block.capacity
+        ready = self._ready()
         turns = -(-allowed // burst)
         if turns < len(ready):
             start = bisect_left(ready, self.cursor)
             ready = (ready[start:] + ready[:start])[:turns]
             self.cursor = ready[-1] + 1
-        total = 0
         if burst == 1:
             for index in ready:
                 sent[index] += 1
             handles = bytes([self.first_handle + index for index in ready])
-            for start in range(0, len(handles), self._block.capacity):
-                some = handles[start : start + self._block.capacity]
+            for start in range(0, len(handles), most):
+                some = handles[start : start + most]
                 self._send(some, len(some), now_ns)
             return len(handles)
+        total = 0
         for index in ready:
-            count = min(burst, limit[index] - sent[index], allowed - total, self._block.capacity)
+            count = min(burst, limit[index] - sent[index], allowed - total, most)
             if count <= 0:
                 break
             sent[index] += count
@@ -140,15 +132,15 @@ class Sender:
 
     def _send(self, handles: int | bytes, count: int, now_ns: int) -> None:
         """Write `count` transfers and count them in session, group and stream."""
-        session = self.session
-        frames = self._block.fill(handles, session.next_delivery_id, count)
+        frames = self._block.fill(handles, self.session.next_delivery_id, count)
         if self.what.stamp:
             self._block.stamp(self.pace.due_times(count, now_ns))
-        session.peer.out += frames
-        self._sent_deliveries(count, now_ns)
-        session.sent_frames(count)
+        self.peer.out += frames
+        self._number(count, now_ns)
+        self.session.sent_frames(count)
 
-    def _sent_deliveries(self, count: int, now_ns: int) -> None:
+    def _number(self, count: int, now_ns: int) -> None:
+        """Give `count` deliveries their ids."""
         session = self.session
         if not self.what.settled:
             session.note_unconfirmed(count, self.mark)
@@ -161,29 +153,22 @@ class Sender:
         if session.remote_window <= 0:
             return 0
         if self._large_progress is None:
-            if self.pace.allowance(now_ns) <= 0:
-                return 0
-            ready = [index for index in range(len(self.sent)) if self.limit[index] > self.sent[index]]
-            if not ready:
+            ready = self._ready()
+            if not ready or self.pace.allowance(now_ns) <= 0:
                 return 0
             place = bisect_left(ready, self.cursor) % len(ready)
             self.cursor = ready[place] + 1
             self._large_progress = (ready[place], session.next_delivery_id, 0)
             # Ids are given at the first frame, so that another group's deliveries may lie in between.
-            self._sent_deliveries(1, now_ns)
+            self._number(1, now_ns)
         index, delivery_id, start = self._large_progress
-        count = 0
-        for piece in large.frames(self.first_handle + index, delivery_id, start):
-            if count == session.remote_window:
-                break
-            session.peer.out += piece
-            count += 1
+        count = min(session.remote_window, large.frame_count - start)
+        for piece in large.frames(self.first_handle + index, delivery_id, start, start + count):
+            self.peer.out += piece
         session.sent_frames(count)
-        if start + count == large.frame_count:
-            self.sent[index] += 1
-            self._large_progress = None
-        else:
-            self._large_progress = (index, delivery_id, start + count)
+        whole = start + count == large.frame_count
+        self.sent[index] += whole
+        self._large_progress = None if whole else (index, delivery_id, start + count)
         return count
 
 
@@ -198,7 +183,6 @@ class Receiver:
         self.first_handle = first_handle
         self.credit = [0] * len(what.addresses)
         self.delivery_count = [0] * len(what.addresses)
-        self._low = what.credit // 2
         self._wanting: set[int] = set()
 
     def start(self) -> None:
@@ -217,7 +201,7 @@ class Receiver:
         self.credit[index] = left
         self.delivery_count[index] += count
         self.stream.delivered += count
-        if left <= self._low:
+        if left <= self.what.credit // 2:
             self._wanting.add(index)
 
     def advance(self, index: int, flow: Flow) -> None:
@@ -248,8 +232,8 @@ class Receiver:
 class PeerSession:
     """One session: its two windows and its links."""
 
-    def __init__(self, peer: Peer, channel: int, what: spec.Session) -> None:
-        """Make the session's records; `Peer.attach_all` sends the frames."""
+    def __init__(self, peer: Connection, channel: int, what: spec.Session) -> None:
+        """Make the session's records; `Peer.open` sends the frames."""
         self.peer = peer
         self.channel = channel
         self.what = what
@@ -269,17 +253,45 @@ class PeerSession:
             handle += len(consume.addresses)
         if handle > spec.LINKS_PER_SESSION_MAX:
             raise PeerError(f"{handle} links in a session, at most {spec.LINKS_PER_SESSION_MAX} fit")
-        self.link_count = handle
-        self.sending: dict[int, tuple[Sender, int]] = {}
+        self.sending: dict[int, tuple[CreditTaker, int]] = {}
         self.receiving: dict[int, tuple[Receiver, int]] = {}
         """By the broker's handle: the group and the number of the link in it."""
-        unsettled = any(not publish.settled for publish in what.publish)
-        self._ring = Ring() if unsettled else None
+        self._ring = None if all(publish.settled for publish in what.publish) else Ring()
         self._dispositions = DispositionBlock(channel)
         self._settle_each = any(consume.settle is spec.Settle.EACH for consume in what.consume)
         self._to_settle: list[tuple[int, int]] = []
         self._partial: tuple[int, bool] | None = None
         """delivery-id and settled of a delivery whose last frame has not come yet."""
+
+    def begin(self, handle_max: int) -> Begin:
+        """Return what begins the session."""
+        window = self.what.incoming_window
+        return Begin(next_outgoing_id=0, incoming_window=window, outgoing_window=MASK, handle_max=handle_max)
+
+    def tell(self, **link: int | bool) -> None:
+        """Send a flow, of a link with what is told of it; it opens our window to its width."""
+        self.incoming_window = self.what.incoming_window
+        flow = Flow(
+            next_incoming_id=self.next_incoming_id,
+            incoming_window=self.incoming_window,
+            next_outgoing_id=self.next_outgoing_id,
+            outgoing_window=MASK,
+            **link,  # type: ignore[arg-type]
+        )
+        self.peer.out += wire.frame(flow, channel=self.channel)
+
+    def flow(self, flow: Flow) -> None:
+        """Take the broker's windows and credit (§2.5.6, §2.6.7)."""
+        window = flow.incoming_window
+        self.remote_window = limit_left(flow.next_incoming_id or 0, window, self.next_outgoing_id)
+        if flow.handle in self.sending:
+            sender, index = self.sending[flow.handle]
+            sender.set_credit(index, flow)
+        elif flow.handle in self.receiving:
+            receiver, index = self.receiving[flow.handle]
+            receiver.advance(index, flow)
+        if flow.echo:
+            self.tell()
 
     # --- sending ---
 
@@ -310,27 +322,6 @@ class PeerSession:
 
     # --- receiving ---
 
-    def begin(self, handle_max: int) -> Begin:
-        """Return what begins the session."""
-        return Begin(
-            next_outgoing_id=0,
-            incoming_window=self.what.incoming_window,
-            outgoing_window=MASK,
-            handle_max=handle_max,
-        )
-
-    def tell(self, **link: int | bool) -> None:
-        """Send a flow, of a link with what is told of it; it opens our window to its width."""
-        self.incoming_window = self.what.incoming_window
-        flow = Flow(
-            next_incoming_id=self.next_incoming_id,
-            incoming_window=self.incoming_window,
-            next_outgoing_id=self.next_outgoing_id,
-            outgoing_window=MASK,
-            **link,  # type: ignore[arg-type]
-        )
-        self.peer.out += wire.frame(flow, channel=self.channel)
-
     def transfers(self, run: Run, now_ns: int) -> None:
         """Count a run of transfer frames in window, links and streams.
 
@@ -341,8 +332,7 @@ class PeerSession:
         self.incoming_window -= run.frames
         if self.incoming_window < 0:
             raise PeerError("the broker sent more transfers than our incoming-window allowed")
-        settled = run.settled
-        first = run.first_delivery_id
+        first, settled = run.first_delivery_id, run.settled
         if self._partial is not None:
             # A continuation may leave out what the first frame said (§2.7.5).
             first, settled = self._partial
@@ -388,19 +378,4 @@ class PeerSession:
         for receiver in self.receivers:
             receiver.top_up()
         if self.incoming_window <= self.what.incoming_window // 2:
-            self.tell()
-
-    def flow(self, flow: Flow) -> None:
-        """Take the broker's windows and credit (§2.5.6, §2.6.7)."""
-        self.remote_window = limit_left(
-            flow.next_incoming_id or 0, flow.incoming_window, self.next_outgoing_id
-        )
-        if flow.handle is not None:
-            if flow.handle in self.sending:
-                sender, index = self.sending[flow.handle]
-                sender.set_credit(index, flow)
-            elif flow.handle in self.receiving:
-                receiver, index = self.receiving[flow.handle]
-                receiver.advance(index, flow)
-        if flow.echo:
             self.tell()

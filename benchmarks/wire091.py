@@ -1,6 +1,6 @@
 """AMQP 0-9-1 bytes: what the load generator's frames have of their own; all else is the broker's codec.
 
-Frames that are written millions of times are made by `blocks091`, frames that are read millions of times are
+Frames that are written millions of times are made by `blocks`, frames that are read millions of times are
 read by `scan091`, which shares nothing with the broker.
 """
 

@@ -8,8 +8,7 @@ import pytest
 from pamqp import commands, frame
 
 from benchmarks import spec
-from benchmarks.blocks091 import PublishBlock, ack_block, deliver_block
-from benchmarks.wire091 import PLAIN
+from benchmarks.blocks import PublishBlock, ack_block, deliver_block
 
 FRAME_MAX = 131072
 
@@ -77,7 +76,7 @@ def test_acknowledgements_are_single_and_consecutive() -> None:
 
 def test_a_delivery_block_counts_its_tags() -> None:
     """What the floor peer sends."""
-    block = deliver_block(1, "tag", "q", b"body", PLAIN, FRAME_MAX)
+    block = deliver_block(1, "tag", "q", b"body")
     (some,) = block.fill(65535, 2)
     methods = unmarshal(some)[::3]
     assert [one.delivery_tag for one in methods] == [65535, 65536]
