@@ -81,9 +81,9 @@ def _write(context: Context, broker: OwnBroker, count: int) -> int:
     from pyspark.sql.types import BinaryType, StructField, StructType
 
     from amqp10broker.spark.options import parse_sink
-    from amqp10broker.spark.sink_columns import plan
-    from amqp10broker.spark.sink_encoding import Encoder
-    from amqp10broker.spark.sink_sending import Sending
+    from amqp10broker.spark.sink.columns import plan
+    from amqp10broker.spark.sink.encoding import Encoder
+    from amqp10broker.spark.sink.sending import Sending
 
     options = parse_sink(_sink(broker), streaming=False)
     encoder = Encoder(plan(StructType([StructField("body", BinaryType())]), options), f"{'0' * 36}-17-0-")
@@ -99,7 +99,7 @@ def _write(context: Context, broker: OwnBroker, count: int) -> int:
 def _read(broker: OwnBroker, count: int, place: Path) -> int:
     """What driver and tasks of the source do, one after the other."""
     from amqp10broker.spark.options import QueueOptions, parse_source
-    from amqp10broker.spark.queue_source import QueueStreamReader
+    from amqp10broker.spark.queue.source import QueueStreamReader
 
     options = parse_source(_source(broker, place / "alone"), streaming=True)
     assert isinstance(options, QueueOptions)

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker import adminpath
 from amqp10broker.cli import broker_url
-from amqp10broker.cli.broker_url import BrokerUrl
 from amqp10broker.cli.exits import RefusedByBroker
+from amqp10broker.client.url import PORT, BrokerUrl
 from amqp10broker.config.records import SETTINGS
 from amqp10broker.errors import AdminSocketError, ConfigError
 
@@ -74,14 +74,14 @@ def place_of(port: str | None, path: str | None, environ: Mapping[str, str]) -> 
 
 
 def _place_of_url(url: BrokerUrl) -> Place:
-    if not url.is_here:
+    if not broker_url.is_here(url):
         raise ConfigError(
             broker_url.SOURCE,
             f"names {url.host}, and this command talks to a broker on the machine it runs on",
             "run it there, or say which broker of this machine with --port or --admin-socket",
         )
     # Who speaks TLS has another port besides, by which the socket is called.
-    return Place(broker_url.PORT if url.tls else url.port, None)
+    return Place(PORT if url.tls else url.port, None)
 
 
 def ask(place: Place, request: Mapping[str, Any], *, timeout_s: float | None = None) -> Any:

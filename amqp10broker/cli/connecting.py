@@ -10,7 +10,6 @@ import argparse
 import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from amqp10broker.cli.commands import Parser, seconds
 from amqp10broker.cli.exits import Unreachable
@@ -145,16 +144,6 @@ def connect(arguments: argparse.Namespace) -> Client:
         )
     except (ConnectError, TimedOutError) as error:
         raise Unreachable(str(error)) from error
-
-
-def queue_address(queue: str) -> str:
-    """The address of a queue, which must exist."""
-    return f"/queues/{quote(queue, safe='')}"
-
-
-def exchange_address(exchange: str, key: str) -> str:
-    """The address of an exchange with a routing key."""
-    return f"/exchanges/{quote(exchange, safe='')}/{quote(key, safe='')}"
 
 
 def positive(written: str) -> int:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli import tables
 from amqp10broker.cli.commands import Command, Parser, seconds
-from amqp10broker.cli.connecting import add_client, connect, positive, queue_address
+from amqp10broker.cli.connecting import add_client, connect, positive
 from amqp10broker.cli.exits import EXIT_OK
+from amqp10broker.client.url import queue_address
 
 if TYPE_CHECKING:
     from amqp10broker.client.message import Message

@@ -10,13 +10,13 @@ import time
 import uuid
 from dataclasses import dataclass
 from typing import Final
-from urllib.parse import quote
 
 from amqp10broker.cli.connecting import Login
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.message import Header, Message, Properties
 from amqp10broker.client.options import ClientOptions
+from amqp10broker.client.url import queue_address
 
 EXIT_OK: Final = 0
 
@@ -77,7 +77,7 @@ def run(ping: Ping) -> int:
 
 def _pass_message(client: Client, queue: str) -> str:
     # By its address and not as a bare name, which would declare a queue that is not there.
-    receiver = client.receiver(f"/queues/{quote(queue, safe='')}" if queue else None, credit=0)
+    receiver = client.receiver(queue_address(queue) if queue else None, credit=0)
     through = f"queue '{queue}'" if queue else "a temporary queue"
     sender = client.sender(receiver.address)
     bare = Message(b"ping", Properties(message_id=uuid.uuid4())).encode()

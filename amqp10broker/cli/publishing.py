@@ -10,8 +10,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from amqp10broker.cli.commands import Command, Parser, counted, pairs, read_file
-from amqp10broker.cli.connecting import add_client, connect, exchange_address, positive, queue_address
+from amqp10broker.cli.connecting import add_client, connect, positive
 from amqp10broker.cli.exits import EXIT_OK, Failed
+from amqp10broker.client.url import exchange_address, queue_address
 from amqp10broker.errors import ConfigError
 
 if TYPE_CHECKING:

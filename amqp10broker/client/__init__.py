@@ -7,6 +7,7 @@
 `checks`        arguments that no frame can carry, refused where they are given
 `options`       `ClientOptions` and the default time-outs
 `outcomes`      `Accepted`, `Rejected` ...: what becomes of a message
+`url`           `parse_url`, addresses of queues and exchanges
 `message`       `Message` and `data_message`: what a program says, to and from bytes
 `errors`        `ClientError` and what is under it
 `transport`     the blocking client's sockets, plain or under TLS

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Final, TypeVar
-from urllib.parse import quote
 
 from amqp10broker.amqp10.errors import Condition
 from amqp10broker.client.blocking import Client
@@ -35,6 +34,9 @@ CONNECT_TIMEOUT_S: Final = 10.0
 """For one attempt, of which there may be several."""
 _ATTEMPT_MIN_S: Final = 5.0
 """Brokers take a second or more before they answer a wrong password: that is not the same as no answer."""
+
+OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
+"""A filter that says where reading of a stream begins. No other kind of queue of this broker applies it."""
 
 T = TypeVar("T")
 
@@ -190,11 +192,6 @@ def translated(
             return SparkSourceError(f"{where}: {error}")
 
 
-def queue_address(name: str) -> str:
-    """A queue or stream by name as the address of a source or target; it is not declared by attaching."""
-    return f"/queues/{quote(name, safe='')}"
-
-
 def _vhost(options: ConnectionOptions) -> str:
     return "the default virtual host" if options.vhost is None else f"virtual host '{options.vhost}'"
 
@@ -203,7 +200,6 @@ __all__ = [
     "dial",
     "may_pass",
     "open_client",
-    "queue_address",
     "translated",
     "with_retries",
 ]

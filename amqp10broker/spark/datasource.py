@@ -52,10 +52,10 @@ class Amqp10DataSource(DataSource):
         check_schema(schema)
         options = parse_source(self.options, streaming=False)
         if isinstance(options, StreamOptions):
-            from amqp10broker.spark.stream_source import batch_reader
+            from amqp10broker.spark.stream.source import batch_reader
 
             return batch_reader(options)
-        from amqp10broker.spark.queue_source import QueueReader
+        from amqp10broker.spark.queue.source import QueueReader
 
         return QueueReader(options)
 
@@ -69,10 +69,10 @@ class Amqp10DataSource(DataSource):
         check_schema(schema)
         options = parse_source(self.options, streaming=True)
         if isinstance(options, StreamOptions):
-            from amqp10broker.spark.stream_source import StreamStreamReader
+            from amqp10broker.spark.stream.source import StreamStreamReader
 
             return StreamStreamReader(options)
-        from amqp10broker.spark.queue_source import QueueStreamReader
+        from amqp10broker.spark.queue.source import QueueStreamReader
 
         return QueueStreamReader(options)
 
@@ -82,7 +82,7 @@ class Amqp10DataSource(DataSource):
         Raises:
             OptionError: see `options`.
         """
-        from amqp10broker.spark.sink import SinkWriter
+        from amqp10broker.spark.sink.writer import SinkWriter
 
         return SinkWriter(parse_sink(self.options, streaming=False), schema, overwrite)
 
@@ -92,7 +92,7 @@ class Amqp10DataSource(DataSource):
         Raises:
             OptionError: see `options`.
         """
-        from amqp10broker.spark.sink import SinkStreamWriter
+        from amqp10broker.spark.sink.writer import SinkStreamWriter
 
         return SinkStreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)
 

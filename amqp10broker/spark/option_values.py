@@ -13,13 +13,12 @@ from datetime import UTC, datetime
 from enum import Enum, auto
 from typing import Final
 
+from amqp10broker.client.url import shortened, text_fault
 from amqp10broker.spark.errors import OptionError
-from amqp10broker.spark.stream_offsets import is_of
+from amqp10broker.spark.stream.offsets import is_of
 
 _LONG_MAX: Final = 2**63 - 1
-_SHOWN_MAX: Final = 100
 _TIME_MAX_S: Final = 365 * 86_400.0
-_SURROGATE: Final = re.compile("[\ud800-\udfff]")
 _DURATION: Final = re.compile(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)?")
 _UNIT_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
 
@@ -50,11 +49,6 @@ EARLIEST: Final = Start(StartKind.EARLIEST)
 LATEST: Final = Start(StartKind.LATEST)
 
 
-def shortened(text: str) -> str:
-    """What was given, as it is repeated in an error."""
-    return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
-
-
 def text_value(name: str, text: str) -> str:
     """Any text but the empty one."""
     if not text:
@@ -64,10 +58,8 @@ def text_value(name: str, text: str) -> str:
 
 def secret_value(name: str, text: str) -> str:
     """Any text, the empty one too; never repeated."""
-    if "\0" in text:
-        raise OptionError(name, "has a character 0 in it", "leave it out")
-    if _SURROGATE.search(text):
-        raise OptionError(name, "has half a character in it, a lone surrogate", "give Unicode text")
+    if fault := text_fault(text):
+        raise OptionError(name, fault.problem, fault.allowed)
     return text
 
 

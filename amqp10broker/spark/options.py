@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Flag
 from typing import Any, Final
 
-from amqp10broker.spark.broker_url import parse_url
+from amqp10broker.client.url import UrlError, parse_url
 from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.option_values import (
     EARLIEST,
@@ -346,14 +346,17 @@ def _listed(names: Iterable[str]) -> str:
 
 
 def _connection(values: _Values) -> ConnectionOptions:
-    url = parse_url("url", values.need("url", "give amqp://host:port or amqps://host:port"))
+    try:
+        url = parse_url(values.need("url", "give amqp://host:port or amqps://host:port"))
+    except UrlError as fault:
+        raise OptionError("url", fault.problem, fault.allowed) from None
     if url.vhost is not None and values.given("vhost"):
         raise OptionError("vhost", "is given, and url names a virtual host, too", "give it in one place")
-    if url.username is not None and values.given("username"):
+    if url.user is not None and values.given("username"):
         raise OptionError("username", "is given, and url names a user, too", "give it in one place")
     if url.password is not None and values.given("password"):
         raise OptionError("password", "is given, and url has a password, too", "give it in one place")
-    username = url.username if url.username is not None else values["username"]
+    username = url.user if url.user is not None else values["username"]
     password = url.password if url.password is not None else values["password"]
     mechanism = values["saslMechanism"] or ("PLAIN" if username else "ANONYMOUS")
     if mechanism == "PLAIN":

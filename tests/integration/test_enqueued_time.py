@@ -17,7 +17,7 @@ from amqp10broker.client.ends import SessionOwner
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, Properties, decode_message
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_source import batch_reader
+from amqp10broker.spark.stream.source import batch_reader
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.spark_streams import client_of, declare, fill, offsets, publish, rows, url_of
 

@@ -21,9 +21,9 @@ from amqp10broker.client.outcomes import Accepted
 from amqp10broker.spark.connection import open_client
 from amqp10broker.spark.errors import FilterRefused
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_bounds import ProbedEnds, ends_of
-from amqp10broker.spark.stream_range import StreamRange, read_range
-from amqp10broker.spark.stream_source import StreamReader, StreamStreamReader
+from amqp10broker.spark.stream.bounds import ProbedEnds, ends_of
+from amqp10broker.spark.stream.range import StreamRange, read_range
+from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_streams import body, offsets, rows, url_of
 

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from amqp10broker.client.errors import ClientError
-from amqp10broker.spark.connection import open_client, queue_address, translated, with_retries
+from amqp10broker.client.url import queue_address
+from amqp10broker.spark.connection import open_client, translated, with_retries
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions, parse_source
 from benchmarks.processes import reserved_port

@@ -24,14 +24,14 @@ from amqp10broker.client import bulk
 from amqp10broker.client.blocking import Client, connect
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, data_message
-from amqp10broker.spark import queue_link
-from amqp10broker.spark.credit_pacing import Grants
 from amqp10broker.spark.errors import BrokerUnreachable, QueueUnusable, SpoolError
 from amqp10broker.spark.options import QueueOptions, parse_source
-from amqp10broker.spark.queue_link import QueueLink
-from amqp10broker.spark.queue_source import QueueReader, QueueStreamReader
-from amqp10broker.spark.spool import SEGMENT_BYTES_MAX
-from amqp10broker.spark.stream_bounds import OFFSET_SPEC
+from amqp10broker.spark.queue import link
+from amqp10broker.spark.queue.credit_pacing import Grants
+from amqp10broker.spark.queue.link import QueueLink
+from amqp10broker.spark.queue.source import QueueReader, QueueStreamReader
+from amqp10broker.spark.queue.spool import SEGMENT_BYTES_MAX
+from amqp10broker.spark.stream.bounds import OFFSET_SPEC
 from tests.support.broker_process import BrokerProcess
 from tests.support.cutting_proxy import CuttingProxy
 
@@ -412,7 +412,7 @@ def test_what_there_is_no_room_for_stays_in_its_place(
 ) -> None:
     """Given back as often as it takes: in order, and to a quorum queue it is no failed delivery."""
     room = 200_000
-    monkeypatch.setattr(queue_link, "Grants", partial(Grants, room_bytes=room))
+    monkeypatch.setattr(link, "Grants", partial(Grants, room_bytes=room))
     more = {"x-delivery-limit": 1} if kind == "quorum" else {}
     declared(channel, queue, kind, **more)
     bodies = bodies_of(sizes)
@@ -433,7 +433,7 @@ def test_messages_that_were_given_back_have_not_failed(
     measured: type[MeasuredEnd],
 ) -> None:
     """Their header does not say that they were delivered before: some have come several times."""
-    monkeypatch.setattr(queue_link, "Grants", partial(Grants, room_bytes=50_000))
+    monkeypatch.setattr(link, "Grants", partial(Grants, room_bytes=50_000))
     declared(channel, queue, "quorum", **{"x-delivery-limit": 3})
     bodies = bodies_of([5] * 100 + [40_000] * 20)
     fill(broker, queue, bodies)
@@ -617,7 +617,7 @@ def test_two_queries_do_not_share_a_spool(
 ) -> None:
     declared(channel, queue)
     Query(options())
-    monkeypatch.setattr("amqp10broker.spark.spool.LOCK_WAIT_S", 0.0)
+    monkeypatch.setattr("amqp10broker.spark.queue.spool.LOCK_WAIT_S", 0.0)
     with pytest.raises(SpoolError, match="another query uses the spool"):
         Query(options())
 

@@ -19,7 +19,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 from amqp10broker.client.management import Management
 from amqp10broker.client.message import Message, Properties, data_message
-from amqp10broker.spark import stream_bounds, stream_range
 from amqp10broker.spark.errors import (
     BrokerRefused,
     BrokerUnreachable,
@@ -31,7 +30,9 @@ from amqp10broker.spark.errors import (
     SparkSourceError,
 )
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_bounds import (
+from amqp10broker.spark.stream import bounds as stream_bounds
+from amqp10broker.spark.stream import range as stream_range
+from amqp10broker.spark.stream.bounds import (
     Bounds,
     ManagedEnds,
     ProbedEnds,
@@ -40,8 +41,8 @@ from amqp10broker.spark.stream_bounds import (
     ends_there,
     offset_of,
 )
-from amqp10broker.spark.stream_range import StreamRange, read_range
-from amqp10broker.spark.stream_source import PushdownReader, StreamReader, StreamStreamReader, batch_reader
+from amqp10broker.spark.stream.range import StreamRange, read_range
+from amqp10broker.spark.stream.source import PushdownReader, StreamReader, StreamStreamReader, batch_reader
 from tests.support.broker_process import BrokerProcess, StartBroker
 from tests.support.spark_streams import body, client_of, declare, fill, offsets, publish, rows, url_of
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.queue_offsets import QueueOffsets
-from amqp10broker.spark.queue_segments import message_ids
-from amqp10broker.spark.segment_filler import Intake, recall
-from amqp10broker.spark.spool import Owner, open_spool
+from amqp10broker.spark.queue.filler import Intake, recall
+from amqp10broker.spark.queue.offsets import QueueOffsets
+from amqp10broker.spark.queue.segments import message_ids
+from amqp10broker.spark.queue.spool import Owner, open_spool
 from tests.support.disks import PowerLoss, SimDisk
 
 PATH = "/spools/orders"

@@ -14,7 +14,7 @@ from pyspark.sql import functions as f
 
 from amqp10broker.client.message import Message, Properties
 from amqp10broker.spark.register import register
-from amqp10broker.spark.stream_bounds import ends_of
+from amqp10broker.spark.stream.bounds import ends_of
 from tests.support.broker_process import BrokerProcess
 from tests.support.spark_starting import started
 from tests.support.spark_streams import body, client_of, declare, fill, publish, url_of

@@ -26,7 +26,7 @@ from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.client.blocking import connect
 from amqp10broker.client.message import Message
 from amqp10broker.spark.options import QueueOptions, parse_source
-from amqp10broker.spark.queue_source import QueueStreamReader
+from amqp10broker.spark.queue.source import QueueStreamReader
 from tests.support.spark_rows import body, message_id
 
 REPLAYED_OTHERWISE: Final = 3

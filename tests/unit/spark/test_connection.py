@@ -20,7 +20,7 @@ from amqp10broker.client.errors import (
     TlsError,
 )
 from amqp10broker.spark import retry
-from amqp10broker.spark.connection import may_pass, queue_address, translated, with_retries
+from amqp10broker.spark.connection import may_pass, translated, with_retries
 from amqp10broker.spark.errors import BrokerRefused, BrokerUnreachable, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import ConnectionOptions
 from amqp10broker.spark.retry import RetryBudget
@@ -152,7 +152,3 @@ def test_a_part_of_other_work_has_the_time_that_is_left_to_it(clock: SleepingClo
     with pytest.raises(BrokerUnreachable):
         with_retries(OPTIONS, attempt, patience=shared)
     assert clock.now == pytest.approx(105.0)
-
-
-def test_addresses_are_percent_encoded() -> None:
-    assert queue_address("a b/c") == "/queues/a%20b%2Fc"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from amqp10broker.spark.credit_pacing import FIRST_CREDIT, MESSAGE_COST_BYTES, Grants
+from amqp10broker.spark.queue.credit_pacing import FIRST_CREDIT, MESSAGE_COST_BYTES, Grants
 
 ROOM = 100 * (MESSAGE_COST_BYTES + 1000)
 

@@ -15,10 +15,10 @@ from amqp10broker.spark.datasource import Amqp10DataSource
 from amqp10broker.spark.errors import DataLost, OptionError, ReadStalled
 from amqp10broker.spark.options import StreamOptions, parse_source
 from amqp10broker.spark.schema import COLUMNS, DDL, arrow_schema
-from amqp10broker.spark.stream_bounds import Bounds
-from amqp10broker.spark.stream_plan import ROWS_WORTH_A_TASK, plan
-from amqp10broker.spark.stream_range import StreamRange, _Reading, split
-from amqp10broker.spark.stream_source import PushdownReader, StreamReader, StreamStreamReader
+from amqp10broker.spark.stream.bounds import Bounds
+from amqp10broker.spark.stream.plan import ROWS_WORTH_A_TASK, plan
+from amqp10broker.spark.stream.range import StreamRange, _Reading, split
+from amqp10broker.spark.stream.source import PushdownReader, StreamReader, StreamStreamReader
 from tests.support.spark_schema import SCHEMA
 
 GIVEN = {"url": "amqp://guest:guest@localhost", "stream": "s"}

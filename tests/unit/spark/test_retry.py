@@ -10,13 +10,14 @@ import pytest
 
 from amqp10broker.client.blocking import Sender
 from amqp10broker.client.errors import ConnectionEndedError
-from amqp10broker.spark import retry, stream_range
+from amqp10broker.spark import retry
 from amqp10broker.spark.errors import BrokerUnreachable
 from amqp10broker.spark.options import SinkOptions, StreamOptions, parse_sink, parse_source
 from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.schema import arrow_schema
-from amqp10broker.spark.sink_sending import Sending
-from amqp10broker.spark.stream_range import StreamRange, read_range
+from amqp10broker.spark.sink.sending import Sending
+from amqp10broker.spark.stream import range as stream_range
+from amqp10broker.spark.stream.range import StreamRange, read_range
 from tests.support.sleeping_clock import SleepingClock
 
 URL = {"url": "amqp://guest:guest@localhost", "retryTimeout": "1s"}

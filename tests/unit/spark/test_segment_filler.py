@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import pyarrow as pa
 import pytest
 
-from amqp10broker.spark.deduplication import SeenIds
 from amqp10broker.spark.errors import SpoolError, UnreadableMessage
-from amqp10broker.spark.queue_offsets import QueueOffsets
-from amqp10broker.spark.queue_segments import message_ids, parts
-from amqp10broker.spark.segment_filler import Intake, recall
-from amqp10broker.spark.spool import Owner, Spool, open_spool
+from amqp10broker.spark.queue.deduplication import SeenIds
+from amqp10broker.spark.queue.filler import Intake, recall
+from amqp10broker.spark.queue.offsets import QueueOffsets
+from amqp10broker.spark.queue.segments import message_ids, parts
+from amqp10broker.spark.queue.spool import Owner, Spool, open_spool
 from tests.support.disks import SimDisk
 
 OWNER = Owner("stream", "orders", "127.0.0.1:5672", "")

@@ -17,7 +17,7 @@ from pyspark.sql.types import (
 
 from amqp10broker.spark.errors import ColumnError, OptionError
 from amqp10broker.spark.options import SinkOptions, parse_sink
-from amqp10broker.spark.sink_columns import exchange_address, plan
+from amqp10broker.spark.sink.columns import plan
 
 TEXT, BYTES = StringType(), BinaryType()
 
@@ -82,16 +82,3 @@ def test_it_must_be_said_where_messages_go() -> None:
 def test_an_exchange_and_a_routing_key_make_an_address() -> None:
     found = plan(a_schema(body=BYTES), options(exchange="a b", routingKey="x/y"))
     assert found.address == "/exchanges/a%20b/x%2Fy"
-
-
-@pytest.mark.parametrize(
-    ("exchange", "key", "address"),
-    [
-        ("e", "k", "/exchanges/e/k"),
-        ("e", "", "/exchanges/e"),
-        ("", "orders", "/queues/orders"),
-        ("ü", "%", "/exchanges/%C3%BC/%25"),
-    ],
-)
-def test_addresses_of_exchanges(exchange: str, key: str, address: str) -> None:
-    assert exchange_address(exchange, key) == address

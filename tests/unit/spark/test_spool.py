@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.spark.errors import OptionError, SpoolError
-from amqp10broker.spark.spool import Owner, Spool, local_path, open_spool
+from amqp10broker.spark.queue.spool import Owner, Spool, local_path, open_spool
 from amqp10broker.storage.disk import OsDisk
 from tests.support.disks import PowerLoss, SimDisk
 

@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
-from amqp10broker.spark import stream_source
 from amqp10broker.spark.errors import DataLost, OptionError, QueueUnusable, SparkSourceError
 from amqp10broker.spark.options import StreamOptions, parse_source
-from amqp10broker.spark.stream_bounds import Bounds
-from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
-from amqp10broker.spark.stream_plan import recut
-from amqp10broker.spark.stream_range import StreamRange
-from amqp10broker.spark.stream_source import StreamReader, StreamStreamReader
+from amqp10broker.spark.stream import source as stream_source
+from amqp10broker.spark.stream.bounds import Bounds
+from amqp10broker.spark.stream.offsets import Cut, StreamOffset, read_offset
+from amqp10broker.spark.stream.plan import recut
+from amqp10broker.spark.stream.range import StreamRange
+from amqp10broker.spark.stream.source import StreamReader, StreamStreamReader
 
 ALL = ReadAllAvailable()
 Place = tuple[int, int]

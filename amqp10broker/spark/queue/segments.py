@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.spool import Spool, SpoolFile, check
+from amqp10broker.spark.queue.spool import Spool, SpoolFile, check
 
 
 class SegmentPart(InputPartition):

@@ -2,7 +2,7 @@
 
 A batch of a streaming query is cut when it is planned, and cut again when Spark asks for its partitions,
 which may be after a restart on another machine: by then only what is in its offsets may count
-(`stream_offsets`), and what retention has taken in between.
+(`offsets`), and what retention has taken in between.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Final
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
 from amqp10broker.spark.options import StartKind, StreamOptions
-from amqp10broker.spark.stream_bounds import Bounds, Questions
-from amqp10broker.spark.stream_offsets import Cut, StreamOffset
-from amqp10broker.spark.stream_range import StreamRange, report_loss, split
+from amqp10broker.spark.stream.bounds import Bounds, Questions
+from amqp10broker.spark.stream.offsets import Cut, StreamOffset
+from amqp10broker.spark.stream.range import StreamRange, report_loss, split
 
 ROWS_WORTH_A_TASK: Final = 10_000
 """Unless `minPartitions` says otherwise: a task costs some 50 ms, which is 10 000 rows and more."""

@@ -1,19 +1,17 @@
-"""The option `url`: what is read, and that nothing which is refused shows a piece of a password."""
+"""URLs of brokers: what is read, and that nothing which is refused shows a piece of a password."""
 
 from __future__ import annotations
 
 import pytest
 
-from amqp10broker.spark.broker_url import Url, parse_url
-from amqp10broker.spark.errors import OptionError
+from amqp10broker.client.url import BrokerUrl, UrlError, exchange_address, parse_url, queue_address
 
 SECRET = "hunter2"
 
 
 def refused(text: str) -> str:
-    with pytest.raises(OptionError) as raised:
-        parse_url("url", text)
-    assert raised.value.option == "url"
+    with pytest.raises(UrlError) as raised:
+        parse_url(text)
     return str(raised.value)
 
 
@@ -33,7 +31,7 @@ def refused(text: str) -> str:
     ],
 )
 def test_where_the_broker_is(text: str, host: str, port: int, vhost: str | None) -> None:
-    assert parse_url("url", text) == Url(host, port, text.strip().startswith("amqps"), None, None, vhost)
+    assert parse_url(text) == BrokerUrl(host, port, text.strip().startswith("amqps"), None, None, vhost)
 
 
 @pytest.mark.parametrize(
@@ -47,8 +45,8 @@ def test_where_the_broker_is(text: str, host: str, port: int, vhost: str | None)
     ],
 )
 def test_who_we_are(text: str, username: str, password: str | None) -> None:
-    url = parse_url("url", text)
-    assert (url.username, url.password, url.host) == (username, password, "h")
+    url = parse_url(text)
+    assert (url.user, url.password, url.host) == (username, password, "h")
 
 
 @pytest.mark.parametrize(
@@ -112,4 +110,21 @@ def test_no_piece_of_a_password_is_shown(text: str) -> None:
 
 
 def test_nothing_but_the_host_is_shown_of_what_is_taken() -> None:
-    assert SECRET not in repr(parse_url("url", f"amqp://me:{SECRET}@h"))
+    assert SECRET not in repr(parse_url(f"amqp://me:{SECRET}@h"))
+
+
+@pytest.mark.parametrize(
+    ("exchange", "key", "address"),
+    [
+        ("e", "k", "/exchanges/e/k"),
+        ("e", "", "/exchanges/e"),
+        ("", "orders", "/queues/orders"),
+        ("ü", "%", "/exchanges/%C3%BC/%25"),
+    ],
+)
+def test_addresses_of_exchanges(exchange: str, key: str, address: str) -> None:
+    assert exchange_address(exchange, key) == address
+
+
+def test_addresses_are_percent_encoded() -> None:
+    assert queue_address("a b/c") == "/queues/a%20b%2Fc"

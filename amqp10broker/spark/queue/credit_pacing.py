@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from amqp10broker.spark.spool import SEGMENT_BYTES_MAX
+from amqp10broker.spark.queue.spool import SEGMENT_BYTES_MAX
 
 FIRST_CREDIT: Final = 10
 """Granted first, to learn how large the messages are."""

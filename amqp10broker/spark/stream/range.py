@@ -3,7 +3,7 @@
 Without a filter the range is read to its last offset, and every offset in it must come (but of RabbitMQ,
 which uses some offsets for itself). With a filter the broker sends what matches and says nothing of the
 rest; that it has looked at the whole range is known when it gives credit back on a drain, because it has
-reached the range's end. A broker that does not know the filter for that (`stream_bounds.END_OFFSET`) goes on
+reached the range's end. A broker that does not know the filter for that (`bounds.END_OFFSET`) goes on
 to the stream's end, unless a later message comes before.
 
 A connection that breaks is made again and the range goes on behind the last row that was read. Each row is
@@ -35,7 +35,7 @@ from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.retry import RetryBudget
 from amqp10broker.spark.row_layouts import RowDecoder
 from amqp10broker.spark.schema import COLUMNS
-from amqp10broker.spark.stream_bounds import Bounds, StreamEnds, attach, ends_of, ends_there, offset_of
+from amqp10broker.spark.stream.bounds import Bounds, StreamEnds, attach, ends_of, ends_there, offset_of
 
 BATCH_BYTES_MAX: Final = 32_000_000
 """An Arrow batch ends here although `arrowBatchSize` rows are not reached, so that large messages fit."""
@@ -53,7 +53,7 @@ class StreamRange(InputPartition):
     """Offsets from `start` to below `end`.
 
     Attributes:
-        dense: every one of them is a message (see `stream_bounds.Bounds`).
+        dense: every one of them is a message (see `bounds.Bounds`).
     """
 
     start: int

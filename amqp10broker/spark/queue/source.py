@@ -2,7 +2,7 @@
 
 A queue forgets what is settled, so that it cannot be asked for the same messages again, as Spark does
 after a failure. The spool can: messages are settled when they stand in it, and Spark's offset is the
-number of a segment (`queue_offsets`, ADR 0020). Readers are made on the driver, which alone talks to the
+number of a segment (`offsets`, ADR 0020). Readers are made on the driver, which alone talks to the
 broker; their copies in tasks read files.
 """
 
@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
-from amqp10broker.spark.deduplication import WINDOW, SeenIds
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.queue_link import QueueLink
-from amqp10broker.spark.queue_offsets import QueueOffsets
-from amqp10broker.spark.queue_segments import SegmentPart, message_ids, parts, read_part
+from amqp10broker.spark.queue.deduplication import WINDOW, SeenIds
+from amqp10broker.spark.queue.filler import Intake, recall
+from amqp10broker.spark.queue.link import QueueLink
+from amqp10broker.spark.queue.offsets import QueueOffsets
+from amqp10broker.spark.queue.segments import SegmentPart, message_ids, parts, read_part
+from amqp10broker.spark.queue.spool import Owner, Spool, open_spool
 from amqp10broker.spark.row_layouts import RowDecoder
-from amqp10broker.spark.segment_filler import Intake, recall
-from amqp10broker.spark.spool import Owner, Spool, open_spool
 
 if TYPE_CHECKING:
     import pyarrow as pa

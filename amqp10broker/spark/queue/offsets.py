@@ -19,10 +19,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from amqp10broker.spark.deduplication import SeenIds
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.segment_filler import Intake
-from amqp10broker.spark.spool import Spool, SpoolFile
+from amqp10broker.spark.queue.deduplication import SeenIds
+from amqp10broker.spark.queue.filler import Intake
+from amqp10broker.spark.queue.spool import Spool, SpoolFile
 
 WAIT_S: Final = 0.2
 """How long an empty queue is waited for before a streaming query is told that there is nothing."""

@@ -11,19 +11,18 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
-from urllib.parse import quote
 
 from amqp10broker.amqp10.types import Described, Symbol, Timestamp, ULong
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.bulk import BulkReceiver, bulk_receiver
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
 from amqp10broker.client.management import Management
-from amqp10broker.spark.connection import dial, queue_address, with_retries
+from amqp10broker.client.url import queue_address
+from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
 from amqp10broker.spark.errors import FilterRefused, QueueUnusable, ReadStalled
 from amqp10broker.spark.message_row import read_row
 from amqp10broker.spark.options import StreamOptions
 
-OFFSET_SPEC: Final = "rabbitmq:stream-offset-spec"
 END_OFFSET: Final = "amqp10broker:stream-end-offset"
 """The first offset that is not wanted. A filter of this broker; others leave it out of their reply."""
 SQL_FILTER: Final = "sql-filter"
@@ -133,7 +132,7 @@ def queue_entry(management: Management, queue: str) -> dict[Any, Any]:
         QueueUnusable: there is no such queue, or it is no stream.
         ClientError: the connection, or what is used of it, has ended.
     """
-    status, body = management.ask("GET", f"/queues/{quote(queue, safe='')}")
+    status, body = management.ask("GET", queue_address(queue))
     if status == 404:
         raise QueueUnusable(f"there is no stream '{queue}': declare it first, or correct the option stream")
     if status in (401, 403):

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Final
 
-from amqp10broker.spark.spool import DIGEST_BYTES
+from amqp10broker.spark.queue.spool import DIGEST_BYTES
 
 WINDOW: Final = 1_000_000
 """Ids remembered; about 150 MB of memory and 16 MB of disk when there are so many."""

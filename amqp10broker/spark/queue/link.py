@@ -19,11 +19,11 @@ from amqp10broker.client.blocking import Client
 from amqp10broker.client.bulk import BulkReceiver, bulk_receiver
 from amqp10broker.client.errors import ClientError, LinkError, SessionEndedError
 from amqp10broker.client.management import Management
-from amqp10broker.spark.connection import dial, queue_address, with_retries
-from amqp10broker.spark.credit_pacing import Grants
+from amqp10broker.client.url import queue_address
+from amqp10broker.spark.connection import OFFSET_SPEC, dial, with_retries
 from amqp10broker.spark.errors import QueueUnusable
 from amqp10broker.spark.options import QueueOptions
-from amqp10broker.spark.stream_bounds import OFFSET_SPEC
+from amqp10broker.spark.queue.credit_pacing import Grants
 
 IDLE_S: Final = 15.0
 """After so long without a word the broker may have taken us for dead: a new connection is made."""

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Final, Protocol
 
-from amqp10broker.spark.deduplication import SeenIds, digest, unpack
-from amqp10broker.spark.queue_segments import segment_bytes
-from amqp10broker.spark.spool import Spool, SpoolFile
+from amqp10broker.spark.queue.deduplication import SeenIds, digest, unpack
+from amqp10broker.spark.queue.segments import segment_bytes
+from amqp10broker.spark.queue.spool import Spool, SpoolFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +24,7 @@ _UNKNOWN: Final = 2**63
 
 
 class MessageSource(Protocol):
-    """Where messages come from: `queue_link.QueueLink`, or a test's model of a queue."""
+    """Where messages come from: `link.QueueLink`, or a test's model of a queue."""
 
     @property
     def losses(self) -> int:

@@ -1,6 +1,6 @@
 """A stream as a source of Spark, in batch and streaming queries: what runs on the driver.
 
-Offsets are the checkpoint. The driver decides on ranges of offsets, tasks read them (`stream_range`), and a
+Offsets are the checkpoint. The driver decides on ranges of offsets, tasks read them (`range`), and a
 range that is read again gives the same rows. Spark pickles a reader for its tasks, and asks the same object
 of a streaming query from beginning to end; a connection is therefore opened where it is used, and never
 travels.
@@ -28,11 +28,11 @@ from pyspark.sql.streaming.datasource import (
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
 from amqp10broker.spark.options import StreamOptions
-from amqp10broker.spark.pushdown import Pushed, push
-from amqp10broker.spark.stream_bounds import Bounds, Questions
-from amqp10broker.spark.stream_offsets import Cut, StreamOffset, read_offset
-from amqp10broker.spark.stream_plan import all_gone, declared_again, first_offset, pieces_wanted, plan, recut
-from amqp10broker.spark.stream_range import StreamRange, read_range, report_loss
+from amqp10broker.spark.stream.bounds import Bounds, Questions
+from amqp10broker.spark.stream.offsets import Cut, StreamOffset, read_offset
+from amqp10broker.spark.stream.plan import all_gone, declared_again, first_offset, pieces_wanted, plan, recut
+from amqp10broker.spark.stream.pushdown import Pushed, push
+from amqp10broker.spark.stream.range import StreamRange, read_range, report_loss
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,7 +93,7 @@ class PushdownReader(StreamReader):
 
 
 class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads a stream on and on; `stream_offsets` says what an offset is."""
+    """Reads a stream on and on; `offsets` says what an offset is."""
 
     def __init__(self, options: StreamOptions) -> None:
         self._options = options

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from amqp10broker.amqp10.encoder import FALSE, NULL, TRUE, write_compound
+from amqp10broker.client.url import exchange_address
 from amqp10broker.spark.errors import NotDelivered
-from amqp10broker.spark.sink_columns import MESSAGE_ID, SYMBOLS, TO, SinkPlan, exchange_address
+from amqp10broker.spark.sink.columns import MESSAGE_ID, SYMBOLS, TO, SinkPlan
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -25,8 +25,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any, Final
-from urllib.parse import quote
 
+from amqp10broker.client.url import exchange_address
 from amqp10broker.spark.errors import ColumnError, OptionError
 from amqp10broker.spark.options import SinkOptions
 
@@ -131,15 +131,6 @@ def plan(schema: Any, options: SinkOptions) -> SinkPlan:
     )
 
 
-def exchange_address(exchange: str, routing_key: str) -> str:
-    """The address of an exchange with a routing key; of the default exchange, that of the queue."""
-    if not exchange:
-        return f"/queues/{quote(routing_key, safe='')}"
-    if not routing_key:
-        return f"/exchanges/{quote(exchange, safe='')}"
-    return f"/exchanges/{quote(exchange, safe='')}/{quote(routing_key, safe='')}"
-
-
 def _link_address(options: SinkOptions, places: Mapping[str, int]) -> str | None:
     """The address of the link; None if rows say where they go."""
     if _ROUTING_KEY in places and _EXCHANGE not in places and options.exchange is None:
@@ -209,4 +200,4 @@ def _map_value(kind: str) -> str:
     return ("string" if _is_string(value) else value) if _is_string(key) else ""
 
 
-__all__ = ["MESSAGE_ID", "SYMBOLS", "TO", "SinkPlan", "exchange_address", "plan"]
+__all__ = ["MESSAGE_ID", "SYMBOLS", "TO", "SinkPlan", "plan"]
