@@ -65,11 +65,11 @@ from amqp10broker.tasks.preload import preload
 from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
+from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.rights import Rights
 from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.tracing import Tracing
-from amqp10broker.tasks.watch import Watch
 
 if TYPE_CHECKING:
     from amqp10broker.tasks.queues import Running
@@ -97,7 +97,7 @@ class Broker:
         rights: sees to it that who is connected loses what is taken away.
         connections: by number, of both protocols.
         alarms: names of the alarms that are on; publishers are held back while there is any.
-        watch: measures memory and disk, and raises and clears the alarms.
+        resource_monitor: measures memory and disk, and raises and clears the alarms.
         data: the data folder, None without one.
         keeping: what durable queues keep there.
         over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
@@ -152,11 +152,11 @@ class Broker:
         self.rights = Rights(self.connections)
         self.catalog.users.on_change = self.rights.note
         self.alarms: frozenset[str] = frozenset()
-        self.watch = Watch(self, meter or SystemMeter())
+        self.resource_monitor = ResourceMonitor(self, meter or SystemMeter())
         self.recordings = Recordings(self)
         self.tracing: Tracing = Tracing(self.connections, self.catalog.users, everything=config.trace_frames)
         self.log_limits = LogLimits()
-        self._listener = Listener(self, self.connections, self.tracing, self.watch)
+        self._listener = Listener(self, self.connections, self.tracing, self.resource_monitor)
         self._queues: Queues | None = None
         self._connections_nursery: trio.Nursery | None = None
         self._context: Any = None
@@ -253,8 +253,8 @@ class Broker:
         """
         async with trio.open_nursery() as connections, trio.open_nursery() as listeners:
             self._connections_nursery = connections
-            self.watch.start()
-            listeners.start_soon(self.watch.run)
+            self.resource_monitor.start()
+            listeners.start_soon(self.resource_monitor.run)
             listeners.start_soon(self.logins.run)
             listeners.start_soon(self.log_limits.run)
             listeners.start_soon(self.rights.run)
@@ -372,15 +372,15 @@ class Broker:
         Raises:
             ValueError: no alarm of this name.
         """
-        self.watch.put(name, on=on, cause=cause)
+        self.resource_monitor.put(name, on=on, cause=cause)
 
     def set_limit(self, name: str, value: object, *, source: str) -> int | None:
-        """Change a limit of the alarms while running: see `Watch.set_limit`.
+        """Change a limit of the alarms while running: see `ResourceMonitor.set_limit`.
 
         Raises:
             ConfigError: it cannot be read; nothing was changed.
         """
-        return self.watch.set_limit(name, value, source=source)
+        return self.resource_monitor.set_limit(name, value, source=source)
 
     def status(self, selection: Selection = EVERYTHING) -> dict[str, Any]:
         """What `amqp10broker status` shows, as one JSON-ready document; also for who embeds a broker.
@@ -434,7 +434,7 @@ class Broker:
             journal=None if self.keeping is None else self.keeping.view(),
             alarms=tuple(sorted(self.alarms)),
             rss_bytes=rss_bytes(),
-            resources=self.watch.view(),
+            resources=self.resource_monitor.view(),
             recording=self.recordings.view(),
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),

@@ -36,11 +36,7 @@ FLOW_SHOWN_S: Final = 1.0
 
 
 class Channels(RunningParts[RunningChannel, Circumstances]):
-    """See the module.
-
-    Attributes:
-        blocked_at: when the connection was blocked by an alarm, by Trio's clock; None: it is not.
-    """
+    """See the module."""
 
     word = "channel"
 
@@ -54,7 +50,8 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
         self._engine = engine
         self._flow = CreditFlowSettings.of(surroundings.config)
         self._held_until = -FLOW_SHOWN_S
-        self.blocked_at: float | None = None
+        # When the connection was blocked by an alarm, by Trio's clock.
+        self._blocked_at: float | None = None
         # The one that the reader waits for, for its credit or until it has taken its mail; and since when.
         self._waited_for: RunningChannel | None = None
         self._waits_at = 0.0
@@ -90,25 +87,40 @@ class Channels(RunningParts[RunningChannel, Circumstances]):
             held_by=None if other is None or other is channel else other.service.number,
             held_ms=clock.ms_at(self._waits_at),
             alarms=tuple(sorted(self._surroundings.alarms)),
-            blocked_ms=None if self.blocked_at is None else clock.ms_at(self.blocked_at),
+            blocked_ms=None if self._blocked_at is None else clock.ms_at(self._blocked_at),
         )
 
     # --- alarms -----------------------------------------------------------------------------------
 
-    @property
-    def publishes(self) -> bool:
-        """Whether the client has published during an alarm, or is in the middle of a content."""
-        return self._published or self._engine.publishing
+    async def wait_out_alarm(self) -> None:
+        """A connection that has published during an alarm is not read until its end; others go on.
 
-    def forget_publishes(self) -> None:
-        """The alarm is over."""
-        self._published = False
+        One that is in the middle of a content publishes.
+        """
+        while self._surroundings.alarms and self._publishes:
+            self.no_alarm = trio.Event()
+            self._blocked_at = trio.current_time()
+            low = " & ".join(f"low on {name}" for name in sorted(self._surroundings.alarms, reverse=True))
+            told = self._engine.blocked(low)
+            self._connection.flush()
+            try:
+                await self.no_alarm.wait()
+            finally:
+                self.no_alarm = self._blocked_at = None
+            self._published = False
+            if told:
+                self._engine.unblocked()
+                self._connection.flush()
+
+    @property
+    def _publishes(self) -> bool:
+        return self._published or self._engine.publishing
 
     def _discard(self, opened: ContentOpened) -> None:
         """A channel does not want a content that is coming."""
         self._engine.discard(opened)
-        if self._connection.no_alarm is not None and not self.publishes:
-            self._connection.no_alarm.set()
+        if self.no_alarm is not None and not self._publishes:
+            self.no_alarm.set()
 
     # --- what the reader gives --------------------------------------------------------------------
 

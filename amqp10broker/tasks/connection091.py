@@ -1,10 +1,4 @@
-"""One AMQP 0-9-1 connection: its reader, its back-pressure, and its channels' tasks.
-
-The reader gives contents to channels as long as it has credit for them. When a channel has none left,
-because some queue does not follow, the reader waits, and with it everything on this connection: that
-is how RabbitMQ does it, and what link credit of AMQP 1.0 was made to avoid. See `lifeline` for the
-order of the connection's end.
-"""
+"""One AMQP 0-9-1 connection: what its reader does with events; its channels are `channels091`'s."""
 
 from __future__ import annotations
 
@@ -36,11 +30,10 @@ from amqp10broker.errors import NotAllowed, NotFound
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Challenge, Crowded, Failure, Peer, Success
 from amqp10broker.service.channels.circumstances import Circumstances
-from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
+from amqp10broker.service.channels.open import login_refused, server_properties
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.channels091 import Channels
 from amqp10broker.tasks.connection_shell import ConnectionShell
-from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
@@ -49,18 +42,6 @@ from amqp10broker.tasks.turns import PORTION
 # `flowevents.schema.Reason`, which is not loaded before somebody records; a test holds them together.
 _CREDIT_FLOW: Final = 10
 _ALARM: Final = 4
-
-CAPABILITIES: Final = (
-    "publisher_confirms",
-    "exchange_exchange_bindings",
-    "basic.nack",
-    "consumer_cancel_notify",
-    "connection.blocked",
-    "consumer_priorities",
-    "authentication_failure_close",
-    "per_consumer_qos",
-    "direct_reply_to",
-)
 
 
 class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChannel, Circumstances]):
@@ -103,14 +84,16 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         """Why the connection is not read, as the number of a reason in flow events; 0 if it is."""
         if self._channels.held_by is not None:
             return _CREDIT_FLOW
-        return _ALARM if self.no_alarm is not None else 0
+        return _ALARM if self._channels.no_alarm is not None else 0
 
     # --- life -------------------------------------------------------------------------------------
 
     async def greet(self) -> None:
         self.engine.start(
             [each.value for each in self._surroundings.authenticator.offered(self.origin)],
-            server_properties=self._server_properties(),
+            server_properties=server_properties(
+                self._surroundings.container_id, __version__, f"Python {platform.python_version()}"
+            ),
         )
         self.flush()
         await self.shake_hands()
@@ -127,18 +110,6 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         self.engine.receive(data)
         self.flush()
 
-    def _server_properties(self) -> dict[str, Any]:
-        surroundings = self._surroundings
-        return {
-            "capabilities": dict.fromkeys(CAPABILITIES, True),
-            "cluster_name": surroundings.container_id,
-            "copyright": "The amqp10broker developers",
-            "information": f"amqp10broker {__version__}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
-            "platform": f"amqp10broker {__version__}, Python {platform.python_version()}",
-            "product": PRODUCT,
-            "version": COMPATIBLE_VERSION,
-        }
-
     # --- events -----------------------------------------------------------------------------------
 
     async def dispatch(self, events: list[ConnectionEvent]) -> None:
@@ -153,8 +124,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                     self._mechanism = event.mechanism
                     await self.log_in(self._authentication.start(event.mechanism, event.response))
                 case SecureOkReceived():
-                    assert self._authentication is not None
-                    await self.log_in(self._authentication.respond(event.response))
+                    await self.go_on_with_login(event.response)
                 case TuneDone():
                     self._start_heartbeats(event.heartbeat)
                 case OpenReceived():
@@ -177,7 +147,6 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         config = self._surroundings.config
         match step:
             case Success():
-                self._surroundings.logged_in(self.number)
                 self.engine.tune(
                     channel_max=config.channel_max,
                     frame_max=config.max_frame_size_bytes,
@@ -188,20 +157,13 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
             case Crowded():
                 self._refuse_login(AmqpHardError(ReplyCode.CONNECTION_FORCED, step.reason))
             case Failure():
-                self._refuse_login(self._login_fault())
+                self._refuse_login(login_refused(self._mechanism))
             case _:
                 assert_never(step)
 
-    def _login_fault(self) -> AmqpHardError:
-        text = (
-            f"Login was refused using authentication mechanism {self._mechanism}. "
-            "For details see the broker logfile."
-        )
-        return AmqpHardError(ReplyCode.ACCESS_REFUSED, text)
-
     def refusal_text(self) -> str | None:
         told = "authentication_failure_close" in self.engine.capabilities
-        return self._login_fault().reply_text if told else None
+        return login_refused(self._mechanism).reply_text if told else None
 
     def _refuse_login(self, fault: AmqpHardError) -> None:
         if "authentication_failure_close" in self.engine.capabilities:
@@ -211,9 +173,9 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         self.line.end = "by the broker: login refused"
 
     def _open(self, event: OpenReceived) -> None:
-        surroundings = self._surroundings
+        catalog = self._surroundings.catalog
         try:
-            self.member = Membership.enter(surroundings.catalog, event.vhost, self.user, self.owner)
+            self.member = Membership.enter(catalog, event.vhost, self.user, self.owner)
         except (NotAllowed, NotFound) as refusal:
             fault = AmqpHardError(ReplyCode.NOT_ALLOWED, refusal.description, 10, 40)
             self.engine.fail(fault)
@@ -234,39 +196,6 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         self.log.warning("missed heartbeats from client", timeout_s=timeout_s)
         self.give_up()
         self.line.stop()
-
-    # --- alarms -----------------------------------------------------------------------------------
-
-    async def wait_out_alarm(self) -> None:
-        """A connection that has published during an alarm is not read until its end; others go on.
-
-        One that is in the middle of a content publishes.
-        """
-        surroundings = self._surroundings
-        while surroundings.alarms and self._channels.publishes:
-            self.no_alarm = trio.Event()
-            self._channels.blocked_at = trio.current_time()
-            told = self.engine.blocked(
-                " & ".join(f"low on {name}" for name in sorted(surroundings.alarms, reverse=True))
-            )
-            self.flush()
-            try:
-                await self.no_alarm.wait()
-            finally:
-                self.no_alarm = self._channels.blocked_at = None
-            self._channels.forget_publishes()
-            if told:
-                self.engine.unblocked()
-                self.flush()
-
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every channel's mailbox; let the reader go on when an alarm is over."""
-        if isinstance(letter, AlarmChanged):
-            if not letter.on and self.no_alarm is not None:
-                self.no_alarm.set()
-            return
-        for channel in self._channels.by_number.values():
-            channel.inbox.put(letter)
 
     # --- ends -------------------------------------------------------------------------------------
 
@@ -296,7 +225,7 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
         """In a word, as RabbitMQ shows it: running, flow, blocked, ..."""
         if self.engine.state is not ConnectionState.RUNNING:
             return self.engine.state.name.lower()
-        if self.no_alarm is not None:
+        if self._channels.no_alarm is not None:
             return "blocked"
         if self._surroundings.alarms:
             return "blocking"

@@ -36,7 +36,6 @@ from amqp10broker.service.sessions.open import (
     vhost_of,
 )
 from amqp10broker.tasks.connection_shell import ConnectionShell
-from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.sessions10 import Sessions
@@ -45,10 +44,6 @@ from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import PORTION
 
 CAPABILITIES: Final = (Symbol("LINK_PAIR_V1_0"), Symbol("ANONYMOUS-RELAY"))
-EXCESS_BYTES_MAX: Final = 4 * 1024 * 1024
-"""Payload of transfers that is taken from one connection during an alarm: what a client had given to its
-socket before it heard that its windows are closed. The windows alone would let 52 MB come on each session,
-400 frames of 128 KiB."""
 
 
 class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, Circumstances]):
@@ -115,7 +110,6 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
     def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
         match step:
             case Success():
-                self._surroundings.logged_in(self.number)
                 self.engine.sasl_outcome(SaslCode.OK, step.data or None)
             case Challenge():
                 self.engine.sasl_challenge(step.data)
@@ -172,8 +166,7 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
                     self._authentication = self._surroundings.authenticator.begin(self.origin)
                     await self.log_in(self._authentication.start(event.mechanism, event.initial_response))
                 case SaslResponseReceived():
-                    assert self._authentication is not None
-                    await self.log_in(self._authentication.respond(event.response))
+                    await self.go_on_with_login(event.response)
                 case OpenReceived():
                     self._open(event)
                 case CloseReceived():
@@ -189,24 +182,6 @@ class Connection10(ConnectionShell[ConnectionEvent, AmqpError, RunningSession, C
                     raise AssertionError(f"{event} is for a client")
                 case _:
                     assert_never(event)
-
-    async def wait_out_alarm(self) -> None:
-        """A connection that has sent too much during an alarm is not read until its end; others go on."""
-        while self._surroundings.alarms and self._sessions.excess_bytes > EXCESS_BYTES_MAX:
-            self.no_alarm = trio.Event()
-            try:
-                await self.no_alarm.wait()
-            finally:
-                self.no_alarm = None
-
-    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
-        """Put a letter into every session's mailbox; let the reader go on when an alarm is over."""
-        if isinstance(letter, AlarmChanged) and not letter.on:
-            self._sessions.excess_bytes = 0
-            if self.no_alarm is not None:
-                self.no_alarm.set()
-        for session in self.parts.values():
-            session.inbox.put(letter)
 
     # --- ends -------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from amqp10broker.service.counters import ClientCounters
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection_log import ConnectionLog
 from amqp10broker.tasks.lifeline import Lifeline, Speaker
-from amqp10broker.tasks.mail import Stop
+from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.stream import Stream
@@ -68,6 +68,7 @@ class Parts(Protocol[PartT, Around]):
     """
 
     by_number: dict[int, PartT]
+    no_alarm: trio.Event | None
 
     @property
     def full(self) -> bool: ...
@@ -78,6 +79,10 @@ class Parts(Protocol[PartT, Around]):
     def counted(self) -> ClientCounters: ...
 
     def around(self, part: PartT, /) -> Around: ...
+
+    async def wait_out_alarm(self) -> None: ...
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None: ...
 
     def release(self) -> None: ...
 
@@ -96,7 +101,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         log: what is logged of it.
         member: its place in a virtual host; None before it is open.
         turn: how much the reader may still hand over before others are next.
-        no_alarm: the reader waits for it; None while it does not wait out an alarm.
         open_state: the engine's, when neither side has closed it.
         awaiting_states: the client's close, or its answer to ours, is still to come.
         closed_states: these and all later ones.
@@ -133,7 +137,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         self.log = ConnectionLog(self, surroundings.log_limits, surroundings.catalog)
         self.member: Membership | None = None
         self.turn = Turn()
-        self.no_alarm: trio.Event | None = None
 
     @property
     def end(self) -> str:
@@ -174,7 +177,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
     @property
     def state(self) -> str:
         """In a word, for status."""
-        return "blocked" if self.no_alarm is not None else self.engine.state.name.lower()
+        return "blocked" if self._parts.no_alarm is not None else self.engine.state.name.lower()
 
     def counted(self) -> ClientCounters:
         """What its sessions or channels did and got, those that are gone included."""
@@ -193,10 +196,6 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
     @abstractmethod
     async def dispatch(self, events: list[Event]) -> None:
         """Do what the client wants."""
-
-    @abstractmethod
-    async def wait_out_alarm(self) -> None:
-        """Return when the client may send."""
 
     @abstractmethod
     def answer_login(self, step: Success | Challenge | Failure | Crowded) -> None:
@@ -247,7 +246,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
             await self.greet()
             await self._take(b"")  # what came behind the open
             while self.is_open:
-                await self.wait_out_alarm()
+                await self._parts.wait_out_alarm()
                 data = await self.line.receive()
                 if not data:
                     self.line.end = LOST
@@ -268,6 +267,10 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
             await self.let_others()
             await self.dispatch(self.engine.receive(b""))
         self.flush()
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every session's or channel's mailbox."""
+        self._parts.tell(letter)
 
     async def let_others(self) -> None:
         """This turn is over: every other task runs once."""
@@ -304,6 +307,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         answer = await surroundings.logins.settle(self._authentication, step, self.origin.address)
         if isinstance(answer, Success):
             self.user = answer.user
+            surroundings.logged_in(self.number)
         elif not isinstance(answer, Challenge):
             if isinstance(answer, Failure):
                 self.log.login_failed(answer, text=self.refusal_text())
@@ -311,6 +315,11 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
                 self.origin.address, surroundings.config.auth_failure_delay_ms / 1000
             )
         self.answer_login(answer)
+
+    async def go_on_with_login(self, response: bytes) -> None:
+        """The client answers a challenge."""
+        assert self._authentication is not None
+        await self.log_in(self._authentication.respond(response))
 
     def start_heartbeats(self, timer: IdleTimer) -> None:
         """Send heartbeats, and end the connection when nothing comes, as the timer says."""
@@ -326,7 +335,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
                 line.bytes_received,
                 line.writer.bytes_sent,
                 # While the reader waits for something of ours, silence is not the client's.
-                listening=self.no_alarm is None and not self._parts.full,
+                listening=self._parts.no_alarm is None and not self._parts.full,
             )
             if heartbeat:
                 line.lane.put([self.heartbeat])

@@ -19,11 +19,11 @@ from amqp10broker.tasks.connection_log import host_of
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.lifeline import READ_BYTES
 from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.sockets import Address, BoundSockets, is_loopback, peer_text
 from amqp10broker.tasks.stream import SocketTransport, Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.tracing import Tracing
-from amqp10broker.tasks.watch import Watch
 
 _log = Log("amqp10broker.listener")
 
@@ -36,7 +36,11 @@ class Listener:
     """Makes connections of what comes to the sockets of one broker."""
 
     def __init__(
-        self, surroundings: ConnectionSurroundings, connections: Connections, tracing: Tracing, watch: Watch
+        self,
+        surroundings: ConnectionSurroundings,
+        connections: Connections,
+        tracing: Tracing,
+        monitor: ResourceMonitor,
     ) -> None:
         """Accept nothing yet.
 
@@ -44,12 +48,12 @@ class Listener:
             surroundings: for the connections.
             connections: where they are entered.
             tracing: told of those that begin and end.
-            watch: woken when one begins.
+            monitor: woken when one begins.
         """
         self._surroundings = surroundings
         self._connections = connections
         self._tracing = tracing
-        self._watch = watch
+        self._monitor = monitor
 
     def listen(self, sockets: BoundSockets, listeners: trio.Nursery, connections: trio.Nursery) -> None:
         """Let clients come.
@@ -168,7 +172,7 @@ class Listener:
             )
             self._connections[number] = connection
             self._tracing.join(connection, begins=True)
-            self._watch.wake()
+            self._monitor.wake()
             if self._connections.stopping:  # accepted a moment before the end
                 connection.close(SHUTTING_DOWN)
             try:

@@ -17,7 +17,8 @@ from amqp10broker.tasks.furnish import tell_idle_patterns
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import Surroundings
 from amqp10broker.tasks.trace_sinks import FileSink
-from amqp10broker.tasks.tracing import Trace, Tracing
+from amqp10broker.tasks.trace_tap import Trace
+from amqp10broker.tasks.tracing import Tracing
 
 _log = Log("amqp10broker.admin")
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Generic
 
+import trio
+
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.tasks.connection_shell import Around, ConnectionShell, PartT
-from amqp10broker.tasks.mail import SessionLetter
+from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.writer import Lane
@@ -25,6 +27,7 @@ class RunningParts(ABC, Generic[PartT, Around]):
         by_number: those that are there. A session that its client has ended is not, and may still work.
         working: those whose task is not over.
         held_by: the one for which the connection is not read.
+        no_alarm: the reader waits for it; None while it does not wait out an alarm.
     """
 
     word: ClassVar[str]
@@ -39,10 +42,22 @@ class RunningParts(ABC, Generic[PartT, Around]):
         self.by_number: dict[int, PartT] = {}
         self.working: set[PartT] = set()
         self.held_by: PartT | None = None
+        self.no_alarm: trio.Event | None = None
 
     @abstractmethod
     async def _work(self, number: int, part: PartT) -> None:
         """The body of its task."""
+
+    @abstractmethod
+    async def wait_out_alarm(self) -> None:
+        """Return when the client may send; connections that have sent little during an alarm go on."""
+
+    def tell(self, letter: AlarmChanged | ConfigChanged | AccessChanged) -> None:
+        """Put a letter into every mailbox; let the reader go on when an alarm is over."""
+        if isinstance(letter, AlarmChanged) and not letter.on and self.no_alarm is not None:
+            self.no_alarm.set()
+        for part in self.by_number.values():
+            part.inbox.put(letter)
 
     def counted(self) -> ClientCounters:
         """What they did and got, those that are gone included."""

@@ -9,7 +9,7 @@ import pytest
 from amqp10broker.tasks import tidying
 from amqp10broker.tasks.tidying import LOOK_S, WORTH_BYTES, Tidying
 from tests.support.trioclient import connect
-from tests.tasks.test_watch import FakeMeter, meter, no_pause, pass_time, watched
+from tests.tasks.test_resource_monitor import FakeMeter, meter, no_pause, pass_time, watched
 
 __all__ = ["meter", "no_pause"]
 

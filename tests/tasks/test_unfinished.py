@@ -7,7 +7,7 @@ import pytest
 from amqp10broker.amqp10.errors import Condition
 from amqp10broker.amqp10.performatives import Begin, Detach, Disposition, End, Flow
 from amqp10broker.management.snapshot import document
-from amqp10broker.tasks.connection10 import EXCESS_BYTES_MAX
+from amqp10broker.tasks.sessions10 import EXCESS_BYTES_MAX
 from tests.support.rawframes import attach_receiver, attach_sender, begin, credit, flow, frame, transfer
 from tests.support.trioclient import Client, connect, queue_counts, running_broker, settle_down
 

@@ -1,4 +1,4 @@
-"""The watch over memory and disk: measures, lets `alarms` decide, and tells the connections.
+"""Memory and disk: measures, lets `alarms` decide, and tells the connections.
 
 One task of the service nursery. While anything is connected, or an alarm is on, it measures every second
 and up to ten times as often near a limit; otherwise it sleeps until somebody connects. After a burst it
@@ -8,7 +8,6 @@ worked out when the broker starts and when they are set, as in RabbitMQ.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,9 +15,8 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from amqp10broker.alarms import CHECK_MS_MAX, Alarms, Cause, Change, Reading, Resource, end_bytes
+from amqp10broker.alarms import CHECK_MS_MAX, Alarms, Cause, Change, Resource, end_bytes
 from amqp10broker.config import Config
-from amqp10broker.config.amounts import disk_limit, memory_watermark
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
 from amqp10broker.management.snapshot import DiskView, MemoryView, ResourcesView, ResourceView
@@ -27,14 +25,10 @@ from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mail import AlarmChanged
 from amqp10broker.tasks.meters import Meter
+from amqp10broker.tasks.resource_readings import ResourceReadings, disk_path, disk_setting
 from amqp10broker.tasks.tidying import Tidying
 
 _log = Log("amqp10broker.alarms")
-
-DISK_FREE_LIMIT: Final = "50MB"
-"""The limit of a broker with a data folder that was given none; RabbitMQ's."""
-GIVING_BACK_SHARE: Final = 20
-"""Giving memory back holds up everybody, 40 to 80 ms for a gigabyte: after it, 20 times as long passes."""
 
 LIMITS: Final[Mapping[str, Resource]] = {
     "vm_memory_high_watermark": Resource.MEMORY,
@@ -59,7 +53,7 @@ class AlarmSurroundings(Protocol):
     connections: Connections
 
 
-class Watch:
+class ResourceMonitor:
     """Measures memory and disk of one broker, and holds its publishers back while either is low.
 
     Attributes:
@@ -76,10 +70,7 @@ class Watch:
         self.alarms = Alarms()
         self._surroundings = surroundings
         self._meter = meter
-        self._total_bytes: int | None = None
-        self._limits: dict[Resource, int | None] = dict.fromkeys(Resource)
-        self._give_back_after = 0.0
-        self._unknown: set[Resource] = set()
+        self._readings = ResourceReadings(meter, self.alarms)
         self._woken = trio.Event()
         self._asleep = False
         self._tidying = Tidying(meter)
@@ -91,7 +82,7 @@ class Watch:
     def start(self) -> None:
         """Work out the limits and measure for the first time; before anybody may connect."""
         for resource in Resource:
-            self._learn_limit(resource)
+            self._readings.learn_limit(resource, self._surroundings.config)
         self.check()
         self._tidying.look(trio.current_time(), self._used_bytes, 0)
 
@@ -124,7 +115,7 @@ class Watch:
         now_ms = self._surroundings.clock.now_ms()
         pauses = []
         for resource in Resource:
-            reading = self._read(resource)
+            reading = self._readings.read(resource, self._surroundings.config)
             change = self.alarms.judge(resource, reading, now_ms)
             if change is not None:
                 self._tell(change)
@@ -183,11 +174,11 @@ class Watch:
         setting.check(written, source)
         changes: dict[str, Any] = {name: written}
         self._surroundings.config = replace(self._surroundings.config, **changes)
-        self._learn_limit(resource)
-        _log.info("setting changed", name=name, value=written, limit_bytes=self._limits[resource])
+        self._readings.learn_limit(resource, self._surroundings.config)
+        _log.info("setting changed", name=name, value=written, limit_bytes=self._readings.limits[resource])
         self.check()
         self._woken.set()  # the next measurement may be due earlier
-        return self._limits[resource]
+        return self._readings.limits[resource]
 
     # --- what is shown ----------------------------------------------------------------------------
 
@@ -195,14 +186,14 @@ class Watch:
         """Memory and disk, measured now."""
         config = self._surroundings.config
         memory = self._view_of(Resource.MEMORY, config.vm_memory_high_watermark)
-        disk = self._view_of(Resource.DISK, _disk_setting(config))
+        disk = self._view_of(Resource.DISK, disk_setting(config))
         return ResourcesView(
-            MemoryView(self._meter.memory_used(), self._total_bytes, memory),
-            DiskView(self._disk_free(), _disk_path(config), disk),
+            MemoryView(self._meter.memory_used(), self._readings.total_bytes, memory),
+            DiskView(self._readings.disk_free(config), disk_path(config), disk),
         )
 
     def _view_of(self, resource: Resource, setting: str | None) -> ResourceView:
-        limit = self._limits[resource]
+        limit = self._readings.limits[resource]
         since_ms = self.alarms.since_ms(resource)
         since = None if since_ms is None else datetime.fromtimestamp(since_ms / 1000, UTC)
         return ResourceView(
@@ -216,61 +207,6 @@ class Watch:
             if since_ms is None
             else max(0, self._surroundings.clock.now_ms() - since_ms) / 1000,
         )
-
-    # --- measuring --------------------------------------------------------------------------------
-
-    def _learn_limit(self, resource: Resource) -> None:
-        config = self._surroundings.config
-        self._total_bytes = total = self._meter.memory_total()
-        if resource is Resource.MEMORY:
-            limit = memory_watermark(config.vm_memory_high_watermark).bytes_of(total)
-            setting: str | None = config.vm_memory_high_watermark
-        else:
-            setting = _disk_setting(config)
-            limit = None if setting is None else disk_limit(setting).bytes_of(total)
-        self._limits[resource] = limit
-        if limit is not None:
-            _log.debug("alarm limit", name=resource.value, limit_bytes=limit, memory_total_bytes=total)
-        elif setting is not None:
-            _log.warning(
-                "no alarm can be raised: the system does not say how much memory there is; give the limit as "
-                "an amount",
-                name=resource.value,
-                setting=setting,
-            )
-
-    def _read(self, resource: Resource) -> Reading:
-        limit = self._limits[resource]
-        if limit is None:
-            return Reading(None, None)
-        value = self._memory_used(limit) if resource is Resource.MEMORY else self._disk_free()
-        self._complain(resource, unknown=value is None)
-        return Reading(value, limit)
-
-    def _memory_used(self, limit: int) -> int | None:
-        """Memory in use; what is only held free is given back first if it makes the difference."""
-        used = self._meter.memory_used()
-        if used is None or not (used > limit or self.alarms.measured(Resource.MEMORY)):
-            return used
-        began = time.perf_counter()
-        if began < self._give_back_after:
-            return used
-        self._meter.give_back()
-        ended = time.perf_counter()
-        self._give_back_after = ended + GIVING_BACK_SHARE * (ended - began)
-        return self._meter.memory_used()
-
-    def _disk_free(self) -> int | None:
-        return self._meter.disk_free(_disk_path(self._surroundings.config))
-
-    def _complain(self, resource: Resource, *, unknown: bool) -> None:
-        """Say once that something cannot be measured, and again when it can."""
-        if unknown and resource not in self._unknown:
-            self._unknown.add(resource)
-            _log.warning("cannot be measured: its alarm stays as it is", name=resource.value)
-        elif not unknown and resource in self._unknown:
-            self._unknown.discard(resource)
-            _log.info("can be measured again", name=resource.value)
 
     def _tell(self, change: Change) -> None:
         """Log a change, and tell the connections if publishers are now to be held back, or let go."""
@@ -292,15 +228,3 @@ class Watch:
         surroundings.alarms = self.alarms.names()
         if before != bool(surroundings.alarms):
             surroundings.connections.tell(AlarmChanged(bool(surroundings.alarms)))
-
-
-def _disk_path(config: Config) -> str:
-    """Whose file system is measured: the data folder's, else that of the folder the broker runs in."""
-    return config.data_dir or "."
-
-
-def _disk_setting(config: Config) -> str | None:
-    """The limit that holds; None without a data folder unless one was given."""
-    if config.disk_free_limit is not None:
-        return config.disk_free_limit
-    return DISK_FREE_LIMIT if config.data_dir else None

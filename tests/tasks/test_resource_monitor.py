@@ -75,7 +75,7 @@ def meter() -> FakeMeter:
 @pytest.fixture
 def no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
     """Giving back takes no time, so the next may follow at once."""
-    monkeypatch.setattr("amqp10broker.tasks.watch.GIVING_BACK_SHARE", 0)
+    monkeypatch.setattr("amqp10broker.tasks.resource_readings.GIVING_BACK_SHARE", 0)
 
 
 @asynccontextmanager
@@ -227,7 +227,7 @@ async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
 ) -> None:
     """It holds everybody up, so the next waits for 20 times as long as the last took."""
     now = 0.0
-    monkeypatch.setattr("amqp10broker.tasks.watch.time.perf_counter", lambda: now)
+    monkeypatch.setattr("amqp10broker.tasks.resource_readings.time.perf_counter", lambda: now)
 
     def slowly() -> None:
         nonlocal now
@@ -237,13 +237,13 @@ async def test_giving_back_takes_a_twentieth_of_the_time_at_most(
     monkeypatch.setattr(meter, "give_back", slowly)
     async with watched(meter) as broker:
         meter.used = 700 * MB
-        broker.watch.check()
+        broker.resource_monitor.check()
         assert meter.given_back == 1
         now = 2.0
-        broker.watch.check()
+        broker.resource_monitor.check()
         assert meter.given_back == 1
         now = 2.2
-        broker.watch.check()
+        broker.resource_monitor.check()
         assert meter.given_back == 2
 
 
@@ -294,7 +294,7 @@ async def test_the_watermark_is_a_share_of_memory_or_an_amount(
 ) -> None:
     """By default six tenths, as RabbitMQ 4."""
     async with watched(meter, vm_memory_high_watermark=setting) as broker:
-        assert document(broker.watch.view())["memory"]["limit_bytes"] == limit
+        assert document(broker.resource_monitor.view())["memory"]["limit_bytes"] == limit
 
 
 async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(
@@ -304,11 +304,11 @@ async def test_without_a_data_folder_there_is_a_disk_alarm_only_if_asked_for(
     meter.free = 0
     async with watched(meter) as broker:
         assert not broker.alarms
-        assert document(broker.watch.view())["disk"]["limit_bytes"] is None
+        assert document(broker.resource_monitor.view())["disk"]["limit_bytes"] is None
         broker.set_limit("disk_free_limit", "1", source="test")
         assert broker.alarms == {"disk"}
     async with watched(meter, disk_free_limit="mem_relative 1.5") as broker:
-        assert document(broker.watch.view())["disk"]["limit_bytes"] == 1_500 * MB
+        assert document(broker.resource_monitor.view())["disk"]["limit_bytes"] == 1_500 * MB
         assert broker.alarms == {"disk"}
     assert meter.paths == {"."}
 
@@ -319,10 +319,10 @@ async def test_with_a_data_folder_its_disk_is_watched(
     """50MB by default, as RabbitMQ."""
     folder = str(tmp_path / "data")
     async with watched(meter, data_dir=folder) as broker:
-        shown = document(broker.watch.view())["disk"]
+        shown = document(broker.resource_monitor.view())["disk"]
         assert (shown["setting"], shown["limit_bytes"], shown["path"]) == ("50MB", 50 * MB, folder)
         meter.free = 50 * MB - 1
-        broker.watch.check()
+        broker.resource_monitor.check()
         assert broker.alarms == {"disk"}
     assert meter.paths == {folder}
 
@@ -334,7 +334,7 @@ async def test_a_share_of_an_unknown_memory_is_no_limit_and_said(
     meter.total = None
     async with watched(meter) as broker:
         meter.used = 10**15
-        broker.watch.check()
+        broker.resource_monitor.check()
         assert not broker.alarms
         assert "give the limit as an amount" in caplog.text
         assert broker.set_limit("vm_memory_high_watermark", "1GB", source="test") == 10**9
@@ -383,12 +383,12 @@ async def test_a_hand_does_not_clear_what_was_measured(autojump_clock: object, m
     """And a measurement not what a hand has raised."""
     async with watched(meter) as broker:
         meter.used = 700 * MB
-        broker.watch.check()
+        broker.resource_monitor.check()
         broker.set_alarm("memory", on=False)
         assert broker.alarms == {"memory"}
         broker.set_alarm("memory", on=True)
         meter.used = 1 * MB
-        broker.watch.check()
+        broker.resource_monitor.check()
         assert broker.alarms == {"memory"}
         broker.set_alarm("memory", on=False)
         assert not broker.alarms
@@ -398,9 +398,9 @@ async def test_storage_has_a_cause_of_its_own(autojump_clock: object, meter: Fak
     """A disk that cannot be written holds publishers back whatever is free on it."""
     async with watched(meter, disk_free_limit="1MB") as broker:
         broker.set_alarm("disk", on=True, cause=Cause.STORAGE)
-        broker.watch.check()
+        broker.resource_monitor.check()
         broker.set_alarm("disk", on=False)
-        assert document(broker.watch.view())["disk"]["causes"] == ["storage cannot write"]
+        assert document(broker.resource_monitor.view())["disk"]["causes"] == ["storage cannot write"]
         broker.set_alarm("disk", on=False, cause=Cause.STORAGE)
         assert not broker.alarms
 
@@ -412,7 +412,7 @@ async def test_status_shows_figures_limits_and_since_when(autojump_clock: object
     """Memory and disk, each with what its alarm depends on."""
     async with watched(meter, disk_free_limit="1GB") as broker:
         meter.used = 700 * MB
-        broker.watch.check()
+        broker.resource_monitor.check()
         began_ms = broker.clock.now_ms()
         await trio.sleep(12.5)
         shown = broker.status()["broker"]
@@ -450,11 +450,11 @@ async def test_changes_are_logged_with_the_figures(
     caplog.set_level(logging.INFO, "amqp10broker.alarms")
     async with watched(meter) as broker:
         meter.used = 700 * MB
-        broker.watch.check()
-        broker.watch.check()
+        broker.resource_monitor.check()
+        broker.resource_monitor.check()
         broker.set_alarm("memory", on=True)
         meter.used = 500 * MB
-        broker.watch.check()
+        broker.resource_monitor.check()
         broker.set_limit("vm_memory_high_watermark", "0.7", source="test")
     assert messages_of_alarms(caplog) == [
         "alarm name='memory' cause='measured' used_bytes=700000000 limit_bytes=600000000",

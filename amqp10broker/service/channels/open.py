@@ -1,0 +1,47 @@
+"""What the broker says of itself in connection.start, and to a client that it does not let in."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
+from amqp10broker.service.sessions.open import COMPATIBLE_VERSION, PRODUCT
+
+CAPABILITIES: Final = (
+    "publisher_confirms",
+    "exchange_exchange_bindings",
+    "basic.nack",
+    "consumer_cancel_notify",
+    "connection.blocked",
+    "consumer_priorities",
+    "authentication_failure_close",
+    "per_consumer_qos",
+    "direct_reply_to",
+)
+
+
+def login_refused(mechanism: str) -> AmqpHardError:
+    """What a client hears of a failed login, in RabbitMQ's words."""
+    return AmqpHardError(
+        ReplyCode.ACCESS_REFUSED,
+        f"Login was refused using authentication mechanism {mechanism}. For details see the broker logfile.",
+    )
+
+
+def server_properties(name: str, version: str, platform: str) -> dict[str, Any]:
+    """The server properties.
+
+    Args:
+        name: the broker's.
+        version: of amqp10broker.
+        platform: what it runs on: ``Python 3.12.1``.
+    """
+    return {
+        "capabilities": dict.fromkeys(CAPABILITIES, True),
+        "cluster_name": name,
+        "copyright": "The amqp10broker developers",
+        "information": f"amqp10broker {version}, compatible with RabbitMQ {COMPATIBLE_VERSION}",
+        "platform": f"amqp10broker {version}, {platform}",
+        "product": PRODUCT,
+        "version": COMPATIBLE_VERSION,
+    }
