@@ -1,0 +1,557 @@
+"""One table, every door: each operation through each door, with each of its permissions missing.
+
+A door says of every operation how it is asked for there, or that it is not offered: a new one fails here
+until that is decided. What differs between doors by intention is in docs/adr/0040.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+import pytest
+
+from amqp10broker.amqp091.methods import (
+    ExchangeBind,
+    ExchangeDeclare,
+    ExchangeDelete,
+    ExchangeUnbind,
+    Method,
+    QueueBind,
+    QueueDeclare,
+    QueueDelete,
+    QueuePurge,
+    QueueUnbind,
+)
+from amqp10broker.catalog.catalog import Catalog
+from amqp10broker.catalog.users import Permission, TopicPermission
+from amqp10broker.errors import NotFound, NotSupported, PermissionDenied
+from amqp10broker.management.operations import perform
+from amqp10broker.management.table import OPERATIONS
+from amqp10broker.queues.effects import Answer, Refusal
+from amqp10broker.routing.exchange import Binding, Destination
+from amqp10broker.tasks import admin
+from tests.support.channel_world import World, WorldChannel
+from tests.support.declaring import (
+    add_user,
+    bind,
+    declare,
+    declare_exchange,
+    set_permission,
+    set_topic_permission,
+)
+from tests.support.managing import ELSEWHERE, Broker, arguments_of
+from tests.support.scene import Scene
+from tests.support.trioclient import running_broker
+
+USER: Final = "u"
+
+
+@dataclass(frozen=True)
+class Need:
+    """An operation with arguments, what is just enough for it, and what is said without each.
+
+    Attributes:
+        given: arguments.
+        enough: patterns by permission; ``topic`` is the one for reading routing keys at a topic exchange.
+        missing: permissions to leave out, and which access is refused then.
+    """
+
+    given: Mapping[str, Any]
+    enough: Mapping[str, str]
+    missing: tuple[tuple[str, str], ...]
+
+
+BIND: Final = {"source": "x", "destination_queue": "a", "binding_key": "k"}
+BIND_EXCHANGE: Final = {"source": "x", "destination_exchange": "y", "binding_key": "k"}
+
+
+def _binding(destination: str) -> Mapping[str, Any]:
+    name = destination.split("'")[1]
+    return {
+        "enough": {"write": f"^{name}$", "read": "^x$", "topic": "^k$"},
+        "missing": (
+            ("write", f"write access to {destination}"),
+            ("read", "read access to exchange 'x'"),
+            ("topic", "read access to topic 'k' in exchange 'x'"),
+        ),
+    }
+
+
+NEEDS: Final[Mapping[str, tuple[Need, ...]]] = {
+    "get-queue": tuple(
+        Need({"name": "a"}, {each: "^a$"}, ((each, "configure access to queue 'a'"),))
+        for each in ("configure", "write", "read")
+    ),
+    "declare-queue": (
+        Need({"name": "new"}, {"configure": "^new$"}, (("configure", "configure access to queue 'new'"),)),
+        Need({"name": "a"}, {"configure": "^a$"}, (("configure", "configure access to queue 'a'"),)),
+        Need(
+            {"name": "new", "arguments": {"x-dead-letter-exchange": "y"}},
+            {"configure": "^new$", "read": "^new$", "write": "^y$"},
+            (
+                ("configure", "configure access to queue 'new'"),
+                ("read", "read access to queue 'new'"),
+                ("write", "write access to exchange 'y'"),
+            ),
+        ),
+        # One that is there has its dead-letter exchange already.
+        Need(
+            {"name": "dead", "arguments": {"x-dead-letter-exchange": "y"}},
+            {"configure": "^dead$"},
+            (("configure", "configure access to queue 'dead'"),),
+        ),
+    ),
+    "delete-queue": (
+        Need({"name": "a"}, {"configure": "^a$"}, (("configure", "configure access to queue 'a'"),)),
+        Need({"name": "no"}, {"configure": "^no$"}, (("configure", "configure access to queue 'no'"),)),
+    ),
+    "purge-queue": (Need({"name": "a"}, {"read": "^a$"}, (("read", "read access to queue 'a'"),)),),
+    "get-exchange": tuple(
+        Need({"name": "x"}, {each: "^x$"}, ((each, "configure access to exchange 'x'"),))
+        for each in ("configure", "write", "read")
+    ),
+    "declare-exchange": (
+        Need({"name": "new"}, {"configure": "^new$"}, (("configure", "configure access to exchange 'new'"),)),
+        Need(
+            {"name": "new", "arguments": {"alternate-exchange": "y"}},
+            {"configure": "^new$", "read": "^new$", "write": "^y$"},
+            (
+                ("configure", "configure access to exchange 'new'"),
+                ("read", "read access to exchange 'new'"),
+                ("write", "write access to exchange 'y'"),
+            ),
+        ),
+        Need(
+            {"name": "alt", "arguments": {"alternate-exchange": "y"}},
+            {"configure": "^alt$"},
+            (("configure", "configure access to exchange 'alt'"),),
+        ),
+    ),
+    "delete-exchange": (
+        Need({"name": "x"}, {"configure": "^x$"}, (("configure", "configure access to exchange 'x'"),)),
+    ),
+    "bind": (
+        Need(BIND, **_binding("queue 'a'")),
+        Need(BIND_EXCHANGE, **_binding("exchange 'y'")),
+    ),
+    "unbind": (
+        Need(BIND, **_binding("queue 'a'")),
+        Need(BIND_EXCHANGE, **_binding("exchange 'y'")),
+    ),
+    "unbind-by-segment": (Need({"segment": "src=x;dstq=a;key=k;args="}, **_binding("queue 'a'")),),
+    "get-bindings": (
+        Need(
+            BIND,
+            {"write": "^a$", "read": "^x$"},
+            (("write", "write access to queue 'a'"), ("read", "read access to exchange 'x'")),
+        ),
+    ),
+}
+"""Operations on what is in a virtual host."""
+
+LISTS: Final = frozenset({"list-queues", "list-exchanges", "list-bindings", "list-vhosts"})
+"""Nothing is refused: what the user has nothing to do with is left out."""
+ADMINISTRATIVE: Final = frozenset(
+    name for name, operation in OPERATIONS.items() if operation.permission == "the tag administrator"
+)
+
+
+def test_it_is_decided_of_each_operation_what_it_needs() -> None:
+    """A new one is not forgotten here."""
+    assert sorted([*NEEDS, *LISTS, *ADMINISTRATIVE]) == sorted(OPERATIONS)
+
+
+def furnish(catalog: Catalog) -> None:
+    """What operations here are about, and a user who may do nothing."""
+    for name, arguments in (("a", {}), ("dead", {"x-dead-letter-exchange": "y"})):
+        declare(catalog, "/", name, arguments=arguments)
+    declare_exchange(catalog, "/", "x", "topic")
+    declare_exchange(catalog, "/", "y", "direct")
+    declare_exchange(catalog, "/", "alt", "direct", arguments={"alternate-exchange": "y"})
+    bind(catalog, "/", Binding("x", Destination("queue", "a"), "k", {}))
+    add_user(catalog, USER, None)
+    set_permission(catalog, USER, "/", Permission("", "", ""))
+
+
+def allow(catalog: Catalog, patterns: Mapping[str, str]) -> None:
+    """Give the user these permissions and no others."""
+    configure, write, read, topic = (
+        patterns.get(each, "") for each in ("configure", "write", "read", "topic")
+    )
+    set_permission(catalog, USER, "/", Permission(configure, write, read))
+    set_topic_permission(catalog, USER, "/", "x", TopicPermission("", topic))
+
+
+# --- doors ----------------------------------------------------------------------------------------
+
+
+class Door(Protocol):
+    """A way to ask for operations.
+
+    Attributes:
+        name: for people.
+        offers: operations that can be asked for there.
+        needs: of those, what they need there where it is otherwise than in `NEEDS`.
+    """
+
+    name: str
+    offers: frozenset[str]
+    needs: Mapping[str, tuple[Need, ...]]
+
+    def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
+        """Ask as a user with these permissions; which access is refused, None if none."""
+
+
+@dataclass
+class Table:
+    """Whoever calls `perform`: what a further door has by itself."""
+
+    name: str = "table"
+    offers: frozenset[str] = frozenset(OPERATIONS)
+    needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+
+    def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
+        """See `Door`."""
+        broker = Broker()
+        furnish(broker.catalog)
+        allow(broker.catalog, allowed)
+        return _told(lambda: broker.do(operation, caller=broker.caller(USER), **given))
+
+
+REQUESTS: Final[Mapping[str, Callable[[dict[str, Any]], tuple[str, str, Any]]]] = {
+    "get-queue": lambda given: ("GET", f"/queues/{given['name']}", None),
+    "declare-queue": lambda given: ("PUT", f"/queues/{given.pop('name')}", given),
+    "delete-queue": lambda given: ("DELETE", f"/queues/{given['name']}", None),
+    "purge-queue": lambda given: ("DELETE", f"/queues/{given['name']}/messages", None),
+    "declare-exchange": lambda given: ("PUT", f"/exchanges/{given.pop('name')}", given),
+    "delete-exchange": lambda given: ("DELETE", f"/exchanges/{given['name']}", None),
+    "bind": lambda given: ("POST", "/bindings", given),
+    "unbind-by-segment": lambda given: ("DELETE", f"/bindings/{given['segment']}", None),
+    "get-bindings": lambda given: ("GET", f"/bindings?src={given['source']}&dstq=a&key=k", None),
+}
+
+
+@dataclass
+class Management10:
+    """HTTP over AMQP 1.0: a missing permission is raised, for it ends the session."""
+
+    name: str = "management node of AMQP 1.0"
+    offers: frozenset[str] = frozenset(REQUESTS)
+    needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+
+    def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
+        """See `Door`."""
+        broker = Broker()
+        furnish(broker.catalog)
+        allow(broker.catalog, allowed)
+
+        def request() -> None:
+            status, body = broker.request(*REQUESTS[operation](dict(given)), user=USER)
+            assert status.startswith("2"), body
+
+        return _told(request)
+
+
+def _flags(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"durable": True, "arguments": given.get("arguments", {})}
+
+
+def _binding_methods(given: Mapping[str, Any], queue: Any, exchange: Any) -> Method:
+    source, key = given["source"], given["binding_key"]
+    if "destination_queue" in given:
+        return queue(given["destination_queue"], source, key)  # type: ignore[no-any-return]
+    return exchange(given["destination_exchange"], source, key)  # type: ignore[no-any-return]
+
+
+METHODS: Final[Mapping[str, Callable[[Mapping[str, Any]], Method]]] = {
+    "get-queue": lambda given: QueueDeclare(given["name"], passive=True),
+    "declare-queue": lambda given: QueueDeclare(given["name"], **_flags(given)),
+    "delete-queue": lambda given: QueueDelete(given["name"]),
+    "purge-queue": lambda given: QueuePurge(given["name"]),
+    "get-exchange": lambda given: ExchangeDeclare(given["name"], passive=True),
+    "declare-exchange": lambda given: ExchangeDeclare(given["name"], "direct", **_flags(given)),
+    "delete-exchange": lambda given: ExchangeDelete(given["name"]),
+    "bind": lambda given: _binding_methods(given, QueueBind, ExchangeBind),
+    "unbind": lambda given: _binding_methods(given, QueueUnbind, ExchangeUnbind),
+}
+
+
+@dataclass
+class Methods091:
+    """AMQP 0-9-1: 403, and the channel is closed."""
+
+    name: str = "methods of AMQP 0-9-1"
+    offers: frozenset[str] = frozenset(METHODS)
+    needs: Mapping[str, tuple[Need, ...]] = field(default_factory=dict)
+
+    def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
+        """See `Door`."""
+        world = World()
+        furnish(world.catalog)
+        allow(world.catalog, allowed)
+        channel = world.channel(user=USER)
+        got = channel.call(METHODS[operation](given))
+        if got.NAME != "channel.close":
+            assert got.NAME.endswith("-ok")
+            return None
+        assert got.reply_code == 403
+        return _access(got.reply_text.removeprefix("ACCESS_REFUSED - "))
+
+
+@dataclass
+class Attach:
+    """Attaching by a bare name makes the queue, and then the link needs what it always needs."""
+
+    end: str
+    needs: Mapping[str, tuple[Need, ...]]
+    name: str = "attach"
+    offers: frozenset[str] = frozenset({"declare-queue"})
+
+    def ask(self, operation: str, given: Mapping[str, Any], allowed: Mapping[str, str]) -> str | None:
+        """See `Door`."""
+        scene = Scene("q")
+        scene.allow(**allowed)
+        (line, *_) = scene.do(f"C> ATTACH h=0 {self.end}={given['name']}")
+        if line.startswith("B> ATTACH"):
+            return None
+        assert line.startswith("B> END error=amqp:unauthorized-access")
+        return _access(line.split('"')[1])
+
+
+def _attaching(link: str, pattern: str, what: str) -> Mapping[str, tuple[Need, ...]]:
+    configure = ("configure", "configure access to queue 'new'")
+    return {
+        "declare-queue": (
+            Need({"name": "new"}, {"configure": "^new$", link: pattern}, (configure, (link, what))),
+        )
+    }
+
+
+DOORS: Final[tuple[Door, ...]] = (
+    Table(),
+    Management10(),
+    Methods091(),
+    Attach("source", _attaching("read", "^new$", "read access to queue 'new'"), "attach of a receiver"),
+    Attach(
+        "target",
+        _attaching("write", r"^amq\.default$", "write access to exchange 'amq.default'"),
+        "attach of a sender",
+    ),
+)
+
+NOT_OFFERED: Final[Mapping[str, frozenset[str]]] = {
+    # unbind is unbind-by-segment there; what there is in the whole is asked of the other doors.
+    "management node of AMQP 1.0": frozenset({"unbind", "get-exchange", *LISTS, *ADMINISTRATIVE}),
+    # The protocol has no methods for it.
+    "methods of AMQP 0-9-1": frozenset({"unbind-by-segment", "get-bindings", *LISTS, *ADMINISTRATIVE}),
+    **dict.fromkeys(
+        ("attach of a receiver", "attach of a sender"), frozenset(OPERATIONS) - {"declare-queue"}
+    ),
+}
+
+
+def _told(ask: Callable[[], object]) -> str | None:
+    try:
+        ask()
+    except PermissionDenied as refusal:
+        return _access(refusal.description)
+    return None
+
+
+def _access(text: str) -> str:
+    """``read access to queue 'a'``, without where and for whom."""
+    return text.partition(" in vhost ")[0]
+
+
+@pytest.mark.parametrize("door", DOORS, ids=lambda door: door.name)
+def test_it_is_decided_of_each_operation_whether_a_door_offers_it(door: Door) -> None:
+    """A new one is offered, or is not by intention."""
+    not_offered = NOT_OFFERED.get(door.name, frozenset())
+    assert not door.offers & not_offered
+    assert door.offers | not_offered == set(OPERATIONS)
+
+
+CASES: Final = [
+    pytest.param(door, name, need, missing, id=f"{door.name}-{name}-{number}-{missing or 'none'}")
+    for door in DOORS
+    for name, needs in {**NEEDS, **door.needs}.items()
+    if name in door.offers
+    for number, need in enumerate(needs)
+    for missing in (None, *(each for each, _ in need.missing))
+]
+
+
+@pytest.mark.parametrize(("door", "operation", "need", "missing"), CASES)
+def test_a_missing_permission_is_refused_at_every_door(
+    door: Door, operation: str, need: Need, missing: str | None
+) -> None:
+    """With what is just enough it is done; with one of it missing, that one is named."""
+    allowed = {each: pattern for each, pattern in need.enough.items() if each != missing}
+    assert door.ask(operation, need.given, allowed) == dict(need.missing).get(missing or "")
+
+
+@pytest.mark.parametrize(
+    ("door", "name"),
+    [
+        pytest.param(door, name, id=f"{door.name}-{name}")
+        for door in DOORS
+        for name in sorted(door.offers & ADMINISTRATIVE)
+    ],
+)
+def test_what_is_for_administrators_needs_the_tag(door: Door, name: str) -> None:
+    """Permissions in a virtual host do not make an administrator."""
+    everything = dict.fromkeys(("configure", "write", "read", "topic"), ".*")
+    refused = f"{name} refused for user '{USER}': it needs the tag 'administrator'"
+    assert door.ask(name, arguments_of(name), everything) == refused
+
+
+@pytest.mark.parametrize("name", sorted(LISTS))
+def test_a_list_leaves_out_what_the_user_has_nothing_to_do_with(name: str) -> None:
+    """There is nothing to refuse."""
+    broker = Broker()
+    furnish(broker.catalog)
+    assert broker.do(name, caller=broker.caller(USER)) == [] or name == "list-vhosts"
+    assert broker.do(name) != []
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+async def test_the_machines_owner_needs_no_permission(autojump_clock: object, name: str) -> None:
+    """The admin socket offers everything, and has nobody to refuse it to."""
+    given = arguments_of(name)
+    if name == "record-start":
+        given["folder"] = "/dev/null/no"  # nothing is to be recorded here
+    async with running_broker() as broker:
+        response = await admin.answer(broker, json.dumps({"op": name, "arguments": given}).encode())
+        assert response.get("kind") not in ("PermissionDenied", "AccessRefused")
+        assert "not a request" not in response.get("error", "")
+
+
+# --- definitions ----------------------------------------------------------------------------------
+
+DECLARED: Final = {
+    "declare-queue": {"queues": [{"name": "q", "vhost": "/"}]},
+    "declare-exchange": {"exchanges": [{"name": "e", "vhost": "/", "type": "direct"}]},
+    "bind": {"bindings": [{"source": "x", "vhost": "/", "destination": "a", "destination_type": "queue",
+                           "routing_key": "n"}]},
+    "add-user": {"users": [{"name": "n", "password_hash": ""}]},
+    "add-vhost": {"vhosts": [{"name": "v"}]},
+    "set-permissions": {"permissions": [
+        {"user": USER, "vhost": "/", "configure": "", "write": "", "read": ""}]},
+    "set-topic-permissions": {"topic_permissions": [
+        {"user": USER, "vhost": "/", "exchange": "x", "write": "", "read": ""}]},
+    "set-policy": {"policies": [{"name": "p", "vhost": "/", "pattern": "", "definition": {"max-length": 1}}]},
+}  # fmt: skip
+"""What a definitions file declares, and the operation that does it by itself."""
+
+
+@pytest.mark.parametrize("operation", DECLARED)
+def test_a_definitions_file_is_for_administrators_whatever_it_declares(operation: str) -> None:
+    """Permissions are not asked for one by one: who may import may everything."""
+    broker = Broker()
+    furnish(broker.catalog)
+    allow(broker.catalog, dict.fromkeys(("configure", "write", "read", "topic"), ".*"))
+    with pytest.raises(PermissionDenied, match="import-definitions refused for user 'u'"):
+        broker.do("import-definitions", caller=broker.caller(USER), document=DECLARED[operation])
+    broker.do("import-definitions", document=DECLARED[operation])
+
+
+# --- rules that had drifted apart -----------------------------------------------------------------
+
+
+@pytest.fixture
+def broker() -> Broker:
+    """The table, and whoever may do everything."""
+    broker = Broker()
+    furnish(broker.catalog)
+    return broker
+
+
+@pytest.fixture
+def channel() -> WorldChannel:
+    """A channel of AMQP 0-9-1 of a user without permissions."""
+    world = World()
+    furnish(world.catalog)
+    return world.channel(user=USER)
+
+
+@pytest.mark.parametrize("kind", ["quorum", "stream"])
+@pytest.mark.parametrize("flag", ["if_unused", "if_empty"])
+def test_a_queue_that_cannot_be_deleted_on_a_condition_is_not(broker: Broker, kind: str, flag: str) -> None:
+    """By no door: RabbitMQ's HTTP API and its channels refuse it for a quorum queue in the same words."""
+    broker.do("declare-queue", name="r", arguments={"x-queue-type": kind})
+    with pytest.raises(NotSupported) as raised:
+        broker.do("delete-queue", name="r", **{flag: True})
+    condition = flag.replace("_", "-")
+    assert raised.value.description == (
+        f"cannot delete queue 'r' in vhost '/'. queue.delete operations with {condition} flag set are not "
+        f"supported by {kind} queues"
+    )
+    assert broker.vhost.find("r") is not None
+
+
+def test_a_queue_that_ends_while_it_is_declared_again_is_not_found(broker: Broker) -> None:
+    """It is not told as one without messages."""
+    declaration = perform(broker.caller(), "declare-queue", {"name": "a"})
+    request = ELSEWHERE.request()
+    with pytest.raises(NotFound, match="no queue 'a' in vhost '/'"):
+        declaration.then(Answer(request, 0, 0, Refusal.GONE))
+
+
+@pytest.mark.parametrize(
+    ("method", "text"),
+    [
+        (ExchangeDeclare(""), "operation not permitted on the default exchange"),
+        (ExchangeDelete(""), "operation not permitted on the default exchange"),
+        (ExchangeDelete("amq.topic"), "deletion of system exchange 'amq.topic' in vhost '/' not allowed"),
+    ],
+)
+def test_what_nobody_may_is_told_before_any_permission(
+    channel: WorldChannel, method: Method, text: str
+) -> None:
+    """AMQP 0-9-1, as in RabbitMQ and as the management node has it."""
+    assert channel.refused(method) == (403, text)
+
+
+def test_who_has_a_queue_for_itself_is_told_only_to_who_may_bind_it(channel: WorldChannel) -> None:
+    """AMQP 0-9-1: permissions on both ends come first, as in RabbitMQ."""
+    catalog = channel.world.catalog
+    declare(catalog, "/", "mine", exclusive_owner="another", durable=False)
+    allow(catalog, {"write": "^mine$"})
+    _, text = channel.refused(QueueBind("mine", "x", "k"))
+    assert text.startswith("read access to exchange 'x'")
+    allow(catalog, {"write": "^mine$", "read": "^x$", "topic": "^k$"})
+    channel = channel.world.channel(user=USER)
+    assert channel.refused(QueueBind("mine", "x", "k"))[0] == 405
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        QueueBind("a\r\n", "x\n", "k"),
+        QueueUnbind("a\n", "\rx", "k"),
+        QueuePurge("\na"),
+        QueueDelete("a\n"),
+        ExchangeBind("y\n", "x\n", "k"),
+        ExchangeUnbind("y\n", "x\n", "k"),
+        ExchangeDelete("x\r\n"),
+        QueueDeclare("a\n", passive=True),
+        ExchangeDeclare("x\n", passive=True),
+    ],
+    ids=lambda method: f"{method.NAME}{'-passive' if getattr(method, 'passive', False) else ''}",
+)
+def test_line_ends_are_dropped_from_names_in_all_methods(channel: WorldChannel, method: Method) -> None:
+    """AMQP 0-9-1: not in declarations alone, whose names could not be used as they were given."""
+    allow(channel.world.catalog, dict.fromkeys(("configure", "write", "read", "topic"), "^[axyk]$"))
+    assert f"{method.NAME}-ok" == channel.call(method).NAME
+
+
+def test_a_deleted_queue_is_not_there_any_more_for_what_comes_behind(channel: WorldChannel) -> None:
+    """AMQP 0-9-1, as over management: whoever declares it behind the request gets another one."""
+    allow(channel.world.catalog, {"configure": "^a$"})
+    channel.world.box("a").stalled = True
+    channel.send(QueueDelete("a"))
+    channel.world.rest()
+    assert channel.world.vhost.find("a") is None
