@@ -338,10 +338,7 @@ class Broker:
 
     def part_begun(self, connection: int, part: int) -> None:
         """A connection has a session, or a channel, of this number from now on."""
-        recorder = self.recordings.recorder
-        if recorder is not None:
-            whose = self.connections[connection]
-            recorder.join(whose, whose.parts[part])
+        self.recordings.join(self.connections[connection], part)
 
     def new_id(self) -> str:
         """A fresh token that nobody can guess, for generated names."""

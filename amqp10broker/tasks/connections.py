@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from itertools import count
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import trio
 
@@ -13,6 +13,7 @@ from amqp10broker.service.counters import Totals, Whose
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged
+from amqp10broker.tasks.surroundings import Surroundings
 
 Connection: TypeAlias = Connection10 | Connection091
 
@@ -62,6 +63,16 @@ class Connections(dict[int, Connection]):
         return TotalsView(
             *({name: total.document() for name, total in sorted(each.items())} for each in sums)
         )
+
+
+class Occupied(Surroundings, Protocol):
+    """Surroundings with connections in them: for what looks at those from above.
+
+    Attributes:
+        connections: those that are there.
+    """
+
+    connections: Connections
 
 
 def _whose(connection: Connection) -> Whose:

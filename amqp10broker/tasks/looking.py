@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import trio
 
@@ -21,13 +21,10 @@ from amqp10broker.service.observing.others import ConnectionObserver, ProcessObs
 from amqp10broker.service.observing.trail import Emit
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.connections import Connection, Occupied
 from amqp10broker.tasks.meters import rss_bytes
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.watching import Watch, watch_channel, watch_session
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
-    from amqp10broker.tasks.connection091 import Connection091
 
 PROBES_MAX: Final = 4
 """Sessions and channels that are probed after one look."""
@@ -50,7 +47,7 @@ class Looks:
 
     def __init__(
         self,
-        broker: Broker,
+        surroundings: Occupied,
         emit: Emit,
         on_crash: Callable[[Exception], None],
         on_queue: Callable[[int, DeclaredQueue], None],
@@ -61,14 +58,14 @@ class Looks:
         """Look at nothing yet.
 
         Args:
-            broker: whose.
+            surroundings: of the broker.
             emit: takes events.
             on_crash: told of a fault of ours.
             on_queue: told of each queue and its number, when it is seen first.
             on_link: told of each link, channel that may publish, and consumer, when it is seen first.
             each_wake: observe sessions and channels after each wake.
         """
-        self._broker = broker
+        self._surroundings = surroundings
         self._emit = emit
         self._on_crash = on_crash
         self._on_queue = on_queue
@@ -79,7 +76,7 @@ class Looks:
         self.protocols: set[str] = set()
         self._offset_ns = time.time_ns() - time.monotonic_ns()
         self._watches: dict[RunningSession | RunningChannel, Watch] = {}
-        self._connections: dict[Connection10 | Connection091, ConnectionObserver] = {}
+        self._connections: dict[Connection, ConnectionObserver] = {}
         self._queues: dict[DeclaredQueue, QueueObserver] = {}
         self._queue_number = 0
         self._measured_ns = -MEMORY_NS
@@ -90,7 +87,7 @@ class Looks:
         """What is there already counts from now on."""
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
-        for connection in self._broker.connections.values():
+        for connection in self._surroundings.connections.values():
             self._connections[connection] = self._connection_observer(connection, now_ns, new=False)
             for running in connection.parts.values():
                 if running not in self._watches:
@@ -132,7 +129,7 @@ class Looks:
 
     def _steps(self, *, whole: bool) -> Iterator[None]:
         self.count += 1
-        for connection in list(self._broker.connections.values()):
+        for connection in list(self._surroundings.connections.values()):
             self._look_at(connection, whole=whole)
             yield
         self._look_at_the_rest(whole=whole)
@@ -145,9 +142,7 @@ class Looks:
         if not self._each_wake:
             self._probe(now_ns)
 
-    def join(
-        self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel
-    ) -> None:
+    def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
         """A session or a channel begins, of which everything counts."""
         try:
             self._watch(connection, running, self.times()[0], new=True)
@@ -179,7 +174,7 @@ class Looks:
 
     # --- sessions, channels, their connections ----------------------------------------------------
 
-    def _look_at(self, connection: Connection10 | Connection091, *, whole: bool) -> None:
+    def _look_at(self, connection: Connection, *, whole: bool) -> None:
         now_ns, ts_ns = self._set_times()
         self.protocols.add(_protocol_of(connection))
         observer = self._connections.get(connection)
@@ -197,7 +192,7 @@ class Looks:
     def _look_at_the_rest(self, *, whole: bool) -> None:
         """Connections that are gone, and sessions and channels that their connections know no more."""
         now_ns, ts_ns = self._set_times()
-        connections = self._broker.connections
+        connections = self._surroundings.connections
         if len(self._connections) > len(connections):
             for connection in [each for each in self._connections if each.number not in connections]:
                 self.protocols.add(_protocol_of(connection))
@@ -211,7 +206,7 @@ class Looks:
 
     def _watch(
         self,
-        connection: Connection10 | Connection091,
+        connection: Connection,
         running: RunningSession | RunningChannel,
         now_ns: int,
         *,
@@ -237,7 +232,7 @@ class Looks:
 
     def _name_link(
         self,
-        connection: Connection10 | Connection091,
+        connection: Connection,
         now_ns: int,
         kind: int,
         channel: int,
@@ -259,9 +254,7 @@ class Looks:
         for watch in [*watches[first:], *watches[:first]][:PROBES_MAX]:
             watch.probe(now_ns)
 
-    def _connection_observer(
-        self, connection: Connection10 | Connection091, now_ns: int, *, new: bool
-    ) -> ConnectionObserver:
+    def _connection_observer(self, connection: Connection, now_ns: int, *, new: bool) -> ConnectionObserver:
         line = connection.line
         return ConnectionObserver(
             connection.number,
@@ -274,7 +267,7 @@ class Looks:
     # --- queues -----------------------------------------------------------------------------------
 
     def _look_at_queues(self, *, whole: bool) -> Iterator[None]:
-        queues = list(self._broker.catalog)
+        queues = list(self._surroundings.catalog)
         for first in range(0, len(queues), QUEUES_A_STEP):
             now_ns, ts_ns = self._set_times()
             for queue in queues[first : first + QUEUES_A_STEP]:
@@ -293,13 +286,13 @@ class Looks:
                 self._queues.pop(queue).observe(now_ns, ts_ns, depth=0, unsettled=0, whole=True)
 
 
-def _protocol_of(connection: Connection10 | Connection091) -> str:
+def _protocol_of(connection: Connection) -> str:
     return "amqp10" if isinstance(connection, Connection10) else "amqp091"
 
 
 def _observe_bytes(
     observer: ConnectionObserver,
-    connection: Connection10 | Connection091,
+    connection: Connection,
     now_ns: int,
     ts_ns: int,
     *,

@@ -15,11 +15,13 @@ import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import trio
 
 from amqp10broker import __version__
+from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.config import Config, FlowSettings
 from amqp10broker.flowevents.ring import Ring
 from amqp10broker.flowevents.schema import PACK
 from amqp10broker.management.snapshot import RecordingFailed, RecordingView
@@ -27,18 +29,12 @@ from amqp10broker.recording.errors import RecordingError
 from amqp10broker.recording.link_names import LinkName
 from amqp10broker.recording.names import check_run_name, numbered
 from amqp10broker.recording.runs import Run, new_run_id
+from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.connections import Connection, Occupied
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.looking import Looks
 from amqp10broker.tasks.recorder_process import END, EVENTS, NOTE, RUN, RecorderProcess
-
-if TYPE_CHECKING:
-    from amqp10broker.catalog.queue import DeclaredQueue
-    from amqp10broker.config import Config, FlowSettings
-    from amqp10broker.tasks.broker import Broker
-    from amqp10broker.tasks.channel import RunningChannel
-    from amqp10broker.tasks.connection091 import Connection091
-    from amqp10broker.tasks.connection10 import Connection10
-    from amqp10broker.tasks.session import RunningSession
+from amqp10broker.tasks.session import RunningSession
 
 _log = Log("amqp10broker.recorder")
 
@@ -83,11 +79,11 @@ class Recorder:
             ``events_lost``; None if it did not.
     """
 
-    def __init__(self, broker: Broker, recording: Recording, *, ring: Ring | None = None) -> None:
+    def __init__(self, surroundings: Occupied, recording: Recording, *, ring: Ring | None = None) -> None:
         """Prepare; nothing is recorded before `run`.
 
         Args:
-            broker: whose.
+            surroundings: of the broker.
             recording: what was asked for.
             ring: of another size, for tests.
 
@@ -102,15 +98,15 @@ class Recorder:
         self.run_id = self._name = first or new_run_id("broker")
         self.ended = trio.Event()
         self.failed: RecordingFailed | None = None
-        self._broker = broker
+        self._surroundings = surroundings
         self._ring = ring or Ring()
         self._number = 1  # behind the name
         self._runs = 1
         self._runs_begun = 0  # that the helper has answered
         self._repetitions: Counter[FlowSettings] = Counter()
         self._protocols_told = 0
-        self._row = self._new_row(self._name, broker.config)
-        self._repetitions[broker.config.flow] += 1
+        self._row = self._new_row(self._name, surroundings.config)
+        self._repetitions[surroundings.config.flow] += 1
         self._processor_before_ns = time.process_time_ns()
         self._before_ns = time.monotonic_ns()
         self._dropped_before = 0
@@ -122,7 +118,7 @@ class Recorder:
         self._links: list[LinkName] = []
         self._links_named = 0
         self._looks = Looks(
-            *(broker, self._ring.add, self.crash, self._name_queue, self._name_link),
+            *(surroundings, self._ring.add, self.crash, self._name_queue, self._name_link),
             each_wake=not recording.every_ms,
         )
 
@@ -188,7 +184,7 @@ class Recorder:
         self._looks.detach()
         if self.failed is None:
             try:
-                with trio.move_on_after(_end_s(self._broker)) as limit:
+                with trio.move_on_after(_end_s(self._surroundings)) as limit:
                     self._put_events()
                     self._put(END, json.dumps({"ended_ns": ts_ns}).encode())
                     while self._backlog:
@@ -336,9 +332,7 @@ class Recorder:
             before_ns = looks.cost_ns
             await trio.sleep(max(every_s - (trio.current_time() - began), LOOK_SHARE * cost_s))
 
-    def join(
-        self, connection: Connection10 | Connection091, running: RunningSession | RunningChannel
-    ) -> None:
+    def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
         """A session or a channel begins: also one that is over before the next look is told."""
         if not self._stopping.is_set():
             self._looks.join(connection, running)
@@ -413,5 +407,5 @@ def machine_text() -> str:
     )
 
 
-def _end_s(broker: Broker) -> float:
-    return max(1.0, broker.config.shutdown_timeout_ms / 1000)
+def _end_s(surroundings: Occupied) -> float:
+    return max(1.0, surroundings.config.shutdown_timeout_ms / 1000)

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final
 
 import trio
 
+from amqp10broker.config import Config
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import BrokerError
 from amqp10broker.management.snapshot import RecordingFailed, RecordingView
+from amqp10broker.tasks.connections import Connection, Occupied
 
 if TYPE_CHECKING:
-    from amqp10broker.config import Config
-    from amqp10broker.tasks.broker import Broker
     from amqp10broker.tasks.recorder import Recorder
 
 _EVERY: Final = CONFIG_SETTINGS["record_every"]
@@ -25,17 +25,17 @@ class Recordings:
     """The recording of a broker, if there is one; one at a time.
 
     Attributes:
-        recorder: the one under way. Sessions and channels that begin are told to it.
+        recorder: the one under way.
         failed: how the last one failed (`Recorder.failed`), until another one begins; None if it did not.
     """
 
-    def __init__(self, broker: Broker) -> None:
+    def __init__(self, surroundings: Occupied) -> None:
         """Record nothing.
 
         Args:
-            broker: whose.
+            surroundings: of the broker.
         """
-        self._broker = broker
+        self._surroundings = surroundings
         self._nursery: trio.Nursery | None = None
         self._starting = False
         self.recorder: Recorder | None = None
@@ -48,7 +48,7 @@ class Recordings:
         Raises:
             BrokerError: it says so, and it cannot be.
         """
-        config = self._broker.config
+        config = self._surroundings.config
         failure: Exception | None = None
         async with trio.open_nursery() as self._nursery:
             try:
@@ -88,7 +88,9 @@ class Recordings:
         assert isinstance(every_ms, int)
         self._starting = True
         try:
-            recorder = Recorder(self._broker, Recording(os.path.join(os.getcwd(), folder), every_ms, run_id))
+            recorder = Recorder(
+                self._surroundings, Recording(os.path.join(os.getcwd(), folder), every_ms, run_id)
+            )
             await recorder.open()
             self.recorder, self.failed = recorder, None
             self._nursery.start_soon(self._run, recorder)
@@ -118,6 +120,11 @@ class Recordings:
     def view(self) -> RecordingView | None:
         """What is shown of the recording; None if there is none."""
         return None if self.recorder is None else self.recorder.view()
+
+    def join(self, connection: Connection, part: int) -> None:
+        """A session or channel begins, of which everything counts."""
+        if self.recorder is not None:
+            self.recorder.join(connection, connection.parts[part])
 
     def configured(self, config: Config) -> None:
         """The flow settings are about to be changed while running.

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 from amqp10broker.service.observing.channels import ChannelObserver
 from amqp10broker.service.observing.sessions import SessionObserver
 from amqp10broker.service.observing.trail import Emit, OnLink
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.channel import RunningChannel
-    from amqp10broker.tasks.connection091 import Connection091
-    from amqp10broker.tasks.connection10 import Connection10
-    from amqp10broker.tasks.session import RunningSession
+from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.connection091 import Connection091
+from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.session import RunningSession
 
 PROBE_NS_MAX: Final = 60_000_000_000
 """A probe whose deliveries are not settled for so long is given up, so that it does not cost for ever."""
