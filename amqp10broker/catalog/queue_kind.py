@@ -37,6 +37,7 @@ class QueueKind:
         exclusive_consumers: a consumer may have it for itself.
         global_prefetch: a limit of a whole channel may hold its deliveries back.
         conditional_delete: it can be deleted only if it is unused, or empty.
+        own_files: what it keeps is in files of its own, and not in the node's journal.
         unsent_max: deliveries that a session or channel may have of it beyond what was written, whatever its
             own limit is, and without a bound of bytes; None: the limits of the session or channel count.
         held_max: deliveries that a consumer of AMQP 0-9-1 may hold without a prefetch; None: no limit.
@@ -54,6 +55,7 @@ class QueueKind:
     exclusive_consumers: bool = True
     global_prefetch: bool = True
     conditional_delete: bool = True
+    own_files: bool = False
     unsent_max: int | None = None
     held_max: int | None = None
 
@@ -74,6 +76,7 @@ STREAM: Final = QueueKind(
     "stream",
     noun="stream",
     replays=True,
+    own_files=True,
     keeps_encoding=True,
     exclusive_consumers=False,
     global_prefetch=False,

@@ -165,11 +165,16 @@ class QueueMachine(ABC):
             self._tell(ref.reply_to, QueueDeleted(ref, self.name))
         return self.deleted
 
-    def _refuse(self, command: Publish) -> None:
-        """A publish comes too late, or cannot be kept."""
-        publisher = command.publisher
+    def _refuse(self, command: Publish, *, failed: bool = False) -> None:
+        """A publish comes too late, or cannot be kept.
+
+        Args:
+            command: the publish.
+            failed: storage did; a queue that did says so anyway.
+        """
+        publisher, failed = command.publisher, failed or self.failed
         self._tell(
-            publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, self.failed, self.name)
+            publisher.reply_to, Unconfirmed(publisher, command.ids, command.settled, failed, self.name)
         )
 
     def _answer(self, request: RequestRef, count: int, refused: Refusal | None = None) -> None:

@@ -31,7 +31,7 @@ from amqp10broker import __version__
 from amqp10broker.alarms import Cause
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import at_once
-from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec, QueueType
+from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
@@ -55,6 +55,7 @@ from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
 from amqp10broker.tasks.furnish import furnish, furnish_folder, tell_idle_patterns
 from amqp10broker.tasks.keeping import Keeping, opened_keeping
+from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.listener import SHUTTING_DOWN, Listener
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.log_limits import LogLimits
@@ -62,7 +63,6 @@ from amqp10broker.tasks.login import Logins, read_field_table
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.preload import preload
-from amqp10broker.tasks.queue import InlineQueue
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
@@ -72,7 +72,7 @@ from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.tracing import Tracing
 
 if TYPE_CHECKING:
-    from amqp10broker.tasks.queues import Running
+    from amqp10broker.tasks.queue_task import QueueTask
 
 _log = Log("amqp10broker.broker")
 
@@ -224,6 +224,7 @@ class Broker:
         self.dead_letters = DeadLetterOffice(self.catalog, self.askers, self.clock)
         async with opened_keeping(
             self.data,
+            self.clock,
             sync_delay_ms=self.config.fault_injection.sync_delay_ms,
             on_full=self._on_disk_full,
             on_failed=self._on_storage_failed,
@@ -309,7 +310,7 @@ class Broker:
         else:
             users = furnish_folder(self.catalog, self.config, self.passwords, self.data)
             if self.keeping is not None:
-                streams = (queue.number for queue in self.catalog if queue.type == QueueType.STREAM)
+                streams = (queue.number for queue in self.catalog if queue.kind.own_files)
                 self.keeping.remove_deleted_streams(streams)
         tell_idle_patterns(self.catalog)
         if self.config.anonymous_login_user not in users:
@@ -318,7 +319,7 @@ class Broker:
 
     # --- what others ask --------------------------------------------------------------------------
 
-    def start_queue(self, queue: QueueSpec) -> Running:
+    def start_queue(self, queue: QueueSpec) -> QueueTask:
         """Begin to run a queue (see `catalog.QueueHost`)."""
         assert self._queues is not None, "the broker is not running"
         return self._queues.start(queue)

@@ -13,6 +13,7 @@ from amqp10broker.catalog.proposing import Decided
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.letter_box import post_mail
 from amqp10broker.tasks.mail import (
     AccessChanged,
     AlarmChanged,
@@ -24,7 +25,6 @@ from amqp10broker.tasks.mail import (
     WriterReady,
 )
 from amqp10broker.tasks.mailbox import Bound, Mailbox
-from amqp10broker.tasks.queue import post_mail
 from amqp10broker.tasks.session import READS_MAX, WRITES_MAX
 from amqp10broker.tasks.writer import Lane
 

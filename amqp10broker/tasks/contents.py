@@ -6,13 +6,14 @@ of the journal, as a start does it. Nothing is written.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.changes import Value
 from amqp10broker.catalog.plan import Key
-from amqp10broker.catalog.queue import QueueSpec, QueueType
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM
 from amqp10broker.catalog.restore import restore
 from amqp10broker.errors import ConfigError, StorageError
 from amqp10broker.persistence.classic_store import ClassicStore
@@ -22,7 +23,7 @@ from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.storage.record import RECORD_BYTES, Record
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.data import FURNISHED
-from amqp10broker.tasks.queue import InlineQueue
+from amqp10broker.tasks.letter_box import InlineQueue
 
 _NOW_MS: Final = 0
 
@@ -60,13 +61,11 @@ class Contents:
         except ConfigError as error:
             raise StorageError(path, str(error), "nothing was changed") from error
         self._specs = {spec.number: spec for spec in host.specs}
-        self.streams = {spec.number for spec in host.specs if spec.type == QueueType.STREAM}
+        self.streams = {spec.number for spec in host.specs if KINDS[spec.type].own_files}
         spool = Spool(_no_scratch)
         for number, spec in self._specs.items():
-            if spec.type == QueueType.QUORUM:
-                self._stores[number] = QuorumStore(number, spec.name, _Nowhere())
-            elif spec.type == QueueType.CLASSIC:
-                self._stores[number] = ClassicStore(number, _Nowhere(), spool, RECORD_BYTES)
+            if (make := _STORES.get(spec.type)) is not None:
+                self._stores[number] = make(spec, spool)
 
     def take(self, records: Sequence[Record]) -> None:
         """Give records of the journal to their queues, in order.
@@ -113,6 +112,13 @@ class _Nowhere:
 
     def add_dead(self, file: int, length: int) -> None:
         """Not counted."""
+
+
+_STORES: Final[Mapping[str, Callable[[QueueSpec, Spool], ClassicStore | QuorumStore]]] = {
+    CLASSIC.name: lambda spec, spool: ClassicStore(spec.number, _Nowhere(), spool, RECORD_BYTES),
+    QUORUM.name: lambda spec, spool: QuorumStore(spec.number, spec.name, _Nowhere()),
+}
+"""Of the kinds that have records in the journal."""
 
 
 def _no_scratch() -> Scratch:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, assert_never
+from typing import TYPE_CHECKING, Final, assert_never
 
 import trio
 
 from amqp10broker.catalog.catalog import Catalog
-from amqp10broker.queues.commands import Publish
+from amqp10broker.queues.commands import Command, Configure, Publish, Purge
 from amqp10broker.queues.effects import Confirmed, DeadLetters, Effect, Rejected, Unconfirmed
+from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.service.at_least_once_dead_letters import (
     RETRY_MS,
     DeadLetter,
@@ -28,6 +29,9 @@ from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.queue import QuorumQueue
 
 _log = Log("amqp10broker.dead_letter")
 
@@ -251,3 +255,54 @@ class DeadLetterWorker:
                 exchange=self._forwarding.destination.exchange,
                 unrouted=self._forwarding.unrouted,
             )
+
+
+class AtLeastOnce:
+    """What one queue has forwarded at least once: a worker, started for the first dead message."""
+
+    def __init__(self, start: Callable[[Destination], DeadLetterWorker]) -> None:
+        """Nothing is forwarded.
+
+        Args:
+            start: starts a worker that forwards to there.
+        """
+        self._start = start
+        self._worker: DeadLetterWorker | None = None
+        self._destination: Destination | None = None
+
+    def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
+        """Forward these, to where the queue's settings say."""
+        if self._worker is None:
+            self._destination = _destination(settings)
+            if self._destination is None:
+                return  # a policy has deleted them meanwhile
+            self._worker = self._start(self._destination)
+        self._worker.offer(dead)
+
+    def look_after(self, commands: Sequence[Command], queue: QuorumQueue) -> None:
+        """Tell the worker of what it could not know: another exchange, or messages that are no more.
+
+        Args:
+            commands: that were carried out.
+            queue: since then.
+        """
+        worker = self._worker
+        if worker is None:
+            return
+        kinds = set(map(type, commands))
+        if Purge in kinds or (Configure in kinds and not queue.dlx):
+            worker.forget()
+        destination = _destination(queue.settings)
+        if destination is not None and destination != self._destination:
+            self._destination = destination
+            worker.redirect(destination)
+
+    def end(self) -> None:
+        """The queue is gone."""
+        if self._worker is not None:
+            self._worker.end()
+
+
+def _destination(settings: QueueSettings) -> Destination | None:
+    exchange = settings.dead_letter_exchange
+    return None if exchange is None else Destination(exchange, settings.dead_letter_routing_key)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import trio
 
@@ -34,9 +34,6 @@ from amqp10broker.tasks.data import Data
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.stream_syncs import StreamSyncs
 from amqp10broker.tasks.syncer import open_syncer
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.stream_queue import Sync
 
 _log = Log("amqp10broker.keeping")
 
@@ -70,6 +67,7 @@ class Keeping:
         journal: the node's.
         committer: makes it durable.
         spool: pages of transient messages.
+        stream_syncs: what the committer syncs for streams.
         recovered: set when the journal has been read.
         failure: why nothing is kept any more.
     """
@@ -81,6 +79,7 @@ class Keeping:
         journal: Journal,
         committer: Committer,
         stream_syncs: StreamSyncs,
+        clock: WallClock,
         on_failed: Callable[[BrokerError], None],
     ) -> None:
         """Keep what queues give.
@@ -91,12 +90,14 @@ class Keeping:
             journal: not recovered yet.
             committer: of the journal, not running yet.
             stream_syncs: what the committer syncs for streams.
+            clock: the time.
             on_failed: told once when the journal cannot be read, written or synced.
         """
         self.failure: BrokerError | None = None
         self._disk = disk
         self._folder = folder
-        self._stream_syncs = stream_syncs
+        self.stream_syncs = stream_syncs
+        self._clock = clock
         self._on_failed = on_failed
         self._begun = trio.Event()
         self._soon = trio.Event()
@@ -131,11 +132,6 @@ class Keeping:
         """The files of a stream, new or of before."""
         return FileShelf(self._disk, self._folder.streams, number, part_of(self._folder.inventory, number))
 
-    @property
-    def sync_stream(self) -> Sync:
-        """How a stream has its files synced."""
-        return self._stream_syncs.sync
-
     def remove_deleted_streams(self, numbers: Iterable[int]) -> None:
         """Remove what is left of streams that are not there any more.
 
@@ -169,6 +165,32 @@ class Keeping:
             "the journal is not cleaned, so that nothing of a failed queue is lost; "
             "start the broker again, or delete the queue"
         )
+
+    @property
+    def durable(self) -> int:
+        """The highest ticket of the journal of which all is durable."""
+        return self.journal.durable
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        """See `Committer.when_durable`."""
+        self.committer.when_durable(ticket, callback)
+
+    @property
+    def reserves(self) -> bool:
+        """See `Journal.reserves`."""
+        return self.journal.reserves
+
+    def admits(self, size: int, last: int) -> bool:
+        """See `Journal.admits`."""
+        return self.journal.admits(size, last)
+
+    def withdraw(self) -> None:
+        """See `Journal.withdraw`."""
+        self.journal.withdraw()
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """See `Committer.when_room`."""
+        self.committer.when_room(callback)
 
     def begin(self) -> None:
         """Every queue that has something in the journal is there: read it."""
@@ -274,11 +296,10 @@ class Keeping:
         self.committer.wake()
         await self.committer.wait_durable(self.journal.ticket)
 
-    def progress(self, clock: WallClock, *, busy: bool, waits: bool) -> Progress:
+    def progress(self, *, busy: bool, waits: bool) -> Progress:
         """What keeps a queue from getting on.
 
         Args:
-            clock: the time.
             busy: it has letters that it has not come to.
             waits: it waits for something to be durable.
         """
@@ -287,8 +308,8 @@ class Keeping:
         committer = self.committer
         return Progress(
             busy,
-            sync_ms=clock.ms_at(committer.began) if waits and committer.began is not None else None,
-            full_ms=clock.ms_at(committer.full_at) if waits and committer.full else None,
+            sync_ms=self._clock.ms_at(committer.began) if waits and committer.began is not None else None,
+            full_ms=self._clock.ms_at(committer.full_at) if waits and committer.full else None,
         )
 
     def view(self) -> JournalView:
@@ -328,6 +349,7 @@ def journal_sizes(folder: DataFolder) -> tuple[int, int]:
 @asynccontextmanager
 async def opened_keeping(
     data: Data | None,
+    clock: WallClock,
     *,
     sync_delay_ms: int,
     on_full: Callable[[bool], None],
@@ -337,6 +359,7 @@ async def opened_keeping(
 
     Args:
         data: the data folder; None: nothing is kept.
+        clock: the time.
         sync_delay_ms: fault injection: each sync takes so much longer.
         on_full: told when the disk is full, and when it takes writes again.
         on_failed: told when nothing can be kept any more: the broker should stop.
@@ -363,7 +386,7 @@ async def opened_keeping(
             journal, helper.sync, also=also, on_full=on_full, on_quiet=data.catalog_log.mark
         )
         streams.wake = committer.wake
-        keeping = Keeping(data.disk, data.folder, journal, committer, streams, on_failed)
+        keeping = Keeping(data.disk, data.folder, journal, committer, streams, clock, on_failed)
         data.when_written = committer.wake
         failure: Exception | None = None
         try:

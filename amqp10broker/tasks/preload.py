@@ -17,14 +17,15 @@ from amqp10broker.tasks.log import Log
 _log = Log("amqp10broker.broker")
 
 MODULES: Final = (
+    "amqp10broker.persistence.quorum_keeper",
     "amqp10broker.persistence.quorum_store",
     "amqp10broker.persistence.spool",
+    "amqp10broker.queues.quorum.commands",
     "amqp10broker.queues.quorum.queue",
-    "amqp10broker.tasks.quorum_queue",
     "amqp10broker.queues.stream.queue",
     "amqp10broker.storage.stream_log",
     "amqp10broker.storage.stream_memory",
-    "amqp10broker.tasks.stream_queue",
+    "amqp10broker.persistence.stream_keeper",
     "amqp10broker.message.filters.filters",
     "amqp10broker.message.filters.consumer_arguments",
     "argon2",

@@ -10,6 +10,7 @@ from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.catalog.proposing import Decided
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.letter_box import post_mail
 from amqp10broker.tasks.mail import (
     AccessChanged,
     AlarmChanged,
@@ -21,7 +22,6 @@ from amqp10broker.tasks.mail import (
     WriterReady,
 )
 from amqp10broker.tasks.mailbox import Bound, Mailbox
-from amqp10broker.tasks.queue import post_mail
 from amqp10broker.tasks.writer import Lane
 
 READS_MAX = 4

@@ -1,6 +1,6 @@
 """Streams' files in the node's commits: what streams have written is synced together with the journal.
 
-A stream waits in `sync` for its one file, and the committer takes some of those that wait into each commit.
+A stream asks for the sync of its one file, and the committer takes some of those that wait into each commit.
 So what is declared, which is in every commit too, is durable before a message of a stream is confirmed.
 """
 
@@ -9,20 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-import trio
-
 FILES_MAX: Final = 8
 """Files of streams in one commit. The others have their turn in the next, so that no commit takes long."""
 
-
-class _Waiting:
-    """One stream's wait."""
-
-    __slots__ = ("done", "fds")
-
-    def __init__(self, fds: Sequence[int]) -> None:
-        self.fds = fds
-        self.done = trio.Event()
+_Wait = tuple[Sequence[int], Callable[[], None]]
 
 
 class StreamSyncs:
@@ -34,35 +24,32 @@ class StreamSyncs:
 
     def __init__(self) -> None:
         self.wake: Callable[[], None] = lambda: None
-        self._waiting: list[_Waiting] = []
-        self._under_way: list[_Waiting] = []
+        self._waiting: list[_Wait] = []
+        self._under_way: list[_Wait] = []
 
-    async def sync(self, fds: Sequence[int]) -> None:
-        """Wait until what was written to files is durable.
-
-        If storage fails, this waits until it is cancelled: the broker stops.
+    def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
+        """Have a function called when what was written to files is durable; never, if storage fails.
 
         Args:
-            fds: at most `FILES_MAX`. They stay open while this waits.
+            fds: at most `FILES_MAX`. They stay open until then, or until `withdraw`.
+            callback: called in the committer's task.
         """
         assert len(fds) <= FILES_MAX
-        waiting = _Waiting(fds)
-        self._waiting.append(waiting)
+        self._waiting.append((fds, callback))
         self.wake()
-        try:
-            await waiting.done.wait()
-        finally:
-            if waiting in self._waiting:
-                self._waiting.remove(waiting)
+
+    def withdraw(self, callback: Callable[[], None]) -> None:
+        """Nobody waits for this any more, and the files are closed."""
+        self._waiting = [each for each in self._waiting if each[1] != callback]
 
     def fds_to_sync(self) -> Sequence[int]:
         """See `committer.AlsoSynced`."""
         fds: list[int] = []
         taken = 0
-        for waiting in self._waiting:
-            if len(fds) + len(waiting.fds) > FILES_MAX:
+        for each, _ in self._waiting:
+            if len(fds) + len(each) > FILES_MAX:
                 break
-            fds += waiting.fds
+            fds += each
             taken += 1
         self._under_way = self._waiting[:taken]
         del self._waiting[:taken]
@@ -70,8 +57,8 @@ class StreamSyncs:
 
     def synced(self) -> None:
         """See `committer.AlsoSynced`."""
-        for waiting in self._under_way:
-            waiting.done.set()
-        self._under_way = []
+        under_way, self._under_way = self._under_way, []
+        for _, callback in under_way:
+            callback()
         if self._waiting:
             self.wake()

@@ -1,8 +1,8 @@
 """Channels of AMQP 0-9-1 without tasks, sockets and time: clients' bytes in, every answer out.
 
 `World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
-their letters as the tasks do (`tasks/connection091.py`, `tasks/channel.py`, `tasks/queue.py`). What may be
-under way in a running broker is a list here; the test says what moves next, or lets everything `rest`.
+their letters as the tasks do (`tasks/connection091.py`, `tasks/channel.py`, `tasks/queue_task.py`). What may
+be under way in a running broker is a list here; the test says what moves next, or lets everything `rest`.
 
 What a client sends is encoded and read by the broker's own `FrameReader`. What a channel writes is decoded
 by it too, and in a `strict` world pamqp, an independent codec, must find the same methods.

@@ -1,8 +1,8 @@
 """A queue whose messages are in a journal, on a disk that may lose power, and what it has promised.
 
-`KeptQueue` does what `tasks/queue.py`, `tasks/keeping.py` and `tasks/committer.py` do, one step at a time
-and without Trio, so that the power can go at any call of the disk. It notes what was confirmed and what was
-settled for good, and compares after each recovery.
+`KeptQueue` does what `tasks/queue_task.py`, `tasks/keeping.py` and `tasks/committer.py` do, one step at a
+time and without Trio, so that the power can go at any call of the disk. It notes what was confirmed and
+what was settled for good, and compares after each recovery.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class KeptQueue:
     # --- what the broker does -----------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """As the end of a wake in `tasks/queue.py`."""
+        """As the end of a wake in `tasks/queue_task.py`."""
         self.store.flush()
         self.queue.safe_up_to(self.journal.durable)
         self._take()

@@ -252,7 +252,7 @@ class Node:
         monkeypatch.setattr(keeping_module, "open_syncer", self._open_syncer)
         monkeypatch.setattr(keeping_module, "FILE_BYTES_MAX", 3000)
         shorten_pages(monkeypatch)
-        for module in ("queues", "broker", "keeping", "committer", "stream_queue"):
+        for module in ("queues", "broker", "keeping", "committer", "queue_task"):
             monkeypatch.setattr(f"amqp10broker.tasks.{module}._log", self)
 
     # --- a log that notes faults --------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """A broker without tasks, sockets and time: clients' raw frames in, every answer out, in exact order.
 
 `World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
-letters as the tasks do (`tasks/connection10.py`, `tasks/session.py`, `tasks/queue.py`), one at a time and
-always in the same order. What tasks leave to chance is a switch here: a queue can be *stalled* (letters
+letters as the tasks do (`tasks/connection10.py`, `tasks/session.py`, `tasks/queue_task.py`), one at a time
+and always in the same order. What tasks leave to chance is a switch here: a queue can be *stalled* (letters
 to it wait), *muted* (its answers wait) or *withhold* its confirms, and a writer can be blocked.
 
 Frames are encoded, cut into chunks as asked, and read by the broker's own `FrameReader`; what the

@@ -17,7 +17,7 @@ from amqp10broker.amqp10.performatives import Accepted, Attach, Disposition, Sen
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.lifeline import Lifeline
-from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.writer import Writer
@@ -323,4 +323,4 @@ def test_roles_cover_the_tasks_of_a_connection() -> None:
     assert hasattr(Lifeline, "_run_writer")
     assert hasattr(Sessions, "_run_part")
     assert hasattr(Writer, "run")
-    assert hasattr(RunningQueue, "run")
+    assert hasattr(QueueTask, "run")

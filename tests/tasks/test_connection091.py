@@ -55,7 +55,7 @@ from amqp10broker.catalog.users import Permission
 from amqp10broker.config import FaultInjection
 from amqp10broker.management.snapshot import document
 from amqp10broker.queues.classic.queue import ClassicQueue
-from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.queue_task import QueueTask
 from tests.support.declaring import add_vhost, change_vhost, set_permission, set_user_limits
 from tests.support.trioclient import pipe_pair, queue_counts, running_broker, settle_down
 from tests.support.trioclient091 import HEADER, Client091, bodies, connect091, message, names, start_ok
@@ -790,15 +790,15 @@ class Brake:
         self.handle = broker.catalog.lookup_vhost("/").find(name).handle
         self.kept: list[Any] = []
         self.on = True
-        original = RunningQueue.post_all
+        original = QueueTask.post_all
 
-        def post_all(queue: RunningQueue, commands: Any) -> None:
+        def post_all(queue: QueueTask, commands: Any) -> None:
             if queue is self.handle and self.on:
                 self.kept.append(commands)
             else:
                 original(queue, commands)
 
-        monkeypatch.setattr(RunningQueue, "post_all", post_all)
+        monkeypatch.setattr(QueueTask, "post_all", post_all)
 
     @property
     def messages(self) -> int:

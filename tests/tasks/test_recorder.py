@@ -35,7 +35,7 @@ from amqp10broker.service.observing.sessions import SessionObserver
 from amqp10broker.tasks import connection091, looking, recorder
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.looking import Looks
-from amqp10broker.tasks.queue import RunningQueue
+from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.recorder_child import END, EVENTS, FRAME, NOTE, RUN
 from amqp10broker.tasks.recorder_process import RecorderProcess
 from tests.support.declaring import declare as propose_declare
@@ -365,10 +365,10 @@ async def test_a_reader_that_stands_still_is_told(
         client = await connect091(broker)
         await client.call(1, QueueDeclare("q", durable=True), QueueDeclareOk)
         await record(broker)
-        post_all = RunningQueue.post_all
+        post_all = QueueTask.post_all
         kept: list[Callable[[], None]] = []
         monkeypatch.setattr(
-            RunningQueue, "post_all", lambda queue, commands: kept.append(partial(post_all, queue, commands))
+            QueueTask, "post_all", lambda queue, commands: kept.append(partial(post_all, queue, commands))
         )
         now_ns = [time.monotonic_ns()]
         monkeypatch.setattr(Looks, "times", lambda looks: (now_ns[0], now_ns[0]))
@@ -376,7 +376,7 @@ async def test_a_reader_that_stands_still_is_told(
         await settle_down()
         assert client.task.reader_waits == Reason.CREDIT_FLOW
         now_ns[0] += HELD_NS
-        monkeypatch.setattr(RunningQueue, "post_all", post_all)
+        monkeypatch.setattr(QueueTask, "post_all", post_all)
         for post in kept:
             post()
         await settle_down()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
-from amqp10broker.errors import DamagedFile, StorageFailed
+from amqp10broker.errors import DamagedFile
 from amqp10broker.message.filters.offset_spec import First
+from amqp10broker.persistence.stream_keeper import StreamKeeper
 from amqp10broker.queues.commands import (
     DELETE,
     Command,
@@ -31,7 +33,7 @@ from amqp10broker.storage.stream_memory import MemoryShelf
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.stream_queue import RunningStream
+from amqp10broker.tasks.queue_task import QueueTask
 from tests.support.disks import SimDisk
 from tests.support.inventories import ShelfAlone
 from tests.support.streams import text
@@ -46,22 +48,34 @@ class Slow:
     disk: SimDisk
     seconds: float = 0.0
     syncs: int = 0
-    failure: Exception | None = None
+    fails: bool = False
+    waiting: list[tuple[Sequence[int], Callable[[], None]]] = field(default_factory=list)
 
-    async def sync(self, fds: Sequence[int]) -> None:
-        await trio.sleep(self.seconds)
-        if self.failure is not None:
-            raise self.failure
-        self.syncs += 1
-        for fd in fds:
-            self.disk.sync(fd)
+    def when_synced(self, fds: Sequence[int], callback: Callable[[], None]) -> None:
+        self.waiting.append((fds, callback))
+        self.asked.set()
+
+    def withdraw(self, callback: Callable[[], None]) -> None:
+        self.waiting = [each for each in self.waiting if each[1] != callback]
+
+    async def run(self) -> None:
+        while True:
+            self.asked = trio.Event()
+            await self.asked.wait()
+            await trio.sleep(self.seconds)
+            for fds, callback in self.waiting if not self.fails else ():
+                self.syncs += 1
+                for fd in fds:
+                    self.disk.sync(fd)
+                callback()
+            self.waiting.clear()
 
 
 @dataclass
 class Running:
     """A stream that runs, and one session."""
 
-    stream: RunningStream
+    stream: QueueTask
     askers: Askers
     mailbox: Mailbox[list[Effect]] = field(default_factory=Mailbox)
     gone: int = 0
@@ -96,6 +110,10 @@ class Running:
         return ref
 
 
+def never(*given: object) -> Any:
+    raise AssertionError("a stream has no dead letters")
+
+
 @asynccontextmanager
 async def running(
     shelf: Shelf | None = None,
@@ -107,21 +125,20 @@ async def running(
     found: list[Running] = []
     askers = Askers()
 
-    def forget(stream: RunningStream) -> None:
+    def forget(stream: QueueTask) -> None:
         found[0].gone += 1
 
-    stream = RunningStream(
+    keeper = StreamKeeper(
         StreamQueue("s", log, settings=settings),
         log,
-        askers,
-        forget,
-        WallClock(),
-        sync=None if sync is None else sync.sync,
-        on_full=lambda _, full: found[0].full.append(full),
-        confirm_delay_ms=delay_ms,
+        sync,
+        lambda _, error: found[0].full.append(error is not None),
     )
+    stream = QueueTask(keeper, askers, WallClock(), forget, never, never, confirm_delay_ms=delay_ms)
     found.append(Running(stream, askers))
     async with trio.open_nursery() as nursery:
+        if sync is not None:
+            nursery.start_soon(sync.run)
         nursery.start_soon(stream.run)
         yield found[0]
         nursery.cancel_scope.cancel()
@@ -254,14 +271,18 @@ async def test_after_a_quiet_second_the_inventory_guards_the_last_commit(autojum
                     await trio.sleep(1)
 
 
-async def test_a_sync_that_fails_ends_the_task(autojump_clock: object) -> None:
+async def test_a_sync_that_fails_confirms_nothing_and_publishers_hear_that_storage_has_failed(
+    autojump_clock: object,
+) -> None:
     disk = new_disk()
-    slow = Slow(disk, failure=StorageFailed("file", "cannot be synced", "stop"))
-    with pytest.RaisesGroup(StorageFailed, flatten_subgroups=True):
-        async with running(shelf_of(disk), slow) as one:
-            one.publish(1)
-            await trio.sleep(1)
-    assert one.mailbox.waiting == 0
+    async with running(shelf_of(disk), Slow(disk, fails=True)) as one:
+        one.publish(1)
+        await trio.sleep(1)
+        assert one.mailbox.waiting == 0
+        one.stream.storage_failed()
+        (refused,) = await one.effects()
+        assert isinstance(refused, Unconfirmed)
+        assert refused.failed
 
 
 async def test_a_damaged_file_ends_the_task_before_anything_is_served(autojump_clock: object) -> None:

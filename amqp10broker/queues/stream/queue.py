@@ -275,12 +275,16 @@ class StreamQueue(QueueMachine):
                 self._waits_ms = now_ms
         self._pending.append(command)
 
-    def refuse_waiting(self) -> None:
-        """What is not committed never will be: publishers are told."""
+    def refuse_waiting(self, *, failed: bool = False) -> None:
+        """What is not committed never will be: publishers are told.
+
+        Args:
+            failed: storage did.
+        """
         for _, command in self._unconfirmed:
-            self._refuse(command)
+            self._refuse(command, failed=failed)
         for command in self._pending:
-            self._refuse(command)
+            self._refuse(command, failed=failed)
         self._unconfirmed.clear()
         self._pending.clear()
 

@@ -9,16 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import Protocol
 
 from amqp10broker.queues.classic.backlog import content_bytes
-from amqp10broker.queues.commands import Publish
+from amqp10broker.queues.commands import Command, Publish
 from amqp10broker.queues.outlook import Outlook
 
-if TYPE_CHECKING:
-    from amqp10broker.tasks.keeping import Keeping
 
-_Command = TypeVar("_Command")
+class Room(Protocol):
+    """The journal's room on the disk (`storage.journal`)."""
+
+    @property
+    def reserves(self) -> bool:
+        """Whether room is reserved; if not, everything is admitted, and may fail."""
+
+    def admits(self, size: int, last: int) -> bool:
+        """Whether so many bytes may be appended, with a last record of these, now."""
+
+    def withdraw(self) -> None:
+        """What was not admitted last is not asked for any more."""
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Have a function called once, when there is no shortage."""
 
 
 class Admission:
@@ -28,66 +40,61 @@ class Admission:
         waiting: publishes, in order.
     """
 
-    __slots__ = ("_asked", "_keeping", "_since_ms", "_wake", "waiting")
+    __slots__ = ("_asked", "_room", "_since_ms", "_wake", "waiting")
 
-    def __init__(self, keeping: Keeping | None, wake: Callable[[], None]) -> None:
+    def __init__(self, room: Room | None, wake: Callable[[], None]) -> None:
         """Nothing waits.
 
         Args:
-            keeping: keeps what the queue decides; None: nobody does, then nothing ever waits.
+            room: what there is; None: the queue keeps nothing, then nothing ever waits.
             wake: has the queue ask again, though it has no letters.
         """
         self.waiting: list[Publish] = []
-        self._keeping = keeping
+        self._room = room
         self._wake = wake
         self._asked = False  # to be woken
         self._since_ms = 0
 
-    def admitted(self, letters: list[list[_Command]], now_ms: int) -> list[list[_Command]]:
-        """What of some letters is to be worked off now, with what had to wait before.
+    def admitted(self, commands: list[Command], now_ms: int) -> list[Command]:
+        """What of some commands is to be carried out now, with what had to wait before.
 
         Raises:
             StorageError: the journal cannot be written.
         """
-        keeping = self._keeping
-        if keeping is None or not keeping.journal.reserves:
-            return letters
-        asking: list[Publish] = [
-            command for commands in letters for command in commands if isinstance(command, Publish)
-        ]
+        room = self._room
+        if room is None or not room.reserves:
+            return commands
+        asking = [command for command in commands if isinstance(command, Publish)]
         before = len(self.waiting)
         if before:
             asking = [*self.waiting, *asking]
-        count = self._count(asking, keeping)
-        admitted, self.waiting = asking[:count], asking[count:]
+        count = self._count(asking, room)
+        admitted: list[Command] = [*asking[: min(before, count)]]
+        self.waiting = asking[count:]
         if not self.waiting:
-            return [admitted[:before], *letters] if before else letters  # type: ignore[list-item]
+            return [*admitted, *commands] if before else commands
         if not before:
             self._since_ms = now_ms
         if not self._asked:
             self._asked = True
-            keeping.committer.when_room(self._room_again)
-        others: list[list[_Command]] = [admitted[:before]]  # type: ignore[list-item]
+            room.when_room(self._room_again)
         left = max(0, count - before)
-        for commands in letters:
-            part: list[_Command] = []
-            for command in commands:
-                if isinstance(command, Publish):
-                    left -= 1
-                    if left < 0:
-                        continue
-                part.append(command)
-            others.append(part)
-        return others
+        for command in commands:
+            if isinstance(command, Publish):
+                left -= 1
+                if left < 0:
+                    continue
+            admitted.append(command)
+        return admitted
 
     @staticmethod
-    def _count(publishes: list[Publish], keeping: Keeping) -> int:
+    def _count(publishes: list[Publish], room: Room) -> int:
         """How many of them there is room for."""
         size = 0
         for at, publish in enumerate(publishes):
             last = content_bytes(publish.messages)
             size += last
-            if not keeping.journal.admits(size, last):
+            if not room.admits(size, last):
                 return at
         return len(publishes)
 
@@ -110,7 +117,7 @@ class Admission:
     def take(self) -> list[Publish]:
         """All that waits: for a queue that is gone, or fails, and answers so."""
         waiting, self.waiting = self.waiting, []
-        if waiting and self._keeping is not None:
+        if waiting and self._room is not None:
             # It may be what there is no room for. Others who wait ask again.
-            self._keeping.journal.withdraw()
+            self._room.withdraw()
         return waiting

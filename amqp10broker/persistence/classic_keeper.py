@@ -1,0 +1,69 @@
+"""How a durable classic queue keeps persistent messages: the machine confirms them when they are durable."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from amqp10broker.persistence.classic_store import ClassicStore
+from amqp10broker.persistence.keeper import Commits, Keeper
+from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.queues.outlook import Progress
+
+MakeQueue = Callable[[ClassicQueue | None], ClassicQueue]
+"""Makes an empty machine; with the settings and counters of one that failed, if it is given."""
+
+
+class ClassicInJournal(Keeper[ClassicQueue]):
+    """See the module."""
+
+    def __init__(self, make: MakeQueue, commits: Commits, store: ClassicStore) -> None:
+        """Keep for a queue.
+
+        Args:
+            make: makes its machine.
+            commits: has the journal.
+            store: the queue's part of it.
+        """
+        super().__init__(make(None), commits)
+        self._make = make
+        self._commits = commits
+        self._store = store
+        self._asked_for = 0  # the ticket whose being durable wakes the queue
+
+    def recover(self, now_ms: int) -> Iterator[int]:
+        """See `Keeper`."""
+        self.queue.recover(self._store.backlogs())
+        self.recovered = True
+        return iter(())
+
+    def delete(self) -> None:
+        """See `Keeper`."""
+        self._store.delete()
+        self._commits.forget(self._store.group)
+
+    def keep(self, now_ms: int) -> None:
+        """See `Keeper`."""
+        wrote = self._store.flush()
+        self.queue.safe_up_to(self._commits.durable)
+        ticket = self.queue.unsafe_ticket
+        if ticket is None:
+            if wrote:
+                self._commits.write_soon()
+        elif ticket > self._asked_for:
+            self._asked_for = ticket
+            self._commits.when_durable(ticket, self.wake)
+
+    def progress(self, *, busy: bool) -> Progress:
+        """See `Keeper`."""
+        waits = bool(self.admission.waiting) or self.queue.unsafe_ticket is not None
+        return self._commits.progress(busy=busy, waits=waits)
+
+    def storage_failed(self) -> None:
+        """See `Keeper`."""
+        self.queue.refuse_unsafe()
+        self.tell()
+
+    def begin_again(self) -> None:
+        """See `Keeper`."""
+        self.queue = self._make(self.queue)
+        self.recovered = False

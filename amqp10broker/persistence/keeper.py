@@ -1,0 +1,157 @@
+"""How a queue keeps what it decides, and when it may tell of it: a `Keeper`, which here keeps nothing.
+
+The queue's task (`tasks.queue_task`) asks it, in this order, once a wake::
+
+    admission   which publishes there is room for
+    carry_out   have the machine carry commands out
+    keep        have what was decided written, and see what is durable
+    tell        hand over what may be told by now
+
+Nothing here waits: what must be waited for calls `wake`, and the next wake goes on with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from amqp10broker.persistence.admission import Admission, Room
+from amqp10broker.queues.commands import Command, PeerId
+from amqp10broker.queues.effects import DeadLetters, Effect
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.outlook import Outlook, Progress
+
+MachineT = TypeVar("MachineT", bound=QueueMachine)
+
+
+class Commits(Room, Protocol):
+    """The node's journal, for those who have records in it, and when these are durable."""
+
+    @property
+    def durable(self) -> int:
+        """The highest ticket of which all is durable."""
+
+    def when_durable(self, ticket: int, callback: Callable[[], None]) -> None:
+        """Have a function called when a ticket is durable; never, if storage fails."""
+
+    def write_soon(self) -> None:
+        """Something was appended for which nobody waits."""
+
+    def forget(self, group: int) -> None:
+        """A queue is gone."""
+
+    def abandoned(self, group: int) -> None:
+        """A queue failed, and its records are for the next start: until then nothing is cleaned."""
+
+    def progress(self, *, busy: bool, waits: bool) -> Progress:
+        """What keeps a queue from getting on.
+
+        Args:
+            busy: it has letters that it has not come to.
+            waits: it waits for something to be durable.
+        """
+
+
+class HandOver(Protocol):
+    """Gives what was decided to whom it concerns."""
+
+    def __call__(
+        self,
+        effects: Mapping[PeerId, list[Effect]],
+        dead_letters: Sequence[DeadLetters] = (),
+        dead: Sequence[Any] = (),
+    ) -> None:
+        """Answers, messages to be handed on at most once, and those to be forwarded at least once."""
+
+
+class Keeper(Generic[MachineT]):
+    """Keeps nothing: what was decided is told at once.
+
+    Attributes:
+        queue: the machine.
+        admission: what waits for room on the disk.
+        kept: what the queue has is there after a restart.
+        recovered: it has what it had before the start, and may decide.
+        due_ms: when `keep` is to be called without a letter; None: it need not.
+        wake: has `keep` and `tell` called soon, though there may be no letter.
+        hand_over: tells.
+    """
+
+    wake: Callable[[], None]
+    hand_over: HandOver
+
+    def __init__(self, queue: MachineT, commits: Commits | None = None) -> None:
+        """Keep for a queue.
+
+        Args:
+            queue: new, or to be recovered.
+            commits: has the journal, if it is kept there.
+        """
+        self.queue = queue
+        self.admission = Admission(commits, lambda: self.wake())
+        self.kept = commits is not None
+        self.recovered = not self.kept
+        self.due_ms: int | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether something was decided that has not been told."""
+        return False
+
+    @property
+    def owed(self) -> int | None:
+        """When this ticket is durable, `tell` has more to tell; None: it waits for none."""
+        return None
+
+    def recover(self, now_ms: int) -> Iterator[int]:
+        """Begin with what was there before the start, when the journal has been read: bytes read, in steps.
+
+        Raises:
+            StorageError: it is damaged, or cannot be read; the broker must stop.
+        """
+        return iter(())
+
+    def carry_out(self, commands: list[Command], now_ms: int) -> None:
+        """Have commands carried out."""
+        apply = self.queue.apply
+        for command in commands:
+            apply(command, now_ms)
+
+    def delete(self) -> None:
+        """The queue is gone: nothing of it need be kept. Perhaps again."""
+
+    def keep(self, now_ms: int) -> None:
+        """Have what was decided written, and look what is durable."""
+
+    def tell(self) -> None:
+        """Hand over what may be told."""
+        queue = self.queue
+        self.hand_over(queue.take_effects(), queue.take_dead_letters())
+
+    def close(self) -> None:
+        """The task ends, for whatever reason."""
+
+    def end(self) -> None:
+        """The queue is gone, or stays down: it has no task any more."""
+
+    def outlook(self) -> Outlook:
+        """What the queue can tell somebody who waits for it."""
+        return self.admission.told(self.queue.outlook())
+
+    def progress(self, *, busy: bool) -> Progress:
+        """What keeps the queue from getting on.
+
+        Args:
+            busy: it has letters that it has not come to.
+        """
+        return Progress(busy)
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more: publishers whose messages are not safe hear so."""
+
+    def abandon(self) -> None:
+        """The machine cannot be trusted, and the queue stays down: what is kept is for the next start."""
+
+    def begin_again(self) -> None:
+        """The machine cannot be trusted: go on with another, that `recover` fills."""
+        raise NotImplementedError

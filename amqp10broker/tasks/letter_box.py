@@ -1,0 +1,97 @@
+"""How a queue is reached in this room: `LetterBox`, and the one queue that has no task, `InlineQueue`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from amqp10broker.catalog.queue import QueueHandle
+from amqp10broker.queues.commands import Command
+from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.tasks.askers import Askers
+from amqp10broker.tasks.mail import QueueLetter
+
+
+class LetterBox(ABC):
+    """A `QueueHandle` of this room, and what it can do beside."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def queue(self) -> QueueMachine:
+        """The state machine. Reading it between two awaits of a single-threaded program is exact."""
+
+    @abstractmethod
+    def post_all(self, commands: QueueLetter) -> None:
+        """Put several commands of one sender as one letter."""
+
+    def post(self, command: Command) -> None:
+        """Put one letter."""
+        self.post_all([command])
+
+    @property
+    def ready(self) -> int:
+        """Messages waiting for a consumer."""
+        return self.queue.ready
+
+    @property
+    def unsettled(self) -> int:
+        """See `QueueHandle`."""
+        return self.queue.unsettled
+
+
+class InlineQueue(LetterBox):
+    """A queue without a task: letters are worked off as they are put, and answered at once.
+
+    For queues that hold nothing (direct reply-to), so that they need no turn of their own.
+    """
+
+    __slots__ = ("_askers", "_queue")
+
+    def __init__(self, queue: VolatileQueue, askers: Askers) -> None:
+        self._askers = askers
+        self._queue = queue
+
+    @property
+    def queue(self) -> VolatileQueue:
+        """See `LetterBox`."""
+        return self._queue
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """See `LetterBox`."""
+        for command in commands:
+            self._queue.apply(command, 0)
+        self._askers.post(self._queue.take_effects())
+
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`."""
+        return self._queue.outlook()
+
+    def progress(self) -> Progress:
+        """It answers at once."""
+        return UP_TO_DATE
+
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`."""
+        return self._queue.figures({})
+
+
+def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:
+    """Put letters to queues, those for the same queue as one."""
+    if len(mail) == 1:
+        handle, command = mail[0]
+        handle.post(command)
+        return
+    by_queue: dict[LetterBox, list[Command]] = {}
+    for handle, command in mail:
+        assert isinstance(handle, LetterBox)
+        commands = by_queue.get(handle)
+        if commands is None:
+            by_queue[handle] = [command]
+        else:
+            commands.append(command)
+    for queue, commands in by_queue.items():
+        queue.post_all(commands)

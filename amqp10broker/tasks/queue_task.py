@@ -1,0 +1,304 @@
+"""One queue's task, of whatever kind: letters in, the machine applied, effects to whom they concern.
+
+A wake takes all letters that are there, has the machine carry them out, has what it decided kept, and tells
+what may be told. How a queue keeps, and so when it may tell, is its `Keeper`'s business (`persistence`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from amqp10broker.persistence.keeper import Keeper
+from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
+from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
+from amqp10broker.queues.figures import QueueFigures
+from amqp10broker.queues.machine import QueueMachine
+from amqp10broker.queues.outlook import Outlook, Progress
+from amqp10broker.service.at_least_once_dead_letters import Destination
+from amqp10broker.tasks.askers import Askers
+from amqp10broker.tasks.clock import WallClock
+from amqp10broker.tasks.dead_letter import AtLeastOnce, DeadLetterWorker
+from amqp10broker.tasks.keeping import Keeping
+from amqp10broker.tasks.letter_box import LetterBox
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.mail import QueueLetter
+from amqp10broker.tasks.mailbox import Mailbox
+
+if TYPE_CHECKING:
+    from amqp10broker.queues.quorum.dead_letters import DeadMessage
+
+_log = Log("amqp10broker.queues")
+
+
+class QueueTask(LetterBox):
+    """A queue and its task; also the `QueueHandle` by which sessions reach it.
+
+    Attributes:
+        keeper: keeps what the queue decides.
+        begun: set when it has what it had before the start, or a fault has ended it.
+        dead_lettered: messages that it gave up for its dead-letter exchange, by reason.
+    """
+
+    __slots__ = (
+        "_askers",
+        "_at_least_once",
+        "_at_work",
+        "_clock",
+        "_delay_s",
+        "_due_ms",
+        "_keeping",
+        "_mailbox",
+        "_on_dead_letters",
+        "_on_deleted",
+        "_outlook",
+        "_start_worker",
+        "begun",
+        "dead_lettered",
+        "keeper",
+    )
+
+    def __init__(
+        self,
+        keeper: Keeper[Any],
+        askers: Askers,
+        clock: WallClock,
+        on_deleted: Callable[[QueueTask], None],
+        on_dead_letters: Callable[[Sequence[DeadLetters]], None],
+        start_worker: Callable[[QueueTask, Destination], DeadLetterWorker],
+        *,
+        keeping: Keeping | None = None,
+        confirm_delay_ms: int = 0,
+    ) -> None:
+        """Make a queue ready to run.
+
+        Args:
+            keeper: of the queue, with its state.
+            askers: who may ask it.
+            clock: the time.
+            on_deleted: called when the queue is gone, before anybody hears of it; perhaps again.
+            on_dead_letters: called with what is to be handed on at most once.
+            start_worker: called once, when the first message is to be handed on at least once.
+            keeping: has the journal that must be read first; None: nothing of the queue is in one.
+            confirm_delay_ms: fault injection: every batch takes this long to commit, as if each waited for a
+                disk.
+        """
+        self.keeper = keeper
+        self.begun = trio.Event()
+        self.dead_lettered: Counter[str] = Counter()
+        self._askers = askers
+        self._clock = clock
+        self._on_deleted = on_deleted
+        self._on_dead_letters = on_dead_letters
+        self._keeping = keeping
+        self._at_least_once: AtLeastOnce | None = None
+        self._start_worker = start_worker
+        self._delay_s = confirm_delay_ms / 1000
+        self._mailbox: Mailbox[QueueLetter] = Mailbox()
+        self._at_work: list[Command] = []
+        self._due_ms: int | None = None
+        self._outlook: Outlook | None = None
+        keeper.wake, keeper.hand_over = self._wake, self._hand_over
+
+    @property
+    def queue(self) -> QueueMachine:
+        """See `LetterBox`; only this task applies commands."""
+        machine: QueueMachine = self.keeper.queue
+        return machine
+
+    @property
+    def busy(self) -> bool:
+        """Whether something was put that has not been worked off, or told to whom it concerns."""
+        return self._mailbox.waiting > 0 or bool(self._at_work) or self.keeper.busy
+
+    def post_all(self, commands: QueueLetter) -> None:
+        """See `LetterBox`."""
+        if not self._mailbox.put(commands):
+            # A deleted queue has no task any more. What was on its way is answered here, so that
+            # a publisher that found the queue a moment ago hears that it is gone.
+            for command in commands:
+                self.queue.apply(command, self._clock.now_ms())
+                if type(command) is Delete:
+                    # If it had failed, what it left was still kept for the next start.
+                    self._forget()
+            self._tell_at_once()
+
+    def outlook(self) -> Outlook:
+        """See `QueueHandle`. Made once a wake at most, however many ask."""
+        if self._outlook is None:
+            self._outlook = self.keeper.outlook()
+        return self._outlook
+
+    def progress(self) -> Progress:
+        """See `QueueHandle`."""
+        return self.keeper.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
+
+    def figures(self) -> QueueFigures:
+        """See `QueueHandle`."""
+        return self.queue.figures(self.dead_lettered)
+
+    # --- the task ---------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until the queue is deleted, or cancelled.
+
+        Raises:
+            StorageError: what it has kept is damaged, or cannot be read or written; the broker must stop.
+        """
+        try:
+            try:
+                await self._recover()
+            finally:
+                self._outlook = None
+                self.begun.set()
+            await self._work()
+            await self._tell_the_rest()
+        finally:
+            self.keeper.close()
+        self._end()
+
+    async def _recover(self) -> None:
+        """Begin with what was there before a restart."""
+        if self._keeping is not None:
+            await self._keeping.recovered.wait()
+        read = 0
+        for step in self.keeper.recover(self._clock.now_ms()):
+            read += step
+            await trio.lowlevel.checkpoint()
+        if read:
+            found = self.figures()
+            _log.info(
+                "stream recovered",
+                queue=self.queue.name,
+                bytes=read,
+                first_offset=found.first_offset,
+                next_offset=found.next_offset,
+            )
+        if self.queue.deleted:
+            # Power may have gone when its end was durable here, and not yet in the catalog.
+            self._forget()
+
+    async def _work(self) -> None:
+        keeper = self.keeper
+        while True:
+            commands = await self._next_commands()
+            now_ms = self._clock.now_ms()
+            self._at_work = commands = keeper.admission.admitted(commands, now_ms)
+            if self._due_ms is not None and self._due_ms <= now_ms:
+                commands = [*commands, TICK]
+            self._outlook = None
+            keeper.carry_out(commands, now_ms)
+            if keeper.queue.deleted:
+                self._forget()
+            if self._at_least_once is not None:
+                self._at_least_once.look_after(commands, keeper.queue)
+            keeper.keep(now_ms)
+            if self._delay_s and any(type(command) is Publish for command in commands):
+                await trio.sleep(self._delay_s)
+            keeper.tell()
+            self._outlook = None
+            self._at_work = []
+            if keeper.queue.deleted:
+                return
+
+    async def _next_commands(self) -> list[Command]:
+        """Wait for letters; none if something else is due first."""
+        due_ms = self.keeper.queue.deadline()
+        if self.keeper.due_ms is not None:
+            due_ms = self.keeper.due_ms if due_ms is None else min(due_ms, self.keeper.due_ms)
+        self._due_ms = due_ms
+        letters: list[QueueLetter] = []
+        if due_ms is None:
+            letters = await self._mailbox.take_all()
+        elif due_ms == 0:
+            await trio.lowlevel.checkpoint()
+            if self._mailbox.waiting:
+                letters = await self._mailbox.take_all()
+        else:
+            with trio.move_on_at(self._clock.trio_time(due_ms)):
+                letters = await self._mailbox.take_all()
+        return letters[0] if len(letters) == 1 else [command for letter in letters for command in letter]
+
+    def _wake(self) -> None:
+        """Something is durable, or there is room again: an empty letter makes the queue look."""
+        self._mailbox.put([])
+
+    # --- telling ----------------------------------------------------------------------------------
+
+    def _hand_over(
+        self,
+        effects: Mapping[PeerId, list[Effect]],
+        dead_letters: Sequence[DeadLetters] = (),
+        dead: Sequence[DeadMessage] = (),
+    ) -> None:
+        if dead_letters:
+            for letters in dead_letters:
+                self.dead_lettered[letters.reason] += len(letters.messages)
+            self._on_dead_letters(dead_letters)
+        if dead:
+            if self._at_least_once is None:
+                self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
+            self.dead_lettered.update(each.reason for each in dead)
+            self._at_least_once.offer(dead, self.keeper.queue.settings)
+        self._askers.post(effects)
+
+    async def _tell_the_rest(self) -> None:
+        """The queue is gone: its last words wait for the disk as all others did."""
+        while self._keeping is not None and (ticket := self.keeper.owed) is not None:
+            await self._keeping.committer.wait_durable(ticket)
+            self.keeper.tell()
+
+    def _tell_at_once(self) -> None:
+        self._hand_over(self.queue.take_effects(), self.queue.take_dead_letters())
+
+    # --- the end ----------------------------------------------------------------------------------
+
+    def _forget(self) -> None:
+        """Nobody may find the queue any more when the first hears that it is gone."""
+        self._on_deleted(self)
+        self.keeper.delete()
+
+    def storage_failed(self) -> None:
+        """Nothing can be kept any more: who waits for it hears so."""
+        self.keeper.storage_failed()
+        for each in self.keeper.admission.take():
+            refused = Unconfirmed(each.publisher, each.ids, each.settled, failed=True, queue=self.queue.name)
+            self._askers.post({each.publisher.reply_to: [refused]})
+
+    def finish(self) -> None:
+        """The task is over because the broker stops: what was put before is still decided and kept."""
+        keeper = self.keeper
+        if not keeper.recovered:
+            return  # what is in the mailbox is about messages that have not been read
+        commands = [command for letter in self._mailbox.close() for command in letter]
+        now_ms = self._clock.now_ms()
+        keeper.carry_out(keeper.admission.admitted(commands, now_ms), now_ms)
+        if keeper.queue.deleted:
+            keeper.delete()
+        keeper.keep(now_ms)
+
+    def begin_again(self) -> None:
+        """Nobody can trust the state any more: go on with another, and what is kept."""
+        self.queue.break_down(self._at_work)
+        self._tell_at_once()
+        self._at_work = []
+        self.keeper.begin_again()
+
+    def fail(self) -> None:
+        """Nobody can trust the state any more: end as if deleted, so that links hear of it."""
+        self.keeper.abandon()
+        self.queue.break_down([*self._at_work, *self.keeper.admission.take()])
+        self._tell_at_once()
+        self._end()
+
+    def _end(self) -> None:
+        """There is no task any more."""
+        self.keeper.end()
+        if self._at_least_once is not None:
+            self._at_least_once.end()
+        waiting: list[Command] = [*self.keeper.admission.take()]
+        for commands in (waiting, *self._mailbox.close()):
+            self.post_all(commands)
