@@ -13,7 +13,7 @@ detaches that link, an `AmqpSessionError` ends the session, and an `AmqpConnecti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 from amqp10broker.amqp10.disposition import DispositionRun
 from amqp10broker.amqp10.errors import (
@@ -31,6 +31,7 @@ from amqp10broker.amqp10.events import (
     SessionEvent,
 )
 from amqp10broker.amqp10.faults import to_error
+from amqp10broker.amqp10.held import HeldFrames, LinkFrame
 from amqp10broker.amqp10.link import (
     LinkState,
     ReceiverLink,
@@ -71,6 +72,7 @@ class Session:
         inbound: deliveries from the peer.
         outbound: deliveries to the peer.
         settling: outcomes, in both directions.
+        held: frames for links whose owners cannot answer yet.
         remote_begin: the peer's begin, None before it.
         on_fault: called with each error that the peer is told, its link (None: the session has ended with
             it), and whether that link's attach was refused.
@@ -106,7 +108,9 @@ class Session:
         self._remote_channel = channel
         self._link_fault: tuple[ReceiverLink, AmqpLinkError] | None = None
         self._output = output = Output(channel)
-        self.inbound = Inbound(self.incoming, unfinished or Unfinished())
+        unfinished = unfinished or Unfinished()
+        self.held = HeldFrames(unfinished)
+        self.inbound = Inbound(self.incoming, unfinished)
         self.outbound = Outbound(self.outgoing, output, channel, frame_size_max)
         self.settling = Settling(channel, output, self.inbound.unsettled, self.outbound.unsettled)
         self.links = Links(
@@ -178,6 +182,7 @@ class Session:
         else:
             self._move(SessionInput.SEND_END)
         self._output.write(End(error=to_error(error)))
+        self.held.clear()
         self.links.forget_all()
         self.outbound.close()
         if error is not None:
@@ -193,6 +198,10 @@ class Session:
         """Handle frame bodies of this session in order; see `receive_each`."""
         return list(self.receive_each(items))
 
+    def release(self, link: SenderLink | ReceiverLink) -> Iterator[SessionEvent]:
+        """Handle the frames that were held for a link, as `receive_each` does."""
+        return self._each(self.held.release(link), self._on_link_frame)
+
     def receive_each(self, items: Sequence[object]) -> Iterator[SessionEvent]:
         """Handle frame bodies of this session in order, each event as soon as it is known.
 
@@ -203,6 +212,11 @@ class Session:
         Raises:
             AmqpConnectionError: the peer broke a rule whose scope is the connection.
         """
+        return self._each(items, self._handle)
+
+    def _each(
+        self, items: Sequence[Any], handle: Callable[[Any, list[SessionEvent]], None]
+    ) -> Iterator[SessionEvent]:
         for item in items:
             if self.state in (SessionState.DISCARDING, SessionState.END_SENT) and type(item) is not End:
                 continue
@@ -211,13 +225,13 @@ class Session:
             events: list[SessionEvent] = []
             session_fault: AmqpSessionError | None = None
             try:
-                self._handle(item, events)
+                handle(item, events)
             except AmqpSessionError as fault:
                 session_fault = fault
+            faulty, self._link_fault = self._link_fault, None
             yield from events
-            if self._link_fault is not None:
-                link, link_fault = self._link_fault
-                self._link_fault = None
+            if faulty is not None:
+                link, link_fault = faulty
                 if link.escalate is not None:
                     session_fault = session_fault or link.escalate(link_fault)
                 elif link.attached and not self.ended:
@@ -239,10 +253,8 @@ class Session:
                 self._on_transfer(item, events)
             case Disposition():
                 self.settling.on_disposition(item, events)
-            case Attach():
-                self.links.on_attach(item, events)
-            case Detach():
-                self.links.on_detach(item, events)
+            case Attach() | Detach():
+                self._on_link_frame(item, events)
             case End():
                 self._on_end(item, events)
             case Begin():
@@ -261,28 +273,43 @@ class Session:
         count = len(run.delivery_ids)
         violation = self.inbound.count(count)
         if violation is not None:
-            count = violation
-            run = head_of_run(run, count)
-        link = self._receiver(run.handle)
-        if link is not None and count:
-            try:
-                self.inbound.take_run(link, run, events)
-            except AmqpLinkError as fault:
-                self._link_fault = (link, fault)
+            run = head_of_run(run, violation)
+        self._on_link_frame(run, events)
         if violation is not None:
             raise self.incoming.violation()
 
     def _on_transfer(self, frame: TransferFrame, events: list[SessionEvent]) -> None:
-        violation = self.inbound.count(1)
-        if violation is not None:
+        if self.inbound.count(1) is not None:
             raise self.incoming.violation()
-        link = self._receiver(frame.performative.handle)
-        if link is None:
+        self._on_link_frame(frame, events)
+
+    def _on_link_frame(self, frame: LinkFrame, events: list[SessionEvent]) -> None:
+        """What a frame means to its link; what it means to the session is done with."""
+        if self.held.by_remote and self.held.take(frame):
             return
-        try:
-            self.inbound.take_transfer(link, frame.performative, frame.payload, events)
-        except AmqpLinkError as fault:
-            self._link_fault = (link, fault)
+        match frame:
+            case TransferRun():
+                link = self._receiver(frame.handle)
+                if link is not None and frame.delivery_ids:
+                    try:
+                        self.inbound.take_run(link, frame, events)
+                    except AmqpLinkError as fault:
+                        self._link_fault = (link, fault)
+            case TransferFrame():
+                link = self._receiver(frame.performative.handle)
+                if link is not None:
+                    try:
+                        self.inbound.take_transfer(link, frame.performative, frame.payload, events)
+                    except AmqpLinkError as fault:
+                        self._link_fault = (link, fault)
+            case Flow():
+                self._on_link_flow(frame, events)
+            case Attach():
+                self.links.on_attach(frame, events)
+            case Detach():
+                self.links.on_detach(frame, events)
+            case _:
+                assert_never(frame)
 
     def _receiver(self, handle: int) -> ReceiverLink | None:
         """The receiver link for a transfer; None when its frames are to be discarded."""
@@ -305,6 +332,10 @@ class Session:
             if flow.echo:
                 self.send_session_flow()
             return
+        self._on_link_frame(flow, events)
+
+    def _on_link_flow(self, flow: Flow, events: list[SessionEvent]) -> None:
+        assert flow.handle is not None
         link = self.links.by_remote.get(flow.handle)
         if link is None:
             raise AmqpSessionError(Condition.UNATTACHED_HANDLE, f"Unattached link handle: {flow.handle}")
@@ -335,6 +366,7 @@ class Session:
     def _on_end(self, performative: End, events: list[SessionEvent]) -> None:
         answered = self.state is SessionState.MAPPED
         self._move(SessionInput.RECEIVE_END)
+        self.held.clear()
         if answered:
             events.append(SessionEnded(performative.error, None))
 

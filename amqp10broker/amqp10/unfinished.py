@@ -1,4 +1,4 @@
-"""Deliveries of several transfers that are not whole: what they hold together is bounded.
+"""Deliveries of several transfers that are not whole, and frames that are held: their bytes are bounded.
 
 Credit counts deliveries and the window counts frames, and neither counts bytes: without this a client could
 have begun a message of the largest size on each of its links.
@@ -43,12 +43,13 @@ class Unfinished:
         if self.held_bytes + held > self.bytes_max:
             raise AmqpSessionError(
                 Condition.RESOURCE_LIMIT_EXCEEDED,
-                f"deliveries that are not whole hold more than {self.bytes_max} bytes on this connection: "
-                "finish or abort some before you begin others",
+                "deliveries that are not whole, and frames for links that are not attached yet, hold more "
+                f"than {self.bytes_max} bytes on this connection: finish or abort some before you begin "
+                "others",
             )
         self.held_bytes += held
         return held
 
     def free(self, held_bytes: int) -> None:
-        """A delivery is whole, aborted, or gone with its link."""
+        """A delivery is whole, aborted, or gone with its link; or a frame is handled."""
         self.held_bytes -= held_bytes

@@ -33,6 +33,7 @@ from rabbitmq_amqp_python_client import (
     Message,
     OutcomeState,
     QueueType,
+    QuorumConsumerOptions,
     QuorumQueueSpecification,
     StreamSpecification,
     ValidationCodeException,
@@ -409,6 +410,24 @@ def test_settled_by_the_broker(
     assert consume(environment, queue, 2, None, options).bodies == ["a", "b"]
     assert management.queue_info(queue).message_count == 0
     management.delete_queue(queue)
+
+
+def test_a_consumer_knows_when_it_is_there_whether_it_is_the_active_one(
+    management: Management, environment: Environment, queue: str
+) -> None:
+    """The client reads nothing between its attach and its consuming: what it is told stands behind the
+    attach, in the same write."""
+    management.declare_queue(QuorumQueueSpecification(name=queue, single_active_consumer=True))
+    told: list[list[bool]] = [[], []]
+    for number in range(2):
+        connection = environment.connection()
+        connection.dial()
+        connection.consumer(
+            AddressHelper.queue_address(queue),
+            message_handler=Collect(1, None),
+            consumer_options=QuorumConsumerOptions(sac_state_handler=told[number].append),
+        )
+    assert told == [[True], [False]]
 
 
 def test_direct_reply_to(

@@ -2,11 +2,12 @@
 
 Nothing here touches a link: the functions look at the peer's attach and either return a plan or
 raise the `AmqpLinkError` with which the link is refused (part 2, section 2.6.3; part 3, section 3.5).
+Where a queue must be declared first, they yield the request and are sent what became of it, at once or later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -24,6 +25,7 @@ from amqp10broker.amqp10.performatives import (
     TerminusExpiryPolicy,
 )
 from amqp10broker.amqp10.types import Described, Symbol
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import DeclaredQueue, QueueType
 from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.catalog.vhost import VOLATILE
@@ -47,6 +49,9 @@ if TYPE_CHECKING:
     from amqp10broker.message.filters.filters import Filters, FilterSet
 
 T = TypeVar("T")
+
+Steps = Generator[DeclareQueue, Decided, T]
+"""Asks for queues to be declared, is sent what became of each, and returns a plan."""
 
 OUTCOMES: Final = (
     Symbol("amqp:accepted:list"),
@@ -137,7 +142,7 @@ class TargetPlan:
     dynamic: bool
 
 
-def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
+def plan_source(attach: Attach, context: SessionContext) -> Steps[SourcePlan]:
     """Resolve what a client that attached as receiver consumes from.
 
     Raises:
@@ -164,7 +169,7 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
     if dynamic and VOLATILE_QUEUE in (source.capabilities or ()):
         queue = _volatile_queue(attach, source, context)
     elif dynamic:
-        queue = _temporary_queue(attach, source.address, source.capabilities, context, "source")
+        queue = yield from _temporary_queue(attach, source.address, source.capabilities, context, "source")
     else:
         address = _address(source.address)
         if isinstance(address, ExchangeAddress):
@@ -177,7 +182,11 @@ def plan_source(attach: Attach, context: SessionContext) -> SourcePlan:
         _check_no_topic(address, source.capabilities)
         if _kind(address, context) is not QueueType.STREAM:
             _check_abilities(source, f"queue '{address.queue}'")
-        queue = _resolve(address, context)
+        if to_declare(address, context):
+            yield from _declared(address, context)
+            # It may have taken its time.
+            _allowed(lambda: context.access.read("queue", address.queue))
+        queue = _allowed(lambda: context.vhost.lookup(address.queue))
         if queue.type == VOLATILE:
             raise AmqpLinkError(
                 Condition.UNAUTHORIZED_ACCESS, f"only creator channel may consume from queue '{queue.name}'"
@@ -222,11 +231,12 @@ def _filter_set(source: Source, context: SessionContext) -> FilterSet:
     return found
 
 
-def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
+def plan_target(attach: Attach, context: SessionContext) -> Steps[TargetPlan]:
     """Resolve where a client that attached as sender publishes to.
 
     Raises:
         AmqpLinkError: with the words for the client.
+        AmqpSessionError: the user may not; the session ends.
     """
     target = attach.target
     if isinstance(target, Coordinator):
@@ -235,7 +245,7 @@ def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
         target = Target()
     assert isinstance(target, Target)
     if target.dynamic:
-        queue = _temporary_queue(attach, target.address, target.capabilities, context, "target")
+        queue = yield from _temporary_queue(attach, target.address, target.capabilities, context, "target")
         reply = Target(
             address=queue_address(queue.name),
             dynamic=True,
@@ -252,12 +262,12 @@ def plan_target(attach: Attach, context: SessionContext) -> TargetPlan:
         reply = Target(address=target.address, capabilities=_capabilities(target, None), **KEPT)
         return TargetPlan(None, address, reply, dynamic=False)
     _check_no_topic(address, target.capabilities)
-    queue = target_queue(address, context)
+    queue = yield from target_queue(address, context)
     reply = Target(address=target.address, capabilities=_capabilities(target, queue), **KEPT)
     return TargetPlan(queue, None, reply, dynamic=False)
 
 
-def target_queue(address: QueueAddress, context: SessionContext) -> DeclaredQueue:
+def target_queue(address: QueueAddress, context: SessionContext) -> Steps[DeclaredQueue]:
     """The queue that a client publishes to by this address; made if it is `to_declare`.
 
     Raises:
@@ -265,7 +275,10 @@ def target_queue(address: QueueAddress, context: SessionContext) -> DeclaredQueu
         AmqpSessionError: the user may not; the session ends.
     """
     _allowed(lambda: context.access.write("exchange", ""))
-    return _resolve(address, context)
+    if to_declare(address, context):
+        yield from _declared(address, context)
+        _allowed(lambda: context.access.write("exchange", ""))  # as above
+    return _allowed(lambda: context.vhost.lookup(address.queue))
 
 
 def _check_exchange(name: str, context: SessionContext) -> None:
@@ -356,14 +369,14 @@ def _address(address: Any) -> QueueAddress | ExchangeAddress:
         raise AmqpLinkError(Condition.INVALID_FIELD, f"Attach refused: {error}") from error
 
 
-def _resolve(address: QueueAddress, context: SessionContext) -> DeclaredQueue:
+def _declared(address: QueueAddress, context: SessionContext) -> Steps[None]:
     vhost = context.vhost
     name = address.queue
-    if to_declare(address, context):
-        _allowed(lambda: context.access.configure("queue", name))
-        declared = _allowed(lambda: context.catalog.propose(DeclareQueue(vhost.named(), name)))
-        return vhost.lookup(declared.name)
-    return _allowed(lambda: vhost.lookup(name))
+    _allowed(lambda: context.access.configure("queue", name))
+    decided = yield DeclareQueue(_allowed(vhost.named), name)
+    # If it is refused because another client has made it meanwhile, otherwise perhaps, then it is there.
+    if decided.refusal is not None and vhost.find(name) is None:
+        raise to_amqp_error(decided.refusal) from decided.refusal
 
 
 def to_declare(address: QueueAddress, context: SessionContext) -> bool:
@@ -418,7 +431,7 @@ def _capabilities(terminus: Source | Target, queue: DeclaredQueue | None) -> tup
 
 def _temporary_queue(
     attach: Attach, address: Any, capabilities: Any, context: SessionContext, end: str
-) -> DeclaredQueue:
+) -> Steps[DeclaredQueue]:
     # Asking for other capabilities than temporary-queue is asking for another kind of node. Asking
     # for none, as proton's own request/response examples do, is served: it can only mean this kind.
     if address is not None or (capabilities and TEMPORARY_QUEUE not in capabilities):
@@ -436,10 +449,9 @@ def _temporary_queue(
     else:
         _allowed(lambda: context.access.write("exchange", ""))
     owner = context.connection
-    declared = _allowed(
-        lambda: context.catalog.propose(DeclareQueue(context.vhost.named(), name, owner=owner, internal=True))
-    )
-    return context.vhost.lookup(declared.name)
+    decided = yield DeclareQueue(_allowed(context.vhost.named), name, owner=owner, internal=True)
+    _allowed(decided.result)
+    return _allowed(lambda: context.vhost.lookup(name))
 
 
 def _volatile_queue(attach: Attach, source: Source, context: SessionContext) -> DeclaredQueue:

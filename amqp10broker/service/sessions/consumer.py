@@ -128,6 +128,11 @@ class Consumer:
         return self.credit.ref
 
     @property
+    def tells_active(self) -> bool:
+        """Whether the client is to hear if it is the single active consumer."""
+        return self._flows.tells_active
+
+    @property
     def address(self) -> str:
         """As the client attached it."""
         return self.terms.address
@@ -264,7 +269,7 @@ class Consumer:
                 unsettled = self._session.outbound.unsettled
                 self._settle([number for number in ids if number in unsettled], state)
             case ActiveChanged():
-                if self._flows.tells_active:
+                if self.tells_active:
                     self._in_turn(effect)
             case TimedOut():
                 self._on_timed_out(effect.keys)
@@ -327,16 +332,16 @@ class Consumer:
         elif not self.credit.forfeited and self._wanted > 0:
             self._request()  # messages have used up what was asked for: another round of the same drain
         else:
-            news = self._flows.take_drained()
-            self._session.drained(self.link, available=self.credit.available, properties=news)
+            self._flows.take_drained()
+            self._session.drained(self.link, available=self.credit.available)
             self.times.on_drained(credit)
             self._answer()
 
     def _answer(self) -> None:
-        for news in self._flows.take():
-            self._send_flow(news)
+        for _ in range(self._flows.take()):
+            self._send_flow()
 
-    def _send_flow(self, news: Properties | None) -> None:
+    def _send_flow(self, news: Properties | None = None) -> None:
         self._session.send_flow(self.link, available=self.credit.available, properties=news)
 
     # --- to the queue -----------------------------------------------------------------------------

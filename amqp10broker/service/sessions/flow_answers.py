@@ -47,24 +47,14 @@ class FlowAnswers:
         self._asked += self._owed
         self._owed = 0
 
-    def take(self) -> list[Properties | None]:
-        """The queue has answered: properties of each flow that goes to the client now."""
-        news = self.take_inactive() if self.tells_active else None
-        if not self._asked and news is None:
-            return []
-        others, self._asked = max(0, self._asked - 1), 0
-        return [news, *[None] * others]
+    def take(self) -> int:
+        """The queue has answered: how many flows go to the client now."""
+        asked, self._asked = self._asked, 0
+        return asked
 
-    def take_drained(self) -> Properties | None:
-        """The flow that ends a drain is one of the answers: its properties."""
+    def take_drained(self) -> None:
+        """The flow that ends a drain is one of the answers."""
         self._asked = max(0, self._asked - 1)
-        return self.take_inactive()
-
-    def take_inactive(self) -> Properties | None:
-        """What a client must hear with its first answer whom the queue has not made the active one."""
-        if not self.tells_active or self._active_told is not None:
-            return None
-        return self.take_active(active=False)
 
     def take_active(self, *, active: bool) -> Properties | None:
         """The queue says whether the consumer is the active one; None: the client knows."""

@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
 
 from amqp10broker.amqp10.delivery import Parts
 from amqp10broker.amqp10.errors import AmqpLinkError, Condition
 from amqp10broker.amqp10.link import LinkState, ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
 from amqp10broker.amqp10.session import Session
+from amqp10broker.catalog.proposing import LATER, Decided
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.catalog.queue_requests import QueueEnded
-from amqp10broker.errors import PermissionDenied
-from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, Subscribe
+from amqp10broker.catalog.queue_requests import DeclareQueue, DeleteQueue, QueueEnded
+from amqp10broker.errors import PermissionDenied, RefusedError
+from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, RequestRef, Subscribe
 from amqp10broker.queues.effects import QueueDeleted, SubscribeRefused
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.queue_credit import QueueCredit
 from amqp10broker.service.routes import Routes
-from amqp10broker.service.sessions.attach import plan_source, plan_target, rcv_settle_mode
+from amqp10broker.service.sessions.attach import Steps, plan_source, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer, ConsumerTerms
 from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.publisher import Publisher
 
 
+class Waiting(NamedTuple):
+    """A link that waits for a queue to be declared."""
+
+    link: SenderLink | ReceiverLink
+    request: DeclareQueue
+    then: Callable[[Decided], None]
+
+
 class ClientLinks:
     """See the module.
+
+    A link that must wait is held in the engine (`amqp10/held.py`): one whose queue is to be declared, and one
+    whose attach is answered when its queue has said whether it is the active consumer.
 
     Attributes:
         consumers: those by which the client consumes, as queues know them.
@@ -49,6 +63,9 @@ class ClientLinks:
         self._gone = ClientCounters()
         self.consumers: dict[ConsumerRef, Consumer] = {}
         self.publishers: dict[PublisherRef, Publisher] = {}
+        self._waiting: dict[RequestRef, Waiting] = {}
+        # Accept consumers whose queues have not spoken yet.
+        self._accept: dict[ConsumerRef, Callable[[], None]] = {}
 
     def counted(self) -> ClientCounters:
         """What they did and got, those that are gone included."""
@@ -58,18 +75,70 @@ class ClientLinks:
 
     # --- they come --------------------------------------------------------------------------------
 
-    def attach_consumer(self, link: SenderLink, attach: Attach) -> None:
-        """Accept a link by which the client consumes.
+    def attach(self, link: SenderLink | ReceiverLink, attach: Attach) -> None:
+        """Accept a link, now or when what it waits for is there.
 
         Raises:
             AmqpLinkError: it must be refused with it.
             AmqpSessionError: the session must be ended with it.
         """
-        plan = plan_source(attach, self._context)
+        if isinstance(link, SenderLink):
+            self._go_on(link, self._attach_consumer(link, attach))
+        else:
+            self._go_on(link, self._attach_publisher(link, attach))
+
+    def _go_on(
+        self, link: SenderLink | ReceiverLink, steps: Steps[None], decided: Decided | None = None
+    ) -> None:
+        try:
+            request = next(steps) if decided is None else steps.send(decided)
+            while True:
+                decided = self.propose(link, request, partial(self._go_on, link, steps))
+                if decided is None:
+                    return
+                request = steps.send(decided)
+        except StopIteration:
+            return
+
+    def propose(
+        self, link: SenderLink | ReceiverLink, request: DeclareQueue, then: Callable[[Decided], None]
+    ) -> Decided | None:
+        """Have the declaration of a queue decided for a link; see `publisher.PublisherLinks`."""
+        ref = self._context.reply_to.request()
+        try:
+            answer = self._context.propose(request, ref)
+        except RefusedError as refusal:
+            return Decided(ref, refusal=refusal)
+        if answer is not LATER:
+            return Decided(ref, answer)
+        self._waiting[ref] = Waiting(link, request, then)
+        self._session.held.hold(link)
+        return None
+
+    def take_waiting(self, ref: RequestRef) -> Waiting | None:
+        """What waits for this decision; it waits no more."""
+        return self._waiting.pop(ref, None)
+
+    def waits(self, link: SenderLink | ReceiverLink) -> bool:
+        """Whether a link must still be held."""
+        unanswered = link.state is LinkState.ATTACH_RECEIVED
+        return unanswered or any(link is waiting.link for waiting in self._waiting.values())
+
+    def answer_attach(self, ref: ConsumerRef) -> bool:
+        """A queue has spoken of its consumer; returns whether the consumer's attach is answered only now."""
+        accept = self._accept.pop(ref, None)
+        if accept is None:
+            return False
+        accept()
+        return True
+
+    def _attach_consumer(self, link: SenderLink, attach: Attach) -> Steps[None]:
+        plan = yield from plan_source(attach, self._context)
         self._take_name(link)
         ref = self._context.reply_to.consumer()
         address = plan.source.address
-        self._session.links.accept(
+        accept = partial(
+            self._session.links.accept,
             link,
             source=plan.source,
             target=attach.target,
@@ -98,6 +167,13 @@ class ClientLinks:
             moment=self._context.moment,
             log=self._context.log,
         )
+        if consumer.tells_active:
+            # Its queue answers a `Subscribe` with that. The client hears it with the attach, so that it
+            # knows as soon as it is attached.
+            self._accept[ref] = accept
+            self._session.held.hold(link)
+        else:
+            accept()
         self._owners.senders[link] = consumer
         self.consumers[ref] = consumer
         filters = plan.filters
@@ -120,9 +196,8 @@ class ClientLinks:
         if stolen is not None:
             self.on_stolen(stolen)
 
-    def attach_publisher(self, link: ReceiverLink, attach: Attach) -> None:
-        """Accept a link by which the client publishes; raises likewise."""
-        plan = plan_target(attach, self._context)
+    def _attach_publisher(self, link: ReceiverLink, attach: Attach) -> Steps[None]:
+        plan = yield from plan_target(attach, self._context)
         self._take_name(link)
         ref = self._context.reply_to.publisher()
         address = plan.target.address
@@ -191,7 +266,7 @@ class ClientLinks:
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
         """A link's name was attached anew: that attach has the link now."""
-        if link.attached and not self._session.ended:
+        if self._owners.find(link) is not None and not self._session.ended:
             text = f"link '{link.name}' was attached anew, by the same connection"
             self.detach(link, AmqpLinkError(Condition.STOLEN, text))
 
@@ -199,13 +274,28 @@ class ClientLinks:
 
     def detach(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> None:
         """End a link from our side: what it held goes back."""
-        unsent = self._session.links.detach(link, fault)
+        unsent = self._end(link, fault)
         owner = self._owners.take(link)
         if owner is not None:
             owner.on_detached(unsent)
 
+    def _end(self, link: SenderLink | ReceiverLink, fault: AmqpLinkError) -> Sequence[tuple[int, Parts]]:
+        """Tell the client that a link ends; returns keys and messages of deliveries that never left."""
+        if link.state is LinkState.ATTACHED:
+            return self._session.links.detach(link, fault)
+        if link.state is LinkState.ATTACH_RECEIVED:
+            self._session.links.refuse(link, fault)
+        return ()
+
     def close(self) -> None:
         """The session is over: everything goes back. May be called twice."""
+        for waiting in self._waiting.values():
+            request = waiting.request
+            if request.internal:
+                # It will be made for a link that is no more: what is proposed behind that ends it.
+                gone = DeleteQueue(request.vhost, request.name)
+                self._context.propose(gone, self._context.reply_to.request())
+        self._waiting.clear()
         for consumer in list(self.consumers.values()):
             self.drop_consumer(consumer, self._session.links.drop(consumer.link), lost=True)
         for publisher in list(self.publishers.values()):
@@ -223,9 +313,8 @@ class ClientLinks:
         self._let_go(end)
         if isinstance(end, Publisher):
             end.release_unsettled()
-        if end.link.state is LinkState.ATTACHED:
-            text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
-            self._session.links.detach(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
+        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' was deleted"
+        self._end(end.link, AmqpLinkError(Condition.RESOURCE_DELETED, text))
 
     def on_refused(self, effect: SubscribeRefused) -> None:
         """An AMQP 0-9-1 consumer has the queue for itself."""
@@ -233,10 +322,8 @@ class ClientLinks:
         if consumer is None:
             return
         self._let_go(consumer)
-        if consumer.link.state is LinkState.ATTACHED:
-            vhost = self._context.vhost.name
-            text = f"queue '{effect.queue}' in vhost '{vhost}' in exclusive use"
-            self._session.links.detach(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
+        text = f"queue '{effect.queue}' in vhost '{self._context.vhost.name}' in exclusive use"
+        self._end(consumer.link, AmqpLinkError(Condition.UNAUTHORIZED_ACCESS, text))
 
     def drop_consumer(
         self, consumer: Consumer, unsent: Sequence[tuple[int, Parts]], *, lost: bool = False
@@ -267,6 +354,8 @@ class ClientLinks:
 
     def _let_go(self, end: Consumer | Publisher) -> None:
         self._owners.take(end.link)
+        if isinstance(end, Consumer):
+            self._accept.pop(end.ref, None)
         self._gone.add(end.counted())
         self._context.names.leave(end.link)
 

@@ -279,8 +279,13 @@ class ManagementLinks:
             self._owners.receivers[link] = RequestEnd(self, pair)
 
     def on_responses_detached(self, pair: Pair) -> None:
-        """The half for responses is gone: requests that are not answered are finished with."""
+        """The half for responses is gone: requests that are not answered are finished with.
+
+        Those that are held for a decision are not carried out any more: a client could attach again, and
+        have ever more of them held.
+        """
         pair.responses = None
+        self._held = deque(held for held in self._held if held[0] is not pair)
         for reply in pair.waiting:
             self._finish(reply.request_link)
         for request_link in pair.handed:

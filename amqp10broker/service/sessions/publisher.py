@@ -7,7 +7,8 @@ nothing. So a queue that cannot follow withholds credit from the links that feed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, Protocol
 
 from amqp10broker.amqp10.delivery import Parts
@@ -15,12 +16,14 @@ from amqp10broker.amqp10.disposition import ACCEPTED, RELEASED, Outcome
 from amqp10broker.amqp10.errors import AmqpDeliveryError, AmqpLinkError, AmqpSessionError, Condition
 from amqp10broker.amqp10.events import DeliveriesReceived
 from amqp10broker.amqp10.faults import to_error
-from amqp10broker.amqp10.link import ReceiverLink
+from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Flow, ReceiverSettleMode, Rejected
 from amqp10broker.amqp10.session import Session
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.last_error import LastError
+from amqp10broker.catalog.proposing import Decided
 from amqp10broker.catalog.queue import DeclaredQueue
+from amqp10broker.catalog.queue_requests import DeclareQueue
 from amqp10broker.config import FlowSettings
 from amqp10broker.errors import AccessRefused, NotFound, PermissionDenied, RefusedError
 from amqp10broker.message.message import Message, MessageReader
@@ -28,12 +31,13 @@ from amqp10broker.message.routing_headers import routing_headers
 from amqp10broker.queues.commands import AttachPublisher, DetachPublisher, Publish, PublisherRef
 from amqp10broker.queues.effects import Rejected as Refused
 from amqp10broker.queues.effects import Unconfirmed
-from amqp10broker.routing.address import BadAddress, ExchangeAddress, parse
+from amqp10broker.routing.address import BadAddress, ExchangeAddress, QueueAddress, parse
 from amqp10broker.routing.exchange import Exchange
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.routes import Route, Routes
 from amqp10broker.service.sessions.attach import (
+    Steps,
     internal_exchange_text,
     target_queue,
     to_amqp_error,
@@ -50,6 +54,20 @@ class PublisherLinks(Protocol):
 
     def drop_publisher(self, publisher: Publisher) -> None:
         """Its link has ended: forget it, and let it `leave`."""
+
+    def propose(
+        self, link: SenderLink | ReceiverLink, request: DeclareQueue, then: Callable[[Decided], None]
+    ) -> Decided | None:
+        """Have the declaration of a queue decided for a link.
+
+        Returns:
+            What became of it; None: that comes later, to `then`. The link is held until then: nothing that
+            comes for it overtakes what it waits with.
+        """
+
+
+class Undecided(Exception):
+    """A message goes to a queue whose declaration is not decided yet."""
 
 
 class Publisher:
@@ -72,6 +90,7 @@ class Publisher:
         "_context",
         "_counters",
         "_default_exchange",
+        "_held",
         "_last_queues",
         "_links",
         "_pending",
@@ -118,6 +137,8 @@ class Publisher:
         # Of deliveries that went to several queues: how many have not answered, and the outcome so far.
         self._pending: dict[int, tuple[int, Outcome]] = {}
         self._last_queues: Sequence[DeclaredQueue] = ()
+        # Deliveries behind a declaration that is not decided; they have the client's credit until then.
+        self._held: list[DeliveriesReceived] = []
         self._permitted_at = context.access.version
         self.link = link
         self.queue = queue
@@ -174,6 +195,9 @@ class Publisher:
             AmqpSessionError: the user may not publish (any more).
         """
         self.times.received(self.link.credit)
+        if self._held:
+            self._held.append(event)
+            return
         if self._read_at != self._context.access.version:
             self._renew_readers()
         if self.queue is None and self.exchange is None:
@@ -273,11 +297,18 @@ class Publisher:
     # --- anonymous terminus -----------------------------------------------------------------------
 
     def _route_each(self, event: DeliveriesReceived) -> None:
-        """Neighbours for the same queues still travel together."""
+        """Neighbours for the same queues still travel together.
+
+        The first that must wait for its queue to be declared, and those behind it, are held.
+        """
         batch: tuple[Exchange, Sequence[DeclaredQueue], list[int], list[Message]] | None = None
         try:
             for delivery_id, tag, payload in zip(event.delivery_ids, event.tags, event.payloads, strict=True):
-                routed = self._route(delivery_id, tag, payload, settled=event.settled)
+                try:
+                    routed = self._route(delivery_id, tag, payload, settled=event.settled)
+                except Undecided:
+                    self._held.append(_rest(event, event.delivery_ids.index(delivery_id)))
+                    break
                 if routed is None:
                     continue
                 exchange, queues, message = routed
@@ -299,9 +330,7 @@ class Publisher:
             exchange, routing_key = self._target_of(to)
             route = self._find(exchange, routing_key)
         except AmqpDeliveryError as error:
-            if settled:
-                raise AmqpLinkError(error.condition, error.description, {"delivery-tag": tag}) from error
-            self._answer([delivery_id], self._rejected(error))
+            self._refuse(delivery_id, tag, error, settled=settled)
             return None
         key = (exchange, routing_key)
         reader = self._readers.get(key)
@@ -312,6 +341,11 @@ class Publisher:
         message = reader.read(payload)
         queues = self._queues_of(route, reader, delivery_id, message, settled)
         return route.exchange, queues, message
+
+    def _refuse(self, delivery_id: int, tag: bytes, error: AmqpDeliveryError, *, settled: bool) -> None:
+        if settled:
+            raise AmqpLinkError(error.condition, error.description, {"delivery-tag": tag}) from error
+        self._answer([delivery_id], self._rejected(error))
 
     def _find(self, exchange: str, routing_key: str) -> Route:
         try:
@@ -341,11 +375,36 @@ class Publisher:
         if isinstance(address, ExchangeAddress):
             return address.exchange, address.routing_key
         if to_declare(address, self._context):
-            try:
-                target_queue(address, self._context)
-            except AmqpLinkError as error:
-                raise AmqpDeliveryError(error.condition, error.description) from error
+            self._declare(address)
         return "", address.queue
+
+    def _declare(self, address: QueueAddress) -> None:
+        steps = target_queue(address, self._context)
+        try:
+            request = next(steps)
+        except AmqpLinkError as error:
+            raise AmqpDeliveryError(error.condition, error.description) from error
+        decided = self._links.propose(self.link, request, partial(self._on_decided, steps))
+        if decided is None:
+            raise Undecided
+        _finish(steps, decided)
+
+    def _on_decided(self, steps: Steps[DeclaredQueue], decided: Decided) -> None:
+        """The queue of the first message that is held is there, or refused; see `on_deliveries`."""
+        held, self._held = self._held, []
+        if not held:
+            return  # the link has ended
+        first = held[0]
+        try:
+            _finish(steps, decided)
+        except AmqpDeliveryError as error:
+            self._refuse(first.delivery_ids[0], first.tags[0], error, settled=first.settled)
+            held[0] = _rest(first, 1)
+        for event in held:
+            if self._held:
+                self._held.append(event)
+            else:
+                self._route_each(event)
 
     # --- from the queue ---------------------------------------------------------------------------
 
@@ -441,6 +500,23 @@ class Publisher:
         self._links.drop_publisher(self)
 
     def leave(self) -> None:
-        """The link is gone."""
+        """The link is gone, and with it what it holds."""
+        self._held.clear()
         if self.queue is not None:
             self._post(self.queue.handle, DetachPublisher(self.ref))
+
+
+def _finish(steps: Steps[DeclaredQueue], decided: Decided) -> None:
+    """Raise `AmqpDeliveryError` if a queue was not declared."""
+    try:
+        steps.send(decided)
+    except StopIteration:
+        return
+    except AmqpLinkError as error:
+        raise AmqpDeliveryError(error.condition, error.description) from error
+
+
+def _rest(event: DeliveriesReceived, first: int) -> DeliveriesReceived:
+    """The deliveries of an event from the one at this place on."""
+    ids, tags, payloads = event.delivery_ids[first:], event.tags[first:], event.payloads[first:]
+    return DeliveriesReceived(event.link, ids, tags, payloads, event.settled, event.message_format)

@@ -8,9 +8,9 @@ the session's task is: hand in everything that waits (`receive`, `on_effects`, .
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import assert_never
+from typing import TypeVar, assert_never
 
 from amqp10broker.amqp10.errors import AmqpError, AmqpLinkError, AmqpSessionError
 from amqp10broker.amqp10.events import (
@@ -61,6 +61,8 @@ from amqp10broker.service.sessions.link_owner import LinkOwners
 from amqp10broker.service.sessions.links import ClientLinks
 from amqp10broker.service.sessions.management import ManagementLinks, is_management
 from amqp10broker.service.sessions.publisher import Publisher
+
+T = TypeVar("T")
 
 
 class BrokerSession:
@@ -142,10 +144,19 @@ class BrokerSession:
         """
         for event in self.session.receive_each(items):
             self._on_event(event)
+        if self.session.held.by_remote:
+            self._resume()
         self._note_window()
         if self._unfinished.held_bytes:
             for publisher in self.links.publishers.values():
                 publisher.times.note_part(publisher.link.partial)
+
+    def _resume(self) -> None:
+        """Handle what has come for links which had to wait, and need not any more."""
+        for link in list(self.session.held):
+            if not self.links.waits(link):
+                for event in self.session.release(link):
+                    self._on_event(event)
 
     def _note_window(self) -> None:
         is_open = self.session.outgoing.remote_incoming_window > 0
@@ -177,7 +188,13 @@ class BrokerSession:
                     publisher = self.links.publishers.get(effect.publisher)
                     if publisher is not None:
                         publisher.on_rejected(effect)
-                case Settled() | ActiveChanged() | TimedOut():
+                case ActiveChanged():
+                    if self.links.answer_attach(effect.consumer):
+                        self._resume()  # a flow that has come meanwhile counts for what the client is told
+                    consumer = self.links.consumers.get(effect.consumer)
+                    if consumer is not None:
+                        consumer.on_effect(effect)
+                case Settled() | TimedOut():
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
                         consumer.on_effect(effect)
@@ -194,6 +211,8 @@ class BrokerSession:
                     raise AssertionError("links do not ask whether they were accepted")
                 case _:
                     assert_never(effect)
+        if self.session.held.by_remote:
+            self._resume()
 
     def on_decided(self, decided: Decided) -> None:
         """What became of a change of the catalog that the client asked for.
@@ -201,13 +220,17 @@ class BrokerSession:
         Raises:
             AmqpConnectionError: the connection must be closed with it.
         """
+        waiting = self.links.take_waiting(decided.ref)
+        if waiting is not None:
+            self._tell(waiting.link, waiting.then, decided)
+            self._resume()
+            return
         try:
             self._management.on_decided(decided)
         except AmqpSessionError as error:
             # What was asked and answered before the fault is told before the end.
             self.pump(self._context.config.max_message_size_bytes)
-            self.close()
-            self.session.end(error)
+            self._fail(error)
 
     def on_config(self, config: Config) -> None:
         """The configuration was replaced: grants from now on follow it."""
@@ -217,10 +240,12 @@ class BrokerSession:
     def on_access_changed(self) -> None:
         """The user may do other things than before: links that consume what it may not read are detached."""
         self.links.on_access_changed()
+        self._resume()
 
     def on_stolen(self, link: SenderLink | ReceiverLink) -> None:
         """A link's name was attached anew by another session: that attach has the link now."""
         self.links.on_stolen(link)
+        self._resume()
 
     def on_alarm(self, *, on: bool) -> None:
         """Memory or disk is short, or no longer: hold publishers back, and nobody else."""
@@ -336,45 +361,29 @@ class BrokerSession:
 
     def _on_flowed(self, event: LinkFlowed) -> None:
         owner = self._owners.find(event.link)
-        if owner is None:
-            return
-        try:
-            owner.on_flow(event.flow)
-        except AmqpLinkError as error:
-            self.links.detach(event.link, error)
+        if owner is not None:
+            self._tell(event.link, owner.on_flow, event.flow)
 
     def _on_deliveries(self, event: DeliveriesReceived) -> None:
         owner = self._owners.receivers.get(event.link)
-        if owner is None:
-            return
-        try:
-            owner.on_deliveries(event)
-        except AmqpLinkError as error:
-            self.links.detach(event.link, error)
-        except AmqpSessionError as error:
-            self._fail(error)
+        if owner is not None:
+            self._tell(event.link, owner.on_deliveries, event)
 
     def _on_updated(self, event: DeliveriesUpdated) -> None:
         owner = self._owners.senders.get(event.link)
-        if owner is None:
-            return
-        try:
-            owner.on_updated(event)
-        except AmqpLinkError as error:
-            self.links.detach(event.link, error)
-        except AmqpSessionError as error:
-            self._fail(error)
+        if owner is not None:
+            self._tell(event.link, owner.on_updated, event)
 
     def _on_attaching(self, event: LinkAttaching) -> None:
+        attach = self._management.attach if is_management(event.attach) else self.links.attach
+        self._tell(event.link, partial(attach, event.link), event.attach)
+
+    def _tell(self, link: SenderLink | ReceiverLink, method: Callable[[T], None], news: T) -> None:
+        """Tell the owner of a link, or have one made; the link or the session ends with what is raised."""
         try:
-            if is_management(event.attach):
-                self._management.attach(event.link, event.attach)
-            elif isinstance(event.link, SenderLink):
-                self.links.attach_consumer(event.link, event.attach)
-            else:
-                self.links.attach_publisher(event.link, event.attach)
+            method(news)
         except AmqpLinkError as error:
-            self.session.links.refuse(event.link, error)
+            self.links.detach(link, error)
         except AmqpSessionError as error:
             self._fail(error)
 

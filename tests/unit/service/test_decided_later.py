@@ -13,9 +13,10 @@ from amqp10broker.amqp091.methods import (
     QueueDeclare,
     QueueDeclareOk,
 )
+from amqp10broker.amqp10.performatives import Detach
 from tests.support.channel_world import World, WorldChannel
 from tests.support.later import Slow
-from tests.unit.service.test_management import Peer
+from tests.unit.service.test_management import RESPONSES, Peer, attach
 
 
 @pytest.fixture
@@ -98,6 +99,24 @@ def test_management_waits_for_each_change_in_turn() -> None:
         seen.append([status for status, _ in peer.responses])
     assert seen == [["201"], ["201", "409"], ["201", "409", "204", "200"]]
     assert len(peer.broker.vhost.topology.bindings()) == 1
+
+
+def test_requests_are_not_held_for_responses_that_cannot_come() -> None:
+    """What is held is bounded by the client's credit for responses: a client that detaches them and attaches
+    again begins anew, however long the first decision takes."""
+    peer = Peer().attach_pair()
+    slow = Slow(peer.broker.catalog)
+    peer.service._context.propose = slow
+    for turn in range(20):
+        names = [f"q{turn}-{number}" for number in range(3)]
+        peer.send(*[peer.request("PUT", f"/queues/{name}", {}) for name in names])
+        peer.send(Detach(handle=RESPONSES, closed=True), attach(RESPONSES), peer.flow(RESPONSES, 0, 100))
+    peer.send(peer.request("GET", "/queues/q0-0"))
+    assert len(peer.service._management._held) == 1
+    peer.service.on_decided(slow.decide())
+    peer.settle()
+    assert [status for status, _ in peer.responses] == ["200"]
+    assert list(peer.broker.vhost.queues) == ["q0-0"]
 
 
 def test_a_session_that_ended_hears_nothing_of_what_is_decided() -> None:

@@ -11,7 +11,15 @@ from amqp10broker.amqp10.codec import decode
 from amqp10broker.amqp10.performatives import Disposition, Modified, Rejected, decode_composite
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.queues.commands import Credit, PublisherRef, Settle, Subscribe, Unsubscribe, Verdict
-from amqp10broker.queues.effects import ActiveChanged, Confirmed, Effect, Settled, TimedOut, Unconfirmed
+from amqp10broker.queues.effects import (
+    ActiveChanged,
+    Confirmed,
+    Effect,
+    QueueDeleted,
+    Settled,
+    TimedOut,
+    Unconfirmed,
+)
 from amqp10broker.queues.effects import Rejected as Refused
 from tests.support.declaring import declare
 from tests.support.notation import message
@@ -365,27 +373,55 @@ def test_a_session_that_is_gone_has_failed_with_what_it_held(how: str, kind: str
 # --- the single active consumer -------------------------------------------------------------------
 
 
-def test_the_active_consumer_hears_so_before_its_first_delivery() -> None:
-    """A flow nobody asked for, with the link's state as it is."""
+@pytest.mark.parametrize("active", [True, False])
+def test_a_client_hears_with_its_attach_whether_it_is_the_active_one(active: bool) -> None:
+    """The attach is answered when the queue has spoken, so the client knows as soon as it is attached. A flow
+    that it has sent meanwhile counts: what it is told is the link's state as it is."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    assert scene.receiver("/queues/q") == []
+    assert scene.do("C> FLOW h=9 dc=0 cr=10") == []
+    assert queue.told_only(Credit) == []
+    attach, flow = happen(scene, ActiveChanged(queue.ref, active))
+    assert attach == "B> ATTACH name=link-9 h=9 role=sender source=/queues/q idc=0"
+    assert f"h=9 dc=0 cr=10 available=0 properties={{rabbitmq:active:{str(active).lower()}}}" in flow
+    (credit,) = queue.told_only(Credit)
+    assert happen(scene, queue.reply(credit)) == []
+
+
+def test_a_queue_that_goes_before_it_has_spoken_refuses_the_attach() -> None:
+    """And the client's detach, which is on its way by then, is the answer to ours."""
+    scene = Scene()
+    queue = quorum(scene, single_active=True)
+    scene.do("C> ATTACH h=9 source=/queues/q ; FLOW h=9 dc=0 cr=10 ; DETACH h=9 closed=true")
+    came = happen(scene, QueueDeleted(queue.ref, "q"))
+    assert came == [
+        "B> ATTACH name=link-9 h=9 role=sender idc=0 source=null",
+        detached(9, "amqp:resource-deleted", "queue 'q' in vhost '/' was deleted"),
+    ]
+    assert scene.receiver("/queues/other", 9)[-1].startswith("B> DETACH h=9")
+
+
+def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read() -> None:
+    """As one that is answered would: there is no way around the check."""
     scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
-    scene.do("C> FLOW h=9 dc=0 cr=10")
-    (credit,) = queue.told_only(Credit)
-    came = happen(scene, ActiveChanged(queue.ref, True), queue.deliver([1], messages(1)), queue.reply(credit))
-    assert "h=9 dc=0 cr=10 available=0 properties={rabbitmq:active:true}" in came[0]
-    assert came[1].startswith("B> TRANSFER")
+    scene.allow(".*", ".*", "")
+    session = scene.world.clients["C"].sessions[0]
+    session.letters.append(lambda service: service.on_access_changed())
+    scene.world.settle()
+    assert [line.split()[1] for line in scene.world.take_trace()] == ["ATTACH", "DETACH"]
+    assert [type(letter) for letter in queue.told()] == [Subscribe, Unsubscribe]
+    assert happen(scene, ActiveChanged(queue.ref, True)) == []
 
 
-def test_a_waiting_consumer_hears_so_with_the_first_answer() -> None:
-    """Once; and that it became the active one before its first delivery."""
+def test_a_waiting_consumer_hears_that_it_became_the_active_one() -> None:
+    """Before its first delivery."""
     scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
-    scene.do("C> FLOW h=9 dc=0 cr=10")
-    (credit,) = queue.told_only(Credit)
-    (line,) = happen(scene, queue.reply(credit))
-    assert "dc=0 cr=10 available=0 properties={rabbitmq:active:false}" in line
+    happen(scene, ActiveChanged(queue.ref, False))
     scene.do("C> FLOW h=9 dc=0 cr=5")
     (credit,) = queue.told_only(Credit)
     assert happen(scene, queue.reply(credit)) == []
@@ -395,16 +431,17 @@ def test_a_waiting_consumer_hears_so_with_the_first_answer() -> None:
 
 
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "link_state_properties_credit_test")
-def test_a_waiting_consumers_echo_and_drain_carry_the_news() -> None:
-    """One flow, not two."""
+def test_a_waiting_consumers_echo_and_drain_are_answered() -> None:
+    """One flow each, without the news that it has heard."""
     for asked in ("echo=true", "drain=true"):
         scene = Scene()
         queue = quorum(scene, single_active=True)
         scene.receiver("/queues/q")
+        happen(scene, ActiveChanged(queue.ref, False))
         scene.do(f"C> FLOW h=9 dc=0 cr=10 {asked}")
         (credit,) = queue.told_only(Credit)
         (line,) = happen(scene, queue.reply(credit))
-        assert line.endswith("properties={rabbitmq:active:false}")
+        assert "properties" not in line
         assert ("dc=10 cr=0" if "drain" in asked else "dc=0 cr=10") in line
 
 
@@ -413,10 +450,11 @@ def test_news_of_becoming_inactive_follow_the_deliveries_made_before() -> None:
     scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
+    happen(scene, ActiveChanged(queue.ref, True))
     scene.do("C> FLOW h=9 dc=0 cr=10")
     queue.told()
     scene.world.clients["C"].blocked = True
-    happen(scene, ActiveChanged(queue.ref, True), queue.deliver([1, 2], messages(2)))
+    happen(scene, queue.deliver([1, 2], messages(2)))
     assert happen(scene, ActiveChanged(queue.ref, False)) == []
     scene.world.unblock("C")
     came = [line.split()[1] for line in scene.world.take_trace()]
@@ -428,7 +466,7 @@ def test_the_same_news_are_told_once() -> None:
     scene = Scene()
     queue = quorum(scene, single_active=True)
     scene.receiver("/queues/q")
-    assert len(happen(scene, ActiveChanged(queue.ref, True))) == 1
+    assert len(lines(happen(scene, ActiveChanged(queue.ref, True)), "FLOW")) == 1
     assert happen(scene, ActiveChanged(queue.ref, True)) == []
 
 
