@@ -12,8 +12,8 @@ from typing import Final
 from amqp10broker.amqp091.errors import AmqpHardError, ReplyCode
 from amqp10broker.amqp091.framing import CONTENT_HEADER, CONTENT_HEADER_BYTES, CONTENT_HEADER_BYTES_MIN
 from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, Heartbeat, MethodFrame, PublishRun
+from amqp10broker.amqp091.layouts import PublishLayout
 from amqp10broker.amqp091.methods import Method
-from amqp10broker.amqp091.shapes import PublishShape
 
 PIECE_BYTES: Final = 64
 """What keeping one frame costs beside its bytes, so that frames of nothing are not kept for nothing."""
@@ -26,16 +26,16 @@ class PendingContent:
         method: that it belongs to.
         properties: None before the content header.
         remaining: bytes of the body still to come.
-        shape: of the method frame, if it is a publish.
+        layout: of the method frame, if it is a publish.
         discarded: the body is not wanted; its frames are counted only.
         held: bytes that are kept for it.
     """
 
-    __slots__ = ("_pieces", "discarded", "held", "method", "properties", "remaining", "shape")
+    __slots__ = ("_pieces", "discarded", "held", "layout", "method", "properties", "remaining")
 
-    def __init__(self, method: Method, shape: PublishShape | None = None) -> None:
+    def __init__(self, method: Method, layout: PublishLayout | None = None) -> None:
         self.method = method
-        self.shape = shape
+        self.layout = layout
         self.properties: bytes | None = None
         self.remaining = 0
         self.discarded = False

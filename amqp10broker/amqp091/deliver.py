@@ -35,10 +35,10 @@ HIDDEN_KEYS: Final = 4
 _WHOLE_BODY_BYTES_MAX: Final = 1024
 """A longer body is handed on beside its frame header and end octet: copying it costs more than two pieces."""
 
-_SHAPES_MAX: Final = 1024
+_LAYOUTS_MAX: Final = 1024
 """Heads kept per consumer, and structs; if they are more, they do not repeat."""
 
-_SHAPE_BYTES_MAX: Final = 1024
+_LAYOUT_BYTES_MAX: Final = 1024
 """A longer head is not kept: it mostly does not repeat, and a consumer's memory of them must stay small."""
 
 Pack = Callable[[bytes, int, bytes, bytes, bytes], bytes]
@@ -66,7 +66,7 @@ def properties_end(head: bytes) -> int:
 class DeliverEncoder:
     """Writes the deliveries of one consumer."""
 
-    __slots__ = ("_channel", "_consumer", "_frame_max", "_packs", "_shapes")
+    __slots__ = ("_channel", "_consumer", "_frame_max", "_layouts", "_packs")
 
     def __init__(self, channel: int, consumer_tag: str, frame_max: int) -> None:
         """Make an encoder.
@@ -79,7 +79,7 @@ class DeliverEncoder:
         self._channel = channel
         self._consumer = encode_shortstr(consumer_tag)
         self._frame_max = frame_max
-        self._shapes: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
+        self._layouts: dict[tuple[bytes, int], tuple[bytes, bytes]] = {}
         self._packs: dict[tuple[int, int], Pack] = {}
 
     def encode(self, first_tag: int, messages: Iterable[tuple[bytes, bytes]], out: list[bytes]) -> None:
@@ -99,7 +99,7 @@ class DeliverEncoder:
         for head, body in messages:
             if len(body) != length or head != last:
                 last, length = head, len(body)
-                before, between = self._shapes.get((head, length)) or self._learn(head, length)
+                before, between = self._layouts.get((head, length)) or self._learn(head, length)
                 pack = self._pack_for(len(between), length) if 0 < length <= _WHOLE_BODY_BYTES_MAX else None
             if pack is not None:
                 append(pack(before, tag, between, body, END))
@@ -129,10 +129,10 @@ class DeliverEncoder:
         )
         if body_bytes and self._fits(body_bytes):
             between += HEADER.pack(FRAME_BODY, self._channel, body_bytes)
-        if len(head) <= _SHAPE_BYTES_MAX:
-            if len(self._shapes) >= _SHAPES_MAX:
-                self._shapes.clear()
-            self._shapes[head, body_bytes] = before, between
+        if len(head) <= _LAYOUT_BYTES_MAX:
+            if len(self._layouts) >= _LAYOUTS_MAX:
+                self._layouts.clear()
+            self._layouts[head, body_bytes] = before, between
         return before, between
 
     def _pack_for(self, between_bytes: int, body_bytes: int) -> Pack | None:
@@ -141,7 +141,7 @@ class DeliverEncoder:
             return None
         pack = self._packs.get((between_bytes, body_bytes))
         if pack is None:
-            if len(self._packs) >= _SHAPES_MAX:
+            if len(self._packs) >= _LAYOUTS_MAX:
                 self._packs.clear()
             before_bytes = HEADER.size + len(_DELIVER) + len(self._consumer)
             pack = Struct(f">{before_bytes}sQ{between_bytes}s{body_bytes}sc").pack

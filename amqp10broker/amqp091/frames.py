@@ -1,8 +1,8 @@
 """Frames: section 2.3.5. Bytes from a socket become methods and contents.
 
 `FrameReader` is the first half of the hot path. A publisher repeats itself: the method frame, the content
-header and the header of the body frame are the same bytes for all messages of one shape. The reader learns
-them (see `shapes`): what begins with them is read with one comparison, a row of them at once. A message with
+header and the header of the body frame are the same bytes for all messages of one layout. The reader learns
+them (see `layouts`): what begins with them is read with one comparison, a row of them at once. A message with
 a known method frame and a body in one frame is read whole; all else goes frame by frame.
 """
 
@@ -28,6 +28,13 @@ from amqp10broker.amqp091.framing import (
     method_frame,
 )
 from amqp10broker.amqp091.items import AckRun, Content, ContentTooLarge, Heartbeat, MethodFrame, PublishRun
+from amqp10broker.amqp091.layouts import (
+    ACK,
+    ACK_PAYLOAD_BYTES,
+    PREFIX_BYTES_MAX,
+    PublishLayout,
+    read_acks,
+)
 from amqp10broker.amqp091.methods import (
     FRAME_BODY,
     FRAME_END,
@@ -39,13 +46,6 @@ from amqp10broker.amqp091.methods import (
     ChannelCloseOk,
     Method,
     decode_method,
-)
-from amqp10broker.amqp091.shapes import (
-    ACK,
-    ACK_PAYLOAD_BYTES,
-    PREFIX_BYTES_MAX,
-    PublishShape,
-    read_acks,
 )
 
 __all__ = [
@@ -68,7 +68,7 @@ __all__ = [
 CONTENT_BYTES_MAX: Final = 512 * 1024 * 1024
 """A larger body is not collected."""
 
-_SHAPES_MAX: Final = 4096
+_LAYOUTS_MAX: Final = 4096
 """Method frames kept per connection; a publisher with more routing keys than this is not repeating itself."""
 
 _NO_LIMIT: Final = 2**32
@@ -81,18 +81,18 @@ class _Batch:
 
     def __init__(self) -> None:
         self.items: list[Item] = []
-        self.tails: dict[int, tuple[PublishShape, PublishRun] | AckRun] = {}
+        self.tails: dict[int, tuple[PublishLayout, PublishRun] | AckRun] = {}
 
-    def publishes(self, shape: PublishShape) -> PublishRun:
-        """The run that the next message of a shape belongs to."""
-        tail = self.tails.get(shape.channel)
-        if type(tail) is tuple and tail[0] is shape:
+    def publishes(self, layout: PublishLayout) -> PublishRun:
+        """The run that the next message of a layout belongs to."""
+        tail = self.tails.get(layout.channel)
+        if type(tail) is tuple and tail[0] is layout:
             return tail[1]
-        method = shape.method
+        method = layout.method
         run = PublishRun(
-            shape.channel, method.exchange, method.routing_key, method.mandatory, method.immediate
+            layout.channel, method.exchange, method.routing_key, method.mandatory, method.immediate
         )
-        self.tails[shape.channel] = (shape, run)
+        self.tails[layout.channel] = (layout, run)
         self.items.append(run)
         return run
 
@@ -124,7 +124,7 @@ class FrameReader:
         open: whether channels may be used; until then only channel 0 may.
         content_bytes_max: a body announced larger is reported and not collected.
         unfinished: bytes kept of contents that are not whole, at most `unfinished_bytes_max`.
-        singly_max: of frames that are of no learned shape, so many are read in one call.
+        singly_max: of frames that are of no learned layout, so many are read in one call.
         more: whether the last call left bytes for the next one, because of `singly_max`.
         fault: why no more can be read; the connection must be closed with it.
     """
@@ -133,9 +133,9 @@ class FrameReader:
         "_announced",
         "_contents",
         "_held",
+        "_layouts",
         "_need",
         "_pieces",
-        "_shapes",
         "content_bytes_max",
         "fault",
         "frame_max",
@@ -165,7 +165,7 @@ class FrameReader:
         self._contents: dict[int, PendingContent] = {}
         # Contents whose header has come in this call.
         self._announced: list[tuple[int, PendingContent]] = []
-        self._shapes: dict[bytes, PublishShape] = {}
+        self._layouts: dict[bytes, PublishLayout] = {}
         # Bytes not read yet, and how many are needed to read on: a long frame is joined once, not per call.
         self._pieces: list[bytes] = []
         self._held = 0
@@ -260,29 +260,29 @@ class FrameReader:
         """
         end = len(buf)
         pos = 0
-        shape: PublishShape | None = None  # of the message read last, if nothing else came after it
+        layout: PublishLayout | None = None  # of the message read last, if nothing else came after it
         run: PublishRun | None = None
         unpack_header = HEADER.unpack_from
         unpack_content = CONTENT_START.unpack_from
         starts_with = buf.startswith
-        get_shape = self._shapes.get
+        get_layout = self._layouts.get
         contents = self._contents
         frame_limit = self.frame_max or _NO_LIMIT
         body_limit = min(frame_limit, self.content_bytes_max)
         left = self.singly_max
         while end - pos >= HEADER_BYTES:
-            if shape is not None and starts_with(shape.prefix, pos):
+            if layout is not None and starts_with(layout.prefix, pos):
                 # Its channel has no content pending: it had none before the message just read.
-                stop = pos + shape.stride
+                stop = pos + layout.stride
                 if stop > end:
                     return pos, stop
                 if buf[stop - 1] == FRAME_END:
                     assert run is not None
-                    run.properties.append(shape.properties)
-                    run.bodies.append(buf[pos + shape.body_at : stop - 1])
+                    run.properties.append(layout.properties)
+                    run.bodies.append(buf[pos + layout.body_at : stop - 1])
                     pos = stop
-                    if starts_with(shape.prefix, pos):
-                        pos = shape.read_rows(buf, pos, end, run)
+                    if starts_with(layout.prefix, pos):
+                        pos = layout.read_rows(buf, pos, end, run)
                     continue
             kind, channel, size = unpack_header(buf, pos)
             if kind == FRAME_METHOD and channel not in contents:
@@ -297,9 +297,9 @@ class FrameReader:
                     and buf[head_at - 2] < 2
                 ):
                     pos = read_acks(buf, pos, end, batch.acks(channel))
-                    shape = None
+                    layout = None
                     continue
-                found = get_shape(buf[pos:head_at])
+                found = get_layout(buf[pos:head_at])
                 if found is not None and end - head_at >= CONTENT_START_BYTES:
                     # A message with its body in one frame is read whole or, if it is not here yet, later.
                     head_kind, head_channel, head_bytes, class_id, weight, body_bytes = unpack_content(
@@ -329,20 +329,20 @@ class FrameReader:
                             if stop > end:
                                 return pos, stop
                             if buf[stop - 1] == FRAME_END:
-                                if found is not shape:
-                                    shape = found
+                                if found is not layout:
+                                    layout = found
                                     run = batch.publishes(found)
                                 assert run is not None
                                 properties = buf[head_at + CONTENT_START_BYTES : head_stop - 1]
                                 run.properties.append(properties)
                                 run.bodies.append(buf[body_at : stop - 1])
                                 if body_at - pos <= PREFIX_BYTES_MAX:
-                                    shape.learn(buf[pos:body_at], properties, body_bytes)
+                                    layout.learn(buf[pos:body_at], properties, body_bytes)
                                 else:
-                                    shape = None  # too long to be kept: the next one is read as this one was
+                                    layout = None  # too long to be kept: the next one is read as this one was
                                 pos = stop
                                 continue
-            shape = None
+            layout = None
             try:
                 stop = self._read_frame(buf, pos, batch)
             except AmqpHardError as fault:
@@ -438,16 +438,16 @@ class FrameReader:
                 raise pending.unexpected()
             self.unfinished -= pending.held
             del self._contents[channel]
-        shape = self._shapes.get(frame)
-        method: Method = shape.method if shape is not None else decode_method(payload)
+        layout = self._layouts.get(frame)
+        method: Method = layout.method if layout is not None else decode_method(payload)
         if (method.CLASS_ID == CONNECTION_CLASS) != (channel == 0):
             raise _wrong_channel(channel, method)
         if isinstance(method, BasicPublish):
-            if shape is None:
-                if len(self._shapes) >= _SHAPES_MAX:
-                    self._shapes.clear()
-                shape = self._shapes[frame] = PublishShape(channel, method)
-            self._contents[channel] = PendingContent(method, shape)
+            if layout is None:
+                if len(self._layouts) >= _LAYOUTS_MAX:
+                    self._layouts.clear()
+                layout = self._layouts[frame] = PublishLayout(channel, method)
+            self._contents[channel] = PendingContent(method, layout)
         elif method.HAS_CONTENT:
             self._contents[channel] = PendingContent(method)
         elif isinstance(method, BasicAck):
@@ -457,10 +457,10 @@ class FrameReader:
 
     def _finish(self, channel: int, content: PendingContent, batch: _Batch) -> None:
         assert content.properties is not None
-        if content.shape is None:
+        if content.layout is None:
             batch.add(Content(channel, content.method, content.properties, content.take_body()))
             return
-        run = batch.publishes(content.shape)
+        run = batch.publishes(content.layout)
         run.properties.append(content.properties)
         run.bodies.append(content.take_body())
 

@@ -32,7 +32,7 @@ PRE_OPEN_FRAME_SIZE_MAX: Final = 8192
 clients put more properties into it, and RabbitMQ reads 8192."""
 
 _LAYOUTS_MAX: Final = 4096
-"""Layouts kept per connection; a client with more shapes than this is not repeating itself."""
+"""Layouts kept per connection; a client with more layouts than this is not repeating itself."""
 
 HEARTBEAT: Final = FRAME_HEADER.pack(FRAME_HEADER_BYTES, 2, TYPE_AMQP, 0)
 

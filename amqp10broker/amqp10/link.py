@@ -16,7 +16,7 @@ from amqp10broker.amqp10.credit import ReceiverCredit, SenderCredit
 from amqp10broker.amqp10.delivery import DeliveryBatch, OutgoingDelivery, PartialDelivery, Parts, Pending
 from amqp10broker.amqp10.errors import AmqpLinkError, AmqpSessionError
 from amqp10broker.amqp10.performatives import Attach, SenderSettleMode
-from amqp10broker.amqp10.transfer import TransferTemplate
+from amqp10broker.amqp10.transfer import TransferHead
 
 
 class LinkState(Enum):
@@ -119,19 +119,19 @@ class SenderLink(Link):
         credit: see `credit.SenderCredit`.
         pending: deliveries and markers not sent yet, in order.
         partial: a multi-frame delivery under way.
-        template: frame heads of single-frame deliveries; None until attached.
+        head: frame heads of single-frame deliveries; None until attached.
         settled: deliveries are sent settled.
         queued: whether the session has the link in its round.
     """
 
-    __slots__ = ("credit", "partial", "pending", "queued", "settled", "template")
+    __slots__ = ("credit", "head", "partial", "pending", "queued", "settled")
 
     def __init__(self, name: str, handle: int) -> None:
         super().__init__(name, handle)
         self.credit = SenderCredit()
         self.pending: Pending = deque()
         self.partial: OutgoingDelivery | None = None
-        self.template: TransferTemplate | None = None
+        self.head: TransferHead | None = None
         self.settled = False
         self.queued = False
 

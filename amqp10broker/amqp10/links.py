@@ -27,7 +27,7 @@ from amqp10broker.amqp10.performatives import (
 from amqp10broker.amqp10.receiving import Inbound
 from amqp10broker.amqp10.sending import Outbound
 from amqp10broker.amqp10.settling import Settling
-from amqp10broker.amqp10.transfer import TransferTemplate
+from amqp10broker.amqp10.transfer import TransferHead
 from amqp10broker.amqp10.types import Symbol
 
 
@@ -218,7 +218,7 @@ class Links:
     def _start(self, link: SenderLink | ReceiverLink) -> None:
         if type(link) is SenderLink:
             link.settled = link.snd_settle_mode == SenderSettleMode.SETTLED
-            link.template = TransferTemplate(self._channel, link.handle, settled=link.settled)
+            link.head = TransferHead(self._channel, link.handle, settled=link.settled)
         else:
             assert type(link) is ReceiverLink
             self._in.top_up(link)

@@ -15,7 +15,7 @@ from amqp10broker.amqp10.link import SenderLink
 from amqp10broker.amqp10.output import Output
 from amqp10broker.amqp10.performatives import Transfer
 from amqp10broker.amqp10.serial import MASK
-from amqp10broker.amqp10.transfer import TransferTemplate, delivery_tag
+from amqp10broker.amqp10.transfer import TransferHead, delivery_tag
 from amqp10broker.amqp10.windows import OutgoingWindow
 
 _LARGE_KEY: Final = MASK - 0x1000_0000
@@ -86,15 +86,15 @@ class Outbound:
 
     def _send_whole(self, link: SenderLink, batch: DeliveryBatch, limit: int, budget: int) -> tuple[int, int]:
         """Write deliveries that fit one frame each, up to the first that does not."""
-        template = link.template
-        assert template is not None
+        layout = link.head
+        assert layout is not None
         position = batch.position
         keys = batch.keys[position : position + limit]
         if keys[-1] > _LARGE_KEY and max(keys) > MASK:
-            template = TransferTemplate(self._channel, link.handle, settled=link.settled, tag_bytes=8)
-        pack = template.pack
-        head_bytes = template.head_bytes
-        before, between, after = template.before, template.between, template.after
+            layout = TransferHead(self._channel, link.handle, settled=link.settled, tag_bytes=8)
+        pack = layout.pack
+        head_bytes = layout.head_bytes
+        before, between, after = layout.before, layout.between, layout.after
         first_id = delivery_id = self._next_delivery_id
         size_max = self._frame_size_max
         peer_max = link.peer_max_message_size

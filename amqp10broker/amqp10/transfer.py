@@ -2,11 +2,11 @@
 
 Reading: a `TransferLayout` is what two transfers of one sender have in common, learned from the
 first and checked, byte for byte, on every later one; what differs is delivery-id, delivery-tag and
-payload. Writing: a `TransferTemplate` is one sender link's frame head with the same two gaps.
+payload. Writing: a `TransferHead` is one sender link's frame head with the same two gaps.
 
 Measured on CPython 3.11 (docs/adr/0003): decoding takes 1.1 us a frame by the generated tables, 0.4 by
 a learned layout, cutting the frame out included; encoding 1.5 us by the generated class, 0.1 by a
-template.
+head.
 """
 
 from __future__ import annotations
@@ -174,7 +174,7 @@ def encode_uint(value: int) -> bytes:
     return b"\x70" + value.to_bytes(4, "big")
 
 
-class TransferTemplate:
+class TransferHead:
     """Frame heads for the single-frame deliveries of one sender link.
 
     ``pack(size, before, delivery_id, between, tag, after)`` gives the whole head; `size` is

@@ -15,7 +15,7 @@ from amqp10broker.amqp10.errors import AmqpLinkError, Condition, DecodeError
 from amqp10broker.amqp10.performatives import Header, Properties, decode_composite
 from amqp10broker.amqp10.sections import locate
 from amqp10broker.amqp10.types import Array, Described, Map, Symbol, ULong
-from amqp10broker.message.shapes import Shapes, header_end
+from amqp10broker.message.layouts import MessageLayouts, header_end
 
 T = TypeVar("T")
 
@@ -39,11 +39,11 @@ HeadAndContent: TypeAlias = tuple[bytes, bytes]
 
 
 class MessageReader:
-    """Turns payloads into messages for one exchange and routing key, with a memory for heads and shapes.
+    """Turns payloads into messages for one exchange and routing key, with a memory for heads and layouts.
 
     A publisher writes the same header and annotations over and over; each different prefix is
-    decoded once. And it writes messages of the same shape, which need not be checked thoroughly each
-    time (see `shapes`).
+    decoded once. And it writes messages of the same layout, which need not be checked thoroughly each
+    time (see `layouts`).
 
     Attributes:
         has_extra_keys: some message so far had an x-cc annotation: ask `extra_keys` for each.
@@ -53,9 +53,9 @@ class MessageReader:
         "_exchange",
         "_heads",
         "_impersonator",
+        "_layouts",
         "_plain_head",
         "_routing_key",
-        "_shapes",
         "_user",
         "has_extra_keys",
     )
@@ -76,7 +76,7 @@ class MessageReader:
         self.has_extra_keys = False
         self._plain_head = make_head(None, None, exchange, routing_key)
         self._heads: dict[bytes, bytes] = {b"": self._plain_head}
-        self._shapes = Shapes()
+        self._layouts = MessageLayouts()
 
     def read(self, payload: bytes) -> HeadAndContent:
         """Check a message and make it ready for queue and consumer.
@@ -99,9 +99,9 @@ class MessageReader:
             head = self._heads.get(payload[:at])
             if head is not None and at + 8 + _number(payload[at + 4 : at + 8], "big") == size:
                 return head, payload[at:]
-        shape = self._shapes.find(payload, at)
-        if shape is not None:
-            return shape.head, payload[shape.bare :]
+        layout = self._layouts.find(payload, at)
+        if layout is not None:
+            return layout.head, payload[layout.bare :]
         return self._learn(payload)[0]
 
     def to_of(self, payload: bytes) -> Any:
@@ -110,17 +110,17 @@ class MessageReader:
         Raises:
             AmqpLinkError: as `read`.
         """
-        shape = self._shapes.find(payload, header_end(payload))
-        if shape is not None and shape.to is not None:
-            return payload[shape.to].decode()
-        properties = self._learn(payload)[1] if shape is None else self.read_with_properties(payload)[1]
+        layout = self._layouts.find(payload, header_end(payload))
+        if layout is not None and layout.to is not None:
+            return payload[layout.to].decode()
+        properties = self._learn(payload)[1] if layout is None else self.read_with_properties(payload)[1]
         return None if properties is None else properties.to
 
     def _learn(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:
-        """Check thoroughly, and remember the shape of what was well-formed."""
+        """Check thoroughly, and remember the layout of what was well-formed."""
         message, properties = self.read_with_properties(payload)
         head, bare = message
-        self._shapes.learn(payload, header_end(payload), len(payload) - len(bare), head)
+        self._layouts.learn(payload, header_end(payload), len(payload) - len(bare), head)
         return message, properties
 
     def read_with_properties(self, payload: bytes) -> tuple[HeadAndContent, Properties | None]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 DELIVERY_LIMIT: Final = 20
-"""Failed deliveries of a message of a quorum queue, unless somebody says otherwise (seed 004)."""
+"""Failed deliveries of a message of a quorum queue, unless argument or policy say otherwise."""
 
 CONSUMER_TIMEOUT_MS: Final = 1_800_000
 """How long a consumer of a quorum queue may hold a delivery: half an hour."""

@@ -25,7 +25,7 @@ from amqp10broker.spark.message_row import MS_MAX, MS_MIN, OFFSET_MAX, MessageRo
 from amqp10broker.spark.schema import arrow_schema
 
 LAYOUTS_MAX: Final = 16
-"""Layouts kept; messages of more shapes than this are not repeating themselves."""
+"""Layouts kept; messages of more layouts than this are not repeating themselves."""
 _WORD: Final = 8
 """Constant bytes are compared so many at a time."""
 _ROWS_WORTH_IT: Final = 8

@@ -435,7 +435,7 @@ def test_priorities_of_a_classic_queue(channel: BlockingChannel, client: ProtonC
     differs="two levels, two high messages before each normal one, as in 4.0 to 4.2",
 )
 def test_priorities_of_a_quorum_queue(quorum: Scene) -> None:
-    """priority_quorum_queue: above 4 is high; two high ones go before each normal one (seed 004)."""
+    """priority_quorum_queue: above 4 is high; two high ones go before each normal one."""
     sender = quorum.client.sender(quorum.address)
     sender.send(*(Message(body=f"n{number}", priority=4) for number in range(4)))
     sender.send(*(Message(body=f"h{number}", priority=5) for number in range(4)))

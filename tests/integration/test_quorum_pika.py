@@ -64,7 +64,7 @@ def test_a_lost_connection_counts_as_a_failure(
 def test_beyond_the_limit_a_message_is_dead_lettered(
     channel: BlockingChannel, queue: str, requeue: str
 ) -> None:
-    """subscribe_redelivery_limit_with_dead_letter; and a loop of nack ends as well (seed 004)."""
+    """subscribe_redelivery_limit_with_dead_letter; and a loop of nack ends as well."""
     target = f"{queue}-target"
     declare(channel, target)
     declare(

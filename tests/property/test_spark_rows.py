@@ -151,7 +151,7 @@ def variants(message: Message, count: int, seed: int) -> list[bytes]:
 
 @settings(max_examples=40)
 @given(st.lists(MESSAGES, min_size=1, max_size=4), st.integers(0, 2**32), st.data())
-def test_mixtures_of_shapes(messages: list[Message], seed: int, data: st.DataObject) -> None:
+def test_mixtures_of_layouts(messages: list[Message], seed: int, data: st.DataObject) -> None:
     """Several publishers, mixed; the layouts learned from one batch are used on the next."""
     payloads = [payload for message in messages for payload in variants(message, 12, seed)]
     random.Random(seed).shuffle(payloads)
@@ -426,13 +426,13 @@ def test_times_that_python_does_not_know(ms: int, kept: bool, annotation: bool, 
     assert [row["enqueuedTime"] for row in rows] == [ms * 1000 if kept else None] * count
 
 
-def test_many_shapes_and_then_one_again() -> None:
-    """More shapes than layouts are kept: the newest push the oldest out, and all rows are right."""
-    shapes = [Message(b"x", application_properties={f"k{number}": "v"}) for number in range(40)]
+def test_many_layouts_and_then_one_again() -> None:
+    """More layouts than are kept: the newest push the oldest out, and all rows are right."""
+    kinds = [Message(b"x", application_properties={f"k{number}": "v"}) for number in range(40)]
     decoder = RowDecoder("s")
     for _ in range(2):
-        for shape in shapes:
-            payloads = variants(shape, 10, 1)
+        for kind in kinds:
+            payloads = variants(kind, 10, 1)
             assert plain(decoder.batch(payloads)) == expected(payloads)
-    mixed = [payload for shape in shapes for payload in variants(shape, 10, 1)]
+    mixed = [payload for kind in kinds for payload in variants(kind, 10, 1)]
     assert plain(decoder.batch(mixed)) == expected(mixed)

@@ -2,7 +2,7 @@
 
 At most once: they leave the queue at once, as `DeadLetters`. At least once: they stay in the queue, count
 against its limits, and an internal consumer takes them, `PREFETCH` at a time, until all target queues
-have confirmed them (queues.md, 6.4).
+have confirmed them (docs/queue-features.md, section 6).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from amqp10broker.queues.effects import Reason
 from amqp10broker.queues.settings import DeadLetterStrategy, Overflow, QueueSettings
 
 PREFETCH: Final = 32
-"""Dead messages that the internal consumer holds at a time (seed 004)."""
+"""Dead messages that the internal consumer holds at a time, as in RabbitMQ."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class DeadMessage:
 
 
 def at_least_once(settings: QueueSettings) -> bool:
-    """Whether dead messages stay until they arrived. With drop-head they do not (seed 004)."""
+    """Whether dead messages stay until they arrived. With drop-head they do not."""
     return (
         settings.dead_letter_strategy is DeadLetterStrategy.AT_LEAST_ONCE
         and settings.overflow is Overflow.REJECT_PUBLISH

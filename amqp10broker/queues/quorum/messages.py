@@ -210,7 +210,7 @@ class Messages:
                 self.ready.give_return(*entry)
         elif not self.old_rules:
             # Without a limit nothing ends a loop of returns, which must not keep others from being served:
-            # the message goes to the tail (seed 004).
+            # the message goes to the tail, as in RabbitMQ.
             behind = self.next_index
             for entry in entries:
                 self.ready.give_to_tail(*entry, behind)

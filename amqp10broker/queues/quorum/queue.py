@@ -301,7 +301,7 @@ class QuorumQueue(QueueMachine):
             case SessionGone():
                 self._lose(command.session.__eq__)
             case Touch() | Tick():
-                return  # declaring it again does not renew a quorum queue's lease (seed 004)
+                return  # declaring it again does not renew a quorum queue's lease, as in RabbitMQ
             case _:
                 assert_never(command)
 

@@ -107,14 +107,14 @@ def test_any_messages_follow_each_other_in_order(
     assert frames == []
 
 
-def test_shapes_are_forgotten_when_they_do_not_repeat() -> None:
+def test_layouts_are_forgotten_when_they_do_not_repeat() -> None:
     """Messages with ids of their own fill no memory, and arrive all the same."""
     encoder = DeliverEncoder(3, "ctag", FRAME_MAX)
     out: list[bytes] = []
     encoder.encode(
         1, [(head(message_id=f"id-{number}"), b"x" * (number % 900)) for number in range(5000)], out
     )
-    assert len(encoder._shapes) <= 1024
+    assert len(encoder._layouts) <= 1024
     assert len(encoder._packs) <= 1024
     frames = frames_of(b"".join(out), 3)
     for number in range(5000):
@@ -129,7 +129,7 @@ def test_large_heads_are_not_kept() -> None:
     out: list[bytes] = []
     large = head(headers={"text": "x" * 2000})
     encoder.encode(1, [(large, b"1"), (large, b"2"), (head(), b"3")], out)
-    assert len(encoder._shapes) == 1
+    assert len(encoder._layouts) == 1
     frames = frames_of(b"".join(out), 3)
     for number, headers in enumerate(({"text": "x" * 2000}, {"text": "x" * 2000}, None), 1):
         method, header, body = content_of(frames)

@@ -1,4 +1,4 @@
-"""Priorities of messages and consumers, and the single active consumer (queues.md 7 and 8)."""
+"""Priorities of messages and consumers, and the single active consumer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Length limits and dead letters of a classic queue (queues.md 5 and 6)."""
+"""Length limits and dead letters of a classic queue."""
 
 from __future__ import annotations
 

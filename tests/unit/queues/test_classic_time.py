@@ -1,4 +1,4 @@
-"""Time to live of messages and queues, in a classic queue (queues.md 4)."""
+"""Time to live of messages and queues, in a classic queue."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ def test_drop_head_takes_returns_first_then_low_priority() -> None:
 
 
 def test_what_comes_back_to_a_full_queue_stays() -> None:
-    """queues.md, section 3: a requeue drops nothing."""
+    """A requeue drops nothing."""
     bench = Bench(max_length=1, dead_letter_exchange="dlx")
     bench.publish("a")
     consumer = bench.consumer(1)
@@ -246,7 +246,7 @@ def test_another_time_of_the_queue_leaves_old_messages_as_they_are() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "queue_ttl")
 @pytest.mark.rabbitmq("rabbit_fifo_SUITE", "queue_ttl_test")
 def test_an_unused_queue_goes_after_its_time() -> None:
-    """queue_ttl. Declaring it again does not renew the lease (seed 004)."""
+    """queue_ttl. Declaring it again does not renew the lease."""
     bench = Bench(expires_ms=1000)
     bench.publish("a")
     bench.wait(900)
@@ -432,7 +432,7 @@ def test_dead_messages_are_purged() -> None:
     ],
 )
 def test_switching_away_deletes_what_has_not_arrived(settings: dict[str, object]) -> None:
-    """switch_strategies, switch_strategy; seed 004."""
+    """switch_strategies, switch_strategy."""
     bench = Bench(**AT_LEAST_ONCE)
     bench.publish("a")
     bench.settle(bench.consumer(1), Verdict.DISCARD)

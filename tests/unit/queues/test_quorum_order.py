@@ -24,7 +24,7 @@ def test_messages_come_in_the_order_in_which_they_were_published() -> None:
 @pytest.mark.rabbitmq("quorum_queue_SUITE", "priority_queue_2_1_ratio")
 @pytest.mark.rabbitmq("rabbit_fifo_q_SUITE", "hi_is_prioritised")
 def test_two_high_ones_go_before_each_normal_one() -> None:
-    """High first, then 2:1 as long as both wait (seed 004)."""
+    """High first, then 2:1 as long as both wait."""
     bench = Bench()
     bench.publish("n1", "n2", "n3")
     bench.publish("h1", "h2", "h3", "h4", "h5", priority=5)
@@ -304,7 +304,7 @@ def test_a_fetch_of_one_message_is_no_consumer_in_counts() -> None:
 
 
 def test_an_exclusive_consumer_is_one_like_any_other() -> None:
-    """queues.md, section 8: the flag is ignored; single active consumers are for that."""
+    """The flag is ignored; single active consumers are for that."""
     bench = Bench()
     first, second = bench.consumer(1, exclusive=True), bench.consumer(1, exclusive=True)
     told = bench.publish("a", "b")

@@ -41,7 +41,7 @@ def test_a_first_delivery_says_nothing_of_counts() -> None:
 def test_each_return_counts_as_acquired_and_a_failed_one_as_failed_too(
     verdict: Verdict, failures: int
 ) -> None:
-    """The table of queues.md, section 10; consume_redelivery_count, return_test, requeue_test."""
+    """The table of the features, section 10; consume_redelivery_count, return_test, requeue_test."""
     bench = Bench()
     bench.publish("a")
     consumer = bench.consumer(1)

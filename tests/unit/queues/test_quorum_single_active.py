@@ -1,4 +1,4 @@
-"""A quorum queue with a single active consumer: who it is, and how it hands over (queues.md, section 8)."""
+"""A quorum queue with a single active consumer: who it is, and how it hands over."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_a_higher_priority_takes_over_at_once_from_one_that_holds_nothing(bench:
     "rabbit_fifo_SUITE", "single_active_consumer_quiescing_receives_no_further_messages_test"
 )
 def test_a_quiescing_one_gets_nothing_and_hands_over_when_it_has_settled(bench: Bench) -> None:
-    """single_active_consumer_quiescing_receives_no_further_messages, seed 003."""
+    """single_active_consumer_quiescing_receives_no_further_messages."""
     first = bench.consumer(5)
     bench.publish("a", "b")
     bench.told.clear()

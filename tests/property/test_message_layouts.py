@@ -1,4 +1,4 @@
-"""A reader that has learned shapes takes and refuses what one does that has seen nothing yet.
+"""A reader that has learned layouts takes and refuses what one does that has seen nothing yet.
 
 Each time the same message is given to both, and the result is compared, an error included: head, bare
 message and address.
@@ -16,8 +16,8 @@ from amqp10broker.amqp10.codec import encode
 from amqp10broker.amqp10.errors import AmqpLinkError
 from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.amqp10.types import Described, Symbol, Timestamp, ULong
+from amqp10broker.message.layouts import MessageLayout, MessageLayouts, header_end, layout_of
 from amqp10broker.message.message import MessageReader
-from amqp10broker.message.shapes import Shape, Shapes, header_end, shape_of
 from tests.support.strategies import scalars, symbols, typed, values
 
 USER = "guest"
@@ -129,31 +129,31 @@ def check(reader: MessageReader, payload: bytes) -> None:
         assert address(reader, payload) == expected_address
 
 
-def shape_for(payload: bytes) -> Shape | None:
+def shape_for(payload: bytes) -> MessageLayout | None:
     message = new_reader().read(payload)
-    return shape_of(payload, len(payload) - len(message[1]), message[0])
+    return layout_of(payload, len(payload) - len(message[1]), message[0])
 
 
-def of_shape(shape: Shape, payload: bytes, noise: bytes, body: bytes) -> bytes:
-    """A message of a shape, with noise wherever it may have any bits."""
-    length = shape.length
-    width = length - shape.size_at
+def of_shape(layout: MessageLayout, payload: bytes, noise: bytes, body: bytes) -> bytes:
+    """A message of a layout, with noise wherever it may have any bits."""
+    length = layout.length
+    width = length - layout.size_at
     number = int.from_bytes(payload[:length], "big")
     noisy = int.from_bytes((noise * (length // len(noise) + 1))[:length], "big")
-    start = (number & shape.mask | noisy & ~shape.mask).to_bytes(length, "big")
-    return start[: shape.size_at] + len(body).to_bytes(width, "big") + body
+    start = (number & layout.mask | noisy & ~layout.mask).to_bytes(length, "big")
+    return start[: layout.size_at] + len(body).to_bytes(width, "big") + body
 
 
 @settings(deadline=None)
 @given(messages(), st.binary(min_size=1, max_size=64), contents | texts.map(str.encode))
 def test_whatever_has_a_learned_shape_is_well_formed(payload: bytes, noise: bytes, body: bytes) -> None:
-    """With any bits where a shape allows any, the thorough way takes it too, and makes the same of it."""
-    shape = shape_for(payload)
-    if shape is None:
+    """With any bits where a layout allows any, the thorough way takes it too, and makes the same of it."""
+    layout = shape_for(payload)
+    if layout is None:
         return
-    if shape.size_at + 1 == shape.length:
+    if layout.size_at + 1 == layout.length:
         body = body[:255]
-    message = of_shape(shape, payload, noise, body)
+    message = of_shape(layout, payload, noise, body)
     check(taught([payload]), message)
 
 
@@ -161,30 +161,30 @@ def test_whatever_has_a_learned_shape_is_well_formed(payload: bytes, noise: byte
 @given(messages(), st.binary(min_size=1, max_size=64))
 def test_all_messages_of_a_shape_are_found(payload: bytes, noise: bytes) -> None:
     """With a body of the same constructor and any size: the fast way is worth having."""
-    shape = shape_for(payload)
-    if shape is None:
+    layout = shape_for(payload)
+    if layout is None:
         return
-    message = of_shape(shape, payload, noise, b"another body")
+    message = of_shape(layout, payload, noise, b"another body")
     reader = taught([payload] * 2)
-    plain = shape.bare == header_end(payload) and payload[shape.bare + 2] == 0x75
-    found = reader._shapes.find(message, header_end(message))
-    assert plain or found == shape
+    plain = layout.bare == header_end(payload) and payload[layout.bare + 2] == 0x75
+    found = reader._layouts.find(message, header_end(message))
+    assert plain or found == layout
 
 
 @settings(deadline=None)
 @given(messages())
 def test_no_bit_is_overlooked(payload: bytes) -> None:
-    """Each bit turned over: if the message still has the shape, the thorough way takes it as well."""
-    shapes = Shapes()
+    """Each bit turned over: if the message still has the layout, the thorough way takes it as well."""
+    layouts = MessageLayouts()
     head, bare = new_reader().read(payload)
-    shapes.learn(payload, header_end(payload), len(payload) - len(bare), head)
+    layouts.learn(payload, header_end(payload), len(payload) - len(bare), head)
     for position in range(min(len(payload), 200)):
         for bit in range(8):
             changed = bytearray(payload)
             changed[position] ^= 1 << bit
-            shape = shapes.find(bytes(changed), header_end(changed))
-            if shape is not None:
-                assert outcome(new_reader(), bytes(changed)) == (shape.head, bytes(changed[shape.bare :]))
+            layout = layouts.find(bytes(changed), header_end(changed))
+            if layout is not None:
+                assert outcome(new_reader(), bytes(changed)) == (layout.head, bytes(changed[layout.bare :]))
 
 
 @settings(deadline=None)
@@ -215,7 +215,7 @@ def test_a_message_that_was_tampered_with_is_not_mistaken(payload: bytes, data: 
 
 @settings(deadline=None)
 @given(st.lists(messages(), min_size=1, max_size=8), st.data())
-def test_shapes_do_not_get_into_each_others_way(learned: list[bytes], data: st.DataObject) -> None:
+def test_layouts_do_not_get_into_each_others_way(learned: list[bytes], data: st.DataObject) -> None:
     """A reader that has learned several gives each message its own head."""
     reader = taught(learned)
     for payload in data.draw(st.permutations(learned)):

@@ -1,4 +1,4 @@
-"""Which messages of a learned shape are taken without checking them thoroughly, and which are not.
+"""Which messages of a learned layout are taken without checking them thoroughly, and which are not.
 
 That the two ways agree is the matter of the property tests beside this; here it is that the fast way is
 taken at all, and how much is remembered.
@@ -16,8 +16,8 @@ from amqp10broker.amqp10.codec import array_of, encode
 from amqp10broker.amqp10.errors import AmqpLinkError
 from amqp10broker.amqp10.performatives import Header, Properties
 from amqp10broker.amqp10.types import Char, Decimal32, Described, Symbol, Timestamp, UInt, ULong
+from amqp10broker.message.layouts import ALIKE_MAX, LAYOUTS_MAX, LENGTH_MAX, MessageLayouts, header_end
 from amqp10broker.message.message import MessageReader
-from amqp10broker.message.shapes import ALIKE_MAX, LENGTH_MAX, SHAPES_MAX, Shapes, header_end
 
 HEAD = b"head"
 DURABLE = Header(durable=True).encode()
@@ -39,18 +39,18 @@ def application_properties(**given: Any) -> bytes:
     return section(0x74, given)
 
 
-def learn(shapes: Shapes, message: bytes, bare: int = 0) -> None:
-    shapes.learn(message, header_end(message), bare, HEAD)
+def learn(layouts: MessageLayouts, message: bytes, bare: int = 0) -> None:
+    layouts.learn(message, header_end(message), bare, HEAD)
 
 
 def known(learned: bytes, message: bytes, bare: int = 0) -> bool:
     """Whether a message is known when another one has been learned."""
-    shapes = Shapes()
-    learn(shapes, learned, bare)
-    shape = shapes.find(message, header_end(message))
-    if shape is None:
+    layouts = MessageLayouts()
+    learn(layouts, learned, bare)
+    layout = layouts.find(message, header_end(message))
+    if layout is None:
         return False
-    assert (shape.head, shape.bare) == (HEAD, bare)
+    assert (layout.head, layout.bare) == (HEAD, bare)
     return True
 
 
@@ -72,7 +72,7 @@ def known(learned: bytes, message: bytes, bare: int = 0) -> bool:
     ids=str,
 )
 def test_properties_may_have_other_contents(one: Properties, other: Properties) -> None:
-    """Text, bytes and numbers of the same size make the same shape."""
+    """Text, bytes and numbers of the same size make the same layout."""
     assert known(one.encode() + data(), other.encode() + data())
 
 
@@ -249,12 +249,12 @@ def sized(size: int, subject: int = 1) -> bytes:
 
 def test_who_never_repeats_a_shape_pays_for_learning_less_and_less() -> None:
     """The more was learned, the more messages go by before the next one is."""
-    shapes = Shapes()
+    layouts = MessageLayouts()
     learned = []
     for number in range(120):
-        before = len(shapes)
-        learn(shapes, sized(number))
-        if len(shapes) > before:
+        before = len(layouts)
+        learn(layouts, sized(number))
+        if len(layouts) > before:
             learned.append(number)
     gaps = [after - first for first, after in pairwise(learned)]
     assert gaps[:3] == [1, 1, 1]
@@ -264,28 +264,29 @@ def test_who_never_repeats_a_shape_pays_for_learning_less_and_less() -> None:
 
 def test_what_has_no_shape_is_tried_less_and_less_too() -> None:
     """Finding out that there is none takes as long."""
-    shapes = Shapes()
+    layouts = MessageLayouts()
     for _ in range(100):
-        learn(shapes, value(1))
-    learn(shapes, sized(1))
-    assert len(shapes) == 0
+        learn(layouts, value(1))
+    learn(layouts, sized(1))
+    assert len(layouts) == 0
 
 
-def filled(messages: list[bytes]) -> Shapes:
-    """Shapes that have been offered these until they were not of a mind to pause."""
-    shapes = Shapes()
+def filled(messages: list[bytes]) -> MessageLayouts:
+    """MessageLayouts that have been offered these until they were not of a mind to pause."""
+    layouts = MessageLayouts()
     for message in messages:
-        while shapes.find(message, 0) is None:
-            learn(shapes, message)
-    return shapes
+        while layouts.find(message, 0) is None:
+            learn(layouts, message)
+    return layouts
 
 
 def test_a_reader_remembers_a_bounded_number_of_shapes() -> None:
     """The ones learned last; a message that begins as one of these keeps it too."""
-    messages = [sized(size) for size in range(SHAPES_MAX + 20)]
-    shapes = filled(messages)
-    assert len(shapes) == SHAPES_MAX
-    assert [shapes.find(message, 0) is not None for message in messages] == [False] * 20 + [True] * SHAPES_MAX
+    messages = [sized(size) for size in range(LAYOUTS_MAX + 20)]
+    layouts = filled(messages)
+    assert len(layouts) == LAYOUTS_MAX
+    found = [layouts.find(message, 0) is not None for message in messages]
+    assert found == [False] * 20 + [True] * LAYOUTS_MAX
 
 
 def test_few_shapes_begin_alike() -> None:
@@ -294,14 +295,14 @@ def test_few_shapes_begin_alike() -> None:
         Properties(message_id="id-1").encode() + application_properties(a="a" * size) + data()
         for size in range(ALIKE_MAX + 1)
     ]
-    shapes = filled(messages[:-1])
-    assert len(shapes) == ALIKE_MAX
-    assert shapes.find(messages[0], 0) is not None
-    while shapes.find(messages[-1], 0) is None:
-        learn(shapes, messages[-1])
-    assert len(shapes) == ALIKE_MAX
-    assert shapes.find(messages[0], 0) is not None
-    assert shapes.find(messages[1], 0) is None
+    layouts = filled(messages[:-1])
+    assert len(layouts) == ALIKE_MAX
+    assert layouts.find(messages[0], 0) is not None
+    while layouts.find(messages[-1], 0) is None:
+        learn(layouts, messages[-1])
+    assert len(layouts) == ALIKE_MAX
+    assert layouts.find(messages[0], 0) is not None
+    assert layouts.find(messages[1], 0) is None
 
 
 # --- through the reader ---------------------------------------------------------------------------
@@ -328,7 +329,7 @@ def test_the_fast_way_gives_the_same_message() -> None:
         data(),
         value(7),
     ],
-    ids=["string", "not ASCII", "symbol", "number", "absent", "no properties", "no shape"],
+    ids=["string", "not ASCII", "symbol", "number", "absent", "no properties", "no layout"],
 )
 def test_the_address_of_a_message_is_the_to_of_its_properties(bare: bytes) -> None:
     """Learned or not, and whatever its type: whether it will do is the publisher's matter."""

@@ -1,4 +1,4 @@
-"""Shapes of AMQP 1.0 messages: what a publisher's messages have in common, learned from those it sent.
+"""Layouts of AMQP 1.0 messages: what a publisher's messages have in common, learned from those it sent.
 
 The messages of one publisher mostly have the same constructors, sizes and keys in the same places, and
 differ in the content of a few values: a message-id, a time, an application property, the body. Whether
@@ -26,10 +26,10 @@ from amqp10broker.amqp10.performatives import AMQP_VALUE, APPLICATION_PROPERTIES
 
 LENGTH_MAX: Final = 512
 """Messages with more bytes before the body's content are not learned: big numbers cost what they are long."""
-SHAPES_MAX: Final = 64
-"""Shapes that one reader remembers: with other bounds, below 100 kB."""
+LAYOUTS_MAX: Final = 64
+"""MessageLayouts that one reader remembers: with other bounds, below 100 kB."""
 ALIKE_MAX: Final = 8
-"""Of these, shapes that begin alike, and so have to be tried one after the other."""
+"""Of these, layouts that begin alike, and so have to be tried one after the other."""
 PAUSE_MAX: Final = 64
 """At most so many messages that match nothing go by before one of them is learned."""
 
@@ -64,7 +64,7 @@ _number = int.from_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class MessageLayout:
     """What messages have in common, and what to make of such a message.
 
     Attributes:
@@ -91,18 +91,18 @@ class Shape:
     to: slice | None
 
 
-class Shapes:
-    """The shapes that one reader has learned.
+class MessageLayouts:
+    """The layouts that one reader has learned.
 
     Learning takes about as long as checking thoroughly. A publisher whose messages never have the same
-    shape twice shall not pay for it each time, so the more was learned, the more messages that match
+    layout twice shall not pay for it each time, so the more was learned, the more messages that match
     nothing go by before the next one is learned. One that does repeat itself has few of those.
     """
 
     __slots__ = ("_by_start", "_count", "_learned", "_pause")
 
     def __init__(self) -> None:
-        self._by_start: dict[bytes, list[Shape]] = {}
+        self._by_start: dict[bytes, list[MessageLayout]] = {}
         self._count = 0
         self._learned = 0
         self._pause = 0
@@ -110,8 +110,8 @@ class Shapes:
     def __len__(self) -> int:
         return self._count
 
-    def find(self, payload: bytes, at: int) -> Shape | None:
-        """The shape of a message, or None if it is not known to be well-formed.
+    def find(self, payload: bytes, at: int) -> MessageLayout | None:
+        """The layout of a message, or None if it is not known to be well-formed.
 
         Args:
             payload: the message.
@@ -125,25 +125,25 @@ class Shapes:
             if alike is None:
                 return None
         size = len(payload)
-        for shape in alike:
-            length = shape.length
+        for layout in alike:
+            length = layout.length
             if (
                 # Below its length there is no room for the size field, above its maximum the sum below
                 # would run over from the size field into the constructor.
-                length <= size <= shape.size_max
-                # Of shapes that begin alike, this tells the wrong ones without a big number.
+                length <= size <= layout.size_max
+                # Of layouts that begin alike, this tells the wrong ones without a big number.
                 and payload[length - 1] == (size - length) & 0xFF
-                and _number(payload[:length], "big") & shape.mask == shape.fixed + size
-                and (not shape.text or _is_utf8(payload, length))
+                and _number(payload[:length], "big") & layout.mask == layout.fixed + size
+                and (not layout.text or _is_utf8(payload, length))
             ):
-                if shape is not alike[0]:
-                    alike.remove(shape)
-                    alike.insert(0, shape)
-                return shape
+                if layout is not alike[0]:
+                    alike.remove(layout)
+                    alike.insert(0, layout)
+                return layout
         return None
 
     def learn(self, payload: bytes, at: int, bare: int, head: bytes) -> None:
-        """Remember the shape of a message, unless it has none that could repeat, or it is no time for it.
+        """Remember the layout of a message, unless it has none that could repeat, or it is no time for it.
 
         Args:
             payload: a message that has been checked thoroughly, and that `find` does not know.
@@ -154,24 +154,24 @@ class Shapes:
         if self._pause:
             self._pause -= 1
             return
-        shape = shape_of(payload, bare, head)
+        layout = layout_of(payload, bare, head)
         self._learned += 1
         self._pause = min(self._learned // 4, PAUSE_MAX)
-        if shape is None:
+        if layout is None:
             return
         if not at and payload.startswith(_HEADER_LIST0):
             at = 4
         # Back in at the end: what was added to last is forgotten last.
-        width = _KEY_BYTES if at + _KEY_BYTES <= shape.size_at else _KEY_BYTES_OF_BODY
+        width = _KEY_BYTES if at + _KEY_BYTES <= layout.size_at else _KEY_BYTES_OF_BODY
         key = payload[at : at + width]
         alike = self._by_start.pop(key, [])
         self._by_start[key] = alike
-        alike.insert(0, shape)
+        alike.insert(0, layout)
         self._count += 1
         if len(alike) > ALIKE_MAX:
             alike.pop()
             self._count -= 1
-        elif self._count > SHAPES_MAX:
+        elif self._count > LAYOUTS_MAX:
             oldest = next(iter(self._by_start))
             self._count -= len(self._by_start.pop(oldest))
 
@@ -181,8 +181,8 @@ def header_end(payload: bytes) -> int:
     return 5 + payload[4] if payload.startswith(b"\x00\x53\x70\xc0") and len(payload) > 4 else 0
 
 
-def shape_of(payload: bytes, bare: int, head: bytes) -> Shape | None:
-    """The shape of a message that has been checked thoroughly.
+def layout_of(payload: bytes, bare: int, head: bytes) -> MessageLayout | None:
+    """The layout of a message that has been checked thoroughly.
 
     None if its body is something else than one data section or a binary or string as amqp-value, if
     something follows the body, if it is too long, or if it spells descriptors in an unusual way.
@@ -221,7 +221,7 @@ def shape_of(payload: bytes, bare: int, head: bytes) -> Shape | None:
     mask = _number(mask_bytes, "big")
     fixed = _number(payload[:length], "big") & mask
     size_values = 1 << 8 * width
-    return Shape(
+    return MessageLayout(
         size_at=length - width,
         length=length,
         size_max=length + size_values - 1,

@@ -1,6 +1,6 @@
 """What repeats in the bytes of a publisher or a consumer, and reading a row of it at once.
 
-A `PublishShape` is a method frame of basic.publish that was seen, with the bytes that stood before the body
+A `PublishLayout` is a method frame of basic.publish that was seen, with the bytes that stood before the body
 of the last message with it: method frame, content header, header of the body frame. A message with the same
 arguments, properties and body size begins with the same bytes and has the same length.
 """
@@ -23,14 +23,14 @@ _ACK_ROW: Final = Struct(">11sQ2s")
 _ACK_ENDS: Final = {b"\x00" + END: False, b"\x01" + END: True}
 
 PREFIX_BYTES_MAX: Final = 2048
-"""Of a prefix that is learned: with thousands of shapes, longer ones would be a large memory."""
+"""Of a prefix that is learned: with thousands of layouts, longer ones would be a large memory."""
 
 _FIRST_ROWS: Final = 4
 """A row is tried with this many, then with four times as many each time all were alike: what is read in
 vain stays less than what was read to good purpose."""
 
 
-class PublishShape:
+class PublishLayout:
     """A method frame of basic.publish, and how its last message began.
 
     Attributes:
