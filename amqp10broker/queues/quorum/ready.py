@@ -3,9 +3,10 @@
 Five places. `returns` holds what consumers gave back, in order of return, and is served before all
 else. `high` and `normal` hold what nobody had yet, by priority; of two levels that wait, high gets two
 turns and normal one, high first, and a high message that was published before the oldest normal one
-goes first even in normal's turn, as in RabbitMQ 4.0 to 4.2. `tail` holds what came back to a queue without
-a delivery limit, in order of return: part of the normal level, behind all that had been published when it came
-back and before what was published since. `delayed` holds returned messages that must not be delivered yet.
+goes first even in normal's turn, as in RabbitMQ 4.0 to 4.2. `tail` holds what came back to a queue
+without a delivery limit, in order of return: it is part of the normal level, behind all that had been
+published when it came back and before what was published since. `delayed` holds returned messages that
+must not be delivered yet.
 
 A message that a consumer holds has left its place; the place is remembered, so that one which never
 reached the client goes back to where it was.
