@@ -1,7 +1,7 @@
 """``amqp10broker serve``: set up the process, run the broker, turn its end into an exit code.
 
-What belongs to the process and not to the broker is here: log, garbage collector, exit code. Signals
-and the order of shutdown are the broker's (`amqp10broker.tasks.broker`).
+What belongs to the process and not to the broker is here: log, garbage collector, exit code. Signals are
+`amqp10broker.tasks.run`'s, the order of shutdown is the broker's.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import trio
 from amqp10broker.cli import logs
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
-from amqp10broker.tasks.broker import run_broker
+from amqp10broker.tasks.run import run_broker
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1

@@ -28,7 +28,7 @@ from amqp10broker import adminpath
 from amqp10broker.errors import AdminSocketError, BadRequest, BrokerError, RefusedError
 from amqp10broker.management.caller import Lines
 from amqp10broker.management.table import OPERATIONS
-from amqp10broker.tasks.lifeline import READ_BYTES
+from amqp10broker.tasks.connection_lifecycle import READ_BYTES
 from amqp10broker.tasks.listener import OUT_OF_FILES, OUT_OF_FILES_PAUSE_S
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.node import Administered

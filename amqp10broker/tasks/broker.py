@@ -5,7 +5,7 @@
     Broker nursery
     |-- queues nursery             one task a queue; ends last
     `-- service nursery
-        |-- connections nursery    one task a connection, see lifeline.py
+        |-- connections nursery    one task a connection, see connection_lifecycle.py
         |-- listeners              one task an address; end first
         `-- admin socket           for `amqp10broker status`
 
@@ -18,7 +18,6 @@ from __future__ import annotations
 import os
 import random
 import secrets
-import signal
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -44,31 +43,30 @@ from amqp10broker.management.snapshot import (
     document,
 )
 from amqp10broker.queues.volatile import VolatileQueue
-from amqp10broker.security.login import Authenticator, Peer
+from amqp10broker.security.login import Peer
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.survey import EVERYTHING, Selection, Survey
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.askers import Askers
+from amqp10broker.tasks.bootstrap import bootstrap, bootstrap_folder, tell_idle_patterns
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.data import Data, opened_data
 from amqp10broker.tasks.dead_letter import DeadLetterOffice
-from amqp10broker.tasks.furnish import furnish, furnish_folder, tell_idle_patterns
 from amqp10broker.tasks.keeping import Keeping, opened_keeping
 from amqp10broker.tasks.letter_box import InlineQueue
 from amqp10broker.tasks.listener import SHUTTING_DOWN, Listener
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.log_limits import LogLimits
-from amqp10broker.tasks.login import Logins, read_field_table
+from amqp10broker.tasks.login import Logins, authenticator
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
-from amqp10broker.tasks.preload import preload
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
 from amqp10broker.tasks.rights import Rights
+from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
-from amqp10broker.tasks.stream import Stream
 from amqp10broker.tasks.tracing import Tracing
 
 if TYPE_CHECKING:
@@ -90,7 +88,6 @@ class Broker:
         tls_addresses: of those that speak TLS.
         catalog: what is declared: virtual hosts with queues and exchanges, users.
         propose: has changes of the catalog decided.
-        data: the data folder; None in memory only, and before the broker runs.
         passwords: makes and verifies password records.
         authenticator: the rules of logging in.
         logins: whose password is verified when.
@@ -98,7 +95,7 @@ class Broker:
         connections: by number, of both protocols.
         alarms: names of the alarms that are on; publishers are held back while there is any.
         resource_monitor: measures memory and disk, and raises and clears the alarms.
-        data: the data folder, None without one.
+        data: the data folder; None in memory only, and before the broker runs.
         keeping: what durable queues keep there.
         over: set when the broker cannot go on, or was told to `stop`: whoever runs it leaves the block.
         failure: why it cannot go on; leaving the block raises it.
@@ -138,15 +135,7 @@ class Broker:
         self.failure: BrokerError | None = None
         self.over = trio.Event()
         self.passwords = Passwords(self.catalog.users, secrets.token_bytes)
-        self.authenticator = Authenticator(
-            self.catalog.users,
-            self.passwords,
-            token=secrets.token_bytes,
-            read_table=read_field_table,
-            anonymous_user=config.anonymous_login_user,
-            loopback_users=frozenset(config.loopback_users),
-            plain_needs_tls=config.plain_needs_tls,
-        )
+        self.authenticator = authenticator(config, self.catalog.users, self.passwords)
         self.logins = Logins()
         self.connections = Connections(self.catalog)
         self.rights = Rights(self.connections)
@@ -236,7 +225,7 @@ class Broker:
         """Queues begin with what is declared, and end last, when nobody asks them any more."""
         async with trio.open_nursery() as nursery:
             self._queues = Queues(self, nursery, self.keeping)
-            self._furnish()
+            self._bootstrap()
             if self.keeping is not None:
                 self.keeping.begin()
             try:
@@ -303,12 +292,12 @@ class Broker:
             self._queues.storage_failed()
         self.over.set()
 
-    def _furnish(self) -> None:
+    def _bootstrap(self) -> None:
         """Declare what was declared before, and what the configuration says."""
         if self.data is None:
-            users = furnish(self.catalog, self.config, self.passwords)
+            users = bootstrap(self.catalog, self.config, self.passwords)
         else:
-            users = furnish_folder(self.catalog, self.config, self.passwords, self.data)
+            users = bootstrap_folder(self.catalog, self.config, self.passwords, self.data)
             if self.keeping is not None:
                 streams = (queue.number for queue in self.catalog if queue.kind.own_files)
                 self.keeping.remove_deleted_streams(streams)
@@ -448,34 +437,3 @@ def _queue_view(queue: DeclaredQueue) -> QueueView:
         figures=queue.handle.figures(),
         last_error=queue.last_error,
     )
-
-
-async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:
-    """Run a broker until SIGTERM or SIGINT, then stop it in order.
-
-    Args:
-        config: what to run.
-        on_up: called with the ``(host, port)`` pairs when the broker accepts connections.
-
-    Raises:
-        OSError: the address cannot be used.
-        AdminSocketError: the place of the admin socket is unsafe.
-        StorageError: the data folder cannot be used, or not any more.
-    """
-    broker = Broker(config)
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(_stop_on_signal, signals, broker)
-            async with broker:
-                if not broker.over.is_set():
-                    on_up(broker.addresses)
-                    nursery.start_soon(preload)
-                await broker.over.wait()
-            nursery.cancel_scope.cancel()
-
-
-async def _stop_on_signal(signals: AsyncIterator[int], broker: Broker) -> None:
-    async for number in signals:
-        _log.info("stopping", signal=signal.Signals(number).name)
-        broker.stop()
-        return

@@ -35,7 +35,7 @@ from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.channels091 import Channels
 from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.membership import Membership
-from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import PORTION
 

@@ -2,7 +2,7 @@
 
 A base class, where the house prefers to hold parts: who looks at a connection (status, tracing, rights, the
 recorder) wants one object with one set of names. What a protocol adds is the abstract half below; streams,
-writer and the order of the end are in `lifeline`.
+writer and the order of the end are in `connection_lifecycle`.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.counters import ClientCounters
 from amqp10broker.tasks.channel import RunningChannel
+from amqp10broker.tasks.connection_lifecycle import ConnectionLifecycle, Speaker
 from amqp10broker.tasks.connection_log import ConnectionLog
-from amqp10broker.tasks.lifeline import Lifeline, Speaker
 from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.session import RunningSession
-from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.turns import Turn
 
@@ -133,7 +133,7 @@ class ConnectionShell(Speaker, Generic[Event, Fault, PartT, Around]):
         self.origin = origin
         self.user = ""
         self.engine = engine
-        self.line = Lifeline(stream, first_bytes, surroundings.config.writer_buffer_bytes)
+        self.line = ConnectionLifecycle(stream, first_bytes, surroundings.config.writer_buffer_bytes)
         self.log = ConnectionLog(self, surroundings.log_limits, surroundings.catalog)
         self.member: Membership | None = None
         self.turn = Turn()

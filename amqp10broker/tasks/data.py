@@ -119,7 +119,7 @@ class Data:
         """The configuration is taken over: the next start is not the first.
 
         Args:
-            default_records: what `furnish.default_records` says now.
+            default_records: what `bootstrap.default_records` says now.
 
         Raises:
             RefusedError: this cannot be written.

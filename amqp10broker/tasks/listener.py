@@ -15,13 +15,13 @@ from amqp10broker.security.tls import CertificateUser, certificate_user
 from amqp10broker.security.turns import turn_address
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
+from amqp10broker.tasks.connection_lifecycle import READ_BYTES
 from amqp10broker.tasks.connection_log import host_of
 from amqp10broker.tasks.connections import Connections
-from amqp10broker.tasks.lifeline import READ_BYTES
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
+from amqp10broker.tasks.socket_transport import SocketTransport, Stream
 from amqp10broker.tasks.sockets import Address, BoundSockets, is_loopback, peer_text
-from amqp10broker.tasks.stream import SocketTransport, Stream
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.tracing import Tracing
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final
@@ -10,7 +11,19 @@ import trio
 
 from amqp10broker.amqp091.codec import decode_table
 from amqp10broker.amqp091.errors import DecodeError
-from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Slow, Step, Success
+from amqp10broker.catalog.users import Users
+from amqp10broker.config import Config
+from amqp10broker.security.login import (
+    Authentication,
+    Authenticator,
+    Challenge,
+    Crowded,
+    Failure,
+    Slow,
+    Step,
+    Success,
+)
+from amqp10broker.security.passwords import Passwords
 from amqp10broker.security.turns import Turn, Turns
 from amqp10broker.tasks.log import Log
 
@@ -152,6 +165,19 @@ class Logins:
             await trio.lowlevel.checkpoint()
             await turn.work.do()
             self._turns.done(turn)
+
+
+def authenticator(config: Config, users: Users, passwords: Passwords) -> Authenticator:
+    """The rules of logging in, as configured."""
+    return Authenticator(
+        users,
+        passwords,
+        token=secrets.token_bytes,
+        read_table=read_field_table,
+        anonymous_user=config.anonymous_login_user,
+        loopback_users=frozenset(config.loopback_users),
+        plain_needs_tls=config.plain_needs_tls,
+    )
 
 
 def read_field_table(data: bytes) -> Mapping[str, object] | None:

@@ -12,8 +12,8 @@ from amqp10broker.management.node import Sink
 from amqp10broker.management.snapshot import RecordingFailed, RecordingView, document
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.survey import Selection
+from amqp10broker.tasks.bootstrap import tell_idle_patterns
 from amqp10broker.tasks.connections import Connections
-from amqp10broker.tasks.furnish import tell_idle_patterns
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.surroundings import Surroundings
 from amqp10broker.tasks.trace_sinks import FileSink

@@ -15,7 +15,7 @@ import trio
 
 from amqp10broker.tasks.mail import WRITER_READY, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
-from amqp10broker.tasks.stream import SocketTransport, Stream
+from amqp10broker.tasks.socket_transport import SocketTransport, Stream
 
 CONTROL_BYTES_MAX: Final = 262_144
 """Answers (flows, dispositions, attaches) that one session may have waiting before it stops

@@ -14,7 +14,7 @@ MODULES = (
     "broker",
     "connection_log",
     "dead_letter",
-    "lifeline",
+    "connection_lifecycle",
     "listener",
     "log_limits",
     "login",

@@ -16,7 +16,7 @@ import trio
 from amqp10broker.amqp10.performatives import Accepted, Attach, Disposition, SenderSettleMode, Transfer
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.connection10 import Connection10
-from amqp10broker.tasks.lifeline import Lifeline
+from amqp10broker.tasks.connection_lifecycle import ConnectionLifecycle
 from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.sessions10 import Sessions
@@ -320,7 +320,7 @@ async def test_cancelled_send_poisons_the_connection(autojump_clock: object) -> 
 
 def test_roles_cover_the_tasks_of_a_connection() -> None:
     """The names used above exist: a renamed task must not silence these tests."""
-    assert hasattr(Lifeline, "_run_writer")
+    assert hasattr(ConnectionLifecycle, "_run_writer")
     assert hasattr(Sessions, "_run_part")
     assert hasattr(Writer, "run")
     assert hasattr(QueueTask, "run")

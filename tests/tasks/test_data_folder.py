@@ -57,7 +57,7 @@ def start(tmp_path: Path) -> Start:
 def data_log(monkeypatch: pytest.MonkeyPatch) -> LogRecorder:
     """What is logged of the data folder and of the configuration."""
     recorder = LogRecorder()
-    for module in ("data", "furnish"):
+    for module in ("data", "bootstrap"):
         monkeypatch.setattr(f"amqp10broker.tasks.{module}._log", recorder)
     return recorder
 

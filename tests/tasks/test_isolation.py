@@ -19,7 +19,7 @@ from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.tasks.connection10 import Connection10
-from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
+from amqp10broker.tasks.connection_lifecycle import CLOSE_WAIT_S
 from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.sessions10 import Sessions
 from amqp10broker.tasks.turns import PORTION

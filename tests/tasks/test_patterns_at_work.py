@@ -108,7 +108,7 @@ async def test_definitions_from_before_are_loaded_and_their_hopeless_patterns_to
     tmp_path: Path, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At each start, also from the data folder: such a pattern allows nothing, and no policy acts by it."""
-    monkeypatch.setattr("amqp10broker.tasks.furnish._log", log)
+    monkeypatch.setattr("amqp10broker.tasks.bootstrap._log", log)
     path = tmp_path / "definitions.json"
     path.write_text(json.dumps(old_definitions()))
     folder = str(tmp_path / "data")
@@ -132,7 +132,7 @@ async def test_definitions_that_are_imported_tell_theirs(
     autojump_clock: object, log: LogRecorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are taken as they are: a file of RabbitMQ is not changed by hand for this."""
-    monkeypatch.setattr("amqp10broker.tasks.furnish._log", log)
+    monkeypatch.setattr("amqp10broker.tasks.bootstrap._log", log)
     async with running_broker() as broker:
         await ask(broker, "import-definitions", document=old_definitions(), skip_unsupported=False)
         assert len([event for event, _ in log.of("warning") if "finds nothing" in event]) == 3

@@ -11,7 +11,7 @@ import trio
 
 from amqp10broker.amqp10.performatives import Attach, Close, Disposition, Transfer
 from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.lifeline import CLOSE_WAIT_S
+from amqp10broker.tasks.connection_lifecycle import CLOSE_WAIT_S
 from tests.support.rawframes import (
     SASL_HEADER,
     attach_receiver,

@@ -68,7 +68,7 @@ def test_a_violation_is_caught(path: str, source: str, fault: str) -> None:
             "tasks/reader.py",
             "import trio, structlog, time\nfrom amqp10broker.service import publisher",
         ),
-        ("cli/serve.py", "import trio\nfrom amqp10broker.tasks.broker import run_broker"),
+        ("cli/serve.py", "import trio\nfrom amqp10broker.tasks.run import run_broker"),
         ("cli/main.py", "import amqp10broker\nfrom amqp10broker import __version__"),
         ("client/trio.py", "import trio\nfrom amqp10broker.amqp10 import session"),
         (

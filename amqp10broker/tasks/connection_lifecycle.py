@@ -22,7 +22,7 @@ from typing import Any, Final, Protocol
 import trio
 
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.stream import Stream
+from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.writer import Lane, Writer
 
 _log = Log("amqp10broker.connection")
@@ -62,7 +62,7 @@ class Speaker(Protocol):
         """Whether the peer's close is still to come."""
 
 
-class Lifeline:
+class ConnectionLifecycle:
     """One connection's stream and tasks.
 
     Attributes:

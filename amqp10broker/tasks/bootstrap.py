@@ -27,16 +27,16 @@ _log = Log("amqp10broker.broker")
 ADMINISTRATOR: Final = "administrator"
 
 
-def furnish_folder(catalog: Catalog, config: Config, passwords: Passwords, data: Data) -> frozenset[str]:
-    """As `furnish`, of a catalog whose changes are kept, and that has what the data folder keeps.
+def bootstrap_folder(catalog: Catalog, config: Config, passwords: Passwords, data: Data) -> frozenset[str]:
+    """As `bootstrap`, of a catalog whose changes are kept, and that has what the data folder keeps.
 
     Raises:
         StorageError: the folder cannot be written.
-        ConfigError: as `furnish`.
+        ConfigError: as `bootstrap`.
     """
     try:
         given = data.load(catalog, passwords.exportable)
-        names = furnish(catalog, config, passwords, given)
+        names = bootstrap(catalog, config, passwords, given)
         if given is None:
             data.furnished(default_records(catalog, config, names))
     except LimitExceeded as error:
@@ -48,7 +48,7 @@ def furnish_folder(catalog: Catalog, config: Config, passwords: Passwords, data:
     return names
 
 
-def furnish(
+def bootstrap(
     catalog: Catalog, config: Config, passwords: Passwords, given: Mapping[str, str] | None = None
 ) -> frozenset[str]:
     """Put what the configuration names into a catalog.
@@ -80,7 +80,7 @@ def furnish(
         catalog.propose(AddVhost(VhostFacts(config.default_vhost)))
     if config.definitions is not None:
         _import(catalog, config.definitions, passwords.make)
-    names = _furnish_users(catalog, config, passwords, before, again=again)
+    names = _bootstrap_users(catalog, config, passwords, before, again=again)
     for queue in config.queues:
         vhost = catalog.lookup_vhost(config.default_vhost)
         if not (again and queue.name in vhost.queues):
@@ -95,7 +95,7 @@ def default_records(catalog: Catalog, config: Config, names: Iterable[str]) -> d
     which is slow on purpose.
 
     Args:
-        catalog: after `furnish`.
+        catalog: after `bootstrap`.
         config: what that has put in.
         names: what it returned.
     """
@@ -111,7 +111,7 @@ def tell_idle_patterns(catalog: Catalog) -> None:
     """Log which patterns of permissions and policies are kept from before, and find nothing.
 
     Args:
-        catalog: after `furnish`, or after definitions were imported.
+        catalog: after `bootstrap`, or after definitions were imported.
     """
     for owner, pattern in _patterns(catalog):
         fault = fault_of(pattern)
@@ -162,7 +162,7 @@ class _Known:
         return there and self.permissions.get((user, vhost)) == permission
 
 
-def _furnish_users(
+def _bootstrap_users(
     catalog: Catalog, config: Config, passwords: Passwords, before: _Known, *, again: bool
 ) -> frozenset[str]:
     default = config.users == DEFAULT_USERS

@@ -1,0 +1,46 @@
+"""A broker as a process: until a signal, and then stopped in order."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Callable
+
+import trio
+
+from amqp10broker.config import Config
+from amqp10broker.tasks.broker import Broker
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.preload import preload
+
+_log = Log("amqp10broker.broker")
+
+
+async def run_broker(config: Config, on_up: Callable[[list[tuple[str, int]]], None]) -> None:
+    """Run a broker until SIGTERM or SIGINT, then stop it in order.
+
+    Args:
+        config: what to run.
+        on_up: called with the ``(host, port)`` pairs when the broker accepts connections.
+
+    Raises:
+        OSError: the address cannot be used.
+        AdminSocketError: the place of the admin socket is unsafe.
+        StorageError: the data folder cannot be used, or not any more.
+    """
+    broker = Broker(config)
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_stop_on_signal, signals, broker)
+            async with broker:
+                if not broker.over.is_set():
+                    on_up(broker.addresses)
+                    nursery.start_soon(preload)
+                await broker.over.wait()
+            nursery.cancel_scope.cancel()
+
+
+async def _stop_on_signal(signals: AsyncIterator[int], broker: Broker) -> None:
+    async for number in signals:
+        _log.info("stopping", signal=signal.Signals(number).name)
+        broker.stop()
+        return
