@@ -49,6 +49,7 @@ from amqp10broker.catalog.vhost_requests import (
 )
 from amqp10broker.errors import ConfigError, PreconditionFailed
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.routing.exchange import Binding
@@ -163,6 +164,10 @@ class _NoQueue:
 
     def progress(self) -> Progress:
         return UP_TO_DATE
+
+    @property
+    def counters(self) -> QueueCounters:
+        return QueueCounters()
 
     def figures(self) -> QueueFigures:
         return QueueFigures()

@@ -15,6 +15,7 @@ from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue_kind import KINDS, QueueKind
 from amqp10broker.errors import InvalidArgument
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueConsumption, QueueCounters, tally
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.queues.settings import DEFAULTS, QueueSettings
@@ -160,6 +161,10 @@ class QueueHandle(Protocol):
     def progress(self) -> Progress:
         """What keeps it from getting on."""
 
+    @property
+    def counters(self) -> QueueCounters:
+        """What it did with messages; what consumers got is with the declared queue."""
+
     def figures(self) -> QueueFigures:
         """How the queue stands. Not for what is asked often."""
 
@@ -189,6 +194,7 @@ class DeclaredQueue:
         effective: what counts for it now, policies included.
         number, declaration_id: as in its `QueueSpec`.
         last_error: what went wrong last with it, or at a client because of it.
+        consumption: what its consumers got.
     """
 
     name: str
@@ -203,6 +209,11 @@ class DeclaredQueue:
     number: int = 0
     declaration_id: str = ""
     last_error: LastError | None = None
+    consumption: QueueConsumption = field(default_factory=QueueConsumption, repr=False)
+
+    def counted(self) -> dict[str, int]:
+        """All that is counted of it; see `queues.counters`."""
+        return tally(self.handle.counters, self.consumption)
 
     @property
     def kind(self) -> QueueKind:

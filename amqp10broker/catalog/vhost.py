@@ -7,6 +7,7 @@ changed by `Catalog.apply` alone. What may be declared is said in `queue_request
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Final
@@ -18,6 +19,7 @@ from amqp10broker.catalog.policies import Changed, Policies
 from amqp10broker.catalog.queue import NO_POLICY, DeclaredQueue, QueueHandle, QueueHost, QueueSpec, QueueType
 from amqp10broker.errors import NotFound, ResourceLocked
 from amqp10broker.queues.commands import DELETE, Configure
+from amqp10broker.queues.counters import QueuesGone
 from amqp10broker.routing.exchange import Binding, Choose, Exchange, Headers, no_headers
 from amqp10broker.routing.topology import Topology, in_turn
 
@@ -70,6 +72,7 @@ class VirtualHost:
         self._host = host
         self._queue_changes = 0
         self._volatile = 0
+        self._gone = QueuesGone()
         # Names of exclusive queues by owner: connections come and go however many queues there are.
         self._owned: dict[object, dict[str, None]] = {}
         self._node_queue_type = node_queue_type
@@ -117,6 +120,13 @@ class VirtualHost:
     def __iter__(self) -> Iterator[DeclaredQueue]:
         """The declared queues; the volatile ones of direct reply-to are nobody's business."""
         return (queue for queue in self.queues.values() if queue.type != VOLATILE)
+
+    def counted(self) -> Counter[str]:
+        """What is counted of its queues, those that are gone and those of direct reply-to included."""
+        total = self._gone.counted()
+        for queue in self.queues.values():
+            total.update(queue.counted())
+        return total
 
     def __repr__(self) -> str:
         return f"<VirtualHost {self.name!r}>"
@@ -225,6 +235,7 @@ class VirtualHost:
     def drop_queue(self, name: str, *, farewell: bool) -> None:
         """Forget a queue whose bindings are gone; with `farewell` it is told to delete itself."""
         queue = self.queues.pop(name)
+        self._gone.add(queue.handle.counters, queue.consumption)
         if queue.owner is not None:
             owned = self._owned[queue.owner]
             del owned[name]
@@ -264,5 +275,6 @@ class VirtualHost:
         """Forget a queue of direct reply-to, which the caller tells to delete itself; twice is fine."""
         if self.queues.get(queue.name) is queue:
             del self.queues[queue.name]
+            self._gone.add(queue.handle.counters, queue.consumption)
             self._queue_changes += 1
             self._volatile -= 1

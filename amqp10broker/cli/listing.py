@@ -54,6 +54,16 @@ def _counted(**columns: str) -> dict[str, str]:
     return {name: f"in all: {what or name.replace('_', ' ')}" for name, what in columns.items()}
 
 
+_DELIVERIES: Final = {
+    "delivered": "to be settled by the client",
+    "delivered_settled": "not to be settled",
+    "got": "by basic.get, to be acknowledged",
+    "got_settled": "by basic.get, not to be",
+    "redelivered": "of these four, those that the queue had handed out before",
+    "acknowledged": "",
+    "requeued": "by the client",
+}
+
 _CLIENT_COUNTERS: Final = {
     **_counted(
         published="",
@@ -61,12 +71,7 @@ _CLIENT_COUNTERS: Final = {
         rejected="a queue was full, or failed",
         unroutable="there was no queue for them",
         returned="of these, those that the client got back",
-        delivered="to be settled by the client",
-        delivered_settled="not to be settled",
-        got="by basic.get, to be acknowledged",
-        got_settled="by basic.get, not to be",
-        acknowledged="",
-        requeued="by the client",
+        **_DELIVERIES,
         discarded="by the client",
     ),
     "last_error": "what went wrong last, and when",
@@ -103,6 +108,7 @@ LISTINGS: Final = (
                 rejected="publishes refused because it was full",
                 dropped="because it was full; of a stream, because it was too long or they too old",
                 expired="",
+                **_DELIVERIES,
                 discarded="rejected by consumers",
                 delivery_limit="delivered too often",
                 dead_lettered="handed to its dead-letter exchange",
@@ -117,7 +123,11 @@ LISTINGS: Final = (
         {
             **dict.fromkeys(("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"), ""),
             "policy": "that counts for it",
-            **_counted(published="messages sent to it", unroutable="of these, those that reached no queue"),
+            **_counted(
+                published="messages sent to it",
+                unroutable="of these, those that reached no queue",
+                returned="of these, those that went back to their publisher",
+            ),
         },
         ("name", "type", "durable"),
     ),

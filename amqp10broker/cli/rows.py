@@ -40,7 +40,6 @@ def queue_row(queue: Document) -> Row:
         "next_offset": queue.get("next_offset"),
         "full": queue["full"],
         **queue["counters"],
-        "dead_lettered": sum(queue["dead_lettered"].values()),
     }
 
 

@@ -99,6 +99,5 @@ def _describe(caller: Caller, exchange: Exchange) -> dict[str, Any]:
         "internal": exchange.internal,
         "arguments": dict(exchange.arguments),
         "policy": None if policy is None else policy.name,
-        "published": exchange.published,
-        "unroutable": exchange.unroutable,
+        **exchange.counted(),
     }

@@ -182,10 +182,10 @@ def list_queues(caller: Caller) -> list[dict[str, Any]]:
             described = describe(caller, queue, figures.messages_ready, figures.consumers)
             described["messages_unsettled"] = figures.messages_unsettled
             described["publishers"] = figures.publishers
-            described["dead_lettered"] = figures.dead_lettered
+            described["dead_lettered"] = dict(queue.handle.counters.dead_lettered)
             described["full"] = figures.full
             described["limits"] = None if figures.limits is None else asdict(figures.limits)
-            described["counters"] = figures.counters
+            described["counters"] = queue.counted()
             described["policy"] = queue.effective.policy
             described["operator_policy"] = queue.effective.operator_policy
             described["effective_policy_definition"] = dict(queue.effective.definition)

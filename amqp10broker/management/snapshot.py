@@ -217,6 +217,8 @@ class QueueView:
         type: its kind.
         durable: whether it outlives the broker.
         figures: how it stands.
+        dead_lettered: messages that went on to a dead-letter exchange, by reason.
+        counters: what became of messages, see `queues.counters`.
         last_error: what went wrong last.
     """
 
@@ -225,6 +227,8 @@ class QueueView:
     type: str
     durable: bool
     figures: QueueFigures
+    dead_lettered: Mapping[str, int]
+    counters: Mapping[str, int]
     last_error: LastError | None
 
 
@@ -235,7 +239,7 @@ class ExchangeView:
     Attributes:
         name: of the exchange.
         vhost: its virtual host.
-        counters: published, and unroutable of these.
+        counters: published; unroutable of these; returned to their publisher of these.
     """
 
     name: str
@@ -510,11 +514,13 @@ class TotalsView:
         protocols: by protocol.
         vhosts: by virtual host.
         users: by user.
+        queues: by virtual host, what became of messages in its queues, deleted ones included.
     """
 
     protocols: Mapping[str, Mapping[str, int | None]]
     vhosts: Mapping[str, Mapping[str, int | None]]
     users: Mapping[str, Mapping[str, int | None]]
+    queues: Mapping[str, Mapping[str, int]]
 
 
 @dataclass(frozen=True, slots=True)

@@ -178,6 +178,11 @@ def persistent(head: bytes) -> bool:
     return is_persistent(head[end + 1 + head[end] :])
 
 
+def redelivered(head: bytes) -> bool:
+    """Whether a consumer had the message."""
+    return bool(head[1] & REDELIVERED)
+
+
 def acquired_head(head: bytes, failed: bool) -> bytes:
     """The head after one consumer had the message."""
     count = head[2:6] if not failed else (int.from_bytes(head[2:6], "big") + 1).to_bytes(4, "big")

@@ -36,7 +36,16 @@ from typing import TypeAlias
 from amqp10broker.message import amqp091
 from amqp10broker.message.amqp10 import HeadAndContent, MessageReader, acquired_head, header_of, make_head
 
-__all__ = ["Message", "MessageReader", "acquired", "durable", "header_of", "is_amqp091", "make_head"]
+__all__ = [
+    "Message",
+    "MessageReader",
+    "acquired",
+    "durable",
+    "header_of",
+    "is_amqp091",
+    "make_head",
+    "redelivered",
+]
 
 Message: TypeAlias = HeadAndContent
 
@@ -52,6 +61,14 @@ def durable(message: Message) -> bool:
     if head[0] == amqp091.MARK:
         return amqp091.persistent(head)
     return bool(header_of(head).durable)
+
+
+def redelivered(message: Message) -> bool:
+    """Whether the client is told that somebody may have had the message before."""
+    head = message[0]
+    if head[0] == amqp091.MARK:
+        return amqp091.redelivered(head)
+    return header_of(head).first_acquirer is False
 
 
 def acquired(message: Message, *, failed: bool) -> Message:

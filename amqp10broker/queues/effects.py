@@ -93,6 +93,7 @@ class Deliver:
         messages: as many.
         epoch: of the last `GiveBack`; a session does not take deliveries of an older one.
         spent: the room of the last `Credit` is used up: no more until the next, whatever credit is left.
+        again: some of them may have been handed out before: their heads say which.
     """
 
     consumer: ConsumerRef
@@ -100,6 +101,7 @@ class Deliver:
     messages: Sequence[Message]
     epoch: int
     spent: bool = False
+    again: bool = False
 
 
 @dataclass(slots=True, eq=False)

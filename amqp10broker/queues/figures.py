@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from amqp10broker.queues.settings import QueueSettings
 
@@ -34,14 +33,12 @@ class QueueFigures:
         publishers: links whose fixed target the queue is.
         messages_delayed: of a quorum queue: returned, and held back for a while.
         messages_dlx: of a quorum queue: dead letters that are not yet at their target.
-        dead_lettered: how many messages went on to a dead-letter exchange, by reason.
         first_offset: of a stream: of the oldest message that is kept.
         next_offset: of a stream: of the next message that is published.
         segments: of a stream: its files.
         size_bytes: of a stream: their bytes.
         full: whether a limit of length is reached.
         limits: limits of length, None: there are none.
-        counters: what became of messages, see `QueueCounters`.
     """
 
     messages_ready: int = 0
@@ -50,14 +47,12 @@ class QueueFigures:
     publishers: int = 0
     messages_delayed: int | None = None
     messages_dlx: int | None = None
-    dead_lettered: Mapping[str, int] = field(default_factory=dict)
     first_offset: int | None = None
     next_offset: int | None = None
     segments: int | None = None
     size_bytes: int | None = None
     full: bool = False
     limits: LengthLimits | None = None
-    counters: Mapping[str, int] = field(default_factory=dict)
 
 
 def length_limits(settings: QueueSettings) -> LengthLimits | None:

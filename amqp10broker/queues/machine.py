@@ -7,7 +7,7 @@ time is a command too (`Tick`). So a machine can be led by a log, and run withou
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 from amqp10broker.queues.commands import (
@@ -21,6 +21,7 @@ from amqp10broker.queues.commands import (
     PublisherRef,
     RequestRef,
 )
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Answer,
     DeadLetters,
@@ -41,11 +42,18 @@ class QueueMachine(ABC):
         name: the queue's name.
         deleted: it is gone; nothing is accepted any more.
         failed: it is gone because of a fault; publishers hear the difference.
+        counters: what became of messages.
     """
 
-    def __init__(self, name: str) -> None:
-        """Nobody is attached."""
+    def __init__(self, name: str, counters: QueueCounters | None = None) -> None:
+        """Nobody is attached.
+
+        Args:
+            name: the queue's name.
+            counters: to go on with, of a state before this one; None: all are 0.
+        """
         self.name = name
+        self.counters = counters or QueueCounters()
         self.deleted = False
         self.failed = False
         self._publishers: dict[PublisherRef, None] = {}
@@ -79,12 +87,8 @@ class QueueMachine(ABC):
         """What it can tell somebody who waits for it."""
 
     @abstractmethod
-    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
-        """How the queue stands.
-
-        Args:
-            dead_lettered: how many of its messages went on to an exchange, by reason.
-        """
+    def figures(self) -> QueueFigures:
+        """How the queue stands."""
 
     # --- driving it -------------------------------------------------------------------------------
 

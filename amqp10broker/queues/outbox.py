@@ -22,11 +22,13 @@ class Receiver(Protocol):
 class Outbox:
     """What is to be told. Deliveries to one consumer are gathered, until something else is told to it."""
 
-    __slots__ = ("_delivering", "_effects")
+    __slots__ = ("_again", "_delivering", "_effects")
 
     def __init__(self) -> None:
         self._effects: dict[PeerId, list[Effect]] = {}
         self._delivering: dict[Receiver, tuple[list[int], list[Message]]] = {}
+        # Of these, those that get messages that were handed out before.
+        self._again: set[Receiver] = set()
 
     def tell(self, reply_to: PeerId, effect: Effect) -> None:
         """Tell somebody something."""
@@ -44,17 +46,24 @@ class Outbox:
         delivering[0].extend(keys)
         delivering[1].extend(messages)
 
+    def deliver_again(self, consumer: Receiver) -> None:
+        """Among what is delivered to a consumer are messages that were handed out before."""
+        self._again.add(consumer)
+
     def flush(self, consumer: Receiver) -> None:
         """What is told to this consumer from now on comes behind its deliveries."""
         delivering = self._delivering.pop(consumer, None)
         if delivering is not None:
-            self.tell(
-                consumer.ref.reply_to, Deliver(consumer.ref, *delivering, consumer.epoch, consumer.room <= 0)
-            )
+            again = consumer in self._again
+            deliver = Deliver(consumer.ref, *delivering, consumer.epoch, consumer.room <= 0, again)
+            self.tell(consumer.ref.reply_to, deliver)
+            if again:
+                self._again.discard(consumer)
 
     def withdraw(self, consumer: Receiver) -> None:
         """Forget deliveries that were not taken; the queue has them back."""
         self._delivering.pop(consumer, None)
+        self._again.discard(consumer)
 
     def take(self) -> dict[PeerId, list[Effect]]:
         """Everything, by who is told."""

@@ -6,7 +6,6 @@ reply that nobody waits for any more. Publishers are told at once that it is tak
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import assert_never
 
 from amqp10broker.amqp10.serial import MASK, limit_left
@@ -30,12 +29,12 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
     Deliver,
     QueueDeleted,
+    Reason,
     Subscribed,
     SubscribeRefused,
 )
@@ -48,12 +47,10 @@ class VolatileQueue(QueueMachine):
     """One requester's replies; its name encodes nothing: whoever has it may reply.
 
     Attributes:
-        dropped: messages for which the consumer had no credit.
     """
 
     def __init__(self, name: str) -> None:
         super().__init__(name)
-        self.dropped = 0
         self._consumer: ConsumerRef | None = None
         self._credit = 0
         self._delivery_count = 0
@@ -79,9 +76,9 @@ class VolatileQueue(QueueMachine):
         """It has nothing to tell."""
         return Outlook(0, 0, {})
 
-    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
-        """It keeps no message, and counts none."""
-        return QueueFigures(consumers=self.consumers, counters=QueueCounters().document())
+    def figures(self) -> QueueFigures:
+        """It keeps no message."""
+        return QueueFigures(consumers=self.consumers)
 
     def deadline(self) -> int | None:
         """Nothing is ever due."""
@@ -125,7 +122,8 @@ class VolatileQueue(QueueMachine):
         self._tell(publisher.reply_to, Confirmed(publisher, command.ids, command.settled))
         consumer = self._consumer
         count = min(self._credit, len(command.messages)) if consumer is not None else 0
-        self.dropped += len(command.messages) - count
+        self.counters.published += len(command.messages)
+        self.counters.lost[Reason.MAXLEN] += len(command.messages) - count
         if count and consumer is not None:
             self._credit -= count
             self._delivery_count = (self._delivery_count + count) & MASK

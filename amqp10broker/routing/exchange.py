@@ -168,6 +168,8 @@ class Exchange:
     """Messages that publishers, or queues that gave them up, sent to it; only grows, counted once a batch."""
     unroutable: int = 0
     """Those of them that reached no queue."""
+    returned: int = 0
+    """Those of these that went back to their publisher."""
 
     @property
     def spec(self) -> ExchangeSpec:
@@ -175,6 +177,10 @@ class Exchange:
         return ExchangeSpec(
             self.name, self.type, self.durable, self.auto_delete, self.internal, self.arguments
         )
+
+    def counted(self) -> dict[str, int]:
+        """All that is counted of it."""
+        return {"published": self.published, "unroutable": self.unroutable, "returned": self.returned}
 
     def count(self, messages: int, *, routed: bool) -> None:
         """Count messages that were sent to it.

@@ -9,16 +9,19 @@ answered.
 What goes back to the queue takes all credit with it. Deliveries and answers that were made before the queue
 heard of it bear an older epoch (docs/adr/0006): the queue has taken those deliveries back by itself.
 
-Counted per batch; a decision of a client does not come by here.
+Counted per batch; a decision of a client does not come by here. What is written is counted for the consumer
+and its queue by these numbers: nothing is counted twice.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from enum import StrEnum
 
 from amqp10broker.amqp10.serial import MASK
 from amqp10broker.catalog.queue import DeclaredQueue
-from amqp10broker.message.message import Message
+from amqp10broker.message.message import Message, redelivered
 from amqp10broker.queues.commands import (
     NO_BOUND,
     ROOM_BYTES,
@@ -30,8 +33,18 @@ from amqp10broker.queues.commands import (
     Unsubscribe,
     Verdict,
 )
-from amqp10broker.queues.effects import CreditReply
+from amqp10broker.queues.counters import Consumption
+from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.context import Post
+
+
+class Mode(StrEnum):
+    """How a consumer gets messages; the counter of those that were written."""
+
+    DELIVERED = "delivered"
+    DELIVERED_SETTLED = "delivered_settled"
+    GOT = "got"
+    GOT_SETTLED = "got_settled"
 
 
 class QueueCredit:
@@ -41,6 +54,8 @@ class QueueCredit:
         queue: where deliveries come from.
         kind: of queue.
         ref: under which the queue knows the consumer.
+        mode: how it gets messages.
+        counters: what its client decided; see `counted` for the rest.
         in_flight: a request has no answer yet, or nobody has acted on it.
         closed: nothing is asked for or taken any more.
         seen: deliveries that came, in all.
@@ -54,15 +69,18 @@ class QueueCredit:
     """
 
     __slots__ = (
+        "_again",
         "_ahead",
         "_post",
         "available",
         "closed",
+        "counters",
         "epoch",
         "forfeited",
         "granted",
         "in_flight",
         "kind",
+        "mode",
         "queue",
         "ref",
         "returned",
@@ -70,15 +88,22 @@ class QueueCredit:
         "waiting",
     )
 
-    def __init__(self, queue: DeclaredQueue, ref: ConsumerRef, post: Post) -> None:
+    def __init__(
+        self, queue: DeclaredQueue, ref: ConsumerRef, post: Post, mode: Mode = Mode.DELIVERED
+    ) -> None:
         """Begin without credit.
 
         Args:
             queue: where deliveries come from.
             ref: under which the queue knows the consumer.
             post: puts a letter to a queue.
+            mode: how it gets messages.
         """
         self._post = post
+        self.mode = mode
+        self.counters = Consumption()
+        # Of those that wait: how many are written before each that the queue had handed out before.
+        self._again: deque[int] = deque()
         self.queue = queue
         self.kind = queue.kind
         self.ref = ref
@@ -93,6 +118,7 @@ class QueueCredit:
         self.granted = 0
         # How far the queue's count is ahead of `seen`: what drains have made it give up.
         self._ahead = 0
+        queue.consumption.join(self)
 
     @property
     def left(self) -> int:
@@ -184,22 +210,21 @@ class QueueCredit:
 
     # --- from the queue ---------------------------------------------------------------------------
 
-    def on_deliver(self, deliveries: int, epoch: int, *, spent: bool) -> bool:
+    def on_deliver(self, effect: Deliver) -> bool:
         """The queue delivers.
-
-        Args:
-            deliveries: how many.
-            epoch: see the attribute.
-            spent: nothing more comes of what was asked for: its bytes are used up.
 
         Returns:
             Whether they are to be taken; if not, the queue has them again.
         """
-        if epoch != self.epoch or self.closed:
+        if effect.epoch != self.epoch or self.closed:
             return False
+        deliveries = len(effect.keys)
+        if effect.again:
+            first = self.written + self.waiting
+            self._again.extend(first + at for at, each in enumerate(effect.messages) if redelivered(each))
         self.seen += deliveries
         self.waiting += deliveries
-        self.granted = 0 if spent else self.granted - deliveries
+        self.granted = 0 if effect.spent else self.granted - deliveries
         return True
 
     def on_reply(self, reply: CreditReply) -> None:
@@ -229,8 +254,30 @@ class QueueCredit:
     def sent(self, deliveries: int) -> None:
         """So many were written."""
         self.waiting -= deliveries
+        again = self._again
+        while again and again[0] < self.written:
+            again.popleft()
+            self.counters.redelivered += 1
 
-    def drop(self, deliveries: int) -> None:
-        """So many will not be written: the queue has them again, or is gone."""
+    def drop(self, deliveries: int, *, oldest: bool = False) -> None:
+        """So many will not be written, which came last or first: the queue has them again, or is gone."""
         self.waiting -= deliveries
         self.returned += deliveries
+        again, written = self._again, self.written
+        if oldest:
+            again = self._again = deque(each - deliveries for each in again if each >= written + deliveries)
+        while again and again[-1] >= written + self.waiting:
+            again.pop()
+
+    # --- what is counted --------------------------------------------------------------------------
+
+    def counted(self) -> Consumption:
+        """What was written, and what the client decided."""
+        setattr(self.counters, self.mode, self.written)
+        return self.counters
+
+    def retire(self, into: Consumption) -> None:
+        """It gets no more: `into` takes over what it has counted, and what it still will. Twice is fine."""
+        if self.queue.consumption.leave(self):
+            into.add(self.counted())
+            self.counters = into

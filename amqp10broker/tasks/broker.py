@@ -392,11 +392,7 @@ class Broker:
             broker=self._node_view(),
             totals=self.connections.totals(),
             exchanges=tuple(
-                ExchangeView(
-                    exchange.name,
-                    vhost.name,
-                    {"published": exchange.published, "unroutable": exchange.unroutable},
-                )
+                ExchangeView(exchange.name, vhost.name, exchange.counted())
                 for vhost in self.catalog.vhosts.values()
                 for exchange in vhost.topology
                 if exchange.published
@@ -435,5 +431,7 @@ def _queue_view(queue: DeclaredQueue) -> QueueView:
         type=queue.type,
         durable=queue.durable,
         figures=queue.handle.figures(),
+        dead_lettered=dict(queue.handle.counters.dead_lettered),
+        counters=queue.counted(),
         last_error=queue.last_error,
     )

@@ -60,8 +60,14 @@ class Connections(dict[int, Connection]):
         """What clients did and got since the start, by protocol, virtual host and user."""
         present = [(_whose(each), each.counted()) for each in self.values()]
         sums = self._totals.by(present, self._catalog.users, self._catalog.vhosts)
+        protocols, vhosts, users = (
+            {name: total.document() for name, total in sorted(each.items())} for each in sums
+        )
         return TotalsView(
-            *({name: total.document() for name, total in sorted(each.items())} for each in sums)
+            protocols,
+            vhosts,
+            users,
+            queues={name: vhost.counted() for name, vhost in sorted(self._catalog.vhosts.items())},
         )
 
 

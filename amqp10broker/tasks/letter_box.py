@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 
 from amqp10broker.catalog.queue import QueueHandle
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
@@ -74,9 +75,14 @@ class InlineQueue(LetterBox):
         """It answers at once."""
         return UP_TO_DATE
 
+    @property
+    def counters(self) -> QueueCounters:
+        """See `QueueHandle`."""
+        return self._queue.counters
+
     def figures(self) -> QueueFigures:
         """See `QueueHandle`."""
-        return self._queue.figures({})
+        return self._queue.figures()
 
 
 def post_mail(mail: list[tuple[QueueHandle, Command]]) -> None:

@@ -6,7 +6,6 @@ what may be told. How a queue keeps, and so when it may tell, is its `Keeper`'s 
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ import trio
 
 from amqp10broker.persistence.keeper import Keeper
 from amqp10broker.queues.commands import TICK, Command, Delete, PeerId, Publish
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.machine import QueueMachine
@@ -40,7 +40,6 @@ class QueueTask(LetterBox):
     Attributes:
         keeper: keeps what the queue decides.
         begun: set when it has what it had before the start, or a fault has ended it.
-        dead_lettered: messages that it gave up for its dead-letter exchange, by reason.
     """
 
     __slots__ = (
@@ -57,7 +56,6 @@ class QueueTask(LetterBox):
         "_outlook",
         "_start_worker",
         "begun",
-        "dead_lettered",
         "keeper",
     )
 
@@ -88,7 +86,6 @@ class QueueTask(LetterBox):
         """
         self.keeper = keeper
         self.begun = trio.Event()
-        self.dead_lettered: Counter[str] = Counter()
         self._askers = askers
         self._clock = clock
         self._on_deleted = on_deleted
@@ -136,9 +133,14 @@ class QueueTask(LetterBox):
         """See `QueueHandle`."""
         return self.keeper.progress(busy=self._mailbox.waiting > 0 or bool(self._at_work))
 
+    @property
+    def counters(self) -> QueueCounters:
+        """See `QueueHandle`."""
+        return self.queue.counters
+
     def figures(self) -> QueueFigures:
         """See `QueueHandle`."""
-        return self.queue.figures(self.dead_lettered)
+        return self.queue.figures()
 
     # --- the task ---------------------------------------------------------------------------------
 
@@ -235,13 +237,10 @@ class QueueTask(LetterBox):
         dead: Sequence[DeadMessage] = (),
     ) -> None:
         if dead_letters:
-            for letters in dead_letters:
-                self.dead_lettered[letters.reason] += len(letters.messages)
             self._on_dead_letters(dead_letters)
         if dead:
             if self._at_least_once is None:
                 self._at_least_once = AtLeastOnce(lambda destination: self._start_worker(self, destination))
-            self.dead_lettered.update(each.reason for each in dead)
             self._at_least_once.offer(dead, self.keeper.queue.settings)
         self._askers.post(effects)
 

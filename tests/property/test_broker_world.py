@@ -8,6 +8,7 @@ where nothing was requeued.
 
 from __future__ import annotations
 
+from collections import Counter
 from random import Random
 
 import pytest
@@ -103,6 +104,7 @@ class Play:
             watcher.do = lambda frame: self.do(f"C> {frame}")  # type: ignore[method-assign]
             watcher.begin()
         self.published = 0
+        self.redelivered = 0
 
     def do(self, command: str) -> None:
         """One command, and the checks on all that it caused."""
@@ -120,6 +122,7 @@ class Play:
             assert watcher.frames <= watcher.window_limit, f"beyond the window: {line}"
             assert watcher.count < watcher.limit, f"beyond the credit: {line}"
             watcher.count += 1
+            self.redelivered += "first-acquirer=false" in line
             if watcher.settled:
                 watcher.done.append(words["body"])
             else:
@@ -159,6 +162,21 @@ class Play:
                 else:
                     watcher.attach()
 
+    def check_counters(self) -> None:
+        """The queue counts what its links count, and what the clients have seen."""
+        counted = self.runner.world.vhost.counted()
+        seen = Counter[str]()
+        for watcher in self.watchers:
+            seen["delivered_settled" if watcher.settled else "delivered"] += watcher.frames
+            seen["acknowledged"] += 0 if watcher.settled else len(watcher.done)
+        assert {name: counted[name] for name in ("delivered", "delivered_settled", "acknowledged")} == {
+            name: seen[name] for name in ("delivered", "delivered_settled", "acknowledged")
+        }
+        assert counted["redelivered"] == self.redelivered
+        sessions = [self.runner.world.status(channel=channel)["counters"] for channel in (0, 1)]
+        for name in ("delivered", "delivered_settled", "acknowledged", "requeued", "redelivered"):
+            assert sum(each[name] for each in sessions) == counted[name], name
+
     def finish(self) -> None:
         """Everything opens; everything is delivered, accepted, and answered."""
         self.do("go q")
@@ -176,6 +194,7 @@ class Play:
         assert self.runner.do("count q") == ["= ready=0 unsettled=0"]
         done = sorted(int(body[1:]) for watcher in self.watchers for body in watcher.done)
         assert done == list(range(self.published))
+        self.check_counters()
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -14,6 +14,7 @@ from amqp10broker.catalog.policies import APPLY_TO, Policy
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.errors import NotFound
 from amqp10broker.queues.commands import Command, Configure
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.routing.declaration import ALTERNATE_EXCHANGE
@@ -40,6 +41,11 @@ class Queue:
         if isinstance(command, Configure):
             assert command.settings != self.settings, "told what it knew"
             self.settings = command.settings
+
+    @property
+    def counters(self) -> QueueCounters:
+        """Nothing happened in it."""
+        return QueueCounters()
 
     def figures(self) -> QueueFigures:
         """Nothing is in it."""

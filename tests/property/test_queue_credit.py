@@ -30,7 +30,8 @@ from tests.support.askers import new_asker
 MOST = 6
 SIZES = (1, ROOM_BYTES // 4, ROOM_BYTES - 1, ROOM_BYTES, 3 * ROOM_BYTES)
 REF = new_asker("1.1").consumer()
-EMPTY: Message = (b"", b"")
+EMPTY: Message = (b"\x91" + bytes(9), b"")
+AGAIN: Message = (b"\x91\x01" + bytes(8), b"")
 
 
 class NaiveQueue:
@@ -42,6 +43,9 @@ class NaiveQueue:
         self.sizes: dict[int, int] = {}
         self.lost: list[int] = []
         self.handed_out: list[int] = []
+        # Messages that a consumer had and that are marked so, whoever put them back.
+        self.had: set[int] = set()
+        self.timed_out: set[int] = set()
         self.delivery_count = delivery_count
         self.credit = 0
         self.room = 0
@@ -69,7 +73,12 @@ class NaiveQueue:
             spent = self.room <= 0
             if spent:
                 self.credit = 0
-            self.effects.append(Deliver(REF, [number], [EMPTY], self.epoch, spent))
+            again = number in self.had
+            self.effects.append(
+                Deliver(
+                    REF, [number], [AGAIN if again else EMPTY], self.epoch, spent, again or number % 2 == 0
+                )
+            )
 
     def take_back(self, keys: Sequence[int], seen: int) -> None:
         """What was given back, and what was handed out beyond `seen`, comes back to its place."""
@@ -128,6 +137,8 @@ class QueueCreditMachine(RuleBasedStateMachine):
         self.credit._ahead = delivery_count
         self.waiting: list[int] = []
         self.written: list[int] = []
+        self.marked: list[int] = []
+        self.redelivered = 0
         # Answers that wait for what was delivered before them to be written.
         self.markers: deque[CreditReply] = deque()
 
@@ -171,9 +182,32 @@ class QueueCreditMachine(RuleBasedStateMachine):
     def give_back(self, keep: int) -> None:
         """The client has lowered its credit."""
         back, self.waiting = self.waiting[keep:], self.waiting[:keep]
+        self._unmark(back)
         before = len(back) + self.credit.returned
         self.credit.give_back(back, [EMPTY] * len(back))
         assert self.credit.returned == before
+
+    def _unmark(self, gone: Sequence[int]) -> None:
+        self.marked = [key for key in self.marked if key not in gone]
+
+    @rule(count=st.integers(1, 3))
+    def time_out(self, count: int) -> None:
+        """A queue has taken back what was held for too long: the first ones that wait here."""
+        gone, self.waiting = self.waiting[:count], self.waiting[count:]
+        self._unmark(gone)
+        self.credit.drop(len(gone), oldest=True)
+        self.queue.timed_out |= set(gone)
+
+    @rule(numbers=st.sets(st.integers(0, 12), max_size=3))
+    def mark(self, numbers: set[int]) -> None:
+        """Consumers had these, and returned them."""
+        self.queue.had |= numbers
+
+    @invariant()
+    def counts_what_is_written(self) -> None:
+        """Of what is written, how much was marked; never of what went back."""
+        counted = self.credit.counted()
+        assert (counted.delivered, counted.redelivered) == (len(self.written), self.redelivered)
 
     @precondition(lambda self: self.letters)
     @rule()
@@ -192,17 +226,22 @@ class QueueCreditMachine(RuleBasedStateMachine):
             if self.acts_at_once:
                 self._act()
             return
-        taken = self.credit.on_deliver(len(effect.keys), effect.epoch, spent=effect.spent)
         expected = effect.epoch == self.credit.epoch and not self.credit.closed
+        taken = self.credit.on_deliver(effect)
         assert taken == expected, "of an epoch that is over"
         if taken:
             self.waiting += effect.keys
+            self.marked += [key for key in effect.keys if effect.messages == [AGAIN]]
 
     @rule(count=st.integers(1, MOST))
     def write(self, count: int) -> None:
         """The socket takes some."""
         gone, self.waiting = self.waiting[:count], self.waiting[count:]
         self.written += gone
+        for key in gone:
+            if key in self.marked:
+                self.marked.remove(key)
+                self.redelivered += 1
         self.credit.sent(len(gone))
 
     @precondition(lambda self: self.markers)
@@ -292,7 +331,7 @@ class QueueCreditMachine(RuleBasedStateMachine):
         assert len(set(places)) == len(places)
         if self.keeps and not any(isinstance(letter, GiveBack) for letter in self.letters):
             # Until the queue hears of it, it takes what went back, or was not taken, for handed out.
-            assert {*places, *self.queue.ready} == set(self.queue.sizes)
+            assert {*places, *self.queue.ready, *self.queue.timed_out} == set(self.queue.sizes)
         assert not set(self.queue.ready) & set(places)
 
     @invariant()
@@ -325,7 +364,8 @@ class QueueCreditMachine(RuleBasedStateMachine):
             self.effect()
         assert not self.waiting, "taken after the end"
         if self.keeps:
-            assert self.queue.ready == [key for key in self.queue.sizes if key not in self.written]
+            gone = {*self.written, *self.queue.timed_out}
+            assert self.queue.ready == [key for key in self.queue.sizes if key not in gone]
 
 
 class AtOnce(QueueCreditMachine):

@@ -18,6 +18,7 @@ from amqp10broker.amqp091.methods import Method
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import Command, Publish, Purge, Settle, Verdict
+from amqp10broker.service.counters import ClientCounters
 from tests.support.channel_world import Got, QueueBox, World, WorldChannel, WorldConnection
 from tests.support.queue_inside import consumers_of, fresh_of, returned_of
 
@@ -620,6 +621,7 @@ class Walk:
         self._check_nothing_waits()
         self._check_messages()
         self._check_counts()
+        self._check_counters()
 
     def _check_nothing_waits(self) -> None:
         for connection in self.world.connections:
@@ -693,6 +695,25 @@ class Walk:
             )
             answer = self.setup.call(methods.QueueDeclare(name, passive=True))
             assert answer == methods.QueueDeclareOk(name, box.queue.ready, consumers)
+
+    def _check_counters(self) -> None:
+        """What queues and exchanges count is what channels count, and what clients have seen."""
+        met = self.met
+        channels = (each.channel.service.counted() for each in self.watches)
+        clients = ClientCounters.sum_of([self.world.ended, *channels])
+        queues = self.world.vhost.counted()
+        for name in ("delivered", "delivered_settled", "got", "got_settled", "redelivered"):
+            assert queues[name] == getattr(clients, name), name
+        assert queues["got"] + queues["got_settled"] == met["get"]
+        assert queues["delivered_settled"] + queues["got_settled"] == met["no_ack"]
+        assert sum(queues[name] for name in ("delivered", "got")) == met["delivered"] - met["no_ack"]
+        assert queues["redelivered"] == met["redelivered"]
+        for name in ("acknowledged", "requeued", "discarded"):
+            assert queues[name] <= getattr(clients, name), "decided on, and the queue was gone"
+        exchanges = [each.counted() for each in self.world.vhost.topology]
+        for name in ("published", "unroutable", "returned"):
+            assert sum(each[name] for each in exchanges) == getattr(clients, name), name
+        assert clients.returned == met["returned"]
 
     def finish(self) -> None:
         """Everybody leaves; what is not done is in its queue, in order, and can be had."""

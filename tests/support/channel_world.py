@@ -34,6 +34,7 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, PeerId
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
@@ -42,6 +43,7 @@ from amqp10broker.security.authorise import Access
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.service.counters import ClientCounters
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.surroundings import make_catalog
@@ -106,9 +108,14 @@ class QueueBox:
         """As the running queue's."""
         return self.queue.unsettled
 
+    @property
+    def counters(self) -> QueueCounters:
+        """As the running queue's."""
+        return self.queue.counters
+
     def figures(self) -> QueueFigures:
         """As the running queue's."""
-        return self.queue.figures({})
+        return self.queue.figures()
 
     def run(self, letters: int) -> None:
         """Work on some letters, as one wake of the queue's task."""
@@ -149,6 +156,11 @@ class VolatileBox:
         """Nothing is in it."""
         return 0
 
+    @property
+    def counters(self) -> QueueCounters:
+        """As the running queue's."""
+        return self.queue.counters
+
     def figures(self) -> QueueFigures:
         """As the running queue's."""
         return QueueFigures(consumers=self.queue.consumers)
@@ -161,6 +173,7 @@ class World:
         boxes: every queue that ever was, in order of declaration.
         connections: every client.
         strict: what channels write is read by pamqp as well.
+        ended: what channels did that are over.
         on_written: called with a channel when it has written something.
     """
 
@@ -171,6 +184,7 @@ class World:
         self.boxes: list[QueueBox] = []
         self.connections: list[WorldConnection] = []
         self.strict = strict
+        self.ended = ClientCounters()
         self.on_written: Callable[[WorldChannel], None] | None = None
         self._ids = count(1)
 
@@ -396,6 +410,7 @@ class WorldChannel:
         self.letters.clear()
         self.service.close()
         self._post(self.service.take_mail())
+        self.world.ended.add(self.service.counted())
         self._begin()
 
     def _post(self, mail: list[tuple[QueueHandle, Command]]) -> None:

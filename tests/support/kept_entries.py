@@ -14,6 +14,7 @@ from amqp10broker.catalog.queue import QueueHost, QueueSpec
 from amqp10broker.catalog.restore import all_entries, restore
 from amqp10broker.errors import LimitExceeded, RefusedError
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 
@@ -42,6 +43,11 @@ class Handle:
     def progress(self) -> Progress:
         """It has nothing to do."""
         return UP_TO_DATE
+
+    @property
+    def counters(self) -> QueueCounters:
+        """Nothing happened in it."""
+        return QueueCounters()
 
     def figures(self) -> QueueFigures:
         """Nothing is in it."""

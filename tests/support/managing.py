@@ -30,6 +30,7 @@ from amqp10broker.queues.commands import (
     Publish,
     Subscribe,
 )
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Answer, Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
@@ -66,9 +67,14 @@ class Box:
         """Nothing keeps it."""
         return UP_TO_DATE
 
+    @property
+    def counters(self) -> QueueCounters:
+        """As the running queue's."""
+        return self.queue.counters
+
     def figures(self) -> QueueFigures:
         """As the running queue's."""
-        return self.queue.figures({})
+        return self.queue.figures()
 
     def work(self) -> dict[PeerId, list[Effect]]:
         """Apply all letters; returns what the queue says."""

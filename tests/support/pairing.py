@@ -24,6 +24,7 @@ from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.config import Config, FlowSettings
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Deliver, Effect
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
@@ -53,9 +54,14 @@ class QueueBox:
         """Nothing keeps it."""
         return UP_TO_DATE
 
+    @property
+    def counters(self) -> QueueCounters:
+        """As the running queue's."""
+        return self.queue.counters
+
     def figures(self) -> QueueFigures:
         """As the running queue's."""
-        return self.queue.figures({})
+        return self.queue.figures()
 
 
 class Host:

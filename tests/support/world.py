@@ -61,6 +61,7 @@ from amqp10broker.queues.commands import (
     Subscribe,
     Unsubscribe,
 )
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
@@ -140,9 +141,14 @@ class WorldQueue:
         """As the running queue's."""
         return self.queue.unsettled
 
+    @property
+    def counters(self) -> QueueCounters:
+        """As the running queue's."""
+        return self.queue.counters
+
     def figures(self) -> QueueFigures:
         """As the running queue's."""
-        return self.queue.figures({})
+        return self.queue.figures()
 
     def wake(self) -> bool:
         """Work on what waits, as the queue's task would; False when nothing could be done."""

@@ -18,6 +18,7 @@ from amqp10broker.amqp10.performatives import Attach, Close, Open, SaslOutcome
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.management.running import CLOSED_BY_OPERATOR
 from amqp10broker.queues.commands import Command, Delete, Purge
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import Answer, Refusal
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.tasks import admin, login, operations
@@ -54,6 +55,11 @@ class Mute:
 
     def post(self, command: Command) -> None:
         self.letters.append(command)
+
+    @property
+    def counters(self) -> QueueCounters:
+        """Nothing happened in it."""
+        return QueueCounters()
 
     def figures(self) -> QueueFigures:
         """Nothing is in it."""

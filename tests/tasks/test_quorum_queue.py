@@ -161,7 +161,7 @@ async def test_dead_letters_go_at_most_once(where: str | None) -> None:
         target.subscribe()
         await target.hear(Deliver)
         assert target.got() == [1]
-        assert client.queue.handle.figures().dead_lettered == {"rejected": 1}
+        assert client.queue.handle.counters.dead_lettered == {"rejected": 1}
 
 
 AT_LEAST_ONCE = {

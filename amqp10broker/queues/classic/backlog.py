@@ -76,6 +76,7 @@ class Backlog:
         counting: `size` is kept; it costs something, and only a limit of bytes needs it.
         size: bytes of their contents, as long as it is kept.
         next: position of the next message to come.
+        again: somebody may have had the first messages before a restart.
     """
 
     __slots__ = (
@@ -90,6 +91,7 @@ class Backlog:
         "_tail_expiries",
         "_tail_size",
         "_times",
+        "again",
         "count",
         "counting",
         "next",
@@ -112,6 +114,7 @@ class Backlog:
         self.counting = False
         self.size = 0
         self.next = 0
+        self.again = False
 
     def count_bytes(self) -> None:
         """Keep `size` from now on."""
@@ -125,6 +128,7 @@ class Backlog:
         self._pages.extend(pages)
         self.count = sum(page.count for page in pages)
         self.next = next_position
+        self.again = any(page.redelivered for page in pages)
         if self.counting:
             self.size = sum(page.size for page in pages)
 
@@ -249,6 +253,7 @@ class Backlog:
             if self.counting:
                 # What was found after a restart is known by its record only, as a whole.
                 self.size += content_bytes(messages) - page.size
+            self.again = page.redelivered
             if page.redelivered:
                 messages = [acquired(message, failed=False) for message in messages]
             self._head = deque(messages)
@@ -256,6 +261,7 @@ class Backlog:
             self._head_expiries = None if expiries is None else deque(expiries)
             self._head_size = page.size
         else:
+            self.again = False
             self._head = deque(self._tail)
             self._head_first = self.next - len(self._tail)
             self._head_expiries = None if self._tail_expiries is None else deque(self._tail_expiries)

@@ -69,6 +69,7 @@ class Serving:
 
     def _hand_out(self, consumer: Consumer, count: int, now_ms: int) -> int:
         """Give a consumer its turn; how many messages had expired instead."""
+        again = self._waiting.again
         keys, messages, expired, size = self._waiting.take(count, now_ms, consumer.room)
         if expired:
             self._disposal.remove_expired(expired, now_ms)
@@ -76,6 +77,8 @@ class Serving:
             if self.keeps:
                 self._mark_delivered(keys)
             self.give(consumer, keys, messages, size, now_ms)
+            if again:
+                self._outbox.deliver_again(consumer)
         return len(expired)
 
     def give(

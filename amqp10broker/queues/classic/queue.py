@@ -69,7 +69,6 @@ class ClassicQueue(QueueMachine):
         durable: declared durable.
         auto_delete: goes with the last of its consumers, if it ever had one.
         waiting: what is ready.
-        counters: what became of messages.
     """
 
     def __init__(
@@ -94,7 +93,7 @@ class ClassicQueue(QueueMachine):
             now_ms: the time, from which the queue is unused.
             counters: to go on with, of a state before this one; None: all are 0.
         """
-        super().__init__(name)
+        super().__init__(name, counters)
         self.settings = settings
         self.durable = durable
         self.auto_delete = auto_delete
@@ -102,7 +101,6 @@ class ClassicQueue(QueueMachine):
         self._keeps = self._store.durable and durable
         self.waiting = Ready(settings.max_priority, self._store)
         self._consumers = Consumers(single=settings.single_active_consumer)
-        self.counters = counters or QueueCounters()
         self._disposal = Disposal(self.waiting, self._store, self.counters, keeps=self._keeps)
         self._serving = Serving(self.waiting, self._consumers, self._disposal, self._outbox, self._store)
         self._holding = Holding(self.waiting, self._disposal, self._outbox)
@@ -143,7 +141,7 @@ class ClassicQueue(QueueMachine):
         """Links and AMQP 0-9-1 consumers that may get messages."""
         return self._consumers.counted
 
-    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
+    def figures(self) -> QueueFigures:
         """See `QueueMachine`."""
         limits = length_limits(self.settings)
         return QueueFigures(
@@ -151,10 +149,8 @@ class ClassicQueue(QueueMachine):
             messages_unsettled=self.unsettled,
             consumers=self.consumers,
             publishers=self.publishers,
-            dead_lettered=dict(dead_lettered),
             full=is_full(limits, self.waiting.count, self.waiting.size),
             limits=limits,
-            counters=self.counters.document(),
         )
 
     @property

@@ -57,10 +57,20 @@ class Ready:
         levels: the highest priority first.
         width: how many levels there are.
         may_expire: some message with a time to live has been here.
+        again: some of the messages may have been handed out before.
         expiries: key -> when it expires, of messages outside the backlogs; never 0.
     """
 
-    __slots__ = ("_returned_size", "count", "counting", "expiries", "levels", "may_expire", "width")
+    __slots__ = (
+        "_returned_size",
+        "again",
+        "count",
+        "counting",
+        "expiries",
+        "levels",
+        "may_expire",
+        "width",
+    )
 
     def __init__(self, max_priority: int | None, store: Store) -> None:
         self.width = (max_priority or 0) + 1
@@ -70,6 +80,7 @@ class Ready:
         self._returned_size = 0
         self.expiries: dict[int, int] = {}
         self.may_expire = False
+        self.again = False
 
     def recover(self, backlogs: Mapping[int, tuple[Sequence[Page], int]]) -> None:
         """Begin with what was there before a restart, by level: pages, and the next position."""
@@ -78,6 +89,7 @@ class Ready:
             self.levels[self.width - 1 - number].backlog.recover(pages, next_position)
             self.may_expire = self.may_expire or any(page.may_expire for page in pages)
         self.count = sum(level.count for level in self.levels)
+        self.again = any(level.backlog.again for level in self.levels)
 
     def count_bytes(self) -> None:
         """Keep `size` from now on."""
@@ -130,6 +142,7 @@ class Ready:
         """A message that was taken returns to its place."""
         level = self.levels[self.width - 1 - key % self.width]
         heappush(level.returned, (key // self.width, message))
+        self.again = True
         self.count += 1
         if self.counting:
             self._returned_size += len(message[1])
@@ -155,7 +168,7 @@ class Ready:
         keys: Sequence[int] = ()
         messages: list[Message] = []
         size = 0
-        if level is not None and not level.returned and not self.may_expire:
+        if level is not None and not self.again and not self.may_expire:
             first, messages, _, size = level.backlog.take(count, room)
             here = len(messages)
             self.count -= here
@@ -185,6 +198,7 @@ class Ready:
                     messages.append(message)
                     size += len(message[1])
             here = len(keys)
+        self.again = any(level.returned or level.backlog.again for level in self.levels)
         return keys, messages, expired, size
 
     def _first_level(self) -> Level | None:

@@ -71,6 +71,7 @@ class Disposal:
         exchange = self.settings.dead_letter_exchange
         if exchange is None:
             return
+        self._counters.dead_lettered[reason] += len(messages)
         routing_key = self.settings.dead_letter_routing_key
         last = self._dead_letters[-1] if self._dead_letters else None
         if last is not None and (last.reason, last.exchange, last.routing_key) == (

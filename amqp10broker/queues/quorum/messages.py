@@ -244,6 +244,7 @@ class Messages:
                 self.pending.add(index, reason, size)
             return
         if settings.dead_letter_exchange is not None and not self.replaying:
+            self.counters.dead_lettered[reason] += len(indexes)
             exchange, key = settings.dead_letter_exchange, settings.dead_letter_routing_key
             self.dead_letters.append(DeadLetters(reason, self.read(indexes), exchange, key))
         self.gone(indexes)

@@ -13,7 +13,7 @@ who consumes them in `quorum_service`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from operator import itemgetter
 from typing import Final, assert_never
 
@@ -37,7 +37,6 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Confirmed,
     DeadLetters,
@@ -79,6 +78,7 @@ class QuorumQueue(QueueMachine):
         """
         super().__init__(name)
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
+        self._messages.counters = self.counters
         self._service = Service(name, self._messages, self._outbox, now_ms)
 
     # --- what others see --------------------------------------------------------------------------
@@ -139,12 +139,7 @@ class QuorumQueue(QueueMachine):
         """Links and AMQP 0-9-1 consumers that may get messages."""
         return self._service.count
 
-    @property
-    def counters(self) -> QueueCounters:
-        """What became of messages."""
-        return self._messages.counters
-
-    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
+    def figures(self) -> QueueFigures:
         """See `QueueMachine`. One that rejects, and was full, is so until it is down to 80 %."""
         messages, limits = self._messages, length_limits(self.settings)
         return QueueFigures(
@@ -154,10 +149,8 @@ class QuorumQueue(QueueMachine):
             publishers=self.publishers,
             messages_delayed=self.delayed,
             messages_dlx=self.dlx,
-            dead_lettered=dict(dead_lettered),
             full=messages.full or is_full(limits, *messages.counted()),
             limits=limits,
-            counters=self.counters.document(),
         )
 
     @property
@@ -206,6 +199,7 @@ class QuorumQueue(QueueMachine):
         """Dead messages for the internal consumer, as many as it may hold beside what it has."""
         found = self._messages.pending.next()
         messages = self._messages.read([index for index, _ in found]) if found else []
+        self.counters.dead_lettered.update(reason for _, reason in found)
         return [
             DeadMessage(index, message, reason)
             for (index, reason), message in zip(found, messages, strict=True)

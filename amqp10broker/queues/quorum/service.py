@@ -331,6 +331,8 @@ class Service:
         if self._messages.replaying:
             return
         self._outbox.deliver(consumer, indexes, self._messages.read(indexes))
+        if self._messages.counts:
+            self._outbox.deliver_again(consumer)
 
     def _update_turn(self, consumer: Consumer) -> None:
         able = consumer.credit and not consumer.silent and not consumer.cancelled

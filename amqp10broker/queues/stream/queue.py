@@ -12,7 +12,6 @@ done in the next wake (`deadline`).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from itertools import chain
 from typing import Final, assert_never
 
@@ -43,7 +42,6 @@ from amqp10broker.queues.commands import (
     Touch,
     Unsubscribe,
 )
-from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import (
     Confirmed,
     CreditReply,
@@ -89,7 +87,6 @@ class StreamQueue(QueueMachine):
         log: where its messages are.
         durable: always.
         auto_delete: never.
-        counters: what became of messages.
     """
 
     durable: Final = True
@@ -99,7 +96,6 @@ class StreamQueue(QueueMachine):
         super().__init__(name)
         self.settings = settings
         self.log = log
-        self.counters = QueueCounters()
         self.log.segment_bytes = settings.segment_bytes
         self._pending: list[Publish] = []
         self._unconfirmed: deque[tuple[int, Publish]] = deque()
@@ -132,7 +128,7 @@ class StreamQueue(QueueMachine):
         """Links and AMQP 0-9-1 consumers."""
         return len(self._consumers)
 
-    def figures(self, dead_lettered: Mapping[str, int]) -> QueueFigures:
+    def figures(self) -> QueueFigures:
         """See `QueueMachine`. A stream is never full: what is too old, or too much, goes."""
         return QueueFigures(
             messages_ready=self.ready,
@@ -143,7 +139,6 @@ class StreamQueue(QueueMachine):
             next_offset=self.log.committed,
             segments=self.log.segments,
             size_bytes=self.log.size_bytes,
-            counters=self.counters.document(),
         )
 
     def outlook(self) -> Outlook:

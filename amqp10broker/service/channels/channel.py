@@ -82,7 +82,6 @@ class BrokerChannel:
         acknowledging: what it decides on that.
         modes: confirms and transactions.
         last_error: what the client was told last that went wrong.
-        counters: of what its client did and got.
         in_hand: the method that is handled, or was last; of contents and acknowledgements the kind only.
         paused_ms: when it began to wait for an answer last.
     """
@@ -108,13 +107,13 @@ class BrokerChannel:
         self.paused_ms = 0
         self.in_hand: Method | type[Method] = methods.ChannelOpen
         self.last_error: LastError | None = None
-        self.counters = ClientCounters()
+        self._counters = ClientCounters()
         flow = CreditFlowSettings.of(context.config)
         self._received = Receiver(flow)
         self._reset()
 
     def _reset(self) -> None:
-        self.consuming = Consuming(self.number, self.context, self.post, self.counters)
+        self.consuming = Consuming(self.number, self.context, self.post, self._counters)
         self.acknowledging = Acknowledging(self)
         self.modes = Modes(self, self.acknowledging)
         self.declaring = Declaring(self)
@@ -125,8 +124,12 @@ class BrokerChannel:
             self.post,
             self._return,
             lambda: self.subscribing.reply_address,
-            self.counters,
+            self._counters,
         )
+
+    def counted(self) -> ClientCounters:
+        """What its client did and got."""
+        return ClientCounters.sum_of([self._counters, *self.consuming.counted()])
 
     # --- letters in -------------------------------------------------------------------------------
 
@@ -233,10 +236,6 @@ class BrokerChannel:
         """The channel is over, whatever the reason: give everything back. May be called twice."""
         self._give_everything_back()
         self._backlog.clear()
-
-    def counted(self) -> ClientCounters:
-        """What its client did and got."""
-        return self.counters
 
     def release(self) -> None:
         """Closed, and asked nothing any more: let go of the parts, which refer back to this.

@@ -15,7 +15,7 @@ from amqp10broker.amqp10.serial import MASK
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
-from amqp10broker.queues.effects import CreditReply
+from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.channels.times import ConsumerTimes
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.queue_credit import QueueCredit
@@ -129,13 +129,11 @@ class Consumer:
 
     # --- from the queue ---------------------------------------------------------------------------
 
-    def on_deliver(
-        self, keys: Sequence[int], messages: Sequence[Message], epoch: int, *, spent: bool = False
-    ) -> None:
+    def on_deliver(self, effect: Deliver) -> None:
         """The queue delivers, within what it was asked for."""
-        if self.credit.on_deliver(len(keys), epoch, spent=spent):
-            self.keys.extend(keys)
-            self.messages.extend(messages)
+        if self.credit.on_deliver(effect):
+            self.keys.extend(effect.keys)
+            self.messages.extend(effect.messages)
 
     def on_reply(self, reply: CreditReply) -> None:
         """The queue has answered the last request."""

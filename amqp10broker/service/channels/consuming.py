@@ -11,12 +11,13 @@ from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.message.convert import all_to_amqp091
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Subscribe, Verdict
+from amqp10broker.queues.counters import Consumption
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.service.channels.consumer import Consumer, Terms
 from amqp10broker.service.channels.consumer_arguments import ConsumerOptions
 from amqp10broker.service.channels.context import ChannelContext, Post
 from amqp10broker.service.counters import ClientCounters
-from amqp10broker.service.queue_credit import QueueCredit
+from amqp10broker.service.queue_credit import Mode, QueueCredit
 
 OVERHEAD_BYTES: Final = 64
 """What a delivery's frames take beside the content, for the writer's budget."""
@@ -41,7 +42,7 @@ class Consuming:
             number: the channel's.
             context: the broker around it.
             post: puts letters to queues.
-            counters: of the channel.
+            counters: of the channel, to which those of consumers are added that are gone.
         """
         self._counters = counters
         self._number = number
@@ -77,7 +78,8 @@ class Consuming:
         self._made += 1
         prefetch = 0 if no_ack else self.prefetch
         terms = Terms(no_ack, tag, self._made, prefetch, options.timeout_ms)
-        credit = QueueCredit(queue, ref, self._post)
+        mode = Mode.DELIVERED_SETTLED if no_ack else Mode.DELIVERED
+        credit = QueueCredit(queue, ref, self._post, mode)
         consumer = Consumer(terms, credit, self._context.moment)
         self._by_ref[ref] = consumer
         filters = options.filters
@@ -117,6 +119,7 @@ class Consuming:
         if consumer is None:
             return None
         consumer.forget()
+        consumer.credit.retire(self._counters)
         self._encoders.pop(consumer, None)
         self._unsent.pop(consumer, None)
         if self.consumers.get(consumer.terms.tag) is consumer:
@@ -141,7 +144,7 @@ class Consuming:
         if fetcher is None:
             reply_to = self._context.reply_to
             ref = reply_to.consumer()
-            credit = QueueCredit(queue, ref, self._post)
+            credit = QueueCredit(queue, ref, self._post, Mode.GOT_SETTLED if no_ack else Mode.GOT)
             fetcher = Consumer(Terms(no_ack), credit, self._context.moment)
             self._fetchers[queue, no_ack] = fetcher
             self._by_ref[ref] = fetcher
@@ -157,10 +160,7 @@ class Consuming:
             return None
         tag = self._next_tag
         self._next_tag += 1
-        if fetcher.terms.no_ack:
-            self._counters.got_settled += 1
-        else:
-            self._counters.got += 1
+        if not fetcher.terms.no_ack:
             self._unacked.add(tag, fetcher, keys)
             fetcher.unacked += 1
             self._unsettled += 1
@@ -169,6 +169,7 @@ class Consuming:
     def _forget_if_idle(self, consumer: Consumer) -> None:
         if consumer.cancelled and not consumer.unacked:
             self._by_ref.pop(consumer.ref, None)
+            consumer.credit.retire(self._counters)
 
     # --- from queues ------------------------------------------------------------------------------
 
@@ -176,7 +177,7 @@ class Consuming:
         """A queue delivers to a consumer or fetcher."""
         consumer = self._by_ref.get(effect.consumer)
         if consumer is not None:
-            consumer.on_deliver(effect.keys, effect.messages, effect.epoch, spent=effect.spent)
+            consumer.on_deliver(effect)
             self._stirred[consumer] = None
             if consumer.keys and consumer.terms.tag:
                 self._unsent[consumer] = None
@@ -275,10 +276,7 @@ class Consuming:
         self._next_tag += len(keys)
         self.moved_ms = self._context.moment.ms
         consumer.times.moved()
-        if consumer.terms.no_ack:
-            self._counters.delivered_settled += len(keys)
-        else:
-            self._counters.delivered += len(keys)
+        if not consumer.terms.no_ack:
             self._unacked.add(first, consumer, keys)
             consumer.unacked += len(keys)
             self._unsettled += len(keys)
@@ -315,7 +313,7 @@ class Consuming:
             self._settle_one(consumer, keys, verdict)
 
     def _settle_one(self, consumer: Consumer, keys: Sequence[int], verdict: Verdict) -> None:
-        self._counters.settled(verdict, len(keys))
+        consumer.credit.counters.settled(verdict, len(keys))
         consumer.settle(keys, verdict)
         self._stirred[consumer] = None
         self._unsettled -= len(keys)
@@ -330,6 +328,7 @@ class Consuming:
         """The channel is over: everything goes back. May be called twice."""
         for consumer in self._all():
             consumer.leave()
+            consumer.credit.retire(self._counters)
         self._by_ref.clear()
         self.consumers.clear()
         self._encoders.clear()
@@ -342,6 +341,10 @@ class Consuming:
     def _all(self) -> Iterator[Consumer]:
         # Consumers that were cancelled come last: what they hold is older, and queues sort it anyway.
         return iter(list(self._by_ref.values()))
+
+    def counted(self) -> Iterator[Consumption]:
+        """What its consumers got and decided, those that are gone left out."""
+        return (consumer.credit.counted() for consumer in self._by_ref.values())
 
     @property
     def unacked(self) -> int:

@@ -259,6 +259,7 @@ class Publishing:
             self._counters.unroutable += count
             if mandatory:
                 self._counters.returned += count
+                exchange.returned += count
                 for message in messages:
                     self._give_back(message)
             if self.confirming:

@@ -40,6 +40,6 @@ def channel_view(channel: BrokerChannel, around: Circumstances) -> ChannelView:
         reader_credit=around.reader_credit,
         consumers=consumers,
         last_error=channel.last_error,
-        counters=channel.counters.document(),
+        counters=channel.counted().document(),
         wait=why_channel_waits(channel, around).view(),
     )

@@ -28,9 +28,8 @@ from amqp10broker.config import FlowSettings
 from amqp10broker.message.convert import all_to_amqp10
 from amqp10broker.message.message import Message
 from amqp10broker.queues.commands import ConsumerRef, Settle, Verdict
-from amqp10broker.queues.effects import ActiveChanged, CreditReply, Settled, TimedOut
+from amqp10broker.queues.effects import ActiveChanged, CreditReply, Deliver, Settled, TimedOut
 from amqp10broker.service.context import ClientLog
-from amqp10broker.service.counters import ClientCounters
 from amqp10broker.service.moment import Moment
 from amqp10broker.service.queue_credit import QueueCredit
 from amqp10broker.service.sessions.decisions import Decisions
@@ -76,7 +75,6 @@ class Consumer:
     """
 
     __slots__ = (
-        "_counters",
         "_decisions",
         "_flows",
         "_links",
@@ -112,7 +110,6 @@ class Consumer:
         self.settings = settings
         self.last_error: LastError | None = None
         self.times = ConsumerTimes(moment)
-        self._counters = ClientCounters()
         self._decisions = Decisions()
         single = queue.effective.settings.single_active_consumer
         self._flows = FlowAnswers(tells_active=queue.kind.tells_active and single)
@@ -158,15 +155,7 @@ class Consumer:
     @property
     def settled(self) -> int:
         """Deliveries on which the client has decided, in all."""
-        return self._counters.decided
-
-    def counted(self) -> ClientCounters:
-        """What it got, and what the client decided."""
-        if self.link.settled:
-            self._counters.delivered_settled = self.sent
-        else:
-            self._counters.delivered = self.sent
-        return self._counters
+        return self.credit.counters.decided
 
     # --- from the client --------------------------------------------------------------------------
 
@@ -211,7 +200,7 @@ class Consumer:
             if not keys:
                 # Of nothing that the queue still waits for; but it hands out nothing until it hears of us.
                 self.credit.post(Settle(self.credit.ref, (), Verdict.ACCEPT))
-        self._counters.settled(decision.verdict, len(keys))
+        self.credit.counters.settled(decision.verdict, len(keys))
         self.times.settled()
         answer = kind.answers_settlements and not event.settled and bool(keys)
         if keys:
@@ -236,15 +225,14 @@ class Consumer:
 
     # --- from the queue ---------------------------------------------------------------------------
 
-    def on_deliver(
-        self, keys: Sequence[int], messages: Sequence[Message], epoch: int, *, spent: bool = False
-    ) -> None:
+    def on_deliver(self, effect: Deliver) -> None:
         """The queue delivers, within the credit that it was given."""
         credit = self.credit
         if not credit.waiting:
             self.times.handed_over()
-        if not credit.on_deliver(len(keys), epoch, spent=spent):
+        if not credit.on_deliver(effect):
             return
+        keys, messages = effect.keys, effect.messages
         # No two deliveries of a stream have the same head, and they are encoded as they are to be.
         if not credit.kind.keeps_encoding:
             messages = all_to_amqp10(messages)
@@ -290,7 +278,7 @@ class Consumer:
         self._decisions.expire(self._session.settling.tell_sent(self.link, expired, RELEASED))
         never_sent = self.link.discard(expired)
         if never_sent:
-            self.credit.drop(never_sent)
+            self.credit.drop(never_sent, oldest=True)
             self._request_next()
 
     def _in_turn(self, marker: CreditReply | ActiveChanged) -> None:

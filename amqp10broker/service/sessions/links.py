@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 from amqp10broker.amqp10.delivery import Parts
@@ -19,7 +20,7 @@ from amqp10broker.queues.commands import DELETE, ConsumerRef, PublisherRef, Requ
 from amqp10broker.queues.effects import QueueDeleted, SubscribeRefused
 from amqp10broker.service.context import Post, SessionContext
 from amqp10broker.service.counters import ClientCounters
-from amqp10broker.service.queue_credit import QueueCredit
+from amqp10broker.service.queue_credit import Mode, QueueCredit
 from amqp10broker.service.routes import Routes
 from amqp10broker.service.sessions.attach import Steps, plan_source, plan_target, rcv_settle_mode
 from amqp10broker.service.sessions.consumer import Consumer, ConsumerTerms
@@ -69,9 +70,9 @@ class ClientLinks:
 
     def counted(self) -> ClientCounters:
         """What they did and got, those that are gone included."""
-        links = [consumer.counted() for consumer in self.consumers.values()]
-        links += [publisher.counted() for publisher in self.publishers.values()]
-        return ClientCounters.sum_of([self._gone, *links])
+        consumers = (consumer.credit.counted() for consumer in self.consumers.values())
+        publishers = (publisher.counters for publisher in self.publishers.values())
+        return ClientCounters.sum_of(chain([self._gone], consumers, publishers))
 
     # --- they come --------------------------------------------------------------------------------
 
@@ -160,7 +161,7 @@ class ClientLinks:
         consumer = Consumer(
             self._session,
             link,
-            QueueCredit(plan.queue, ref, self._post),
+            QueueCredit(plan.queue, ref, self._post, Mode.DELIVERED_SETTLED if settled else Mode.DELIVERED),
             terms,
             self._context.flow_for(address),
             self,
@@ -356,7 +357,9 @@ class ClientLinks:
         self._owners.take(end.link)
         if isinstance(end, Consumer):
             self._accept.pop(end.ref, None)
-        self._gone.add(end.counted())
+            end.credit.retire(self._gone)
+        else:
+            self._gone.add(end.counters)
         self._context.names.leave(end.link)
 
     def _delete(self, queue: DeclaredQueue) -> None:

@@ -83,12 +83,12 @@ class Publisher:
         settings: the flow settings in force for it.
         exclusive_queue: delete the queue with the link (a dynamic target).
         last_error: of the last message that was rejected.
+        counters: what the client sent, and what became of it.
         times: when what happened last.
     """
 
     __slots__ = (
         "_context",
-        "_counters",
         "_default_exchange",
         "_held",
         "_last_queues",
@@ -102,6 +102,7 @@ class Publisher:
         "_routes",
         "_session",
         "address",
+        "counters",
         "exchange",
         "exclusive_queue",
         "last_error",
@@ -148,15 +149,11 @@ class Publisher:
         self.settings = settings
         self.exclusive_queue = exclusive_queue
         self.last_error: LastError | None = None
-        self._counters = ClientCounters()
+        self.counters = ClientCounters()
         self.times = PublisherTimes(context.moment)
         self._renew_readers()
         if queue is not None:
             post(queue.handle, AttachPublisher(ref))
-
-    def counted(self) -> ClientCounters:
-        """What the client sent, and what became of it."""
-        return self._counters
 
     def _new_reader(self, exchange: str, routing_key: str) -> MessageReader:
         return MessageReader(exchange, routing_key, self._context.user, self._context.access.impersonator)
@@ -221,7 +218,7 @@ class Publisher:
         if self.queue is not None and not self._reader.has_extra_keys:
             if self._permitted_at != self._context.access.version:
                 self._check_permission()
-            self._counters.published += len(ids)
+            self.counters.published += len(ids)
             self._default_exchange.count(len(ids), routed=True)
             self._post(self.queue.handle, Publish(self.ref, ids, messages, settled))
             return
@@ -280,10 +277,10 @@ class Publisher:
         messages: Sequence[Message],
         settled: bool,
     ) -> None:
-        self._counters.published += len(ids)
+        self.counters.published += len(ids)
         exchange.count(len(ids), routed=bool(queues))
         if not queues:
-            self._counters.unroutable += len(ids)
+            self.counters.unroutable += len(ids)
             self._answer(ids, None if settled else RELEASED)
             return
         if len(queues) > 1:
@@ -483,9 +480,9 @@ class Publisher:
         """Tell the client, unless it sent the delivery settled, and count it as finished."""
         if outcome is not None:
             if outcome is ACCEPTED:
-                self._counters.confirmed += len(ids)
+                self.counters.confirmed += len(ids)
             elif isinstance(outcome, Rejected):
-                self._counters.rejected += len(ids)
+                self.counters.rejected += len(ids)
             second = self.link.rcv_settle_mode == ReceiverSettleMode.SECOND
             self._session.settling.settle_received(ids, outcome, settled=not second)
         self._session.inbound.finish(self.link, len(ids))

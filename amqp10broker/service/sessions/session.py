@@ -175,7 +175,7 @@ class BrokerSession:
                 case Deliver():
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:
-                        consumer.on_deliver(effect.keys, effect.messages, effect.epoch, spent=effect.spent)
+                        consumer.on_deliver(effect)
                 case CreditReply():
                     consumer = self.links.consumers.get(effect.consumer)
                     if consumer is not None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from amqp10broker.management.snapshot import LinkView, SessionView
-from amqp10broker.service.counters import CONSUMING, PUBLISHING
+from amqp10broker.queues.counters import CONSUMING
+from amqp10broker.service.counters import PUBLISHING, ClientCounters
 from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.publisher import Publisher
@@ -60,7 +61,7 @@ def _consumer_view(broker_session: BrokerSession, consumer: Consumer, around: Ci
         pending=consumer.unsent,
         properties=_plain(link.peer_properties),
         last_error=consumer.last_error,
-        counters=consumer.counted().document(CONSUMING),
+        counters=ClientCounters.sum_of([consumer.credit.counted()]).document(CONSUMING),
         wait=waiting.view(),
     )
 
@@ -84,7 +85,7 @@ def _publisher_view(broker_session: BrokerSession, publisher: Publisher, around:
         pending=None,
         properties=_plain(link.peer_properties),
         last_error=publisher.last_error,
-        counters=publisher.counted().document(PUBLISHING),
+        counters=publisher.counters.document(PUBLISHING),
         wait=waiting.view(),
     )
 

@@ -8,6 +8,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.queues.commands import Command
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.figures import QueueFigures
 
 
@@ -24,6 +25,11 @@ class Handle:
     def post(self, command: Command) -> None:
         """Keep the letter."""
         self.letters.append(command)
+
+    @property
+    def counters(self) -> QueueCounters:
+        """Nothing happened in it."""
+        return QueueCounters()
 
     def figures(self) -> QueueFigures:
         """Nothing is in it."""

@@ -9,8 +9,8 @@ import pytest
 
 from amqp10broker.cli import admin, listing, main, rows
 from amqp10broker.errors import ConfigError
-from amqp10broker.queues.counters import QueueCounters
-from amqp10broker.service.counters import CONSUMING, ClientCounters
+from amqp10broker.queues.counters import CONSUMING, QueueConsumption, QueueCounters, tally
+from amqp10broker.service.counters import ClientCounters
 
 COUNTERS = ClientCounters().document()
 ERROR = {"time": "2026-11-22T08:38:47Z", "event": "link detached by the broker", "text": "why"}
@@ -121,7 +121,7 @@ QUEUE = {
     "ineffective_policy_keys": ["max-age"],
     "full": True,
     "limits": {"messages": 5, "bytes": None, "overflow": "reject-publish"},
-    "counters": {**QueueCounters().document(), "rejected": 12},
+    "counters": {**tally(QueueCounters(), QueueConsumption()), "rejected": 12, "dead_lettered": 5},
     "dead_lettered": {"expired": 3, "maxlen": 2},
 }
 

@@ -113,5 +113,6 @@ def test_exchanges_are_listed(broker: Broker) -> None:
         "policy": None,
         "published": 0,
         "unroutable": 0,
+        "returned": 0,
     }
     assert listed["amq.topic"]["type"] == "topic"

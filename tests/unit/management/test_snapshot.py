@@ -22,7 +22,7 @@ ERROR = LastError("2026-11-22T08:38:47Z", "link refused", {"text": "no queue 'q'
 def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> None:
     """Every queue has the same fields, so that who reads them need not ask for the kind."""
     figures = QueueFigures(messages_ready=3, full=True, limits=LengthLimits(3, None, "drop-head"))
-    shown = document(QueueView("q", "/", "classic", True, figures, ERROR))
+    shown = document(QueueView("q", "/", "classic", True, figures, {}, {"published": 3}, ERROR))
     assert shown == {
         "name": "q",
         "vhost": "/",
@@ -41,7 +41,7 @@ def test_what_a_queue_does_not_have_is_null_and_its_figures_are_its_own() -> Non
         "size_bytes": None,
         "full": True,
         "limits": {"messages": 3, "bytes": None, "overflow": "drop-head"},
-        "counters": {},
+        "counters": {"published": 3},
         "last_error": {
             "time": "2026-11-22T08:38:47Z",
             "event": "link refused",

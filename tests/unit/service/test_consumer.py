@@ -5,6 +5,7 @@ from __future__ import annotations
 from amqp10broker.catalog.queue import DeclaredQueue, QueueHandle
 from amqp10broker.queues.classic.queue import ClassicQueue
 from amqp10broker.queues.commands import Command, Publish, Subscribe
+from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import CreditReply, Deliver
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.service.channels.consumer import Consumer, Terms
@@ -38,6 +39,11 @@ class Wire:
         """Put one letter."""
         self.letters.append(command)
 
+    @property
+    def counters(self) -> QueueCounters:
+        """Nothing happened in it."""
+        return QueueCounters()
+
     def figures(self) -> QueueFigures:
         """Nothing is in it."""
         return QueueFigures()
@@ -49,7 +55,7 @@ class Wire:
             self.queue.apply(letter, 0)
         for effect in self.queue.take_effects().get(REPLY_TO.id, []):
             if isinstance(effect, Deliver):
-                self.consumer.on_deliver(effect.keys, effect.messages, effect.epoch)
+                self.consumer.on_deliver(effect)
             elif isinstance(effect, CreditReply):
                 self.consumer.on_reply(effect)
 

@@ -61,7 +61,7 @@ def amqp091(number: int, waits: WaitView, *consumers: ConsumerView) -> Connectio
 
 def queue(name: str, ready: int, unsettled: int, *, full: bool = False) -> QueueView:
     figures = QueueFigures(messages_ready=ready, messages_unsettled=unsettled, full=full)
-    return QueueView(name, "/", "classic", True, figures, None)
+    return QueueView(name, "/", "classic", True, figures, {}, {}, None)
 
 
 CONNECTIONS = (
