@@ -90,7 +90,7 @@ ROOMS: Final[Mapping[str, Room]] = {
     "client": _room("amqp10", "greeting", "errors", why="the engine with a socket, no broker", pure=False),
     "spark": _room(
         "client", "amqp10.codec", "amqp10.encoder", "amqp10.errors", "amqp10.performatives",
-        "amqp10.sections", "amqp10.types", "storage.disk", "errors", "__init__",
+        "amqp10.types", "storage.disk", "errors", "__init__",
         why="a client inside Spark's workers, which reads and writes encoded messages by itself and leaves "
         "sessions and links to the client; its spool asks the disk what storage asks it",
         pure=False,

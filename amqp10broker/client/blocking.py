@@ -316,6 +316,3 @@ class Client(ClientBase[Sender, Receiver]):
         self.core.tick(now)
         interval = self.core.tick_interval
         self._tick_at = None if interval is None else now + interval
-
-
-__all__ = ["Client", "Receiver", "Sender", "connect"]

@@ -243,6 +243,3 @@ def bulk_receiver(
     assert isinstance(end, BulkEnd)
     client.attach(end, timeout_s)
     return BulkReceiver(client, end)
-
-
-__all__ = ["BulkEnd", "BulkReceiver", "bulk_receiver"]

@@ -85,6 +85,3 @@ def check_outcome(outcome: Any) -> None:
                 f"outcome is {outcome!r}; give ACCEPTED, RELEASED, rejected(...) or modified(...) of "
                 "amqp10broker.client.outcomes"
             )
-
-
-__all__ = ["UINT_MAX", "ULONG_MAX", "check_integer", "check_outcome", "check_text", "fields"]

@@ -94,11 +94,6 @@ class ClientCore:
         """Seconds between two calls of `tick`; None when neither side has an idle time-out."""
         return None if self._idle is None else self._idle.interval
 
-    @property
-    def writing_waits(self) -> bool:
-        """Whether the next `take_output` may give something."""
-        return any(session.engine.has_pending for session in self._sessions.values())
-
     # --- life -------------------------------------------------------------------------------------
 
     def start(self, user: str | None, password: str | None, mechanism: str | None = None) -> None:
@@ -325,6 +320,3 @@ class ClientCore:
         out = b"".join(pieces)
         self.bytes_sent += len(out)
         return out
-
-
-__all__ = ["OUTPUT_BUDGET_BYTES", "ClientCore", "ClientOptions", "ClientSession"]

@@ -11,10 +11,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from amqp10broker.client.core import ClientCore, ClientSession
+from amqp10broker.client.core import ClientCore
 from amqp10broker.client.ends import LinkEnd, ReceiverEnd, SenderEnd
 from amqp10broker.client.errors import ClientError
 from amqp10broker.client.options import CLOSE_TIMEOUT_S, CREDIT
+from amqp10broker.client.session import ClientSession
 
 P = ParamSpec("P")
 T = TypeVar("T")

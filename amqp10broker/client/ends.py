@@ -409,6 +409,3 @@ class ReceiverEnd(LinkEnd):
         """The link has ended; what was neither taken nor sent settled is the queue's again."""
         super().on_detached(event)
         self.ready = deque(delivery for delivery in self.ready if delivery.settled)
-
-
-__all__ = ["Delivery", "LinkEnd", "ReceiverEnd", "SenderEnd", "SessionOwner"]

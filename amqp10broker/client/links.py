@@ -301,16 +301,3 @@ def drain(receiver: ReceiverBase, *, timeout_s: float | None = None) -> Steps[No
         yield WaitFor(lambda: end.drained, lambda: end.failure, timeout_s, "answer to our drain")
     finally:
         end.end_drain()
-
-
-__all__ = [
-    "ReceiverBase",
-    "SenderBase",
-    "detach",
-    "drain",
-    "fetch",
-    "receive",
-    "receive_many",
-    "send",
-    "send_many",
-]

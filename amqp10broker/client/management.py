@@ -90,6 +90,3 @@ class Management:
             TimedOutError: the broker did not answer.
         """
         self._client.end_session(self._session, timeout_s=self._timeout_s)
-
-
-__all__ = ["Management"]

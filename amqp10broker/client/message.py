@@ -114,7 +114,7 @@ def decode_message(payload: bytes) -> Message:
     pos = 0
     end = len(payload)
     while pos < end:
-        code, start = _section_code(payload, pos, end)
+        code, start = section_at(payload, pos, end)
         match code:
             case Header.DESCRIPTOR:
                 section, pos = decode_composite(payload, pos, end)
@@ -167,12 +167,16 @@ def _section(code: int, value: Any) -> bytes:
     return encode(Described(ULong(code), value))
 
 
-def _section_code(payload: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The section that begins at `pos`, and where its value begins."""
+def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
+    """The descriptor of the section that begins at `pos`, and where its value begins.
+
+    Raises:
+        DecodeError: no section begins there.
+    """
     if payload[pos] != 0:
         raise DecodeError(f"no section begins at byte {pos}: {_LATER}")
     descriptor, start = decode(payload, pos + 1, end)
-    code = SECTION_CODES.get(descriptor, descriptor) if isinstance(descriptor, str) else descriptor
+    code = SECTION_CODES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
     if not isinstance(code, int) or code not in _KNOWN:  # a list or map is no key of a set
         raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
     return int(code), start
@@ -187,4 +191,5 @@ __all__ = [
     "Symbol",
     "data_message",
     "decode_message",
+    "section_at",
 ]

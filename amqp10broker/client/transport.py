@@ -80,6 +80,3 @@ def receive_some(sock: socket.socket) -> bytes:
         pieces.append(data)
         size += len(data)
     return b"".join(pieces)
-
-
-__all__ = ["WOULD_BLOCK", "check_port", "receive_some", "tls_failed", "with_tls"]

@@ -195,6 +195,3 @@ def exchange_address(exchange: str, routing_key: str) -> str:
     if not routing_key:
         return f"/exchanges/{quote(exchange, safe='')}"
     return f"/exchanges/{quote(exchange, safe='')}/{quote(routing_key, safe='')}"
-
-
-__all__ = ["PORT", "PORT_TLS", "BrokerUrl", "UrlError", "exchange_address", "parse_url", "queue_address"]

@@ -194,12 +194,3 @@ def translated(
 
 def _vhost(options: ConnectionOptions) -> str:
     return "the default virtual host" if options.vhost is None else f"virtual host '{options.vhost}'"
-
-
-__all__ = [
-    "dial",
-    "may_pass",
-    "open_client",
-    "translated",
-    "with_retries",
-]

@@ -95,6 +95,3 @@ class Amqp10DataSource(DataSource):
         from amqp10broker.spark.sink.writer import SinkStreamWriter
 
         return SinkStreamWriter(parse_sink(self.options, streaming=True), schema, overwrite)
-
-
-__all__ = ["Amqp10DataSource"]

@@ -121,21 +121,3 @@ class MissingExtraError(SparkSourceError):
 
 class JavaNotFound(SparkSourceError):
     """No Java that Spark runs on was found; the message says where was looked, and how to get one."""
-
-
-__all__ = [
-    "BrokerRefused",
-    "BrokerUnreachable",
-    "ColumnError",
-    "DataLost",
-    "FilterRefused",
-    "JavaNotFound",
-    "MissingExtraError",
-    "NotDelivered",
-    "OptionError",
-    "QueueUnusable",
-    "ReadStalled",
-    "SparkSourceError",
-    "SpoolError",
-    "UnreadableMessage",
-]

@@ -22,7 +22,8 @@ from amqp10broker.amqp10.performatives import (
     MESSAGE_ANNOTATIONS,
     PROPERTIES,
 )
-from amqp10broker.spark.message_row import X_ENQUEUED, X_STREAM_OFFSET, section_at, text_of
+from amqp10broker.client.message import section_at
+from amqp10broker.spark.message_row import X_ENQUEUED, X_STREAM_OFFSET, text_of
 
 LAYOUT_BYTES_MAX: Final = 4096
 """A message with more constant bytes than this is read one by one."""
@@ -330,6 +331,3 @@ class _Learner:
                 raise NoLayout
             self.layout.body = data[start:stop]
             self._constant(stop)
-
-
-__all__ = ["FIXED_WIDTHS", "Block", "Layout", "Value", "learn"]

@@ -38,8 +38,8 @@ from amqp10broker.amqp10.performatives import (
     Properties,
     decode_composite,
 )
-from amqp10broker.amqp10.sections import SECTION_CODES
-from amqp10broker.amqp10.types import Map, Symbol, Timestamp
+from amqp10broker.amqp10.types import Map, Timestamp
+from amqp10broker.client.message import section_at
 
 X_STREAM_OFFSET: Final = "x-stream-offset"
 X_ENQUEUED: Final = "x-opt-enqueued-time"
@@ -52,8 +52,6 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 MS_MIN: Final = (datetime(1, 1, 3, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1)
 MS_MAX: Final = (datetime(9999, 12, 31, tzinfo=UTC) - _EPOCH) // timedelta(milliseconds=1) - 1
 """Times that a row may have, in milliseconds since 1970."""
-
-_KNOWN: Final = frozenset(SECTION_CODES.values())
 
 
 class MessageRow(NamedTuple):
@@ -120,21 +118,6 @@ def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
         body,
         application,
     )
-
-
-def section_at(payload: bytes, pos: int, end: int) -> tuple[int, int]:
-    """The descriptor of the section that begins at `pos`, and where its value begins.
-
-    Raises:
-        DecodeError: no section begins there.
-    """
-    if payload[pos] != 0:
-        raise DecodeError(f"no section begins at byte {pos}")
-    descriptor, start = decode(payload, pos + 1, end)
-    code = SECTION_CODES.get(descriptor) if isinstance(descriptor, Symbol) else descriptor
-    if type(code) is bool or not isinstance(code, int) or code not in _KNOWN:
-        raise DecodeError(f"unknown section {descriptor!r} at byte {pos}")
-    return int(code), start
 
 
 def microseconds(ms: int | None) -> int | None:
@@ -205,6 +188,3 @@ def _offset(value: Any) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= OFFSET_MAX:
         raise DecodeError(f"annotation {X_STREAM_OFFSET} holds {value!r}, which is no offset")
     return int(value)
-
-
-__all__ = ["MessageRow", "microseconds", "read_row", "section_at", "text_of"]

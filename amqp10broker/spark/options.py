@@ -16,7 +16,6 @@ from amqp10broker.client.url import UrlError, parse_url
 from amqp10broker.spark.errors import OptionError
 from amqp10broker.spark.option_values import (
     EARLIEST,
-    LATEST,
     Start,
     StartKind,
     choice,
@@ -438,18 +437,3 @@ def _queue(values: _Values) -> QueueOptions:
         arrow_batch_rows=values["arrowBatchSize"],
         idle_timeout_s=values["idleTimeout"],
     )
-
-
-__all__ = [
-    "EARLIEST",
-    "FORMAT",
-    "LATEST",
-    "ConnectionOptions",
-    "QueueOptions",
-    "SinkOptions",
-    "Start",
-    "StartKind",
-    "StreamOptions",
-    "parse_sink",
-    "parse_source",
-]

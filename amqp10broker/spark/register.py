@@ -41,6 +41,3 @@ def register(spark: SparkSession) -> None:
 def _version(text: str) -> tuple[int, ...]:
     """The first two numbers of a version."""
     return tuple(int(part) for part in text.split(".")[:2])
-
-
-__all__ = ["register"]

@@ -51,6 +51,3 @@ class RetryBudget:
         pause_s = min(PAUSE_FIRST_S * 2.0 ** min(self.failures - 1, 20), PAUSE_MAX_S)
         time.sleep(min(pause_s, self._until - now))
         return True
-
-
-__all__ = ["PAUSE_FIRST_S", "PAUSE_MAX_S", "RetryBudget"]

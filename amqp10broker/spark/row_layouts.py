@@ -411,6 +411,3 @@ def _too_large(count: int) -> SparkSourceError:
         "at a time (options arrowBatchSize, maxMessagesPerTrigger), or keep such messages elsewhere and send "
         "their names"
     )
-
-
-__all__ = ["LAYOUTS_MAX", "RowDecoder"]

@@ -80,6 +80,3 @@ def arrow_schema() -> pa.Schema:
             pa.field("applicationProperties", pa.map_(pa.string(), pa.string())),
         ]
     )
-
-
-__all__ = ["COLUMNS", "DDL", "arrow_schema", "check_schema"]

@@ -69,6 +69,3 @@ def _unusable(option: str, path: str | None, error: OSError) -> BrokerRefused:
     else:
         reason = error.strerror or str(error)
     return BrokerRefused(f"option {option} is '{path}', which cannot be used: {reason}; {_SAME_EVERYWHERE}")
-
-
-__all__ = ["tls_context"]

@@ -96,6 +96,3 @@ class Grants:
             self._step = min(self._credit_max, self._step * GROWTH, fitting)
             self._largest = self._came_largest
             self._came_largest = 0
-
-
-__all__ = ["FIRST_CREDIT", "GROWTH", "MESSAGE_COST_BYTES", "Grants"]

@@ -89,6 +89,3 @@ class SeenIds:
 def unpack(data: bytes) -> Iterable[bytes]:
     """Ids as they are stored, one by one."""
     return (data[at : at + DIGEST_BYTES] for at in range(0, len(data), DIGEST_BYTES))
-
-
-__all__ = ["WINDOW", "SeenIds", "digest", "unpack"]

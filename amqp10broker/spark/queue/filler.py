@@ -192,6 +192,3 @@ def _forget(spool: Spool, numbers: Sequence[int]) -> None:
     """Remove the ids of these segments from the disk, as far as they are there by themselves."""
     for file in [file for file in spool.ids if file.number in numbers]:
         spool.remove_ids(file)
-
-
-__all__ = ["Decode", "Intake", "MessageSource", "recall"]

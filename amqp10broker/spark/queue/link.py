@@ -178,6 +178,3 @@ class QueueLink:
         receiver.end.keep = self._grants.keep
         self._receiver = receiver
         return receiver
-
-
-__all__ = ["QueueLink"]

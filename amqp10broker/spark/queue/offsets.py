@@ -150,6 +150,3 @@ class QueueOffsets:
                 "with another checkpointLocation and another spoolLocation"
             )
         return number
-
-
-__all__ = ["QueueOffsets"]

@@ -112,6 +112,3 @@ def message_ids(spool: Spool, segment: SpoolFile) -> list[str | None]:
     for number in range(reader.num_record_batches):
         found += reader.get_batch(number).column("messageId").to_pylist()
     return found
-
-
-__all__ = ["SegmentPart", "message_ids", "parts", "read_part", "segment_bytes"]

@@ -155,6 +155,3 @@ def _seen(options: QueueOptions, spool: Spool) -> SeenIds | None:
 def _intake(options: QueueOptions, spool: Spool, seen: SeenIds | None) -> Intake:
     decoder = RowDecoder(options.queue, of_stream=False)
     return Intake(QueueLink(options), spool, decoder.batch, seen, options.arrow_batch_rows)
-
-
-__all__ = ["QueueReader", "QueueStreamReader"]

@@ -457,17 +457,3 @@ def _crc(pieces: Sequence[bytes]) -> int:
 def _described(owner: Owner) -> str:
     vhost = f", virtual host '{owner.vhost}'" if owner.vhost else ""
     return f"a {owner.use} query of queue '{owner.queue}' at {owner.broker}{vhost}"
-
-
-__all__ = [
-    "DIGEST_BYTES",
-    "MESSAGE_BYTES_MAX",
-    "SEGMENT_BYTES_MAX",
-    "SEGMENT_ROOM_BYTES",
-    "Owner",
-    "Spool",
-    "SpoolFile",
-    "check",
-    "local_path",
-    "open_spool",
-]

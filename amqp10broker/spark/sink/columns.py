@@ -198,6 +198,3 @@ def _map_value(kind: str) -> str:
         return ""
     key, _, value = kind[4:-1].partition(",")
     return ("string" if _is_string(value) else value) if _is_string(key) else ""
-
-
-__all__ = ["MESSAGE_ID", "SYMBOLS", "TO", "SinkPlan", "plan"]

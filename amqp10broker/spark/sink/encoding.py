@@ -304,5 +304,3 @@ _LAYOUTS: Final = {
     "float": ">Bf",
     "double": ">Bd",
 }
-
-__all__ = ["Encoder"]

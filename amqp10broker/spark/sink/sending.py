@@ -251,6 +251,3 @@ def _not_delivered(row: int, outcome: Outcome | None, address: str | None) -> st
         case _:
             gave = type(outcome).__name__
             return f"the broker gave row {row} of this partition{where} back ({gave}); try again later"
-
-
-__all__ = ["Sending"]

@@ -150,6 +150,3 @@ def _report_abort(messages: Sequence[Sent | None], what: str) -> None:
             what,
             accepted,
         )
-
-
-__all__ = ["Sent", "SinkStreamWriter", "SinkWriter"]

@@ -296,16 +296,3 @@ class Questions:
         finally:
             if not frequent:
                 self.close()
-
-
-__all__ = [
-    "Bounds",
-    "ManagedEnds",
-    "ProbedEnds",
-    "Questions",
-    "StreamEnds",
-    "attach",
-    "ends_of",
-    "ends_there",
-    "offset_of",
-]

@@ -122,6 +122,3 @@ def read_offset(stream: str, written: Mapping[str, Any]) -> StreamOffset:
         initial=bool(written.get(f"{stream}.{_INITIAL}")),
         declaration_id=None if declared is None else str(declared),
     )
-
-
-__all__ = ["Cut", "StreamOffset", "is_of", "read_offset"]

@@ -12,7 +12,8 @@ from dataclasses import replace
 from typing import Final
 
 from amqp10broker.spark.errors import OptionError, QueueUnusable
-from amqp10broker.spark.options import StartKind, StreamOptions
+from amqp10broker.spark.option_values import StartKind
+from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.stream.bounds import Bounds, Questions
 from amqp10broker.spark.stream.offsets import Cut, StreamOffset
 from amqp10broker.spark.stream.range import StreamRange, report_loss, split
@@ -119,14 +120,3 @@ def all_gone(options: StreamOptions, end: StreamOffset) -> list[StreamRange]:
     )
     pieces = split(cut.start, end.next, cut.pieces, dense=True)
     return [replace(piece, end=piece.start) for piece in pieces]
-
-
-__all__ = [
-    "ROWS_WORTH_A_TASK",
-    "all_gone",
-    "declared_again",
-    "first_offset",
-    "pieces_wanted",
-    "plan",
-    "recut",
-]

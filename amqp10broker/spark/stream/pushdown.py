@@ -131,6 +131,3 @@ def _message_id(text: str) -> str | None:
 
 def _quoted(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
-
-
-__all__ = ["Pushed", "push"]

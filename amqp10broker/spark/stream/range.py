@@ -311,6 +311,3 @@ def report_loss(options: StreamOptions, count: int, why: str) -> None:
             "failOnDataLoss to false to go on without them"
         )
     _log.warning("%s; going on, because failOnDataLoss is false", words)
-
-
-__all__ = ["StreamRange", "read_range", "report_loss", "split"]

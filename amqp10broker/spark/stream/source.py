@@ -222,6 +222,3 @@ class StreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         bounds = self._questions.bounds()
         self._latest = bounds.next
         return bounds
-
-
-__all__ = ["PushdownReader", "StreamReader", "StreamStreamReader", "batch_reader"]

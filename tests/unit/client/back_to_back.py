@@ -13,7 +13,8 @@ from amqp10broker.amqp10.events import (
     SaslInitReceived,
 )
 from amqp10broker.amqp10.performatives import SaslCode
-from amqp10broker.client.core import ClientCore, ClientOptions
+from amqp10broker.client.core import ClientCore
+from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config
 from amqp10broker.queues.commands import ReplyTo

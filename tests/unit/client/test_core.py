@@ -24,7 +24,7 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
 )
 from amqp10broker.amqp10.types import Symbol
-from amqp10broker.client.core import ClientCore, ClientOptions
+from amqp10broker.client.core import ClientCore
 from amqp10broker.client.ends import ReceiverEnd
 from amqp10broker.client.errors import (
     ClientError,
@@ -36,6 +36,7 @@ from amqp10broker.client.errors import (
     SessionEndedError,
 )
 from amqp10broker.client.message import Message, Properties, data_message
+from amqp10broker.client.options import ClientOptions
 from amqp10broker.client.outcomes import modified, rejected
 from amqp10broker.client.session import ClientSession
 from amqp10broker.config import Config

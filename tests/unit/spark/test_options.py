@@ -8,14 +8,11 @@ from typing import Any
 import pytest
 
 from amqp10broker.spark.errors import OptionError
+from amqp10broker.spark.option_values import EARLIEST, LATEST, Start, StartKind
 from amqp10broker.spark.options import (
-    EARLIEST,
-    LATEST,
     ConnectionOptions,
     QueueOptions,
     SinkOptions,
-    Start,
-    StartKind,
     StreamOptions,
     check_at_load,
     parse_sink,
