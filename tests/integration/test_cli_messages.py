@@ -99,6 +99,12 @@ def test_unroutable_messages_are_a_failure(run: CommandLine, declared: str) -> N
     assert run(*publish) == f"2 messages accepted by exchange '{exchange}' with key 'k'\n"
 
 
+def test_the_default_exchange_takes_the_queue_from_the_key(run: CommandLine, declared: str) -> None:
+    done = run("publish", "--exchange", "", "--key", declared, "m")
+    assert done == f"1 message accepted by exchange '' with key '{declared}'\n"
+    assert run("get", declared, "--format", "body") == "m"
+
+
 def test_a_target_that_is_not_there_is_refused(run: CommandLine, queue: str) -> None:
     """Neither queue nor exchange is made by publishing or getting."""
     assert f"no queue '{queue}' in vhost '/'" in run.fails(1, "publish", "--queue", queue, "m")
