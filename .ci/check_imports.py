@@ -150,8 +150,18 @@ HARMFUL: Final = frozenset(
     | {"datetime.datetime.today", "datetime.date.today"}
 )
 
-# Rooms in which imports for types alone may still make a circle; a reader follows those as well.
-CIRCLES_OF_TYPES: Final = ("tasks/",)
+# The living room moves mail: a longer file of it decides something, or says here why not.
+TASKS_LINES_MAX: Final = 250
+LONG_TASKS: Final[Mapping[str, str]] = {
+    "broker.py": "the one place that has all parts: it makes, starts, stops and shows them",
+    "committer.py": "one loop, whose order of writes and syncs is what makes a confirm true",
+    "connection_shell.py": "what a connection of either protocol is: half of each would stand twice",
+    "keeping.py": "the journal of a running broker, for queues of all kinds",
+    "looking.py": "one look at everything, in steps that give others their turn",
+    "queue_task.py": "the one loop of every kind of queue, with the order of its ends",
+    "recorder.py": "one recording from its first run to its last, whatever fails on the way",
+    "recorder_child.py": "a process of its own, which can import little of the others",
+}
 
 # What changes declared things, and who may call it: requests are planned, and plans are applied (ADR 0036).
 CATALOG: Final = "catalog/catalog.py"
@@ -279,8 +289,8 @@ def _fault(name: str, path: str, room_name: str, room: Room) -> str | None:
 def module_cycles(sources: Mapping[str, str]) -> list[str]:
     """Cycles of modules that import each other, for types alone too.
 
-    Imports inside functions do not count: they run later. Those under ``if TYPE_CHECKING`` do, but for the
-    rooms of `CIRCLES_OF_TYPES`.
+    Imports inside functions do not count: they run later. Those under ``if TYPE_CHECKING`` do, since a reader
+    follows them as well.
 
     Args:
         sources: text by path relative to the package.
@@ -289,8 +299,7 @@ def module_cycles(sources: Mapping[str, str]) -> list[str]:
     graph: dict[str, set[str]] = {}
     for path, source in sources.items():
         wanted = graph.setdefault(_module(path), set())
-        types = not path.startswith(CIRCLES_OF_TYPES)
-        for _, name in imported_names(_loaded_part(ast.parse(source, path), types=types)):
+        for _, name in imported_names(_loaded_part(ast.parse(source, path))):
             if name.partition(".")[0] != PACKAGE:
                 continue
             target = name if name in names else name.rpartition(".")[0]
@@ -309,6 +318,29 @@ def table_cycles(rooms: Mapping[str, Room] = ROOMS) -> list[str]:
     return _cycle(graph, "the table of rooms has a cycle")
 
 
+def long_tasks(sources: Mapping[str, str], allowed: Mapping[str, str] = LONG_TASKS) -> list[str]:
+    """Files of the living room that are too long without a reason, and reasons that nothing needs.
+
+    Args:
+        sources: text by path relative to the package.
+        allowed: reasons by name of the file.
+    """
+    lines = {
+        path.removeprefix("tasks/"): text.count("\n")
+        for path, text in sources.items()
+        if path.startswith("tasks/")
+    }
+    found = {name for name, count in lines.items() if count > TASKS_LINES_MAX}
+    return [
+        f"tasks/{name}: {lines[name]} lines, more than {TASKS_LINES_MAX}: move what it decides into a pure "
+        "room, or give a reason in LONG_TASKS of .ci/check_imports.py"
+        for name in sorted(found - set(allowed))
+    ] + [
+        f"tasks/{name} is not longer than {TASKS_LINES_MAX} lines any more; take it out of LONG_TASKS"
+        for name in sorted(set(allowed) - found)
+    ]
+
+
 def _cycle(graph: Mapping[str, Iterable[str]], what: str) -> list[str]:
     try:
         TopologicalSorter(graph).prepare()
@@ -324,8 +356,8 @@ def _module(path: str) -> str:
     return ".".join([PACKAGE, *parts])
 
 
-def _loaded_part(tree: ast.Module, *, types: bool) -> ast.Module:
-    """The statements that run on import, without function bodies; type-checking blocks only with `types`."""
+def _loaded_part(tree: ast.Module) -> ast.Module:
+    """The statements outside of functions."""
 
     class Strip(ast.NodeTransformer):
         def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
@@ -333,10 +365,6 @@ def _loaded_part(tree: ast.Module, *, types: bool) -> ast.Module:
 
         def visit_AsyncFunctionDef(self, node: ast.AsyncFunctionDef) -> None:
             return None
-
-        def visit_If(self, node: ast.If) -> ast.AST | None:
-            only_types = "TYPE_CHECKING" in ast.unparse(node.test)
-            return None if only_types and not types else self.generic_visit(node)
 
     stripped: ast.Module = Strip().visit(tree)
     return stripped
@@ -370,7 +398,7 @@ def main() -> int:
         path.relative_to(package).as_posix(): path.read_text(encoding="utf-8")
         for path in sorted(package.rglob("*.py"))
     }
-    faults = table_cycles() + module_cycles(sources)
+    faults = table_cycles() + module_cycles(sources) + long_tasks(sources)
     for path, source in sources.items():
         faults += check_source(source, path)
     files = repository_files(root)

@@ -22,7 +22,7 @@ import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import trio
 
@@ -61,6 +61,7 @@ from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins, authenticator
 from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
+from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.queues import Queues
 from amqp10broker.tasks.recordings import Recordings
 from amqp10broker.tasks.resource_monitor import ResourceMonitor
@@ -68,9 +69,6 @@ from amqp10broker.tasks.rights import Rights
 from amqp10broker.tasks.socket_transport import Stream
 from amqp10broker.tasks.sockets import BoundSockets, addresses_of, peer_text
 from amqp10broker.tasks.tracing import Tracing
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.queue_task import QueueTask
 
 _log = Log("amqp10broker.broker")
 

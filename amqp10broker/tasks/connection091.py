@@ -118,9 +118,8 @@ class Connection091(ConnectionShell[ConnectionEvent, Amqp091Error, RunningChanne
                 case ChannelItems():
                     await self._channels.pass_on(event)
                 case StartOkReceived():
-                    self._authentication = self._surroundings.authenticator.begin(
-                        self.origin, data_with_outcome=False
-                    )
+                    authenticator = self._surroundings.authenticator
+                    self._authentication = authenticator.begin(self.origin, data_with_outcome=False)
                     self._mechanism = event.mechanism
                     await self.log_in(self._authentication.start(event.mechanism, event.response))
                 case SecureOkReceived():

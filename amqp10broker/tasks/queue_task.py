@@ -21,7 +21,7 @@ from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.service.at_least_once_dead_letters import Destination
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
-from amqp10broker.tasks.dead_letter import AtLeastOnce, DeadLetterWorker
+from amqp10broker.tasks.dead_letter_worker import AtLeastOnce, DeadLetterWorker
 from amqp10broker.tasks.keeping import Keeping
 from amqp10broker.tasks.letter_box import LetterBox
 from amqp10broker.tasks.log import Log

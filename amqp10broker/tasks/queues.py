@@ -6,33 +6,26 @@ A fault of ours in a queue ends that state of it, and no other queue: `AFTER_FAU
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Final, cast
 
 import trio
 
-from amqp10broker.alarms import Cause
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.queue_arguments import misspelt
 from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
 from amqp10broker.catalog.queue_requests import QueueEnded
-from amqp10broker.errors import DiskFull, StorageError
-from amqp10broker.persistence.classic_keeper import ClassicInJournal
-from amqp10broker.persistence.classic_store import ClassicStore
-from amqp10broker.persistence.keeper import Keeper
-from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.errors import StorageError
 from amqp10broker.queues.commands import Command
 from amqp10broker.service.at_least_once_dead_letters import Destination
 from amqp10broker.tasks.clock import utc_text
-from amqp10broker.tasks.dead_letter import DeadLetterWorker
+from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
+from amqp10broker.tasks.keepers import Keepers, QueueSurroundings
 from amqp10broker.tasks.keeping import Keeping
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.queue_task import QueueTask
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.broker import Broker
 
 _log = Log("amqp10broker.queues")
 
@@ -78,12 +71,14 @@ class Queues:
         keeping: where durable queues keep messages; None: in memory only.
     """
 
-    def __init__(self, broker: Broker, nursery: trio.Nursery, keeping: Keeping | None) -> None:
+    def __init__(
+        self, surroundings: QueueSurroundings, nursery: trio.Nursery, keeping: Keeping | None
+    ) -> None:
         self.keeping = keeping
-        self._broker = broker
+        self._surroundings = surroundings
         self._nursery = nursery
         self._running: set[QueueTask] = set()
-        self._full_streams: set[Keeper[Any]] = set()
+        self._keepers = Keepers(surroundings)
         self._slips: set[str] = set()
 
     @property
@@ -96,17 +91,17 @@ class Queues:
         for warning in spec.warnings:
             _log.warning(warning, vhost=spec.vhost)
         self._warn_of_slip(spec)
-        broker = self._broker
+        surroundings = self._surroundings
         keeping = self.keeping if spec.lasting and spec.number else None
         running = QueueTask(
-            _KEEPERS[spec.type](self, spec, keeping),
-            broker.askers,
-            broker.clock,
+            self._keepers.make(spec, keeping),
+            surroundings.askers,
+            surroundings.clock,
             lambda gone: self._forget(spec, gone),
-            lambda given_up: broker.dead_letters.post(spec.vhost, spec.name, given_up),
+            lambda given_up: surroundings.dead_letters.post(spec.vhost, spec.name, given_up),
             lambda running, destination: self._start_worker(spec, running, destination),
             keeping=None if KINDS[spec.type].own_files else keeping,
-            confirm_delay_ms=broker.config.fault_injection.confirm_delay_ms_for(spec.name),
+            confirm_delay_ms=surroundings.config.fault_injection.confirm_delay_ms_for(spec.name),
         )
         self._running.add(running)
         self._nursery.start_soon(self._run, spec, running, name=f"{KINDS[spec.type].noun} {spec.name}")
@@ -135,78 +130,21 @@ class Queues:
         for running in self._running:
             running.finish()
 
-    # --- kinds ------------------------------------------------------------------------------------
-
-    def _classic(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
-        if keeping is None:
-            return Keeper(self._classic_queue(spec, None))
-        store = keeping.classic(spec.number)
-        return ClassicInJournal(lambda before: self._classic_queue(spec, store, before), keeping, store)
-
-    def _quorum(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
-        # Imported for the first of its kind: without quorum queues and streams the broker starts sooner.
-        from amqp10broker.persistence.quorum_keeper import QuorumInJournal, QuorumInMemory
-        from amqp10broker.persistence.quorum_store import QuorumStore
-        from amqp10broker.persistence.spool import SpoolPacks
-        from amqp10broker.queues.quorum.queue import QuorumQueue
-
-        queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._broker.clock.now_ms())
-        if keeping is None:
-            return QuorumInMemory(queue)
-        store = QuorumStore(spec.number, spec.name, keeping.journal, SpoolPacks(keeping.spool))
-        keeping.add(store)
-        return QuorumInJournal(queue, keeping, store)
-
-    def _stream(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
-        from amqp10broker.persistence.stream_keeper import StreamKeeper
-        from amqp10broker.queues.stream.queue import StreamQueue
-        from amqp10broker.storage.stream_log import StreamLog
-        from amqp10broker.storage.stream_memory import MemoryShelf
-
-        log = StreamLog(MemoryShelf() if keeping is None else keeping.stream(spec.number))
-        queue = StreamQueue(spec.name, log, settings=spec.settings)
-        syncs = None if keeping is None else keeping.stream_syncs
-        return StreamKeeper(queue, log, syncs, self._on_stream_full)
-
-    def _on_stream_full(self, stream: Keeper[Any], error: DiskFull | None) -> None:
-        name = stream.queue.name
-        if error is not None:
-            _log.error("no room for what was published to a stream", queue=name, reason=str(error))
-            self._full_streams.add(stream)
-        else:
-            _log.warning("there is room again for a stream", queue=name)
-            self._full_streams.discard(stream)
-        self._broker.set_alarm("disk", on=bool(self._full_streams), cause=Cause.STREAMS)
-
-    def _classic_queue(
-        self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
-    ) -> ClassicQueue:
-        """Empty, or to be recovered.
-
-        Args:
-            spec: as declared.
-            store: the queue's part of the journal.
-            before: the state that failed; its settings and counters are taken over.
-        """
-        return ClassicQueue(
-            spec.name,
-            durable=spec.lasting,
-            auto_delete=spec.auto_delete,
-            settings=spec.settings if before is None else before.settings,
-            store=store,
-            now_ms=self._broker.clock.now_ms(),
-            counters=None if before is None else before.counters,
-        )
-
     def _start_worker(self, spec: QueueSpec, queue: QueueTask, destination: Destination) -> DeadLetterWorker:
         from amqp10broker.queues.quorum.commands import DlxSettle
 
         def settle(keys: Sequence[int]) -> None:
             queue.post_all(cast("list[Command]", [DlxSettle(keys)]))
 
-        broker = self._broker
+        surroundings = self._surroundings
         worker = DeadLetterWorker(
-            broker.catalog, spec.vhost, spec.name, destination, settle, broker.askers, broker.clock
+            surroundings.catalog,
+            spec.vhost,
+            spec.name,
+            destination,
+            settle,
+            surroundings.askers,
+            surroundings.clock,
         )
         self._nursery.start_soon(self._run_worker, spec, worker, name=f"dead letters of {spec.name}")
         return worker
@@ -278,7 +216,7 @@ class Queues:
 
     def _note(self, spec: QueueSpec, error: Exception) -> None:
         """A fault of ours in a queue is its last error, if it stays or begins again."""
-        vhost = self._broker.catalog.find_vhost(spec.vhost)
+        vhost = self._surroundings.catalog.find_vhost(spec.vhost)
         declared = None if vhost is None else vhost.find(spec.name)
         if declared is not None:
             text = f"{type(error).__name__}; the log has its cause"
@@ -288,11 +226,4 @@ class Queues:
 
     def _forget(self, spec: QueueSpec, running: QueueTask) -> None:
         """A queue is gone by itself, or by a request with conditions: nobody shall find it any more."""
-        self._broker.catalog.propose(QueueEnded(spec.vhost, spec.name, running))
-
-
-_KEEPERS: Final[Mapping[str, Callable[[Queues, QueueSpec, Keeping | None], Keeper[Any]]]] = {
-    CLASSIC.name: Queues._classic,
-    QUORUM.name: Queues._quorum,
-    STREAM.name: Queues._stream,
-}
+        self._surroundings.catalog.propose(QueueEnded(spec.vhost, spec.name, running))

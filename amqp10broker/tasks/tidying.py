@@ -11,12 +11,10 @@ from __future__ import annotations
 
 import gc
 import time
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from amqp10broker.tasks.log import Log
-
-if TYPE_CHECKING:
-    from amqp10broker.tasks.meters import Meter
+from amqp10broker.tasks.meters import Meter
 
 _log = Log("amqp10broker.memory")
 

@@ -31,7 +31,7 @@ from amqp10broker.catalog.policies import Policy
 from amqp10broker.queues.commands import Delete
 from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Destination
 from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.dead_letter import DeadLetterWorker
+from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
 from tests.support.dead_letters import held
 from tests.support.declaring import add_vhost, declare, delete_policy, delete_vhost, put_policy
 from tests.support.rawframes import attach_receiver, attach_sender, credit, disposition, frame, transfer

@@ -136,6 +136,14 @@ def test_late_imports_make_no_cycle(late: str) -> None:
     )
 
 
+def test_a_long_file_of_the_living_room_needs_a_reason() -> None:
+    long, short = "x\n" * 251, "x\n" * 250
+    assert rules.long_tasks({"tasks/a.py": short, "service/b.py": long}, {}) == []
+    assert rules.long_tasks({"tasks/a.py": long}, {"a.py": "it has one"}) == []
+    assert rules.long_tasks({"tasks/a.py": long}, {})[0].startswith("tasks/a.py: 251 lines, more than 250: ")
+    assert rules.long_tasks({"tasks/a.py": short}, {"a.py": "it had one"})[0].startswith("tasks/a.py is not ")
+
+
 # Put together here, so that the check does not find them in this file.
 OUTSIDE = [
     "see .." + "/shared/spec",

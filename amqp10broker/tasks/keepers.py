@@ -1,0 +1,114 @@
+"""What keeps each queue: its machine, with a place in memory, in the journal, or in files of its own.
+
+What is of quorum queues and streams is imported for the first of its kind: the broker starts sooner without.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from amqp10broker.alarms import Cause
+from amqp10broker.catalog.queue import QueueSpec
+from amqp10broker.catalog.queue_kind import CLASSIC, QUORUM, STREAM
+from amqp10broker.errors import DiskFull
+from amqp10broker.persistence.classic_keeper import ClassicInJournal
+from amqp10broker.persistence.classic_store import ClassicStore
+from amqp10broker.persistence.keeper import Keeper
+from amqp10broker.queues.classic.queue import ClassicQueue
+from amqp10broker.tasks.dead_letter import DeadLetterOffice
+from amqp10broker.tasks.keeping import Keeping
+from amqp10broker.tasks.log import Log
+from amqp10broker.tasks.surroundings import Surroundings
+
+_log = Log("amqp10broker.queues")
+
+
+class QueueSurroundings(Surroundings, Protocol):
+    """For queues.
+
+    Attributes:
+        dead_letters: hands on what they give up.
+    """
+
+    dead_letters: DeadLetterOffice
+
+    def set_alarm(self, name: str, *, on: bool, cause: Cause) -> None:
+        """Give an alarm a cause, or take it away."""
+
+
+class Keepers:
+    """Makes them, for all queues of a broker."""
+
+    def __init__(self, surroundings: QueueSurroundings) -> None:
+        self._surroundings = surroundings
+        self._full_streams: set[Keeper[Any]] = set()
+        self._makers = {CLASSIC.name: self._classic, QUORUM.name: self._quorum, STREAM.name: self._stream}
+
+    def make(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
+        """Make one, that has yet to begin.
+
+        Args:
+            spec: of the queue.
+            keeping: where it keeps messages; None: in memory.
+        """
+        return self._makers[spec.type](spec, keeping)
+
+    def _classic(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
+        if keeping is None:
+            return Keeper(self._classic_queue(spec, None))
+        store = keeping.classic(spec.number)
+        return ClassicInJournal(lambda before: self._classic_queue(spec, store, before), keeping, store)
+
+    def _quorum(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
+        from amqp10broker.persistence.quorum_keeper import QuorumInJournal, QuorumInMemory
+        from amqp10broker.persistence.quorum_store import QuorumStore
+        from amqp10broker.persistence.spool import SpoolPacks
+        from amqp10broker.queues.quorum.queue import QuorumQueue
+
+        queue = QuorumQueue(spec.name, settings=spec.settings, now_ms=self._surroundings.clock.now_ms())
+        if keeping is None:
+            return QuorumInMemory(queue)
+        store = QuorumStore(spec.number, spec.name, keeping.journal, SpoolPacks(keeping.spool))
+        keeping.add(store)
+        return QuorumInJournal(queue, keeping, store)
+
+    def _stream(self, spec: QueueSpec, keeping: Keeping | None) -> Keeper[Any]:
+        from amqp10broker.persistence.stream_keeper import StreamKeeper
+        from amqp10broker.queues.stream.queue import StreamQueue
+        from amqp10broker.storage.stream_log import StreamLog
+        from amqp10broker.storage.stream_memory import MemoryShelf
+
+        log = StreamLog(MemoryShelf() if keeping is None else keeping.stream(spec.number))
+        queue = StreamQueue(spec.name, log, settings=spec.settings)
+        syncs = None if keeping is None else keeping.stream_syncs
+        return StreamKeeper(queue, log, syncs, self._on_stream_full)
+
+    def _on_stream_full(self, stream: Keeper[Any], error: DiskFull | None) -> None:
+        name = stream.queue.name
+        if error is not None:
+            _log.error("no room for what was published to a stream", queue=name, reason=str(error))
+            self._full_streams.add(stream)
+        else:
+            _log.warning("there is room again for a stream", queue=name)
+            self._full_streams.discard(stream)
+        self._surroundings.set_alarm("disk", on=bool(self._full_streams), cause=Cause.STREAMS)
+
+    def _classic_queue(
+        self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None
+    ) -> ClassicQueue:
+        """Empty, or to be recovered.
+
+        Args:
+            spec: as declared.
+            store: the queue's part of the journal.
+            before: the state that failed; its settings and counters are taken over.
+        """
+        return ClassicQueue(
+            spec.name,
+            durable=spec.lasting,
+            auto_delete=spec.auto_delete,
+            settings=spec.settings if before is None else before.settings,
+            store=store,
+            now_ms=self._surroundings.clock.now_ms(),
+            counters=None if before is None else before.counters,
+        )
