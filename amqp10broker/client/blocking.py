@@ -44,7 +44,7 @@ from amqp10broker.client.options import CLOSE_TIMEOUT_S, TIMEOUT_S, ClientOption
 from amqp10broker.client.transport import WOULD_BLOCK, check_port, receive_some, with_tls
 
 _SELECT_MAX_S: Final = 3600.0
-"""Selectors and sockets refuse waits of some 25 days and more; who waits longer than this waits again."""
+"""Selectors and sockets refuse waits of some 25 days and more; a longer wait is made of several."""
 
 
 def _waits(steps: Callable[Concatenate[H, P], Steps[T]]) -> Callable[Concatenate[H, P], T]:
@@ -86,7 +86,7 @@ def connect(
         A client with one session; use it as a context manager, or close it.
 
     Raises:
-        ConnectError: nobody listens there, it cannot be reached, or it is no host and port.
+        ConnectError: no server listens there, it cannot be reached, or it is no host and port.
         TlsError: TLS failed.
         LoginError: the broker refused user and password.
         ConnectionEndedError: the broker closed the connection, with its reason.

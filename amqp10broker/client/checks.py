@@ -1,7 +1,7 @@
 """Arguments that no frame can carry, refused where the program gives them.
 
-What goes out is encoded when it is written, by whoever waits next, or by a task of its own: a value that has
-no encoding would fail there, far from the call that brought it, and break the connection for all.
+What goes out is encoded when it is written, by the next call that waits, or by a task of its own: a value
+that has no encoding would fail there, far from the call that brought it, and break the connection for all.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One client connection without a socket: conducts `amqp10.Connection` and its sessions.
 
 Bytes in (`receive`), bytes out (`take_output`), and states to wait for (`opened`, `ClientSession.begun`,
-`SenderEnd.in_flight` ...). Methods never wait and know no clock; whoever owns a socket calls them, and
+`SenderEnd.in_flight` ...). Methods never wait and know no clock; the owner of a socket calls them, and
 looks at `failure` when what it waits for does not come. `blocking` and `trio` are two such owners.
 """
 

@@ -177,7 +177,7 @@ def attach(client: ClientBase[S, R], end: LinkEnd, timeout_s: float | None = Non
     try:
         yield WaitFor(lambda: end.attached, lambda: end.failure, timeout_s, "answer to our attach frame")
     except BaseException:
-        end.detach()  # or messages would arrive on a link that nobody has
+        end.detach()  # or messages would arrive on a link that the program does not have
         raise
 
 

@@ -230,7 +230,7 @@ class SenderEnd(LinkEnd):
         return len(outcomes) < len(keys) or not all(key in outcomes for key in keys)
 
     def abandon(self, keys: range) -> list[Outcome | None]:
-        """Take back what has not begun, and forget the rest: nobody waits for these any more.
+        """Take back what has not begun, and forget the rest: the caller waits for these no longer.
 
         Returns:
             As `take_outcomes`.
@@ -381,7 +381,7 @@ class ReceiverEnd(LinkEnd):
         """Tell the broker what became of messages. Those that were sent settled are left out.
 
         Raises:
-            ClientError: the link or what it stands on has ended, and the messages are somebody else's.
+            ClientError: the link or what it stands on has ended, and the messages are the queue's again.
             ValueError: that is no outcome, or none that can be sent.
         """
         self.check()

@@ -3,8 +3,8 @@
 The class says what has ended; `condition` and `description` are the broker's own words::
 
     ClientError
-    |-- ConnectError             no connection: nobody listens there, or it cannot be reached
-    |   `-- TlsError             somebody listens, but TLS cannot be agreed on
+    |-- ConnectError             no connection: no broker listens there, or it cannot be reached
+    |   `-- TlsError             a server listens, but TLS cannot be agreed on
     |-- LoginError               the broker refused user and password, or the way of logging in
     |-- ConnectionEndedError     the connection is over; connect again
     |-- SessionEndedError        the session is over, the connection is not

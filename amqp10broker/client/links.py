@@ -91,7 +91,7 @@ class ReceiverBase:
     def reject(
         self, deliveries: Delivery | Sequence[Delivery], condition: str = "", description: str = ""
     ) -> None:
-        """The messages are invalid: nobody shall have them. Arguments as of `outcomes.rejected`."""
+        """The messages are invalid: no consumer is to have them. Arguments as of `outcomes.rejected`."""
         self.settle(deliveries, rejected(condition, description))
 
     def settle(self, deliveries: Delivery | Sequence[Delivery], outcome: Outcome = ACCEPTED) -> None:

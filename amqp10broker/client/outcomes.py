@@ -15,7 +15,7 @@ from amqp10broker.client.message import Message
 
 
 def rejected(condition: str = "", description: str = "") -> Rejected:
-    """The outcome of an invalid message: nobody shall have it.
+    """The outcome of an invalid message, which no consumer is to have.
 
     Args:
         condition: an error condition for the sender, such as ``amqp:decode-error``; empty for no reason.
@@ -84,7 +84,7 @@ class BatchesUnderWay:
         return list(itertools.chain.from_iterable(self._found))
 
     def abandon(self) -> list[Outcome | None]:
-        """Nobody waits any more; the outcomes that are known."""
+        """The call waits no longer; the outcomes that are known."""
         self.count()
         for keys in self._waiting:
             self._found.append(self._end.abandon(keys))

@@ -69,7 +69,7 @@ async def connect(
         ssl_context: speak TLS, checked against `host`; None speaks plainly.
 
     Raises:
-        ConnectError: nobody listens there, it cannot be reached, or it is no host and port.
+        ConnectError: no server listens there, it cannot be reached, or it is no host and port.
         TlsError: TLS failed.
     """
     stream: trio.abc.Stream | None = None

@@ -1,4 +1,4 @@
-"""``amqp://user:password@host:port/vhost``: where the broker is, and perhaps who we are. Pure.
+"""``amqp://user:password@host:port/vhost``: where the broker is, and perhaps the user. Pure.
 
 A password with a raw ``/``, ``?`` or ``#`` shifts everything behind it. Such a text is refused rather than
 guessed at, and an error shows nothing that could be a piece of a password.

@@ -69,7 +69,7 @@ def open_client(
 
     Raises:
         BrokerRefused: login, virtual host or TLS.
-        BrokerUnreachable: nobody answered in time.
+        BrokerUnreachable: no broker answered in time.
     """
     return with_retries(
         options,
@@ -127,8 +127,19 @@ def with_retries(
         try:
             return attempt()
         except ClientError as error:
-            if not may_pass(error) or not patience.failed():
-                raise translated(error, options, queue=queue, tries=patience.failures) from error
+            pause_or_raise(error, options, patience, queue=queue)
+
+
+def pause_or_raise(
+    error: ClientError, options: ConnectionOptions, patience: RetryBudget, *, queue: str = ""
+) -> None:
+    """Pause before another attempt, if the error may pass and there is time for one.
+
+    Raises:
+        SparkSourceError: as `translated`.
+    """
+    if not may_pass(error) or not patience.failed():
+        raise translated(error, options, queue=queue, tries=patience.failures) from error
 
 
 def may_pass(error: ClientError) -> bool:

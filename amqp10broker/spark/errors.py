@@ -6,7 +6,7 @@ wrong and what to do; none of them holds a password::
     SparkSourceError
     |-- ColumnError           a DataFrame has a column that a sink does not take, or lacks one
     |-- OptionError           an option is unknown, missing, of a wrong value, or contradicts another
-    |-- BrokerUnreachable     nobody answers, or it went away and did not come back in time
+    |-- BrokerUnreachable     no broker answers, or it went away and did not come back in time
     |-- BrokerRefused         user, password, virtual host, permission or TLS: trying again does not help
     |-- QueueUnusable         there is no such queue or stream, or it is of the other kind
     |-- FilterRefused         the broker does not apply the filter that was asked for
@@ -64,7 +64,7 @@ class QueueUnusable(SparkSourceError):
 
 
 class FilterRefused(SparkSourceError):
-    """The broker did not put the filter in place: without it, rows would come that nobody wanted."""
+    """The broker did not put the filter in place: without it, rows would come that were not asked for."""
 
 
 class DataLost(SparkSourceError):

@@ -5,7 +5,7 @@ module and refuses to start; every other Java prints a warning that it is an inc
 start. Spark uses the module for linear algebra alone, so what `java_home` returns is a folder with a
 ``bin/java`` of ours that leaves this one argument out and becomes the Java that was found.
 
-``python -m amqp10broker.spark.java`` prints that folder, for who starts Spark by other means:
+``python -m amqp10broker.spark.java`` prints that folder, for programs that start Spark by other means:
 ``export JAVA_HOME=$(python -m amqp10broker.spark.java)``.
 """
 

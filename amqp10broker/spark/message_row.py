@@ -71,7 +71,7 @@ def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
     Args:
         payload: the message.
         of_stream: it came from a stream. What came from a queue has no offset; if it carries the annotation
-            all the same, somebody has copied it from a stream, and nobody has checked its value.
+            all the same, it was copied from a stream, and its value was not checked.
 
     Raises:
         DecodeError: it is no message.
@@ -96,7 +96,7 @@ def read_row(payload: bytes, *, of_stream: bool = True) -> MessageRow:
                 if key == X_STREAM_OFFSET:
                     offset = _offset(value) if of_stream else None
                 elif key == X_ENQUEUED:
-                    # Of queues, and of other brokers, it is a publisher's, and nobody has checked it.
+                    # Of queues, and of other brokers, it is a publisher's, and was not checked.
                     annotated_ms = int(value) if isinstance(value, int) and type(value) is not bool else None
         elif code == APPLICATION_PROPERTIES:
             pairs, pos = _map(payload, start, end)

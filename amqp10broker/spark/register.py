@@ -25,17 +25,24 @@ def register(spark: SparkSession) -> None:
     Raises:
         MissingExtraError: pyspark is too old, or pyarrow or numpy is not installed.
     """
-    for package in ("pyspark", "pyarrow", "numpy"):
-        try:
-            module = importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(error.name or package, "spark") from error
-        if package == "pyspark" and _version(module.__version__) < PYSPARK_MIN:
-            needed = ".".join(map(str, PYSPARK_MIN))
-            raise MissingExtraError(f"pyspark {needed} or newer (not {module.__version__})", "spark")
+    require("pyspark", "pyarrow", "numpy")
+    import pyspark
+
+    if _version(pyspark.__version__) < PYSPARK_MIN:
+        needed = ".".join(map(str, PYSPARK_MIN))
+        raise MissingExtraError(f"pyspark {needed} or newer (not {pyspark.__version__})", "spark")
     from amqp10broker.spark.datasource import Amqp10DataSource
 
     spark.dataSource.register(Amqp10DataSource)
+
+
+def require(*packages: str) -> None:
+    """Import packages of the extra ``spark``, or raise MissingExtraError for the first that is missing."""
+    for package in packages:
+        try:
+            importlib.import_module(package)
+        except ModuleNotFoundError as error:
+            raise MissingExtraError(error.name or package, "spark") from error
 
 
 def _version(text: str) -> tuple[int, ...]:

@@ -7,7 +7,6 @@ this: `amqp10broker.spark.register.register` is enough for it.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import os
 import re
 import subprocess
@@ -17,8 +16,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from amqp10broker.spark.errors import MissingExtraError, SparkSourceError
+from amqp10broker.spark.errors import SparkSourceError
 from amqp10broker.spark.java import java_home
+from amqp10broker.spark.register import require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -67,11 +67,7 @@ def local_session(
 
 def require_spark() -> None:
     """Import what the extra ``spark`` brings, or raise MissingExtraError for the first that is missing."""
-    for package in ("pyspark", "pyarrow", "pandas"):
-        try:
-            importlib.import_module(package)
-        except ModuleNotFoundError as error:
-            raise MissingExtraError(error.name or package, "spark") from error
+    require("pyspark", "pyarrow", "pandas")
 
 
 def session_settings(cores: str, conf: Mapping[str, str], *, quiet: bool) -> dict[str, str]:

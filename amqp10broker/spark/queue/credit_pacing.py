@@ -1,7 +1,7 @@
 """How much credit a queue source grants, and what it keeps of what comes. Pure.
 
 A segment is in memory, so bytes end it and not only a number of messages; but credit counts messages, and
-how large the next ones are nobody knows. So what comes is weighed as it comes: it is kept as long as there
+how large the next ones are is not known. So what comes is weighed as it comes: it is kept as long as there
 is room, and the first message that finds none ends the segment; it and all behind it are given back. No
 more is ever kept than `SEGMENT_BYTES_MAX` and one message.
 

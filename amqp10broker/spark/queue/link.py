@@ -166,8 +166,8 @@ class QueueLink:
         self.close()
         self._client = client = dial(self._options.connection, purpose="queue")
         kind = self._entry(client).get("type")
-        # Where nobody says what kind of queue it is, a stream says that it applies this filter, which no
-        # other queue of this broker knows. RabbitMQ says so of every queue, but it tells all who may read.
+        # Where the management does not say the kind of queue, a stream says that it applies this filter, and
+        # no other queue of this broker does. RabbitMQ says so of every queue, but tells all that may read.
         filters = None if kind else {OFFSET_SPEC: Described(Symbol(OFFSET_SPEC), "next")}
         receiver = bulk_receiver(client, queue_address(self._options.queue), settled=False, filters=filters)
         if kind == "stream" if kind else OFFSET_SPEC in receiver.end.filters_in_place:

@@ -169,7 +169,7 @@ class Spool:
         return segment
 
     def remove_through(self, number: int, ids_of: Callable[[SpoolFile], bytes] | None = None) -> None:
-        """Remove segments that nobody can ask for any more; the newest one stays.
+        """Remove segments that cannot be asked for any more; the newest one stays.
 
         Args:
             number: of the last one to go.
@@ -293,7 +293,7 @@ class Spool:
         if self._failed:
             raise SpoolError(f"{self.path}: a write failed before; start the query again")
         path = os.path.join(self.path, name)
-        # Until it has gone well: nobody knows what stands there after a failed sync.
+        # Until it has gone well: what stands there after a failed sync is not known.
         self._failed = True
         with _translated(path, "write"):
             fd = self._disk.create(path + TEMPORARY)
@@ -333,7 +333,7 @@ def open_spool(
 
     Raises:
         OptionError: the location is no folder of this machine.
-        SpoolError: somebody else has it, it is somebody else's, it is damaged, or the disk failed.
+        SpoolError: another process has it, it is another query's, it is damaged, or the disk failed.
     """
     disk = disk or OsDisk()
     path = local_path(location)

@@ -29,7 +29,7 @@ from pyspark.sql.datasource import InputPartition
 from amqp10broker.client.blocking import Client
 from amqp10broker.client.bulk import BulkReceiver
 from amqp10broker.client.errors import ClientError
-from amqp10broker.spark.connection import dial, may_pass, translated
+from amqp10broker.spark.connection import dial, pause_or_raise
 from amqp10broker.spark.errors import DataLost, ReadStalled
 from amqp10broker.spark.options import StreamOptions
 from amqp10broker.spark.retry import RetryBudget
@@ -92,10 +92,7 @@ def read_range(options: StreamOptions, piece: StreamRange, sql: str | None) -> I
         except ClientError as error:
             if reading.position > before:
                 patience.progress()
-            if not may_pass(error) or not patience.failed():
-                raise translated(
-                    error, options.connection, queue=options.stream, tries=patience.failures
-                ) from error
+            pause_or_raise(error, options.connection, patience, queue=options.stream)
 
 
 class _Reading:
