@@ -29,7 +29,7 @@ class Resource(StrEnum):
     DISK = "disk"
 
 
-class Cause(StrEnum):
+class AlarmCause(StrEnum):
     """Why an alarm is on."""
 
     MEASURED = "measured"
@@ -52,7 +52,7 @@ class Change:
     """A cause of an alarm came or went."""
 
     resource: Resource
-    cause: Cause
+    cause: AlarmCause
     on: bool
     reading: Reading | None
     """What was measured; None if the cause is another."""
@@ -60,7 +60,7 @@ class Change:
 
 @dataclass(slots=True)
 class _State:
-    causes: set[Cause] = field(default_factory=set)
+    causes: set[AlarmCause] = field(default_factory=set)
     since_ms: int = 0
     judged_by_bytes: int | None = None
     """The limit of the last judgement: under another one there is no slack."""
@@ -80,7 +80,7 @@ class Alarms:
         """Those that are on."""
         return frozenset(resource.value for resource, state in self._states.items() if state.causes)
 
-    def causes(self, resource: Resource) -> tuple[Cause, ...]:
+    def causes(self, resource: Resource) -> tuple[AlarmCause, ...]:
         """Why it is on; empty if it is off."""
         return tuple(sorted(self._states[resource].causes))
 
@@ -91,9 +91,9 @@ class Alarms:
 
     def measured(self, resource: Resource) -> bool:
         """Whether a measurement is among its causes."""
-        return Cause.MEASURED in self._states[resource].causes
+        return AlarmCause.MEASURED in self._states[resource].causes
 
-    def put(self, resource: Resource, cause: Cause, *, on: bool, now_ms: int) -> bool:
+    def put(self, resource: Resource, cause: AlarmCause, *, on: bool, now_ms: int) -> bool:
         """Add or take away one cause.
 
         Args:
@@ -137,9 +137,9 @@ class Alarms:
                 limit = end_bytes(resource, limit)
             on = _is_low(resource, reading.value_bytes, limit)
             state.judged_by_bytes = reading.limit_bytes
-        if not self.put(resource, Cause.MEASURED, on=on, now_ms=now_ms):
+        if not self.put(resource, AlarmCause.MEASURED, on=on, now_ms=now_ms):
             return None
-        return Change(resource, Cause.MEASURED, on, reading)
+        return Change(resource, AlarmCause.MEASURED, on, reading)
 
     def pause_ms(self, resource: Resource, reading: Reading) -> int:
         """How long until the resource has to be measured again.

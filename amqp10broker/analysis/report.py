@@ -27,7 +27,7 @@ from amqp10broker.analysis.page import bullets, details, element, figure, page, 
 from amqp10broker.analysis.pictures import Settings, Swept
 from amqp10broker.analysis.recommend import Recommendation, Undecided, written
 from amqp10broker.analysis.statistics import Estimate, estimate
-from amqp10broker.analysis.waits import Wait
+from amqp10broker.analysis.waits import LinkWait
 from amqp10broker.analysis.wording import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION
 
@@ -56,7 +56,7 @@ class Analysed:
     recommended: Sequence[Recommendation | Undecided]
     """One for each group, in the same order."""
     aim: str
-    waits: Sequence[Wait]
+    waits: Sequence[LinkWait]
     """Of single links, the longest first."""
 
 

@@ -30,7 +30,7 @@ from amqp10broker.analysis.figures import (
 )
 from amqp10broker.analysis.histogram import quantiles
 from amqp10broker.analysis.recommend import Recommendation, Undecided
-from amqp10broker.analysis.waits import Wait
+from amqp10broker.analysis.waits import LinkWait
 from amqp10broker.flowevents.schema import CONFIGURATION, RUN_FIELDS
 
 Row = dict[str, Any]
@@ -69,7 +69,7 @@ TABLES: Final[Mapping[str, Columns]] = {
     "stalls": _RUN | _columns_of(Stall),
     "configuration_stalls": _NAMED | {"repetitions": "int64"} | _columns_of(Stall),
     "streams": _RUN | _columns_of(StreamFigures),
-    "waits": {"run_id": "string"} | _columns_of(Wait),
+    "waits": {"run_id": "string"} | _columns_of(LinkWait),
     "latencies": _NAMED | {"latency": "string", "share": "double", "ms": "double", "messages": "int64"},
     "comparison": _NAMED | _BEST | _columns_of(Compared) | {"relative": "double"},
     "recommendations": {"group": "string", "aim": "string"}
@@ -87,7 +87,7 @@ def tables_of(
     found: Sequence[ConfigurationFigures],
     compared: Sequence[Compared],
     recommended: Sequence[Recommendation | Undecided],
-    waits: Sequence[Wait],
+    waits: Sequence[LinkWait],
 ) -> dict[str, list[Row]]:
     """The rows of all `TABLES`, by name.
 

@@ -38,7 +38,7 @@ _WAIT: Final = (*_PLACE, "general", "began_ns", "ended_ns", "reason")
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class LinkWait:
     """One link that waited for one reason, without a pause."""
 
     run_id: str
@@ -114,7 +114,7 @@ def find_waits(events: DataFrame) -> list[tuple[Any, ...]]:
     return list(zip(*(longest[name] for name in _WAIT), strict=True))
 
 
-def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNames]) -> list[Wait]:
+def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNames]) -> list[LinkWait]:
     """Put names to numbers.
 
     Args:
@@ -124,10 +124,10 @@ def name_waits(rows: Iterable[Sequence[Any]], names: Mapping[str, LinkNames]) ->
     return [_named(row, names.get(row[0])) for row in rows]
 
 
-def _named(row: Sequence[Any], names: LinkNames | None) -> Wait:
+def _named(row: Sequence[Any], names: LinkNames | None) -> LinkWait:
     run_id, kind, connection, channel, handle, _, began_ns, ended_ns, reason = row
     name = None if names is None else names.find((kind, connection, channel, handle), began_ns)
-    return Wait(
+    return LinkWait(
         run_id=run_id,
         side="publisher" if kind == Kind.LINK_IN else "consumer",
         link=None if name is None else name.link,
@@ -157,4 +157,4 @@ def _general(column: str) -> Column:
     )
 
 
-__all__ = ["NOT_HELD_UP", "WAITS_MAX", "Wait", "find_waits", "name_waits"]
+__all__ = ["NOT_HELD_UP", "WAITS_MAX", "LinkWait", "find_waits", "name_waits"]

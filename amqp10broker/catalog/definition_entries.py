@@ -1,6 +1,6 @@
 """Reading the entries of a definitions file: types and required keys, and errors that name the place.
 
-An `Entry` is one object of the file together with where it stands, so that every complaint begins like
+A `DefinitionEntry` is one object of the file together with where it stands, so that complaints begin like
 ``definitions: queues[3].durable is "yes"; must be true or false``.
 """
 
@@ -30,7 +30,7 @@ _HASH_BYTES: Final = {
 _REQUIRED: Final = object()
 
 
-class Entry:
+class DefinitionEntry:
     """One object of the file.
 
     Attributes:
@@ -130,7 +130,7 @@ class Entry:
         return value
 
 
-def entries_of(document: Mapping[str, Any], section: str) -> list[Entry]:
+def entries_of(document: Mapping[str, Any], section: str) -> list[DefinitionEntry]:
     """The objects of one section, in order; none if it is missing.
 
     Raises:
@@ -139,10 +139,12 @@ def entries_of(document: Mapping[str, Any], section: str) -> list[Entry]:
     values = document.get(section, [])
     if not isinstance(values, list):
         raise ConfigError(f"definitions: {section}", f"is {shown(values)}", "must be a list: [...]")
-    return [Entry(f"definitions: {section}[{at}]", each) for at, each in enumerate(values)]
+    return [DefinitionEntry(f"definitions: {section}[{at}]", each) for at, each in enumerate(values)]
 
 
-def password_of(entry: Entry, make_password: Callable[[str], PasswordRecord] | None) -> PasswordRecord | None:
+def password_of(
+    entry: DefinitionEntry, make_password: Callable[[str], PasswordRecord] | None
+) -> PasswordRecord | None:
     """The password record of a user's entry; None if nobody may log in with a password.
 
     Args:
@@ -184,7 +186,7 @@ def password_of(entry: Entry, make_password: Callable[[str], PasswordRecord] | N
     return PasswordRecord(algorithm, value, _scram_of(entry))
 
 
-def _scram_of(entry: Entry) -> ScramRecord | None:
+def _scram_of(entry: DefinitionEntry) -> ScramRecord | None:
     if SCRAM_KEY not in entry.values:
         return None
     iterations, *encoded = entry.text(SCRAM_KEY).split(":")

@@ -17,7 +17,7 @@ from amqp10broker.catalog.catalog import Catalog, Request, entries
 from amqp10broker.catalog.definition_entries import (
     LIMITS_COMPONENT,
     OPERATOR_COMPONENT,
-    Entry,
+    DefinitionEntry,
     entries_of,
     password_of,
     shown,
@@ -225,7 +225,7 @@ class _Loader:
 
     def load(self, document: Mapping[str, Any]) -> None:
         """Go through the sections in order."""
-        take: dict[str, Callable[[Entry], None]] = {
+        take: dict[str, Callable[[DefinitionEntry], None]] = {
             "users": self._user,
             "vhosts": self._virtual_host,
             "permissions": self._permission,
@@ -254,11 +254,11 @@ class _Loader:
         self.puts.update((put.key, put) for put in plan.puts)
         return plan.answer
 
-    def _user(self, entry: Entry) -> None:
+    def _user(self, entry: DefinitionEntry) -> None:
         password = self._passwords[entry.place]
         entry.asking(lambda: self._do(PutUser(read_user(entry, password))))
 
-    def _virtual_host(self, entry: Entry) -> None:
+    def _virtual_host(self, entry: DefinitionEntry) -> None:
         facts = entry.asking(lambda: read_vhost(entry))
         there = self._catalog.find_vhost(facts.name)
         if there is not None and facts.limits == VhostLimits():
@@ -273,17 +273,17 @@ class _Loader:
             before = None if there is None else there.default_queue_type
             self._do(PutVhost(replace(facts, default_queue_type=before)))
 
-    def _permission(self, entry: Entry) -> None:
+    def _permission(self, entry: DefinitionEntry) -> None:
         user, vhost = entry.text("user"), self._vhost_name(entry)
         entry.asking(lambda: self._do(SetPermission(user, vhost, read_permission(entry))))
 
-    def _topic_permission(self, entry: Entry) -> None:
+    def _topic_permission(self, entry: DefinitionEntry) -> None:
         user, vhost, exchange = entry.text("user"), self._vhost_name(entry), entry.text("exchange")
         entry.asking(
             lambda: self._do(SetTopicPermission(user, vhost, exchange, read_topic_permission(entry)))
         )
 
-    def _exchange(self, entry: Entry) -> None:
+    def _exchange(self, entry: DefinitionEntry) -> None:
         vhost, exchange = self._virtual_host_of(entry).name, read_exchange(entry)
         name = exchange.name
         if not name or name.startswith(RESERVED_PREFIX):
@@ -300,30 +300,30 @@ class _Loader:
                 unsupported=type(error.__cause__) is PreconditionFailed,
             )
 
-    def _global_parameter(self, entry: Entry) -> None:
+    def _global_parameter(self, entry: DefinitionEntry) -> None:
         self._do(SetGlobalParameter(entry.text("name"), entry.value("value")))
 
-    def _policy(self, entry: Entry) -> None:
+    def _policy(self, entry: DefinitionEntry) -> None:
         vhost = self._virtual_host_of(entry).name
         policy = entry.asking(lambda: read_policy(entry.text("name"), entry, operator=False))
         self._do(SetPolicy(vhost, policy))
 
-    def _parameter(self, entry: Entry) -> None:
+    def _parameter(self, entry: DefinitionEntry) -> None:
         vhost = self._virtual_host_of(entry).name
         component, name, value = entry.text("component"), entry.text("name"), entry.value("value")
         inner_place = f"{entry.place}.value"
         if component == LIMITS_COMPONENT:
-            values = Entry(inner_place, {"limits": value}).limits()
+            values = DefinitionEntry(inner_place, {"limits": value}).limits()
             limits = entry.asking(lambda: VhostLimits.read(values, f"vhost '{vhost}'"))
             self._do(PutVhost(replace(self._catalog.vhosts[vhost].facts, limits=limits)))
         elif component == OPERATOR_COMPONENT:
-            inner = Entry(inner_place, value)
+            inner = DefinitionEntry(inner_place, value)
             policy = entry.asking(lambda: read_policy(name, inner, operator=True))
             self._do(SetPolicy(vhost, policy))
         else:
             self._do(SetParameter(vhost, component, name, value))
 
-    def _queue(self, entry: Entry) -> None:
+    def _queue(self, entry: DefinitionEntry) -> None:
         vhost, name = self._virtual_host_of(entry).name, entry.text("name")
         durable, auto_delete = entry.flag("durable", True), entry.flag("auto_delete", False)
         arguments = entry.table("arguments")
@@ -340,7 +340,7 @@ class _Loader:
             unsupported = isinstance(error.__cause__, UnknownQueueType)
             self._leave_out_or_raise(entry, ("queue", vhost, name), error, unsupported=unsupported)
 
-    def _binding(self, entry: Entry) -> None:
+    def _binding(self, entry: DefinitionEntry) -> None:
         vhost = self._virtual_host_of(entry).name
         binding = read_binding(entry)
         destination = binding.destination
@@ -356,20 +356,20 @@ class _Loader:
         original = self._original.find_vhost(vhost)
         return original is not None and original.topology.has_binding(binding)
 
-    def _vhost_name(self, entry: Entry) -> str:
+    def _vhost_name(self, entry: DefinitionEntry) -> str:
         return entry.text("vhost") if self._vhost is None else entry.text("vhost", self._vhost)
 
-    def _virtual_host_of(self, entry: Entry) -> VirtualHost:
+    def _virtual_host_of(self, entry: DefinitionEntry) -> VirtualHost:
         name = self._vhost_name(entry)
         return entry.asking(lambda: self._catalog.lookup_vhost(name))
 
     def _leave_out_or_raise(
-        self, entry: Entry, what: tuple[str, str, str], error: ConfigError, *, unsupported: bool
+        self, entry: DefinitionEntry, what: tuple[str, str, str], error: ConfigError, *, unsupported: bool
     ) -> None:
         if not (unsupported and self._skip_unsupported):
             raise error
         self._left_out.add(what)
         self._skip(entry, str(error.__cause__))
 
-    def _skip(self, entry: Entry, reason: str) -> None:
+    def _skip(self, entry: DefinitionEntry, reason: str) -> None:
         self.report.skipped.append(f"{entry.place}: {reason}")

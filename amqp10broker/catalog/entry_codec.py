@@ -2,7 +2,7 @@
 
 `encoded` and `decoded` are each other's inverse for every kind of entry (see `plan`). What a definitions file
 says of the same thing is read by the same functions, which are given where numbers, defaults and faults of
-people matter: an `Entry`, whose complaints name the place.
+people matter: an `DefinitionEntry`, whose complaints name the place.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal
 
-from amqp10broker.catalog.definition_entries import Entry, password_of
+from amqp10broker.catalog.definition_entries import DefinitionEntry, password_of
 from amqp10broker.catalog.entries import (
     binding_entry,
     exact,
@@ -73,17 +73,17 @@ def decoded(key: Key, value: Any) -> Record:
 # --- reading, from the data folder and from definitions files -------------------------------------
 
 
-def read_user(entry: Entry, password: PasswordRecord | None) -> User:
+def read_user(entry: DefinitionEntry, password: PasswordRecord | None) -> User:
     """A user, whose password's record was read before, because making one is slow."""
     name = entry.text("name")
     limits = UserLimits.read(entry.table("limits"), f"user '{name}'")
     return User(name, password, frozenset(entry.tags()), limits)
 
 
-def read_vhost(entry: Entry) -> VhostFacts:
+def read_vhost(entry: DefinitionEntry) -> VhostFacts:
     """A virtual host without what is in it. Its default type of queue may be none that is known here."""
     name = entry.text("name")
-    inner = Entry(f"{entry.place}.metadata", entry.table("metadata"))
+    inner = DefinitionEntry(f"{entry.place}.metadata", entry.table("metadata"))
     kind = entry.text("default_queue_type", inner.text("default_queue_type", "undefined"))
     return VhostFacts(
         name,
@@ -95,17 +95,17 @@ def read_vhost(entry: Entry) -> VhostFacts:
     )
 
 
-def read_permission(entry: Entry) -> Permission:
+def read_permission(entry: DefinitionEntry) -> Permission:
     """What a user may do in a virtual host."""
     return Permission(entry.text("configure"), entry.text("write"), entry.text("read"))
 
 
-def read_topic_permission(entry: Entry) -> TopicPermission:
+def read_topic_permission(entry: DefinitionEntry) -> TopicPermission:
     """What a user may do with routing keys of a topic exchange."""
     return TopicPermission(entry.text("write"), entry.text("read"))
 
 
-def read_policy(name: str, entry: Entry, *, operator: bool) -> Policy:
+def read_policy(name: str, entry: DefinitionEntry, *, operator: bool) -> Policy:
     """A policy."""
     return Policy(
         name,
@@ -117,7 +117,7 @@ def read_policy(name: str, entry: Entry, *, operator: bool) -> Policy:
     )
 
 
-def read_exchange(entry: Entry) -> ExchangeSpec:
+def read_exchange(entry: DefinitionEntry) -> ExchangeSpec:
     """An exchange."""
     return ExchangeSpec(
         entry.text("name"),
@@ -129,7 +129,7 @@ def read_exchange(entry: Entry) -> ExchangeSpec:
     )
 
 
-def read_binding(entry: Entry) -> Binding:
+def read_binding(entry: DefinitionEntry) -> Binding:
     """A binding."""
     source, destination = entry.text("source"), entry.text("destination")
     kind: Literal["queue", "exchange"] = entry.one_of("destination_type", ("queue", "exchange"))
@@ -140,11 +140,11 @@ def read_binding(entry: Entry) -> Binding:
 # --- one kind each --------------------------------------------------------------------------------
 
 
-def _place(key: Key, value: Any, wrapped: str = "") -> Entry:
+def _place(key: Key, value: Any, wrapped: str = "") -> DefinitionEntry:
     """An entry of the data folder; `wrapped` names the part of it that holds what JSON has no word for."""
     if wrapped:
         value = {**value, wrapped: unwrapped(value[wrapped])}
-    return Entry(" ".join(key), value)
+    return DefinitionEntry(" ".join(key), value)
 
 
 def _queue(key: Key, queue: QueueSpec, conceal: Conceal) -> Any:

@@ -11,12 +11,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from amqp10broker.errors import DamagedFile, StorageError
 from amqp10broker.message.batch import batch_lengths, decode_batch
 from amqp10broker.message.message import Message
-from amqp10broker.persistence.extents import Accounts, Extent, Extents
+from amqp10broker.persistence.extents import Extent, Extents
+from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 from amqp10broker.persistence.records import (
     DELIVERED,
     GONE,
@@ -36,48 +37,6 @@ RECORD_MESSAGES_MAX: Final = 8192
 
 
 _FIRST: Final = attrgetter("first")
-
-
-class Entry(Protocol):
-    """A record of the journal (`storage.record.Record`)."""
-
-    @property
-    def group(self) -> int:
-        """The queue's number."""
-
-    @property
-    def kind(self) -> int:
-        """See `records`."""
-
-    @property
-    def index(self) -> int:
-        """See `records`."""
-
-    @property
-    def payload(self) -> bytes:
-        """See `records`."""
-
-    @property
-    def file(self) -> int:
-        """The number of the journal's file."""
-
-    @property
-    def offset(self) -> int:
-        """Where in it."""
-
-    @property
-    def length(self) -> int:
-        """How many bytes of it."""
-
-
-class Log(Accounts, Protocol):
-    """The journal, as far as a store uses it (`storage.journal.Journal`)."""
-
-    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
-        """Collect a record: ticket, file, offset."""
-
-    def read_run(self, file: int, offset: int, length: int) -> Sequence[Entry]:
-        """Consecutive records."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +115,7 @@ class _Level:
 
     __slots__ = ("delivered", "extents", "gone", "may_expire", "next", "written")
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: RecordLog) -> None:
         self.extents = Extents(log)
         self.next = 0
         self.may_expire = False
@@ -177,7 +136,7 @@ class ClassicStore:
     durable: Final = True
     in_memory: Final = False
 
-    def __init__(self, group: int, log: Log, spool: Spool, record_bytes: int) -> None:
+    def __init__(self, group: int, log: RecordLog, spool: Spool, record_bytes: int) -> None:
         """Begin empty.
 
         Args:
@@ -390,7 +349,7 @@ class ClassicStore:
 
     # --- after a start ----------------------------------------------------------------------------
 
-    def restore(self, records: Iterable[Entry]) -> None:
+    def restore(self, records: Iterable[JournalRecord]) -> None:
         """Take in records of this queue that were found at start, in the order of the journal.
 
         Raises:
@@ -406,7 +365,7 @@ class ClassicStore:
                     "restore the data folder from a copy",
                 ) from error
 
-    def _restore(self, record: Entry) -> None:
+    def _restore(self, record: JournalRecord) -> None:
         payload = record.payload
         if record.kind == MESSAGES:
             number, count, expiries, at = decode_start(payload)

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from amqp10broker.errors import DamagedFile
 from amqp10broker.message.batch import BATCH_MAX, decode_batch, encode_batch
-from amqp10broker.persistence.extents import Accounts
+from amqp10broker.persistence.journal_face import JournalRecord, RecordLog
 from amqp10broker.persistence.quorum_bodies import JournalBodies
 from amqp10broker.persistence.quorum_records import (
     ENTRY,
@@ -49,39 +49,8 @@ SNAPSHOT_GROWTH: Final = 4
 """And not before the log is so many times as long as the last snapshot."""
 
 
-class Kept(Protocol):
-    """A record of the journal (`storage.record.Record`)."""
-
-    @property
-    def kind(self) -> int:
-        """See `quorum_records`."""
-
-    @property
-    def index(self) -> int:
-        """See `quorum_records`."""
-
-    @property
-    def payload(self) -> bytes:
-        """See `quorum_records`."""
-
-    @property
-    def file(self) -> int:
-        """The number of the journal's file."""
-
-    @property
-    def offset(self) -> int:
-        """Where in it."""
-
-
-class Log(Accounts, Protocol):
-    """The journal, as far as a store uses it (`storage.journal.Journal`)."""
-
-    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
-        """Collect a record: ticket, file, offset."""
-
-
 @dataclass(slots=True, eq=False)
-class Entry:
+class LogEntry:
     """One entry of a log. Nobody changes it.
 
     Attributes:
@@ -103,7 +72,7 @@ class Entry:
     end: int
 
 
-def read_entry(number: int, payload: bytes) -> Entry:
+def read_entry(number: int, payload: bytes) -> LogEntry:
     """The entry of these bytes.
 
     Raises:
@@ -112,7 +81,7 @@ def read_entry(number: int, payload: bytes) -> Entry:
     places, start = decode_places(payload)
     decoded = decode_commands(payload[start:])
     end = places[-1].first + places[-1].messages if places else decoded.first
-    return Entry(number, decoded.now_ms, decoded.first, decoded.commands, places, [payload], end)
+    return LogEntry(number, decoded.now_ms, decoded.first, decoded.commands, places, [payload], end)
 
 
 class QuorumStore:
@@ -123,7 +92,9 @@ class QuorumStore:
         bodies: its messages.
     """
 
-    def __init__(self, group: int, name: str, log: Log, packs: Packs | None = None, *, node: int = 0) -> None:
+    def __init__(
+        self, group: int, name: str, log: RecordLog, packs: Packs | None = None, *, node: int = 0
+    ) -> None:
         """Make the store of a queue, new or of before.
 
         Args:
@@ -145,9 +116,9 @@ class QuorumStore:
         self._next_index = 0
         self._applied = 0
         """Number of the last entry that was carried out."""
-        self._under_way: Entry | None = None
+        self._under_way: LogEntry | None = None
         """Being carried out."""
-        self._held: tuple[Kept, list[Place], int] | None = None
+        self._held: tuple[JournalRecord, list[Place], int] | None = None
         """The last entry read at start, its places, and where its commands begin: another may replace it."""
         self._snapshot: tuple[int, int] | None = None
         """File and length of the last state."""
@@ -176,7 +147,7 @@ class QuorumStore:
         """When this is durable, all is that was appended here."""
         return self._ticket
 
-    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> Entry:
+    def propose(self, commands: Sequence[QuorumCommand], now_ms: int) -> LogEntry:
         """Commands as the next entry of the log; nothing is changed by it.
 
         Args:
@@ -189,9 +160,9 @@ class QuorumStore:
         encoded = encode_commands(commands, now_ms, first)
         places = encoded.places
         payload = [encode_places(places), *encoded.pieces]
-        return Entry(self._number + 1, now_ms, first, commands, places, payload, encoded.end)
+        return LogEntry(self._number + 1, now_ms, first, commands, places, payload, encoded.end)
 
-    def append(self, entry: Entry) -> int:
+    def append(self, entry: LogEntry) -> int:
         """Have the journal collect an entry, the next one of the log.
 
         Returns:
@@ -202,7 +173,7 @@ class QuorumStore:
         self._since += sum(map(len, entry.payload))
         return file
 
-    def applied(self, entry: Entry, file: int) -> None:
+    def applied(self, entry: LogEntry, file: int) -> None:
         """Have the queue carry out an entry; effects wait in it.
 
         Args:
@@ -278,7 +249,7 @@ class QuorumStore:
 
     # --- beginning ----------------------------------------------------------------------------------
 
-    def restore(self, records: Sequence[Kept]) -> None:
+    def restore(self, records: Sequence[JournalRecord]) -> None:
         """Take in records of this queue that were found at start, in the order of the journal.
 
         Raises:
@@ -291,14 +262,14 @@ class QuorumStore:
             except ValueError as error:
                 raise self._damaged(record, error) from error
 
-    def _damaged(self, record: Kept, error: ValueError) -> DamagedFile:
+    def _damaged(self, record: JournalRecord, error: ValueError) -> DamagedFile:
         return DamagedFile(
             f"file {record.file} of the journal at offset {record.offset}",
             f"{error} (quorum queue '{self._name}')",
             "restore the data folder from a copy",
         )
 
-    def _restore(self, record: Kept) -> None:
+    def _restore(self, record: JournalRecord) -> None:
         payload = record.payload
         held = self._held
         if held is not None and not (record.kind == ENTRY and record.index <= held[0].index):
@@ -348,7 +319,9 @@ class QuorumStore:
         if self.bodies.placed(record.file, places):
             raise ValueError("an entry puts messages that its record does not say")
 
-    def _repeat_old(self, queue: QuorumQueue, record: Kept, places: Sequence[Place], start: int) -> None:
+    def _repeat_old(
+        self, queue: QuorumQueue, record: JournalRecord, places: Sequence[Place], start: int
+    ) -> None:
         decoded = decode_old_commands(record.payload[start:])
         queue.old_rules = True
         for command in decoded.commands:

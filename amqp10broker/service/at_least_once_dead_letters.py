@@ -43,7 +43,7 @@ class DeadLetter(Protocol):
         """Why it died."""
 
 
-class Destination(NamedTuple):
+class DeadLetterTarget(NamedTuple):
     """Where the dead letters of a queue go; a policy may change it at any time."""
 
     exchange: str
@@ -88,7 +88,7 @@ class Forwarding:
     """
 
     def __init__(
-        self, queue: str, destination: Destination, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
+        self, queue: str, destination: DeadLetterTarget, reply_to: ReplyTo, *, retry_ms: int = RETRY_MS
     ) -> None:
         """Begin with nothing on its way.
 
@@ -149,7 +149,7 @@ class Forwarding:
                 del outstanding.waiting[queue]
                 outstanding.refused.add(queue)
 
-    def redirect(self, destination: Destination, now_ms: int) -> None:
+    def redirect(self, destination: DeadLetterTarget, now_ms: int) -> None:
         """Send messages elsewhere from now on; those that no queue has at the moment are due at once."""
         if destination != self.destination:
             self.destination = destination

@@ -21,7 +21,7 @@ from amqp10broker.storage.folder import DataFolder
 from amqp10broker.storage.inventory import Part
 from amqp10broker.storage.reader import FileReader, Torn
 from amqp10broker.storage.record import Record
-from amqp10broker.storage.sequence import JOURNAL, STREAM, Survey, survey
+from amqp10broker.storage.sequence import JOURNAL, STREAM, FolderSurvey, survey
 from amqp10broker.storage.stream_files import FOLDER, Segments, folder_of, part_of
 
 
@@ -175,7 +175,7 @@ class _Check:
             else:
                 yield self._checked(reader)
 
-    def _missing(self, found: Survey) -> Iterator[Checked]:
+    def _missing(self, found: FolderSurvey) -> Iterator[Checked]:
         for fault in found.missing:
             yield self._fault(fault.path, fault)
 

@@ -38,7 +38,7 @@ from amqp10broker.storage.inventory import Part
 from amqp10broker.storage.logfile import LogFile, go_on
 from amqp10broker.storage.reader import FileReader, Known, Torn
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
-from amqp10broker.storage.sequence import JOURNAL, Survey, survey
+from amqp10broker.storage.sequence import JOURNAL, FolderSurvey, survey
 
 FILE_BYTES_MAX: Final = 32 * 1024 * 1024
 """A file that has grown to this takes no further record. Less than the disk alarm leaves free (50 MB), or
@@ -627,7 +627,7 @@ class Journal:
                 ) from error
         return self._folder_fd
 
-    def _begin(self, found: Survey, last: FileReader | None) -> None:
+    def _begin(self, found: FolderSurvey, last: FileReader | None) -> None:
         """Make the files on the disk be what was read, durably, and go on in the last one."""
         number = found.files[-1].number if found.files else 1
         path = self._path(number)

@@ -89,7 +89,7 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Survey:
+class FolderSurvey:
     """What is in a folder.
 
     Attributes:
@@ -105,7 +105,7 @@ class Survey:
     unused: str | None
 
 
-def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) -> Survey:
+def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) -> FolderSurvey:
     """Look at the names in a folder, and at the last file.
 
     Args:
@@ -137,7 +137,7 @@ def survey(disk: Disk, folder: str, naming: Naming, known: Mapping[str, Known]) 
             for before, after in itertools.pairwise(numbers)
             if after != before + 1 and not (after in must and must[after].gap)
         )
-    return Survey(
+    return FolderSurvey(
         [
             Member(number, os.path.join(folder, naming.name(number)), number in may_be_torn, must.get(number))
             for number in numbers

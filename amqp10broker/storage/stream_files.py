@@ -22,7 +22,7 @@ from amqp10broker.storage.logfile import FULL, LogFile, go_on
 from amqp10broker.storage.reader import BRING_BACK, FileReader, Known
 from amqp10broker.storage.record import HEADER_BYTES, Header, Purpose, Record
 from amqp10broker.storage.sequence import STREAM, survey
-from amqp10broker.storage.stream_log import CHUNK, Entry
+from amqp10broker.storage.stream_log import CHUNK, SegmentRecord
 
 OPEN_MAX: Final = 8
 """Files of a stream that stay open beside the one that is written to."""
@@ -105,7 +105,7 @@ class FileShelf:
 
     # --- the start --------------------------------------------------------------------------------
 
-    def recover(self) -> Iterator[tuple[int, int, Sequence[Entry]]]:
+    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
         """See `Shelf.recover`.
 
         Raises:
@@ -203,7 +203,7 @@ class FileShelf:
 
     # --- reading ----------------------------------------------------------------------------------
 
-    def read(self, segment: int, position: int, size: int) -> Sequence[Entry]:
+    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
         """See `Shelf.read`.
 
         Raises:
@@ -214,7 +214,9 @@ class FileShelf:
         records = file.read_some(position, size)
         if file is not self._newest:
             self._touch(segment)
-        return [Entry(record.offset, record.length, record.index, record.payload) for record in records]
+        return [
+            SegmentRecord(record.offset, record.length, record.index, record.payload) for record in records
+        ]
 
     def _touch(self, segment: int) -> None:
         """A file was used: another one that has not been for long is closed."""
@@ -289,7 +291,7 @@ class Segments:
         self.following: int | None = None
         self._number = number
 
-    def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[Entry]]:
+    def read(self, reader: FileReader, *, gap: bool) -> Iterator[list[SegmentRecord]]:
         """The records of the next file.
 
         Args:
@@ -324,7 +326,7 @@ class Segments:
                 self.following = entry.first + int.from_bytes(entry.payload[8:12], "big")
             yield entries
 
-    def _entry(self, path: str, record: Record) -> Entry:
+    def _entry(self, path: str, record: Record) -> SegmentRecord:
         if record.kind != CHUNK or record.group != self._number:
             raise DamagedFile(
                 path,
@@ -332,7 +334,7 @@ class Segments:
                 "restore the data folder from a copy",
                 offset=record.offset,
             )
-        return Entry(record.offset, record.length, record.index, record.payload)
+        return SegmentRecord(record.offset, record.length, record.index, record.payload)
 
 
 def _name(file: LogFile) -> str:

@@ -35,7 +35,7 @@ Place = tuple[int, int]
 """First offset of a segment, and a position in it."""
 
 
-class Entry(NamedTuple):
+class SegmentRecord(NamedTuple):
     """A record in a segment."""
 
     position: int
@@ -66,7 +66,7 @@ class Chunk(NamedTuple):
 class Shelf(Protocol):
     """Where segments are kept."""
 
-    def recover(self) -> Iterator[tuple[int, int, Sequence[Entry]]]:
+    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
         """What is there, in order, a bit at a time: first offset of a segment, its size as far as it
         has been read, and its next records; a segment without records comes with none. Torn ends
         have been cut off when all is read.
@@ -98,7 +98,7 @@ class Shelf(Protocol):
             DiskFull: nothing is lost; it can be tried again.
         """
 
-    def read(self, segment: int, position: int, size: int) -> Sequence[Entry]:
+    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
         """Whole records from a position on that were written, about `size` bytes, at least one."""
 
     def drop(self, segment: int) -> None:
@@ -321,7 +321,7 @@ class StreamLog:
             first, position = self._firsts[at], self._segments[at].start
 
     def _committed_of(
-        self, entries: Sequence[Entry], first: int, position: int
+        self, entries: Sequence[SegmentRecord], first: int, position: int
     ) -> tuple[Sequence[Chunk], Place]:
         chunks: list[Chunk] = []
         for entry in entries:
@@ -366,7 +366,7 @@ class StreamLog:
         self._shelf.delete()
 
 
-def _chunk(entry: Entry) -> Chunk:
+def _chunk(entry: SegmentRecord) -> Chunk:
     payload = entry.payload
     timestamp_ms, count, filter_bytes = _START.unpack_from(payload)
     start = _START.size + filter_bytes

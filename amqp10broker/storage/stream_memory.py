@@ -6,18 +6,18 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from amqp10broker.storage.record import RECORD_BYTES
-from amqp10broker.storage.stream_log import Entry
+from amqp10broker.storage.stream_log import SegmentRecord
 
 
 class MemoryShelf:
     """A `stream_log.Shelf`. Nothing is durable, so everything is as soon as it is written."""
 
     def __init__(self) -> None:
-        self._segments: dict[int, list[Entry]] = {}
-        self._newest: list[Entry] = []
+        self._segments: dict[int, list[SegmentRecord]] = {}
+        self._newest: list[SegmentRecord] = []
         self._end = 0
 
-    def recover(self) -> Iterator[tuple[int, int, Sequence[Entry]]]:
+    def recover(self) -> Iterator[tuple[int, int, Sequence[SegmentRecord]]]:
         """Nothing is there."""
         return iter(())
 
@@ -32,7 +32,7 @@ class MemoryShelf:
         position = self._end
         data = b"".join(payload)
         length = RECORD_BYTES + len(data)
-        self._newest.append(Entry(position, length, first, data))
+        self._newest.append(SegmentRecord(position, length, first, data))
         self._end = position + length
         return position, length
 
@@ -42,7 +42,7 @@ class MemoryShelf:
     def write(self) -> None:
         """Nothing is left to do."""
 
-    def read(self, segment: int, position: int, size: int) -> Sequence[Entry]:
+    def read(self, segment: int, position: int, size: int) -> Sequence[SegmentRecord]:
         """Records from a position on."""
         entries = self._segments[segment]
         start = bisect_left(entries, (position,))

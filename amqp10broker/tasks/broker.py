@@ -27,7 +27,7 @@ from typing import Any, Self
 import trio
 
 from amqp10broker import __version__
-from amqp10broker.alarms import Cause
+from amqp10broker.alarms import AlarmCause
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.catalog.proposing import at_once
 from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
@@ -281,7 +281,7 @@ class Broker:
         self.over.set()
 
     def _on_disk_full(self, full: bool) -> None:
-        self.set_alarm("disk", on=full, cause=Cause.STORAGE)
+        self.set_alarm("disk", on=full, cause=AlarmCause.STORAGE)
 
     def _on_storage_failed(self, error: BrokerError) -> None:
         """Publishers hear that nothing is kept; whoever runs the broker stops it."""
@@ -349,7 +349,7 @@ class Broker:
         self.connections.tell(ConfigChanged(self.config))
         _log.info("setting changed", name=name, value=value)
 
-    def set_alarm(self, name: str, *, on: bool, cause: Cause = Cause.BY_HAND) -> None:
+    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause = AlarmCause.BY_HAND) -> None:
         """Give an alarm a cause, or take it away; publishers are held back while any alarm has any.
 
         What was measured is a cause of its own, which only a measurement, or another limit, takes away.

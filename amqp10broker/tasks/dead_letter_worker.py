@@ -16,7 +16,7 @@ from amqp10broker.queues.settings import QueueSettings
 from amqp10broker.service.at_least_once_dead_letters import (
     RETRY_MS,
     DeadLetter,
-    Destination,
+    DeadLetterTarget,
     Forwarding,
     Post,
 )
@@ -42,7 +42,7 @@ class Offered:
 class Redirected:
     """The queue has another dead-letter exchange or routing key."""
 
-    destination: Destination
+    destination: DeadLetterTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class DeadLetterWorker:
         catalog: Catalog,
         vhost: str,
         queue: str,
-        destination: Destination,
+        destination: DeadLetterTarget,
         settle: Callable[[Sequence[int]], None],
         askers: Askers,
         clock: WallClock,
@@ -108,7 +108,7 @@ class DeadLetterWorker:
         """Forward these too. How many are on their way at once is the queue's to bound."""
         self._mailbox.put(Offered(letters))
 
-    def redirect(self, destination: Destination) -> None:
+    def redirect(self, destination: DeadLetterTarget) -> None:
         """Forward to another exchange, or with another key, from now on."""
         self._mailbox.put(Redirected(destination))
 
@@ -200,7 +200,7 @@ class DeadLetterWorker:
 class AtLeastOnce:
     """What one queue has forwarded at least once: a worker, started for the first dead message."""
 
-    def __init__(self, start: Callable[[Destination], DeadLetterWorker]) -> None:
+    def __init__(self, start: Callable[[DeadLetterTarget], DeadLetterWorker]) -> None:
         """Nothing is forwarded.
 
         Args:
@@ -208,7 +208,7 @@ class AtLeastOnce:
         """
         self._start = start
         self._worker: DeadLetterWorker | None = None
-        self._destination: Destination | None = None
+        self._destination: DeadLetterTarget | None = None
 
     def offer(self, dead: Sequence[DeadLetter], settings: QueueSettings) -> None:
         """Forward these, to where the queue's settings say."""
@@ -243,6 +243,6 @@ class AtLeastOnce:
             self._worker.end()
 
 
-def _destination(settings: QueueSettings) -> Destination | None:
+def _destination(settings: QueueSettings) -> DeadLetterTarget | None:
     exchange = settings.dead_letter_exchange
-    return None if exchange is None else Destination(exchange, settings.dead_letter_routing_key)
+    return None if exchange is None else DeadLetterTarget(exchange, settings.dead_letter_routing_key)

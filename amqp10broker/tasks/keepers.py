@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from amqp10broker.alarms import Cause
+from amqp10broker.alarms import AlarmCause
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.catalog.queue_kind import CLASSIC, QUORUM, STREAM
 from amqp10broker.errors import DiskFull
@@ -32,7 +32,7 @@ class QueueSurroundings(Surroundings, Protocol):
 
     dead_letters: DeadLetterOffice
 
-    def set_alarm(self, name: str, *, on: bool, cause: Cause) -> None:
+    def set_alarm(self, name: str, *, on: bool, cause: AlarmCause) -> None:
         """Give an alarm a cause, or take it away."""
 
 
@@ -91,7 +91,7 @@ class Keepers:
         else:
             _log.warning("there is room again for a stream", queue=name)
             self._full_streams.discard(stream)
-        self._surroundings.set_alarm("disk", on=bool(self._full_streams), cause=Cause.STREAMS)
+        self._surroundings.set_alarm("disk", on=bool(self._full_streams), cause=AlarmCause.STREAMS)
 
     def _classic_queue(
         self, spec: QueueSpec, store: ClassicStore | None, before: ClassicQueue | None = None

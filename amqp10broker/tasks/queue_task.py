@@ -18,7 +18,7 @@ from amqp10broker.queues.effects import DeadLetters, Effect, Unconfirmed
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook, Progress
-from amqp10broker.service.at_least_once_dead_letters import Destination
+from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter_worker import AtLeastOnce, DeadLetterWorker
@@ -66,7 +66,7 @@ class QueueTask(LetterBox):
         clock: WallClock,
         on_deleted: Callable[[QueueTask], None],
         on_dead_letters: Callable[[Sequence[DeadLetters]], None],
-        start_worker: Callable[[QueueTask, Destination], DeadLetterWorker],
+        start_worker: Callable[[QueueTask, DeadLetterTarget], DeadLetterWorker],
         *,
         keeping: Keeping | None = None,
         confirm_delay_ms: int = 0,

@@ -19,7 +19,7 @@ from amqp10broker.catalog.queue_kind import CLASSIC, KINDS, QUORUM, STREAM
 from amqp10broker.catalog.queue_requests import QueueEnded
 from amqp10broker.errors import StorageError
 from amqp10broker.queues.commands import Command
-from amqp10broker.service.at_least_once_dead_letters import Destination
+from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget
 from amqp10broker.tasks.clock import utc_text
 from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
 from amqp10broker.tasks.keepers import Keepers, QueueSurroundings
@@ -130,7 +130,9 @@ class Queues:
         for running in self._running:
             running.finish()
 
-    def _start_worker(self, spec: QueueSpec, queue: QueueTask, destination: Destination) -> DeadLetterWorker:
+    def _start_worker(
+        self, spec: QueueSpec, queue: QueueTask, destination: DeadLetterTarget
+    ) -> DeadLetterWorker:
         from amqp10broker.queues.quorum.commands import DlxSettle
 
         def settle(keys: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import trio
 
-from amqp10broker.alarms import CHECK_MS_MAX, Alarms, Cause, Change, Resource, end_bytes
+from amqp10broker.alarms import CHECK_MS_MAX, AlarmCause, Alarms, Change, Resource, end_bytes
 from amqp10broker.config import Config
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
@@ -138,7 +138,7 @@ class ResourceMonitor:
 
     # --- changes from outside ---------------------------------------------------------------------
 
-    def put(self, name: str, *, on: bool, cause: Cause) -> None:
+    def put(self, name: str, *, on: bool, cause: AlarmCause) -> None:
         """Add a cause to an alarm, or take it away; an alarm is on while it has any.
 
         Raises:

@@ -12,8 +12,7 @@ from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.service.at_least_once_dead_letters import Destination as To
-from amqp10broker.service.at_least_once_dead_letters import Forwarding
+from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget, Forwarding
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held
 from tests.support.declaring import bind, declare, declare_exchange, unbind
@@ -33,7 +32,9 @@ class World(RuleBasedStateMachine):
         for name in QUEUES:
             declare(self.catalog, self.vhost, name)
         declare_exchange(self.catalog, self.vhost, "dlx", "fanout", durable=True)
-        self.forwarding = Forwarding("q", To("dlx", None), new_asker("worker"), retry_ms=RETRY_MS)
+        self.forwarding = Forwarding(
+            "q", DeadLetterTarget("dlx", None), new_asker("worker"), retry_ms=RETRY_MS
+        )
         self.now_ms = 0
         self.key = 0
         self.held: set[int] = set()
@@ -114,7 +115,7 @@ class World(RuleBasedStateMachine):
     @rule(exchange=st.sampled_from(["dlx", "none"]))
     def redirect(self, exchange: str) -> None:
         """A policy names another exchange."""
-        self.forwarding.redirect(To(exchange, None), self.now_ms)
+        self.forwarding.redirect(DeadLetterTarget(exchange, None), self.now_ms)
 
     @invariant()
     def the_source_and_the_worker_agree(self) -> None:
@@ -126,7 +127,7 @@ class World(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         """When queues answer and stay bound, all ends well."""
-        self.forwarding.redirect(To("dlx", None), self.now_ms)
+        self.forwarding.redirect(DeadLetterTarget("dlx", None), self.now_ms)
         if not self.bound():
             self.rebind("a")
         for _ in range(3):

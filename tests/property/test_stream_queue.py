@@ -20,7 +20,7 @@ from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.offset_spec import First, Last, Next, Offset, OffsetSpec, Timestamp
+from amqp10broker.message.filters.offset_spec import AtTime, First, Last, Next, Offset, OffsetSpec
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.queues.commands import (
     TICK,
@@ -194,7 +194,7 @@ class StreamMachine(RuleBasedStateMachine):
         position=st.one_of(
             st.sampled_from([None, First(), Last(), Next()]),
             st.builds(Offset, st.integers(0, 300)),
-            st.builds(Timestamp, st.integers(900, 3000)),
+            st.builds(AtTime, st.integers(900, 3000)),
         ),
         wants=st.sampled_from(sorted(FILTERS)),
         end=st.one_of(st.none(), st.integers(0, 300)),
@@ -235,7 +235,7 @@ class StreamMachine(RuleBasedStateMachine):
                 return max(there, default=end)
             case Offset(number):
                 return min(max(number, first), end)
-            case Timestamp(time_ms):
+            case AtTime(time_ms):
                 return min((offset for offset in there if self.chunks[offset] >= time_ms), default=end)
             case _:
                 return end

@@ -15,7 +15,7 @@ from amqp10broker.analysis.inputs import find_recording
 from amqp10broker.analysis.job import analyse, look_for_waits
 from amqp10broker.analysis.progress import Progress
 from amqp10broker.analysis.recommend import Aim
-from amqp10broker.analysis.waits import Wait, name_waits
+from amqp10broker.analysis.waits import LinkWait, name_waits
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, FIELDS, PACK, Kind, Reason
 from amqp10broker.recording.link_names import LinkName, NamesFile, read_names
 from amqp10broker.recording.parquet import EventWriter
@@ -68,12 +68,12 @@ def recorded(folder: Path, *tapes: Tape, names: Sequence[LinkName] = ()) -> Path
     return folder
 
 
-def found(folder: Path, spark: SparkSession) -> list[Wait]:
+def found(folder: Path, spark: SparkSession) -> list[LinkWait]:
     rows = look_for_waits(find_recording(folder), spark, Progress(None))
     return name_waits(rows, {"r": read_names(folder, "r")})
 
 
-def told(waits: Sequence[Wait]) -> list[tuple[int, str, float, float]]:
+def told(waits: Sequence[LinkWait]) -> list[tuple[int, str, float, float]]:
     """Connection, reason, second of the run, seconds."""
     return [
         (wait.connection, wait.reason, (wait.began_ns - BEGAN) / S, round(wait.seconds, 6)) for wait in waits

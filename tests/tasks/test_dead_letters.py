@@ -29,7 +29,7 @@ from amqp10broker.amqp10 import performatives as amqp10
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.policies import Policy
 from amqp10broker.queues.commands import Delete
-from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Destination
+from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.dead_letter_worker import DeadLetterWorker
 from tests.support.dead_letters import held
@@ -272,7 +272,7 @@ class Source:
             broker.catalog,
             "/",
             "source",
-            Destination(exchange, key),
+            DeadLetterTarget(exchange, key),
             self._settle,
             broker.askers,
             broker.clock,
@@ -333,7 +333,7 @@ async def test_the_worker_tries_again_when_the_exchange_is_missing(
         await trio.sleep(2.5 * RETRY_MS / 1000)
         assert (source.settled, source.worker.outstanding) == ([], 1)
         assert [fields["exchange"] for _, fields in log.of("warning")] == ["later"]
-        source.worker.redirect(Destination("", "target"))
+        source.worker.redirect(DeadLetterTarget("", "target"))
         await trio.testing.wait_all_tasks_blocked()
         assert source.settled == [1]
 
@@ -363,7 +363,13 @@ async def test_the_worker_survives_the_end_of_its_virtual_host(autojump_clock: M
     async with running_broker() as broker:
         add_vhost(broker.catalog, "other")
         worker = DeadLetterWorker(
-            broker.catalog, "other", "source", Destination("none", None), print, broker.askers, broker.clock
+            broker.catalog,
+            "other",
+            "source",
+            DeadLetterTarget("none", None),
+            print,
+            broker.askers,
+            broker.clock,
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(worker.run)

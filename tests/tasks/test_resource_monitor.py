@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import trio
 
-from amqp10broker.alarms import Cause
+from amqp10broker.alarms import AlarmCause
 from amqp10broker.amqp091.methods import ConnectionBlocked, ConnectionUnblocked
 from amqp10broker.amqp10.performatives import Begin, Flow
 from amqp10broker.errors import ConfigError
@@ -397,11 +397,11 @@ async def test_a_hand_does_not_clear_what_was_measured(autojump_clock: object, m
 async def test_storage_has_a_cause_of_its_own(autojump_clock: object, meter: FakeMeter) -> None:
     """A disk that cannot be written holds publishers back whatever is free on it."""
     async with watched(meter, disk_free_limit="1MB") as broker:
-        broker.set_alarm("disk", on=True, cause=Cause.STORAGE)
+        broker.set_alarm("disk", on=True, cause=AlarmCause.STORAGE)
         broker.resource_monitor.check()
         broker.set_alarm("disk", on=False)
         assert document(broker.resource_monitor.view())["disk"]["causes"] == ["storage cannot write"]
-        broker.set_alarm("disk", on=False, cause=Cause.STORAGE)
+        broker.set_alarm("disk", on=False, cause=AlarmCause.STORAGE)
         assert not broker.alarms
 
 

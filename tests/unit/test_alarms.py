@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from amqp10broker.alarms import (
     CHECK_MS_MAX,
     CHECK_MS_MIN,
+    AlarmCause,
     Alarms,
-    Cause,
     Change,
     Reading,
     Resource,
@@ -77,28 +77,28 @@ def test_a_change_is_reported_once_with_its_figures() -> None:
     """For the log."""
     alarms = Alarms()
     reading = Reading(1001, 1000)
-    assert alarms.judge(MEMORY, reading, 5) == Change(MEMORY, Cause.MEASURED, True, reading)
+    assert alarms.judge(MEMORY, reading, 5) == Change(MEMORY, AlarmCause.MEASURED, True, reading)
     assert alarms.judge(MEMORY, reading, 6) is None
     reading = Reading(1, 1000)
-    assert alarms.judge(MEMORY, reading, 7) == Change(MEMORY, Cause.MEASURED, False, reading)
+    assert alarms.judge(MEMORY, reading, 7) == Change(MEMORY, AlarmCause.MEASURED, False, reading)
     assert alarms.judge(MEMORY, reading, 8) is None
 
 
 def test_an_alarm_is_on_while_it_has_any_cause_and_since_the_first() -> None:
     """Hand, measurement and storage come and go on their own."""
     alarms = Alarms()
-    assert alarms.put(DISK, Cause.STORAGE, on=True, now_ms=10)
-    assert alarms.put(DISK, Cause.BY_HAND, on=True, now_ms=20)
-    assert not alarms.put(DISK, Cause.BY_HAND, on=True, now_ms=30)
-    assert alarms.causes(DISK) == (Cause.BY_HAND, Cause.STORAGE)
-    assert alarms.put(DISK, Cause.STORAGE, on=False, now_ms=40)
+    assert alarms.put(DISK, AlarmCause.STORAGE, on=True, now_ms=10)
+    assert alarms.put(DISK, AlarmCause.BY_HAND, on=True, now_ms=20)
+    assert not alarms.put(DISK, AlarmCause.BY_HAND, on=True, now_ms=30)
+    assert alarms.causes(DISK) == (AlarmCause.BY_HAND, AlarmCause.STORAGE)
+    assert alarms.put(DISK, AlarmCause.STORAGE, on=False, now_ms=40)
     assert alarms.names() == {"disk"}
     assert (alarms.since_ms(DISK), alarms.since_ms(MEMORY)) == (10, None)
     assert judged(alarms, DISK, 5000)
-    assert alarms.put(DISK, Cause.BY_HAND, on=False, now_ms=50)
+    assert alarms.put(DISK, AlarmCause.BY_HAND, on=False, now_ms=50)
     assert not alarms
     assert alarms.since_ms(DISK) is None
-    alarms.put(DISK, Cause.BY_HAND, on=True, now_ms=60)
+    alarms.put(DISK, AlarmCause.BY_HAND, on=True, now_ms=60)
     assert alarms.since_ms(DISK) == 60
 
 

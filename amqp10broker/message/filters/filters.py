@@ -141,7 +141,7 @@ class Filters:
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal:
+class RefusedFilter:
     """A filter that is not in place."""
 
     name: str
@@ -157,7 +157,7 @@ class FilterSet:
     filters: Filters
     in_place: dict[Symbol, Described]
     """The entries of the filter-set that are in place, as they were sent: for the reply."""
-    refused: tuple[Refusal, ...]
+    refused: tuple[RefusedFilter, ...]
 
 
 def from_amqp10(filter_set: Mapping[Any, Any] | Map | None) -> FilterSet:
@@ -170,13 +170,13 @@ def from_amqp10(filter_set: Mapping[Any, Any] | Map | None) -> FilterSet:
     """
     builder = _Builder()
     in_place: dict[Symbol, Described] = {}
-    refused: list[Refusal] = []
+    refused: list[RefusedFilter] = []
     for name, value in () if filter_set is None else filter_set.items():
         try:
             builder.add(name, value)
             in_place[name] = value
         except FilterError as error:
-            refused.append(Refusal(str(name)[:_NAME_CHARACTERS_MAX], str(error)))
+            refused.append(RefusedFilter(str(name)[:_NAME_CHARACTERS_MAX], str(error)))
     return FilterSet(builder.build(), in_place, tuple(refused))
 
 

@@ -50,7 +50,7 @@ class Offset:
 
 
 @dataclass(frozen=True, slots=True)
-class Timestamp:
+class AtTime:
     """The chunk that holds a point in time."""
 
     time_ms: int
@@ -64,7 +64,7 @@ class Interval:
     duration_ms: int
 
 
-OffsetSpec: TypeAlias = First | Last | Next | Offset | Timestamp | Interval
+OffsetSpec: TypeAlias = First | Last | Next | Offset | AtTime | Interval
 
 _WORDS: Final[dict[str, OffsetSpec]] = {"first": First(), "last": Last(), "next": Next()}
 
@@ -99,7 +99,7 @@ def from_amqp10(value: Any) -> OffsetSpec:
     """
     kind = type(value)
     if kind is t10.Timestamp:
-        return Timestamp(int(value))
+        return AtTime(int(value))
     if kind is str or kind is t10.Symbol:
         spec = _from_text(value)
         if spec is None:
@@ -138,7 +138,7 @@ def from_amqp091(value: Any) -> OffsetSpec:
     kind = type(value)
     spec: OffsetSpec | None = None
     if kind is t091.Timestamp:
-        spec = Timestamp(int(value) * _SECOND_MS)
+        spec = AtTime(int(value) * _SECOND_MS)
     elif kind is str:
         spec = _from_text(value)
     elif kind in _INTEGERS_091 and value >= 0:

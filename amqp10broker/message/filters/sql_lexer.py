@@ -18,7 +18,7 @@ CHARACTERS_MAX: Final = 4096
 TOKENS_MAX: Final = 200
 
 
-class Kind(Enum):
+class TokenKind(Enum):
     """What a token is."""
 
     KEYWORD = "keyword"
@@ -32,7 +32,7 @@ class Kind(Enum):
 class Token:
     """One word of the text."""
 
-    kind: Kind
+    kind: TokenKind
     value: str | int | float | bytes | bool | tuple[str | None, str]
     """Of a keyword or symbol, its text; of a literal, what it stands for; of an identifier, what is before
     the dot, None if nothing is, and the name."""
@@ -93,7 +93,7 @@ def tokenize(text: str) -> list[Token]:
         position = found.end()
     if len(tokens) > TOKENS_MAX:
         raise FilterError(f"the expression has {len(tokens)} tokens; {TOKENS_MAX} are allowed")
-    tokens.append(Token(Kind.END, "the end", len(text)))
+    tokens.append(Token(TokenKind.END, "the end", len(text)))
     return tokens
 
 
@@ -101,40 +101,40 @@ def _token(found: re.Match[str], text: str, position: int) -> Token:
     if found["word"] is not None:
         return _word(found["section"], found["word"], position)
     if (symbol := found["symbol"]) is not None:
-        return Token(Kind.SYMBOL, "<>" if symbol == "!=" else symbol, position)
+        return Token(TokenKind.SYMBOL, "<>" if symbol == "!=" else symbol, position)
     if (string := found["string"]) is not None:
         quote = string[0]
-        return Token(Kind.LITERAL, string[1:-1].replace(quote * 2, quote), position)
+        return Token(TokenKind.LITERAL, string[1:-1].replace(quote * 2, quote), position)
     if (delimited := found["delimited"]) is not None:
         if has_control_character(delimited):
             raise FilterError("a control character in a name", position)
-        return Token(Kind.IDENTIFIER, (None, delimited.replace("[[", "[").replace("]]", "]")), position)
+        return Token(TokenKind.IDENTIFIER, (None, delimited.replace("[[", "[").replace("]]", "]")), position)
     if found["hyphened"] is not None:
         # Without this, it would be a subtraction that never matches anything.
         raise FilterError(f"write '{found['hyphened'].replace('-', '_')}' with an underscore", position)
     if (digits := found["digits"]) is not None:
         if not digits or len(digits) % 2:
             raise FilterError("a binary is written 0x with pairs of the digits 0-9A-F", position)
-        return Token(Kind.LITERAL, bytes.fromhex(digits), position)
+        return Token(TokenKind.LITERAL, bytes.fromhex(digits), position)
     if found["fraction"] is None:
-        return Token(Kind.LITERAL, int(found["number"]), position)
+        return Token(TokenKind.LITERAL, int(found["number"]), position)
     number = float(found["number"])
     if number == math.inf:
         raise FilterError("the number is larger than any floating-point number", position)
-    return Token(Kind.LITERAL, number, position)
+    return Token(TokenKind.LITERAL, number, position)
 
 
 def _word(section: str | None, word: str, position: int) -> Token:
     if section is None and word in KEYWORDS:
         if word in ("TRUE", "FALSE"):
-            return Token(Kind.LITERAL, word == "TRUE", position)
-        return Token(Kind.KEYWORD, word, position)
+            return Token(TokenKind.LITERAL, word == "TRUE", position)
+        return Token(TokenKind.KEYWORD, word, position)
     if section is None and word.upper() in RESERVED:
         hint = f"write {word.upper()}, or" if word.upper() in KEYWORDS else "write"
         raise FilterError(
             f"'{word}' is a reserved word; {hint} [{word}] for a property of that name", position
         )
-    return Token(Kind.IDENTIFIER, (section, word), position)
+    return Token(TokenKind.IDENTIFIER, (section, word), position)
 
 
 def _no_token(text: str, position: int) -> str:

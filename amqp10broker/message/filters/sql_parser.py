@@ -39,7 +39,7 @@ from amqp10broker.message.filters.sql_ast import (
     Unary,
     Utc,
 )
-from amqp10broker.message.filters.sql_lexer import Kind, Token, tokenize
+from amqp10broker.message.filters.sql_lexer import Token, TokenKind, tokenize
 
 _OR: Final = 1
 _AND: Final = 2
@@ -128,16 +128,16 @@ class _Parser:
     def _operand(self) -> None:
         while True:
             token = self._take()
-            if token.kind is Kind.LITERAL:
+            if token.kind is TokenKind.LITERAL:
                 assert not isinstance(token.value, tuple)
                 self._push(Literal(token.value), _PRIMARY, bare=True)
                 return
-            if token.kind is Kind.IDENTIFIER:
+            if token.kind is TokenKind.IDENTIFIER:
                 assert isinstance(token.value, tuple)
                 self._push(Identifier(_field(*token.value, token.position)), _PRIMARY, bare=True)
                 return
             signed = bool(self._operators) and self._operators[-1].level == _SIGN
-            if token.value == "UTC" and token.kind is Kind.KEYWORD:
+            if token.value == "UTC" and token.kind is TokenKind.KEYWORD:
                 self._expect("(")
                 self._expect(")")
                 self._push(Utc(), _PRIMARY)
@@ -159,12 +159,12 @@ class _Parser:
         """Read on until the next operand; True if the expression has ended."""
         while True:
             token = self._take()
-            if token.kind is Kind.END:
+            if token.kind is TokenKind.END:
                 self._reduce(_OPEN + 1)
                 if self._operators:
                     raise FilterError("a parenthesis is not closed", self._operators[-1].position)
                 return True
-            if token.kind not in (Kind.SYMBOL, Kind.KEYWORD):
+            if token.kind not in (TokenKind.SYMBOL, TokenKind.KEYWORD):
                 raise _unexpected(token)
             text = str(token.value)
             level = _BINARY.get(text)
@@ -196,7 +196,7 @@ class _Parser:
         negated = text == "NOT"
         if negated:
             token = self._take()
-            text = str(token.value) if token.kind is Kind.KEYWORD else ""
+            text = str(token.value) if token.kind is TokenKind.KEYWORD else ""
         operand = self._operands.pop()
         if text == "LIKE":
             self._push_condition(self._like(operand.node), negated)
@@ -227,7 +227,7 @@ class _Parser:
 
     def _string(self, what: str) -> str:
         token = self._take()
-        if token.kind is not Kind.LITERAL or not isinstance(token.value, str):
+        if token.kind is not TokenKind.LITERAL or not isinstance(token.value, str):
             raise FilterError(f"{what} must be a string in quotes", token.position)
         return token.value
 
@@ -284,21 +284,21 @@ class _Parser:
 
     def _take(self) -> Token:
         token = self._tokens[self._next]
-        if token.kind is not Kind.END:
+        if token.kind is not TokenKind.END:
             self._next += 1
         return token
 
     def _skip(self, text: str) -> bool:
         """Take the next token if it is this keyword."""
         token = self._tokens[self._next]
-        if token.kind is Kind.KEYWORD and token.value == text:
+        if token.kind is TokenKind.KEYWORD and token.value == text:
             self._next += 1
             return True
         return False
 
     def _expect(self, text: str) -> Token:
         token = self._take()
-        if token.kind not in (Kind.SYMBOL, Kind.KEYWORD) or token.value != text:
+        if token.kind not in (TokenKind.SYMBOL, TokenKind.KEYWORD) or token.value != text:
             raise FilterError(f"{text} is expected", token.position)
         return token
 
@@ -336,9 +336,9 @@ def _field(section: str | None, name: str, position: int) -> Field:
 
 def _unexpected(token: Token) -> FilterError:
     match token.kind:
-        case Kind.END:
+        case TokenKind.END:
             shown = "the end of the expression"
-        case Kind.IDENTIFIER:
+        case TokenKind.IDENTIFIER:
             assert isinstance(token.value, tuple)
             shown = f"'{token.value[1]}'"
         case _:

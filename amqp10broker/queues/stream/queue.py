@@ -19,7 +19,7 @@ from amqp10broker.amqp10.serial import limit_left
 from amqp10broker.message.batch import encode_batch
 from amqp10broker.message.filters.bloom import chunk_filter
 from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next, Offset, Timestamp
+from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.message.message import Message
 from amqp10broker.message.offsets import filter_values, kept
 from amqp10broker.queues.commands import (
@@ -323,7 +323,7 @@ class StreamQueue(QueueMachine):
                 return log.last_chunk()
             case Offset(number):
                 return min(max(number, log.first_offset), log.committed)
-            case Timestamp(time_ms):
+            case AtTime(time_ms):
                 return log.offset_at(time_ms)
             case Interval(interval_ms):
                 return log.offset_at(now_ms - interval_ms)

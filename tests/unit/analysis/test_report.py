@@ -19,7 +19,7 @@ from amqp10broker.analysis.figures import reason_name
 from amqp10broker.analysis.recommend import Aim, Recommendation, Undecided, recommend_all
 from amqp10broker.analysis.report import Analysed, comparisons, report
 from amqp10broker.analysis.tables import tables_of, write_tables
-from amqp10broker.analysis.waits import Wait
+from amqp10broker.analysis.waits import LinkWait
 from amqp10broker.analysis.wording import WORDS
 from amqp10broker.flowevents.schema import CONFIGURATION, Reason
 from amqp10broker.recording.runs import write_run
@@ -58,7 +58,9 @@ def analysed(folder: Path, aim: Aim | None = None) -> Analysed:
     named = {"link": "a <b> & c", "address": "/queues/q", "client": "shop", "user": "ann", "vhost": "/"}
     nobody = dict.fromkeys(named)
     waits = [
-        Wait(run_id=found.runs[0]["run_id"], side="publisher", reason="no credit", seconds=s, **who, **where)
+        LinkWait(
+            run_id=found.runs[0]["run_id"], side="publisher", reason="no credit", seconds=s, **who, **where
+        )
         for s, who in ((7.25, named), (1.5, nobody))
     ]
     return Analysed(found, runs, together, recommend_all(together, chosen), chosen.describe(), waits)

@@ -12,7 +12,7 @@ from amqp10broker.message.amqp10 import decode_head
 from amqp10broker.message.bare import data_section
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.filters import Filters, from_amqp10
-from amqp10broker.message.filters.offset_spec import First, Interval, Last, Next, Offset, Timestamp
+from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Last, Next, Offset
 from amqp10broker.message.message import Message, make_head
 from amqp10broker.message.offsets import delivered, kept
 from amqp10broker.queues.commands import (
@@ -126,11 +126,11 @@ def test_a_message_of_amqp_0_9_1_is_kept_in_the_encoding_of_amqp_1_0() -> None:
         (Offset(4), 4),
         (Offset(5), 5),
         (Last(), 6),
-        (Timestamp(0), 0),
-        (Timestamp(NOW_MS), 0),
-        (Timestamp(NOW_MS + 1), 3),
-        (Timestamp(NOW_MS + 1000), 3),
-        (Timestamp(NOW_MS + 1001), 6),
+        (AtTime(0), 0),
+        (AtTime(NOW_MS), 0),
+        (AtTime(NOW_MS + 1), 3),
+        (AtTime(NOW_MS + 1000), 3),
+        (AtTime(NOW_MS + 1001), 6),
         (Interval(2000), 0),
         (Interval(1000), 3),
         (Interval(0), 6),
@@ -146,7 +146,7 @@ def test_a_consumer_begins_where_it_asks(position: First, expected: int) -> None
     assert reader.read(100) == list(range(expected, 9))
 
 
-@pytest.mark.parametrize("position", [None, Next(), Offset(9), Offset(10**18), Timestamp(10**15)])
+@pytest.mark.parametrize("position", [None, Next(), Offset(9), Offset(10**18), AtTime(10**15)])
 def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(position: None) -> None:
     bench = Bench()
     bench.publish(9)
@@ -155,7 +155,7 @@ def test_a_consumer_that_begins_at_the_end_gets_what_is_published_from_then_on(p
     assert [offset for offset, _ in reader.listen(bench.publish(2))] == [9, 10]
 
 
-@pytest.mark.parametrize("position", [First(), Last(), Next(), None, Offset(0), Timestamp(5), Interval(5)])
+@pytest.mark.parametrize("position", [First(), Last(), Next(), None, Offset(0), AtTime(5), Interval(5)])
 def test_any_position_of_an_empty_stream_is_its_beginning(position: First) -> None:
     bench = Bench()
     reader = bench.reader(position)
@@ -736,7 +736,7 @@ def test_a_position_by_time_agrees_with_the_times_that_are_told() -> None:
     everything = bench.reader(enqueued_time=True)
     everything.read(100)
     for time_ms in (4000, 5000, 5001, 6000, 8999, 9000, 9001):
-        reader = bench.reader(Timestamp(time_ms), enqueued_time=True)
+        reader = bench.reader(AtTime(time_ms), enqueued_time=True)
         reader.read(100)
         assert reader.taken == [each for each in everything.taken if (time_of(each[1]) or 0) >= time_ms]
 

@@ -12,8 +12,7 @@ from amqp10broker.message.dead_lettering import deaths_of
 from amqp10broker.queues.commands import Publish
 from amqp10broker.queues.effects import Confirmed, Rejected, Unconfirmed
 from amqp10broker.routing.bindings import Binding, Destination
-from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, Forwarding, Post
-from amqp10broker.service.at_least_once_dead_letters import Destination as To
+from amqp10broker.service.at_least_once_dead_letters import RETRY_MS, DeadLetterTarget, Forwarding, Post
 from tests.support import topologies
 from tests.support.askers import new_asker
 from tests.support.dead_letters import held
@@ -40,7 +39,7 @@ def vhost(catalog: Catalog) -> VirtualHost:
 
 @pytest.fixture
 def forwarding() -> Forwarding:
-    return Forwarding("q", To("dlx", None), new_asker("worker"))
+    return Forwarding("q", DeadLetterTarget("dlx", None), new_asker("worker"))
 
 
 def bind(vhost: VirtualHost, *queues: str, exchange: str = "dlx") -> None:
@@ -180,7 +179,7 @@ def test_a_message_without_a_route_is_kept_and_tried_again(
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "dlx_missing")
 def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
     """Until somebody declares it."""
-    forwarding = Forwarding("q", To("later", None), new_asker("worker"))
+    forwarding = Forwarding("q", DeadLetterTarget("later", None), new_asker("worker"))
     assert forwarding.send(held(1), vhost, NOW) == []
     assert forwarding.unrouted == 1
     topologies.declare_exchange(vhost.topology, "later", "fanout", durable=True)
@@ -192,7 +191,7 @@ def test_a_missing_exchange_keeps_messages(vhost: VirtualHost) -> None:
 @pytest.mark.rabbitmq("rabbit_fifo_dlx_integration_SUITE", "cycle")
 def test_an_automatic_cycle_keeps_messages(vhost: VirtualHost) -> None:
     """As one without a route: nothing is lost by a fault in the topology."""
-    forwarding = Forwarding("a", To("", "a"), new_asker("worker"))
+    forwarding = Forwarding("a", DeadLetterTarget("", "a"), new_asker("worker"))
     assert forwarding.send(held(1), vhost, NOW) == []
     assert (forwarding.unrouted, len(forwarding)) == (1, 1)
 
@@ -230,20 +229,20 @@ def test_a_queue_that_took_a_message_does_not_get_it_again(
 
 def test_another_destination_is_tried_at_once_for_what_nobody_has(vhost: VirtualHost) -> None:
     """What a queue has and has not answered waits for its answer."""
-    forwarding = Forwarding("q", To("none", None), new_asker("worker"))
+    forwarding = Forwarding("q", DeadLetterTarget("none", None), new_asker("worker"))
     forwarding.send(held(1), vhost, NOW)
-    forwarding.redirect(To("", "a"), NOW + 5)
+    forwarding.redirect(DeadLetterTarget("", "a"), NOW + 5)
     assert forwarding.deadline() == NOW + 5
     posts, _ = forwarding.due(vhost, NOW + 5)
     assert sent(posts) == {"a": "1"}
-    forwarding.redirect(To("", "b"), NOW + 6)
+    forwarding.redirect(DeadLetterTarget("", "b"), NOW + 6)
     assert forwarding.deadline() == NOW + 5 + RETRY_MS
 
 
 def test_the_same_destination_changes_nothing(vhost: VirtualHost, forwarding: Forwarding) -> None:
     """A policy may change other settings."""
     forwarding.send(held(1), vhost, NOW)
-    forwarding.redirect(To("dlx", None), NOW + 5)
+    forwarding.redirect(DeadLetterTarget("dlx", None), NOW + 5)
     assert forwarding.deadline() == NOW + RETRY_MS
 
 

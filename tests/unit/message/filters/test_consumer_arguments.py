@@ -11,8 +11,7 @@ from amqp10broker.errors import PreconditionFailed
 from amqp10broker.message.filters.bloom import BloomFilter
 from amqp10broker.message.filters.consumer_arguments import from_amqp091_arguments
 from amqp10broker.message.filters.filters import Filters
-from amqp10broker.message.filters.offset_spec import First, Interval, Offset
-from amqp10broker.message.filters.offset_spec import Timestamp as At
+from amqp10broker.message.filters.offset_spec import AtTime, First, Interval, Offset
 
 
 def read(**arguments: Any) -> Filters:
@@ -30,7 +29,7 @@ def test_an_offset() -> None:
     """A time is in seconds."""
     assert read(offset="first").offset == First()
     assert read(offset=Int32(7)).offset == Offset(7)
-    assert read(offset=Timestamp(7)).offset == At(7000)
+    assert read(offset=Timestamp(7)).offset == AtTime(7000)
     assert read(offset="10m").offset == Interval(600_000)
 
 

@@ -26,8 +26,7 @@ from amqp10broker.message.filters.filters import (
     FilterSet,
     from_amqp10,
 )
-from amqp10broker.message.filters.offset_spec import First, Offset
-from amqp10broker.message.filters.offset_spec import Timestamp as At
+from amqp10broker.message.filters.offset_spec import AtTime, First, Offset
 from tests.support.filtering import NOW_MS, described, message
 from tests.support.strategies import scalars
 
@@ -103,7 +102,7 @@ def test_match_unfiltered_alone_means_nothing() -> None:
 def test_an_offset_is_of_any_form() -> None:
     """A timestamp is in milliseconds."""
     assert read(f=described(OFFSET_SPEC, ULong(7))).filters.offset == Offset(7)
-    assert read(f=described(OFFSET_SPEC, Timestamp(7))).filters.offset == At(7)
+    assert read(f=described(OFFSET_SPEC, Timestamp(7))).filters.offset == AtTime(7)
 
 
 @pytest.mark.parametrize(

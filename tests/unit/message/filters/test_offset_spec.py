@@ -10,13 +10,13 @@ from amqp10broker.amqp091 import types as t091
 from amqp10broker.amqp10 import types as t10
 from amqp10broker.message.filters.errors import FilterError
 from amqp10broker.message.filters.offset_spec import (
+    AtTime,
     First,
     Interval,
     Last,
     Next,
     Offset,
     OffsetSpec,
-    Timestamp,
     from_amqp091,
     from_amqp10,
 )
@@ -88,9 +88,9 @@ def test_an_integer_of_amqp091_is_an_offset(kind: Any) -> None:
 
 def test_a_timestamp_is_milliseconds_in_amqp10_and_seconds_in_amqp091() -> None:
     """The record says milliseconds."""
-    assert from_amqp10(t10.Timestamp(1_700_000_000_123)) == Timestamp(1_700_000_000_123)
-    assert from_amqp10(t10.Timestamp(-1)) == Timestamp(-1)
-    assert from_amqp091(t091.Timestamp(1_700_000_000)) == Timestamp(1_700_000_000_000)
+    assert from_amqp10(t10.Timestamp(1_700_000_000_123)) == AtTime(1_700_000_000_123)
+    assert from_amqp10(t10.Timestamp(-1)) == AtTime(-1)
+    assert from_amqp091(t091.Timestamp(1_700_000_000)) == AtTime(1_700_000_000_000)
 
 
 @pytest.mark.parametrize(

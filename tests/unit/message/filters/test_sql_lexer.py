@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from amqp10broker.message.filters.errors import FilterError
-from amqp10broker.message.filters.sql_lexer import CHARACTERS_MAX, TOKENS_MAX, Kind, tokenize
+from amqp10broker.message.filters.sql_lexer import CHARACTERS_MAX, TOKENS_MAX, TokenKind, tokenize
 
 
 def words(text: str) -> list[Any]:
@@ -18,10 +18,10 @@ def test_a_token_knows_its_place() -> None:
     """So that an error can be shown there; behind the last one is the end."""
     tokens = tokenize("ab  <= 'x'")
     assert [(token.kind, token.position) for token in tokens] == [
-        (Kind.IDENTIFIER, 0),
-        (Kind.SYMBOL, 4),
-        (Kind.LITERAL, 7),
-        (Kind.END, 10),
+        (TokenKind.IDENTIFIER, 0),
+        (TokenKind.SYMBOL, 4),
+        (TokenKind.LITERAL, 7),
+        (TokenKind.END, 10),
     ]
 
 
@@ -149,7 +149,7 @@ def test_keywords_are_written_in_capitals() -> None:
     """All of them."""
     text = "AND OR NOT LIKE ESCAPE IN IS NULL UTC"
     assert " ".join(words(text)) == text
-    assert {token.kind for token in tokenize(text)[:-1]} == {Kind.KEYWORD}
+    assert {token.kind for token in tokenize(text)[:-1]} == {TokenKind.KEYWORD}
 
 
 @pytest.mark.parametrize(

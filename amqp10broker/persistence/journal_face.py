@@ -1,0 +1,48 @@
+"""The journal, as far as stores use it: its records, and what is appended to it and needed of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from amqp10broker.persistence.extents import Accounts
+
+
+class JournalRecord(Protocol):
+    """A record of the journal (`storage.record.Record`)."""
+
+    @property
+    def group(self) -> int:
+        """The queue's number."""
+
+    @property
+    def kind(self) -> int:
+        """See `records`, and of quorum queues `quorum_records`; index and payload likewise."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def payload(self) -> bytes: ...
+
+    @property
+    def file(self) -> int:
+        """The number of the journal's file."""
+
+    @property
+    def offset(self) -> int:
+        """Where in it."""
+
+    @property
+    def length(self) -> int:
+        """How many bytes of it."""
+
+
+class RecordLog(Accounts, Protocol):
+    """The journal (`storage.journal.Journal`)."""
+
+    def append(self, group: int, kind: int, index: int, payload: Sequence[bytes]) -> tuple[int, int, int]:
+        """Collect a record: ticket, file, offset."""
+
+    def read_run(self, file: int, offset: int, length: int) -> Sequence[JournalRecord]:
+        """Consecutive records."""
