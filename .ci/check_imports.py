@@ -100,8 +100,8 @@ ROOMS: Final[Mapping[str, Room]] = {
     ),
     "cli": _room(
         "tasks", "client", "storage", "flowevents", "recording", "analysis", "adminpath",
-        "config", "errors", "__init__",
-        why="commands; the version is in the package itself",
+        "management.table", "management.arguments", "config", "errors", "__init__",
+        why="commands, with options of the table of operations; the version is in the package itself",
         pure=False,
     ),
     "testing": _room("tasks", "client", "config", "errors", why="a broker in memory for tests", pure=False),

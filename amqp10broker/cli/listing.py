@@ -14,8 +14,23 @@ from amqp10broker.cli import rows, tables
 from amqp10broker.cli.commands import Command, Parser, add_vhost, add_where, ask
 from amqp10broker.cli.exits import EXIT_OK
 from amqp10broker.errors import ConfigError, hint
+from amqp10broker.management.table import OPERATIONS
 
 Row = dict[str, Any]
+
+
+def columns_of(text: str) -> dict[str, str]:
+    """Columns and what each is, from lines of ``name, name: what``.
+
+    A name that says it all needs no more. What only grows while the broker runs begins with ``+``.
+    """
+    columns = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        names, _, what = line.removeprefix("+").partition(": ")
+        for name in names.split(", "):
+            grows = f"in all: {what or name.replace('_', ' ')}"
+            columns[name] = grows if line.startswith("+") else what
+    return columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,287 +39,256 @@ class Listing:
 
     Attributes:
         noun: the plural, as the command has it.
-        what: for people.
         columns: what each is, in the order of the help; "" if its name says it.
         default: those that are shown when none is chosen.
         row: makes a row of an entry that the operation of the same name gives; it may be one as it is.
         from_status: or: makes all rows of the status document.
-        of_vhost: things of one virtual host; else of all of them.
+        what: of these, for people.
     """
 
     noun: str
-    what: str
     columns: Mapping[str, str]
     default: tuple[str, ...]
     row: Callable[[Mapping[str, Any]], Row] = dict
     from_status: Callable[[Mapping[str, Any]], Iterator[Row]] | None = None
-    of_vhost: bool = True
+    what: str = ""
 
     @property
     def command(self) -> str:
         """Its command, which is also the operation."""
         return f"list-{self.noun}"
 
+    @property
+    def takes_vhost(self) -> bool:
+        """Whether it can be asked for what is in one virtual host."""
+        operation = OPERATIONS.get(self.command)
+        return operation is None or operation.in_vhost or self.names_vhost
 
-_OWNER: Final = {"connection": "number of the connection", "user": "", "vhost": "", "channel": "its number"}
+    @property
+    def names_vhost(self) -> bool:
+        """Whether its operation has the virtual host as an argument."""
+        operation = OPERATIONS.get(self.command)
+        return operation is not None and any(each.name == "vhost" for each in operation.arguments)
+
+    @property
+    def help(self) -> str:
+        """A sentence."""
+        return OPERATIONS[self.command].help if not self.what else f"List {self.what}."
 
 
-def _counted(**columns: str) -> dict[str, str]:
-    """Columns of numbers that only grow while the broker runs."""
-    return {name: f"in all: {what or name.replace('_', ' ')}" for name, what in columns.items()}
-
-
-_DELIVERIES: Final = {
-    "delivered": "to be settled by the client",
-    "delivered_settled": "not to be settled",
-    "got": "by basic.get, to be acknowledged",
-    "got_settled": "by basic.get, not to be",
-    "redelivered": "of these four, those that the queue had handed out before",
-    "acknowledged": "",
-    "requeued": "by the client",
-}
-
-_CLIENT_COUNTERS: Final = {
-    **_counted(
-        published="",
-        confirmed="",
-        rejected="a queue was full, or failed",
-        unroutable="there was no queue for them",
-        returned="of these, those that the client got back",
-        **_DELIVERIES,
-        discarded="by the client",
-    ),
-    "last_error": "what went wrong last, and when",
-}
+_OWNER: Final = """
+    connection: number of the connection
+    user, vhost
+    channel: its number
+"""
+_DELIVERIES: Final = """
+    +delivered: to be settled by the client
+    +delivered_settled: not to be settled
+    +got: by basic.get, to be acknowledged
+    +got_settled: by basic.get, not to be
+    +redelivered: of these four, those that the queue had handed out before
+    +acknowledged
+    +requeued: by the client
+"""
+_CLIENT_COUNTERS: Final = f"""
+    +published, confirmed
+    +rejected: a queue was full, or failed
+    +unroutable: there was no queue for them
+    +returned: of these, those that the client got back
+    {_DELIVERIES}
+    +discarded: by the client
+    last_error: what went wrong last, and when
+"""
+_WAITS: Final = """
+    waits: why nothing moves: a code of docs/waiting.md
+    waits_why: what shows it
+    waits_for_s: since when
+"""
+_POLICY: Final = (
+    columns_of("""
+        vhost, name, pattern
+        apply_to: which of those whose name matches
+        definition
+        priority: the highest counts
+    """),
+    ("name", "pattern", "apply_to", "definition", "priority"),
+)
 
 LISTINGS: Final = (
     Listing(
         "queues",
-        "queues of a virtual host",
-        {
-            "name": "",
-            "vhost": "",
-            "type": "classic, quorum or stream",
-            "durable": "",
-            "auto_delete": "",
-            "exclusive": "only for the connection that declared it",
-            "arguments": "",
-            "messages": "ready and unacknowledged",
-            "messages_ready": "",
-            "messages_unacknowledged": "delivered and not settled",
-            "consumers": "",
-            "publishers": "links of AMQP 1.0 with this target",
-            "leader": "the broker that has it",
-            "policy": "that counts for it",
-            "operator_policy": "likewise",
-            "effective_policy_definition": "what the two set",
-            "ineffective_policy_keys": "settings of the two that mean nothing to its type",
-            "declaration_id": "of a stream: another one after it was deleted and declared again",
-            "first_offset": "of a stream: of the oldest message that is kept",
-            "next_offset": "of a stream: of the next message",
-            "full": "its limit of length is reached",
-            **_counted(
-                published="messages that it took",
-                rejected="publishes refused because it was full",
-                dropped="because it was full; of a stream, because it was too long or they too old",
-                expired="",
-                **_DELIVERIES,
-                discarded="rejected by consumers",
-                delivery_limit="delivered too often",
-                dead_lettered="handed to its dead-letter exchange",
-            ),
-        },
+        columns_of(f"""
+            name, vhost
+            type: classic, quorum or stream
+            durable, auto_delete
+            exclusive: only for the connection that declared it
+            arguments
+            messages: ready and unacknowledged
+            messages_ready
+            messages_unacknowledged: delivered and not settled
+            consumers
+            publishers: links of AMQP 1.0 with this target
+            leader: the broker that has it
+            policy: that counts for it
+            operator_policy: likewise
+            effective_policy_definition: what the two set
+            ineffective_policy_keys: settings of the two that mean nothing to its type
+            declaration_id: of a stream: another one after it was deleted and declared again
+            first_offset: of a stream: of the oldest message that is kept
+            next_offset: of a stream: of the next message
+            full: its limit of length is reached
+            +published: messages that it took
+            +rejected: publishes refused because it was full
+            +dropped: because it was full; of a stream, because it was too long or they too old
+            +expired
+            {_DELIVERIES}
+            +discarded: rejected by consumers
+            +delivery_limit: delivered too often
+            +dead_lettered: handed to its dead-letter exchange
+        """),
         ("name", "type", "messages", "consumers"),
         rows.queue_row,
     ),
     Listing(
         "exchanges",
-        "exchanges of a virtual host",
-        {
-            **dict.fromkeys(("name", "vhost", "type", "durable", "auto_delete", "internal", "arguments"), ""),
-            "policy": "that counts for it",
-            **_counted(
-                published="messages sent to it",
-                unroutable="of these, those that reached no queue",
-                returned="of these, those that went back to their publisher",
-            ),
-        },
+        columns_of("""
+            name, vhost, type, durable, auto_delete, internal, arguments
+            policy: that counts for it
+            +published: messages sent to it
+            +unroutable: of these, those that reached no queue
+            +returned: of these, those that went back to their publisher
+        """),
         ("name", "type", "durable"),
     ),
     Listing(
         "bindings",
-        "bindings of a virtual host",
-        {
-            "source_name": "the exchange",
-            "destination_name": "",
-            "destination_kind": "queue or exchange",
-            "routing_key": "",
-            "arguments": "",
-            "location": "as the management node of AMQP 1.0 names it",
-        },
+        columns_of("""
+            source_name: the exchange
+            destination_name
+            destination_kind: queue or exchange
+            routing_key, arguments
+            location: as the management node of AMQP 1.0 names it
+        """),
         ("source_name", "destination_name", "destination_kind", "routing_key", "arguments"),
         rows.binding_row,
     ),
-    *(
-        Listing(
-            noun,
-            f"{what} of a virtual host",
-            {
-                **dict.fromkeys(("vhost", "name", "pattern"), ""),
-                "apply_to": "which of those whose name matches",
-                "definition": "",
-                "priority": "the highest counts",
-            },
-            ("name", "pattern", "apply_to", "definition", "priority"),
-        )
-        for noun, what in (("policies", "policies"), ("operator-policies", "operator policies"))
-    ),
-    Listing(
-        "vhosts",
-        "virtual hosts",
-        {
-            "name": "",
-            "description": "",
-            "tags": "",
-            "default_queue_type": "of queues declared without a type",
-            "queues": "how many",
-            "limits": "",
-        },
-        ("name", "description", "queues", "limits"),
-        of_vhost=False,
-    ),
-    Listing(
-        "users",
-        "users",
-        dict.fromkeys(("user", "tags", "limits"), ""),
-        ("user", "tags", "limits"),
-        of_vhost=False,
-    ),
+    Listing("users", columns_of("user, tags, limits"), ("user", "tags", "limits")),
     Listing(
         "permissions",
-        "who may do what in a virtual host",
-        dict.fromkeys(("user", "vhost", "configure", "write", "read"), ""),
+        columns_of("user, vhost, configure, write, read"),
         ("user", "configure", "write", "read"),
     ),
     Listing(
         "topic-permissions",
-        "whose routing keys are restricted in a virtual host",
-        dict.fromkeys(("user", "vhost", "exchange", "write", "read"), ""),
+        columns_of("user, vhost, exchange, write, read"),
         ("user", "exchange", "write", "read"),
     ),
     Listing(
+        "vhosts",
+        columns_of("""
+            name, description, tags
+            default_queue_type: of queues declared without a type
+            queues: how many
+            limits
+        """),
+        ("name", "description", "queues", "limits"),
+    ),
+    Listing("policies", *_POLICY),
+    Listing("operator-policies", *_POLICY),
+    Listing(
         "connections",
-        "connections",
-        {
-            "id": "its number, for close-connection",
-            "protocol": "",
-            "peer": "the client's address",
-            "user": "",
-            "vhost": "",
-            "state": "",
-            "client": "container-id, or the name that the client gives itself",
-            "sessions": "how many (AMQP 1.0)",
-            "channels": "how many (AMQP 0-9-1)",
-            "channel_max": "",
-            "frame_max": "",
-            "idle_timeout_ms": "of the client",
-            "bytes_in": "",
-            "bytes_out": "",
-            "writer_waiting_bytes": "what the client is too slow to read",
-            **_CLIENT_COUNTERS,
-        },
+        columns_of(f"""
+            id: its number, for close-connection
+            protocol
+            peer: the client's address
+            user, vhost, state
+            client: container-id, or the name that the client gives itself
+            sessions: how many (AMQP 1.0)
+            channels: how many (AMQP 0-9-1)
+            channel_max, frame_max
+            idle_timeout_ms: of the client
+            bytes_in, bytes_out
+            writer_waiting_bytes: what the client is too slow to read
+            {_CLIENT_COUNTERS}
+        """),
         ("id", "protocol", "peer", "user", "vhost", "state"),
         from_status=rows.connection_rows,
+        what="connections",
     ),
     Listing(
         "sessions",
-        "sessions of AMQP 1.0",
-        {
-            **_OWNER,
-            "incoming_window": "transfers that the client may send",
-            "remote_incoming_window": "transfers that the client will take",
-            "next_incoming_id": "",
-            "next_outgoing_id": "",
-            "unsettled_in": "deliveries of the client without outcome",
-            "unsettled_out": "deliveries to the client without outcome",
-            "pending_out": "deliveries that wait for window or writer",
-            "links": "how many",
-            **_CLIENT_COUNTERS,
-        },
+        columns_of(f"""
+            {_OWNER}
+            incoming_window: transfers that the client may send
+            remote_incoming_window: transfers that the client will take
+            next_incoming_id, next_outgoing_id
+            unsettled_in: deliveries of the client without outcome
+            unsettled_out: deliveries to the client without outcome
+            pending_out: deliveries that wait for window or writer
+            links: how many
+            {_CLIENT_COUNTERS}
+        """),
         (
             *("connection", "channel", "user", "links", "incoming_window", "remote_incoming_window"),
             *("unsettled_in", "unsettled_out"),
         ),
         from_status=rows.session_rows,
+        what="sessions of AMQP 1.0",
     ),
     Listing(
         "links",
-        "links of AMQP 1.0",
-        {
-            **_OWNER,
-            "handle": "",
-            "name": "",
-            "role": "of the client: sender or receiver",
-            "address": "",
-            "queue": "",
-            "credit": "",
-            "delivery_count": "",
-            "unsettled": "",
-            "available": "",
-            "drain": "",
-            "queue_credit": "what the queue may still send to the link",
-            "queue_delivery_count": "",
-            "pending": "deliveries that wait for window or writer",
-            "properties": "",
-            **_CLIENT_COUNTERS,
-            "waits": "why nothing moves: a code of docs/waiting.md",
-            "waits_why": "what shows it",
-            "waits_for_s": "since when",
-        },
+        columns_of(f"""
+            {_OWNER}
+            handle, name
+            role: of the client: sender or receiver
+            address, queue, credit, delivery_count, unsettled, available, drain
+            queue_credit: what the queue may still send to the link
+            queue_delivery_count
+            pending: deliveries that wait for window or writer
+            properties
+            {_CLIENT_COUNTERS}
+            {_WAITS}
+        """),
         ("connection", "channel", "name", "role", "queue", "credit", "delivery_count", "unsettled", "waits"),
         from_status=rows.link_rows,
+        what="links of AMQP 1.0",
     ),
     Listing(
         "channels",
-        "channels of AMQP 0-9-1",
-        {
-            **_OWNER,
-            "state": "",
-            "confirm": "publisher confirms are on",
-            "transactional": "",
-            "unconfirmed": "publishes without confirm",
-            "unacknowledged": "deliveries without ack",
-            "prefetch": "",
-            "global_prefetch": "",
-            "reader_credit": "contents that the reader may hand over before it waits",
-            "consumers": "how many",
-            **_CLIENT_COUNTERS,
-            "waits": "why nothing moves: a code of docs/waiting.md",
-            "waits_why": "what shows it",
-            "waits_for_s": "since when",
-        },
+        columns_of(f"""
+            {_OWNER}
+            state
+            confirm: publisher confirms are on
+            transactional
+            unconfirmed: publishes without confirm
+            unacknowledged: deliveries without ack
+            prefetch, global_prefetch
+            reader_credit: contents that the reader may hand over before it waits
+            consumers: how many
+            {_CLIENT_COUNTERS}
+            {_WAITS}
+        """),
         (
             *("connection", "channel", "user", "state", "unconfirmed", "unacknowledged", "prefetch"),
             *("consumers", "waits"),
         ),
         from_status=rows.channel_rows,
+        what="channels of AMQP 0-9-1",
     ),
     Listing(
         "consumers",
-        "consumers of both protocols",
-        {
-            **_OWNER,
-            "protocol": "",
-            "tag": "consumer tag, or name of the link",
-            "queue": "",
-            "prefetch": "or link credit",
-            "unacknowledged": "",
-            "waits": "why nothing moves: a code of docs/waiting.md",
-            "waits_why": "what shows it",
-            "waits_for_s": "since when",
-        },
+        columns_of(f"""
+            {_OWNER}
+            protocol
+            tag: consumer tag, or name of the link
+            queue
+            prefetch: or link credit
+            unacknowledged
+            {_WAITS}
+        """),
         ("connection", "channel", "tag", "queue", "prefetch", "unacknowledged"),
         from_status=rows.consumer_rows,
+        what="consumers of both protocols",
     ),
 )
 
@@ -318,7 +302,7 @@ def _arguments(listing: Listing, parser: Parser) -> None:
     )
     # For shell completion; argparse itself cannot check an empty list against choices.
     columns.completions = tuple(listing.columns)  # type: ignore[attr-defined]
-    if listing.of_vhost:
+    if listing.takes_vhost:
         add_vhost(parser)
     parser.add_argument("--format", choices=tables.FORMATS, default="table", help="default: table")
     parser.add_argument("--no-header", action="store_true", help="leave out the names of the columns")
@@ -360,7 +344,7 @@ def chosen_columns(listing: Listing, written: Sequence[str]) -> tuple[str, ...]:
 
 def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
     if listing.from_status is None:
-        given = {"vhost": arguments.vhost} if listing.noun.endswith("permissions") else {}
+        given = {"vhost": arguments.vhost} if listing.names_vhost else {}
         return [listing.row(each) for each in ask(arguments, listing.command, **given)]
     found = list(listing.from_status(ask(arguments, "status")))
     if arguments.vhost is not None:
@@ -371,7 +355,7 @@ def _rows(listing: Listing, arguments: argparse.Namespace) -> list[Row]:
 def _description(listing: Listing) -> str:
     room = max(map(len, listing.columns))
     lines = [f"  {name:{room}}  {what}".rstrip() for name, what in listing.columns.items()]
-    return "\n".join([f"List {listing.what}. Columns:", "", *lines])
+    return "\n".join([f"{listing.help} Columns:", "", *lines])
 
 
 COMMANDS: Final = tuple(

@@ -19,11 +19,19 @@ import amqp10broker
 from amqp10broker.cli.commands import Command, Parser
 from amqp10broker.cli.exits import EXIT_INTERRUPTED, EXIT_OK, EXIT_USAGE, exit_code
 from amqp10broker.errors import BrokerError, ConfigError, closest
+from amqp10broker.management.table import OPERATIONS
 
 _EPILOG: Final = (
     "Exit codes: 0 in order; 1 refused or failed; 2 used or configured wrongly; 3 no broker answers "
     "(ping: 1); 130 interrupted."
 )
+
+
+def _told(*operations: str) -> dict[str, str]:
+    """Commands that are operations of the table, with what it says of them."""
+    helps = {name: OPERATIONS[name].help for name in operations}
+    return {name: f"{help[0].lower()}{help[1:-1]}" for name, help in helps.items()}
+
 
 # Which file has which commands, and what they do, in the order of the help: for that, no file is imported.
 HOMES: Final[Mapping[str, Mapping[str, str]]] = {
@@ -33,7 +41,6 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
     "status_commands": {
         "status": "show connections, sessions, links and queues of a running broker, and why a link waits",
         "set": "change a flow control setting of a running broker",
-        "close-connection": "close a client's connection",
         "ping": "log in to a broker as a client does, and say how long it took to answer",
     },
     "alarms": {
@@ -48,57 +55,31 @@ HOMES: Final[Mapping[str, Mapping[str, str]]] = {
         "record": "record flow events of a running broker, for analyse",
     },
     "listing": {
-        "list-queues": "list queues of a virtual host",
-        "list-exchanges": "list exchanges of a virtual host",
-        "list-bindings": "list bindings of a virtual host",
-        "list-policies": "list policies of a virtual host",
-        "list-operator-policies": "list operator policies of a virtual host",
-        "list-vhosts": "list virtual hosts",
-        "list-users": "list users",
-        "list-permissions": "list who may do what in a virtual host",
-        "list-topic-permissions": "list whose routing keys are restricted in a virtual host",
+        **_told(*(name for name in OPERATIONS if name.startswith("list-"))),
         "list-connections": "list connections",
         "list-sessions": "list sessions of AMQP 1.0",
         "list-links": "list links of AMQP 1.0",
         "list-channels": "list channels of AMQP 0-9-1",
         "list-consumers": "list consumers of both protocols",
     },
-    "declaring": {
+    "operating": {
         "declare": "make a queue or an exchange",
         "delete": "delete a queue, an exchange, a virtual host or a user",
         "purge": "drop the ready messages of a queue",
-        "bind": "bind a queue or an exchange to an exchange",
-        "unbind": "undo a bind",
+        **_told("bind", "unbind"),
+        **_told("add-user", "change-password", "delete-user", "set-tags", "set-user-limits"),
+        **_told(
+            *("set-permissions", "clear-permissions", "set-topic-permissions", "clear-topic-permissions")
+        ),
+        **_told("add-vhost", "delete-vhost", "set-vhost-limits"),
+        **_told("set-policy", "clear-policy", "set-operator-policy", "clear-operator-policy"),
+        **_told("close-connection"),
     },
     "publishing": {
         "publish": "send messages to a queue or an exchange",
     },
     "getting": {
         "get": "show messages of a queue, or take them out",
-    },
-    "users": {
-        "add-user": "add a user",
-        "change-password": "give a user another password",
-        "delete-user": "delete a user and its permissions, and close its connections",
-        "set-tags": "give a user other tags",
-        "set-user-limits": "limit connections and channels of a user",
-    },
-    "permissions": {
-        "set-permissions": "say what a user may do in a virtual host",
-        "clear-permissions": "let a user enter a virtual host no more",
-        "set-topic-permissions": "restrict a user's routing keys at a topic exchange",
-        "clear-topic-permissions": "lift the restriction of a user's routing keys",
-    },
-    "vhosts": {
-        "add-vhost": "add a virtual host",
-        "delete-vhost": "delete a virtual host with all that is in it, and close its connections",
-        "set-vhost-limits": "limit connections and queues of a virtual host",
-    },
-    "policies": {
-        "set-policy": "set a policy: settings for all queues or exchanges whose name matches",
-        "clear-policy": "forget a policy",
-        "set-operator-policy": "set an operator policy: bounds of what policies and arguments set",
-        "clear-operator-policy": "forget an operator policy",
     },
     "definitions": {
         "export-definitions": "write everything that is declared to a file",

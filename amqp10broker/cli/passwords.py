@@ -19,6 +19,24 @@ def add_password_file(parser: argparse._ActionsContainer) -> None:
     )
 
 
+def add_password(parser: argparse.ArgumentParser) -> None:
+    """The new password of a user, or that there is none."""
+    password = parser.add_mutually_exclusive_group()
+    add_password_file(password)
+    password.add_argument("--no-password", action="store_true", help="nobody can log in with a password")
+
+
+def new_password(arguments: argparse.Namespace) -> str | None:
+    """What `add_password` asks for, for the user who was named; None: there shall be none.
+
+    Raises:
+        ConfigError: as `read_password`.
+    """
+    if arguments.no_password:
+        return None
+    return read_password(arguments.password_file, arguments.user, confirm=True)
+
+
 def read_password(file: str | None, user: str, *, confirm: bool) -> str:
     """The password of a user: from a file, from standard input, or typed.
 

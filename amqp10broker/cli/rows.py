@@ -1,4 +1,4 @@
-"""What the broker answers, as rows for a listing: one value for each column that the listing offers.
+"""What the broker answers, as rows for a listing: a value for each column that it offers, and more.
 
 Pure: documents in, rows out. Names of columns are RabbitMQ's where it has the thing.
 """
@@ -6,7 +6,7 @@ Pure: documents in, rows out. Names of columns are RabbitMQ's where it has the t
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 Row = dict[str, Any]
 Document = Mapping[str, Any]
@@ -14,31 +14,14 @@ Document = Mapping[str, Any]
 
 def queue_row(queue: Document) -> Row:
     """A queue of `list-queues`."""
-    ready = queue["message_count"]
-    unsettled = queue["messages_unsettled"]
+    ready, unsettled = queue["message_count"], queue["messages_unsettled"]
     return {
-        "name": queue["name"],
-        "vhost": queue["vhost"],
-        "type": queue["type"],
-        "durable": queue["durable"],
-        "auto_delete": queue["auto_delete"],
-        "exclusive": queue["exclusive"],
-        "arguments": queue["arguments"],
+        **queue,
         # A stream keeps what it has delivered: that is among the ready messages.
         "messages": ready if queue["type"] == "stream" else ready + unsettled,
         "messages_ready": ready,
         "messages_unacknowledged": unsettled,
         "consumers": queue["consumer_count"],
-        "publishers": queue["publishers"],
-        "leader": queue["leader"],
-        "policy": queue["policy"],
-        "operator_policy": queue["operator_policy"],
-        "effective_policy_definition": queue["effective_policy_definition"],
-        "ineffective_policy_keys": queue["ineffective_policy_keys"],
-        "declaration_id": queue.get("declaration_id"),
-        "first_offset": queue.get("first_offset"),
-        "next_offset": queue.get("next_offset"),
-        "full": queue["full"],
         **queue["counters"],
     }
 
@@ -63,28 +46,13 @@ def connection_rows(status: Document) -> Iterator[Row]:
     """All connections."""
     for connection in status["connections"]:
         client = connection.get("client") or {}
+        names = (str(client[key]) for key in ("connection_name", "product", "version") if key in client)
         yield {
-            "id": connection["id"],
-            "protocol": connection["protocol"],
-            "peer": connection["peer"],
-            "user": connection["user"],
-            "vhost": connection["vhost"],
-            "state": connection["state"],
-            "client": connection["container_id"]
-            or " ".join(
-                str(client[key]) for key in ("connection_name", "product", "version") if key in client
-            )
-            or None,
+            **connection,
+            "client": connection["container_id"] or " ".join(names) or None,
             "sessions": len(connection["sessions"]),
             "channels": len(connection.get("channels", ())),
-            "channel_max": connection["channel_max"],
-            "frame_max": connection["frame_max"],
-            "idle_timeout_ms": connection["idle_timeout_ms"],
-            "bytes_in": connection["bytes_in"],
-            "bytes_out": connection["bytes_out"],
-            "writer_waiting_bytes": connection["writer_waiting_bytes"],
-            **connection["counters"],
-            "last_error": _error_text(connection),
+            **_counted(connection),
         }
 
 
@@ -94,14 +62,10 @@ def session_rows(status: Document) -> Iterator[Row]:
         for session in connection["sessions"]:
             yield {
                 **_owner(connection),
-                **{key: value for key, value in session.items() if key != "links"},
+                **session,
                 "links": len(session["links"]),
-                **session["counters"],
-                "last_error": _error_text(session),
+                **_counted(session),
             }
-
-
-_WAITS: Final = ("waits", "waits_why", "waits_for_s")
 
 
 def link_rows(status: Document) -> Iterator[Row]:
@@ -113,8 +77,7 @@ def link_rows(status: Document) -> Iterator[Row]:
                     **_owner(connection),
                     "channel": session["channel"],
                     **link,
-                    **link["counters"],
-                    "last_error": _error_text(link),
+                    **_counted(link),
                 }
 
 
@@ -127,8 +90,7 @@ def channel_rows(status: Document) -> Iterator[Row]:
                 **channel,
                 "channel": channel["number"],
                 "consumers": len(channel["consumers"]),
-                **channel["counters"],
-                "last_error": _error_text(channel),
+                **_counted(channel),
             }
 
 
@@ -140,12 +102,11 @@ def consumer_rows(status: Document) -> Iterator[Row]:
     for link in link_rows(status):
         if link["role"] == "receiver":
             yield {
-                **{key: link[key] for key in ("connection", "user", "vhost", "channel", "queue")},
+                **link,
                 "protocol": "AMQP 1.0",
                 "tag": link["name"],
                 "prefetch": link["credit"],
                 "unacknowledged": link["unsettled"],
-                **{key: link[key] for key in _WAITS},
             }
     for connection in status["connections"]:
         for channel in connection.get("channels", ()):
@@ -153,21 +114,18 @@ def consumer_rows(status: Document) -> Iterator[Row]:
                 yield {
                     **_owner(connection),
                     "channel": channel["number"],
-                    "queue": consumer["queue"],
+                    **consumer,
                     "protocol": "AMQP 0-9-1",
-                    "tag": consumer["tag"],
-                    "prefetch": consumer["prefetch"],
-                    "unacknowledged": consumer["unacknowledged"],
-                    **{key: consumer[key] for key in _WAITS},
                 }
 
 
-def _error_text(thing: Document) -> str | None:
-    """What went wrong last with a thing of the status document, in a line."""
+def _counted(thing: Document) -> Row:
+    """Its counters, and what went wrong last with it, in a line."""
     error = thing["last_error"]
-    if error is None:
-        return None
-    return f"{error['time']} {error['event']}" + (f": {error['text']}" if error.get("text") else "")
+    text = None
+    if error is not None:
+        text = f"{error['time']} {error['event']}" + (f": {error['text']}" if error.get("text") else "")
+    return {**thing["counters"], "last_error": text}
 
 
 def _owner(connection: Document) -> Row:

@@ -1,4 +1,4 @@
-"""Commands for whoever runs a broker: status, flow settings, connections to close, a health check."""
+"""Commands for whoever runs a broker: status, flow settings, a health check."""
 
 from __future__ import annotations
 
@@ -84,21 +84,6 @@ def _set(arguments: argparse.Namespace) -> int:
     return EXIT_OK
 
 
-# --- close-connection -----------------------------------------------------------------------------
-
-
-def _close_connection_arguments(parser: Parser) -> None:
-    parser.add_argument("id", type=int, metavar="ID", help="its number, see list-connections")
-    parser.add_argument("reason", nargs="?", default="", metavar="REASON", help="what the client is told")
-    add_where(parser)
-
-
-def _close_connection(arguments: argparse.Namespace) -> int:
-    ask(arguments, "close-connection", id=arguments.id, reason=arguments.reason)
-    print(f"connection {arguments.id} closed")
-    return EXIT_OK
-
-
 # --- ping -----------------------------------------------------------------------------------------
 
 
@@ -145,11 +130,6 @@ COMMANDS: Final = (
         _set,
         "Change a flow control setting of a running broker. What it grants from then on follows "
         "the new value; overrides of the configuration file still apply.",
-    ),
-    Command(
-        "close-connection",
-        _close_connection_arguments,
-        _close_connection,
     ),
     Command(
         "ping",

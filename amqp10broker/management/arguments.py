@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final
 
@@ -34,7 +34,9 @@ class Argument:
         default: for requests without it, and those that give null.
         help: what it means, for people.
         secret: it is not for logs.
-        choices: if there are few.
+        choices: all that it may be, if they are few.
+        known: what it may be among others.
+        keys: of a table of integers, and what each means.
     """
 
     name: str
@@ -43,6 +45,13 @@ class Argument:
     default: object = _REQUIRED
     secret: bool = False
     choices: tuple[str, ...] = ()
+    known: tuple[str, ...] = ()
+    keys: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    @property
+    def usual(self) -> object:
+        """The default, if there is one."""
+        return None if self.required else self.default
 
     @property
     def required(self) -> bool:
@@ -83,7 +92,11 @@ def checked(noun: str, arguments: tuple[Argument, ...], given: Mapping[str, obje
                 f"it must be {argument.kind.value}",
             )
         elif argument.choices and value not in argument.choices:
-            raise BadRequest(noun, f"no {noun} '{value}': there are {', '.join(argument.choices)}")
+            raise BadRequest(
+                noun,
+                f"bad {noun} property {{{shown(argument.name)},{shown(value)}}}: "
+                f"it must be one of {', '.join(argument.choices)}",
+            )
         values[argument.name] = value
     return values
 

@@ -43,35 +43,38 @@ class Operation:
 _NAME: Final = Argument("name", Kind.TEXT, "its name")
 _ARGUMENTS: Final = Argument("arguments", Kind.TABLE, "x-arguments", {})
 _IF_UNUSED: Final = Argument("if_unused", Kind.FLAG, "only if nobody uses it", False)
-_IF_EMPTY: Final = Argument("if_empty", Kind.FLAG, "only without messages", False)
+_IF_EMPTY: Final = Argument("if_empty", Kind.FLAG, "only without ready messages", False)
 _DURABLE: Final = Argument("durable", Kind.FLAG, "it survives a restart", True)
-_AUTO_DELETE: Final = Argument("auto_delete", Kind.FLAG, "it goes when nobody uses it any more", False)
 _ENDS: Final = (
-    Argument("source", Kind.TEXT, "name of the exchange"),
+    Argument("source", Kind.TEXT, "the exchange where messages come from"),
     Argument("destination_queue", Kind.TEXT, "name of the bound queue", None),
     Argument("destination_exchange", Kind.TEXT, "name of the bound exchange, instead of a queue", None),
     Argument("binding_key", Kind.TEXT, "routing key or pattern", ""),
 )
 _USER: Final = Argument("user", Kind.TEXT, "name of the user")
 _VHOST: Final = Argument("vhost", Kind.TEXT, "name of the virtual host; the caller's own if not given", None)
-_LIMITS: Final = Argument("limits", Kind.TABLE, "by name, as max-connections; a negative number lifts one")
 _PASSWORD: Final = Argument("password", Kind.TEXT, "none: nobody can log in with one", None, secret=True)
-_TAGS: Final = Argument("tags", Kind.TEXTS, "such as administrator or impersonator", ())
+_EXCHANGE_TYPES: Final = (
+    *("direct", "fanout", "topic", "headers"),
+    *("x-consistent-hash", "x-modulus-hash", "x-local-random"),
+)
+_REGULAR: Final = "regular expression; '.*' allows everything, '' nothing"
 QUEUE_TYPES: Final = ("classic", "quorum", "stream")
 APPLY_TO: Final = ("all", "queues", "classic_queues", "quorum_queues", "streams", "exchanges")
 ALARMS: Final = ("memory", "disk")
 _POLICY: Final = (
     _NAME,
-    Argument("pattern", Kind.TEXT, "regular expression on names of queues or exchanges"),
-    Argument("definition", Kind.TABLE, "settings by name, as max-length"),
+    Argument("pattern", Kind.TEXT, "regular expression, found anywhere in the name"),
+    Argument("definition", Kind.TABLE, 'settings as JSON: {"max-length": 1000}'),
     Argument("priority", Kind.INTEGER, "of several that match, the highest counts", 0),
-    Argument("apply_to", Kind.TEXT, "which of those whose name matches", "all"),
+    Argument("apply_to", Kind.TEXT, "which of those whose name matches", "all", choices=APPLY_TO),
 )
 _ADMINISTRATOR: Final = "the tag administrator"
 
 
-def _pattern(what: str) -> Argument:
-    return Argument(what, Kind.TEXT, f"regular expression on names for {what}; empty allows nothing")
+def _limits(**keys: str) -> Argument:
+    by_name = {name.replace("_", "-"): what for name, what in keys.items()}
+    return Argument("limits", Kind.TABLE, "by name; a negative number lifts one", keys=by_name)
 
 
 _TABLE: Final = (
@@ -82,7 +85,8 @@ _TABLE: Final = (
     ),
     Operation(
         "declare-queue", "queue",
-        (_NAME, _DURABLE, Argument("exclusive", Kind.FLAG, "for this connection only", False), _AUTO_DELETE,
+        (_NAME, _DURABLE, Argument("exclusive", Kind.FLAG, "for this connection only", False),
+         Argument("auto_delete", Kind.FLAG, "it goes with its last consumer", False),
          _ARGUMENTS),
         "configure on the queue; with a dead-letter exchange also read on it and write on that exchange",
         "Make a queue, unless it is there and as asked for.",
@@ -97,12 +101,13 @@ _TABLE: Final = (
     ),
     Operation(
         "list-queues", "queue", (),
-        "any permission on each", "All queues of the virtual host.", changes=False,
+        "any permission on each", "List queues of a virtual host.", changes=False,
     ),
     Operation(
         "declare-exchange", "exchange",
-        (_NAME, Argument("type", Kind.TEXT, "direct, fanout, topic, headers or another kind", "direct"),
-         _DURABLE, _AUTO_DELETE, Argument("internal", Kind.FLAG, "clients cannot publish to it", False),
+        (_NAME, Argument("type", Kind.TEXT, "an installed one", "direct", known=_EXCHANGE_TYPES),
+         _DURABLE, Argument("auto_delete", Kind.FLAG, "it goes with its last binding", False),
+         Argument("internal", Kind.FLAG, "clients cannot publish to it", False),
          _ARGUMENTS),
         "configure on the exchange; with an alternate exchange also read on it and write on that one",
         "Make an exchange, unless it is there and as asked for.",
@@ -117,7 +122,7 @@ _TABLE: Final = (
     ),
     Operation(
         "list-exchanges", "exchange", (),
-        "any permission on each", "All exchanges of the virtual host.", changes=False,
+        "any permission on each", "List exchanges of a virtual host.", changes=False,
     ),
     Operation(
         "bind", "binding", (*_ENDS, _ARGUMENTS),
@@ -140,12 +145,14 @@ _TABLE: Final = (
     ),
     Operation(
         "list-bindings", "binding", (),
-        "any permission on the source or the destination of each", "All bindings of the virtual host.",
+        "any permission on the source or the destination of each", "List bindings of a virtual host.",
         changes=False,
     ),
     Operation(
         "add-user", "user",
-        (_USER, _PASSWORD, _TAGS), _ADMINISTRATOR, "Add a user, who may do nothing yet.",
+        (_USER, _PASSWORD,
+         Argument("tags", Kind.TEXTS, "administrator, monitoring, impersonator or another, repeatable", ())),
+        _ADMINISTRATOR, "Add a user, who may do nothing yet.",
     ),
     Operation(
         "change-password", "user",
@@ -153,17 +160,21 @@ _TABLE: Final = (
     ),
     Operation(
         "delete-user", "user", (_USER,), _ADMINISTRATOR,
-        "Forget a user and its permissions.",
+        "Delete a user and its permissions, and close its connections.",
     ),
     Operation(
-        "set-tags", "user", (_USER, _TAGS), _ADMINISTRATOR, "Give a user other tags.",
+        "set-tags", "user",
+        (_USER, Argument("tags", Kind.TEXTS, "all that the user has from now on")),
+        _ADMINISTRATOR, "Give a user other tags.",
     ),
     Operation(
-        "list-users", "user", (), _ADMINISTRATOR, "All users.", changes=False,
+        "list-users", "user", (), _ADMINISTRATOR, "List users.", changes=False,
     ),
     Operation(
         "set-permissions", "permission",
-        (_USER, _VHOST, _pattern("configure"), _pattern("write"), _pattern("read")),
+        (_USER, _VHOST, Argument("configure", Kind.TEXT, f"names to declare and delete: {_REGULAR}"),
+         Argument("write", Kind.TEXT, "names to publish to and bind"),
+         Argument("read", Kind.TEXT, "names to consume from and bind to")),
         _ADMINISTRATOR, "Say what a user may do in a virtual host.",
     ),
     Operation(
@@ -172,50 +183,54 @@ _TABLE: Final = (
     ),
     Operation(
         "list-permissions", "permission", (_VHOST,), _ADMINISTRATOR,
-        "Who may do what in a virtual host.", changes=False,
+        "List who may do what in a virtual host.", changes=False,
     ),
     Operation(
         "set-topic-permissions", "permission",
-        (_USER, _VHOST, Argument("exchange", Kind.TEXT, "name of the topic exchange"), _pattern("write"),
-         _pattern("read")), _ADMINISTRATOR, "Restrict a user's routing keys at a topic exchange.",
+        (_USER, _VHOST, Argument("exchange", Kind.TEXT, "a topic exchange; it need not be there yet"),
+         Argument("write", Kind.TEXT, f"routing keys to publish with: {_REGULAR}"),
+         Argument("read", Kind.TEXT, "routing keys to bind with")),
+        _ADMINISTRATOR, "Restrict a user's routing keys at a topic exchange.",
     ),
     Operation(
         "clear-topic-permissions", "permission",
-        (_USER, _VHOST, Argument("exchange", Kind.TEXT, "the topic exchange; none: all of them", None)),
-        _ADMINISTRATOR, "Lift the restriction of routing keys.",
+        (_USER, _VHOST, Argument("exchange", Kind.TEXT, "without it those on all exchanges", None)),
+        _ADMINISTRATOR, "Lift the restriction of a user's routing keys.",
     ),
     Operation(
         "list-topic-permissions", "permission", (_VHOST,), _ADMINISTRATOR,
-        "Whose routing keys are restricted in a virtual host.", changes=False,
+        "List whose routing keys are restricted in a virtual host.", changes=False,
     ),
     Operation(
         "add-vhost", "vhost",
-        (_NAME, Argument("description", Kind.TEXT, "for people", ""), _TAGS,
-         Argument("default_queue_type", Kind.TEXT, "of queues declared without x-queue-type", None)),
+        (_NAME, Argument("description", Kind.TEXT, "for people", ""),
+         Argument("tags", Kind.TEXTS, "for people, repeatable", ()),
+         Argument("default_queue_type", Kind.TEXT, "of queues that are declared without a type", None,
+                  choices=QUEUE_TYPES)),
         _ADMINISTRATOR, "Add a virtual host, which nobody may enter yet.",
     ),
     Operation(
         "delete-vhost", "vhost", (_NAME,), _ADMINISTRATOR,
-        "Delete a virtual host with all that is in it.",
+        "Delete a virtual host with all that is in it, and close its connections.",
     ),
     Operation(
         "list-vhosts", "vhost", (),
-        "a permission in each, or the tag administrator", "All virtual hosts.", changes=False,
+        "a permission in each, or the tag administrator", "List virtual hosts.", changes=False,
     ),
     Operation(
         "set-policy", "policy", _POLICY, _ADMINISTRATOR,
-        "Set a policy of the virtual host; it acts at once.",
+        "Set a policy: settings for all queues or exchanges whose name matches.",
     ),
     Operation(
         "clear-policy", "policy", (_NAME,), _ADMINISTRATOR, "Forget a policy.",
     ),
     Operation(
         "list-policies", "policy", (), _ADMINISTRATOR,
-        "All policies of the virtual host.", changes=False,
+        "List policies of a virtual host.", changes=False,
     ),
     Operation(
         "set-operator-policy", "policy", _POLICY, _ADMINISTRATOR,
-        "Set a policy that bounds what policies and arguments set; it acts at once.",
+        "Set an operator policy: bounds of what policies and arguments set.",
     ),
     Operation(
         "clear-operator-policy", "policy", (_NAME,), _ADMINISTRATOR,
@@ -223,15 +238,20 @@ _TABLE: Final = (
     ),
     Operation(
         "list-operator-policies", "policy", (), _ADMINISTRATOR,
-        "All operator policies of the virtual host.", changes=False,
+        "List operator policies of a virtual host.", changes=False,
     ),
     Operation(
-        "set-vhost-limits", "vhost", (_VHOST, _LIMITS), _ADMINISTRATOR,
-        "Change limits of a virtual host.",
+        "set-vhost-limits", "vhost",
+        (_VHOST, _limits(max_connections="connections that may be open to it",
+                         max_queues="queues that it may have")),
+        _ADMINISTRATOR, "Limit connections and queues of a virtual host.",
     ),
     Operation(
-        "set-user-limits", "user", (_USER, _LIMITS), _ADMINISTRATOR,
-        "Change limits of a user.",
+        "set-user-limits", "user",
+        (_USER, _limits(max_connections="connections that the user may have open",
+                        max_channels="channels of AMQP 0-9-1 and sessions of AMQP 1.0 that the user may have "
+                                     "open")),
+        _ADMINISTRATOR, "Limit connections and channels of a user.",
     ),
     Operation(
         "export-definitions", "definitions", (), _ADMINISTRATOR,
@@ -268,7 +288,7 @@ _TABLE: Final = (
     ),
     Operation(
         "close-connection", "connection",
-        (Argument("id", Kind.INTEGER, "its number"),
+        (Argument("id", Kind.INTEGER, "its number, see list-connections"),
          Argument("reason", Kind.TEXT, "what the client is told", "")),
         _ADMINISTRATOR, "Close a client's connection.", changes=False,
     ),

@@ -93,7 +93,7 @@ def test_a_queue_is_deleted_under_conditions(run: CommandLine, client: ProtonCli
     run.broker.wait_until(lambda: (run.broker.queue(queue) or {})["consumers"] == 0, "no consumer")
     assert run("delete", "queue", queue, "--if-unused") == f"queue '{queue}' deleted with 1 ready message\n"
     complaint = run.fails(1, "delete", "queue", queue)
-    assert complaint.endswith(f"queue '{queue}' in vhost '/' not found (see 'amqp10broker list-queues')")
+    assert complaint.endswith(f"no queue '{queue}' in vhost '/' (see 'amqp10broker list-queues')")
 
 
 def test_a_queue_is_purged(run: CommandLine, queue: str) -> None:

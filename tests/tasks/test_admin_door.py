@@ -388,7 +388,7 @@ async def test_a_queue_for_one_connection_cannot_be_declared_here(autojump_clock
         (b'{"op": "alarm", "arguments": {"name": "memory"}}', "'on' is missing: give true or false"),
         (
             b'{"op": "alarm", "arguments": {"name": "air", "on": true}}',
-            "no alarm 'air': there are memory, disk",
+            "it must be one of memory, disk",
         ),
         (b'{"op": "set", "arguments": {"name": "max_link_credit", "value": 0}}', "must be an integer"),
         (b'{"op": "import-definitions", "arguments": {"document": {"users": [1]}}}', "must be an object"),

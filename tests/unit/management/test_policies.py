@@ -110,7 +110,7 @@ def test_what_does_not_act_is_said(broker: Broker) -> None:
         ("set-policy", policy({"max-length": -1}), InvalidArgument, "'max-length' is -1; must not be neg"),
         ("set-policy", policy({}), InvalidArgument, "the definition is empty"),
         ("set-policy", policy({"max-length": 1}, pattern="("), InvalidArgument, "not a regular expression"),
-        ("set-policy", policy({"max-length": 1}, apply_to="q"), InvalidArgument, "apply-to is 'q'; must be"),
+        ("set-policy", policy({"max-length": 1}, apply_to="q"), BadRequest, "it must be one of all, queues"),
         ("set-policy", policy({"max-length": 1}, priority=True), BadRequest, "it must be an integer"),
         ("set-policy", policy({"max-length": 1}, name=""), BadRequest, "the policy has no name"),
         ("set-operator-policy", policy({"max-age": "1D"}), InvalidArgument, "no setting of operator polic"),
