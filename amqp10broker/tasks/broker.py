@@ -45,6 +45,7 @@ from amqp10broker.management.snapshot import (
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Peer
 from amqp10broker.security.passwords import Passwords
+from amqp10broker.service.mail import ConfigChanged
 from amqp10broker.service.survey import EVERYTHING, Selection, Survey
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.askers import Askers
@@ -59,7 +60,6 @@ from amqp10broker.tasks.listener import SHUTTING_DOWN, Listener
 from amqp10broker.tasks.log import Log
 from amqp10broker.tasks.log_limits import LogLimits
 from amqp10broker.tasks.login import Logins, authenticator
-from amqp10broker.tasks.mail import ConfigChanged
 from amqp10broker.tasks.meters import Meter, SystemMeter, rss_bytes
 from amqp10broker.tasks.queue_task import QueueTask
 from amqp10broker.tasks.queues import Queues

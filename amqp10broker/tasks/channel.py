@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
 
 import trio
 
 from amqp10broker.amqp091.content import ContentOpened
 from amqp10broker.amqp091.errors import Amqp091Error
-from amqp10broker.catalog.proposing import Decided
 from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
+from amqp10broker.service.mail import Frames, SessionLetter
+from amqp10broker.service.turns import write
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.letter_box import post_mail
-from amqp10broker.tasks.mail import (
-    AccessChanged,
-    AlarmChanged,
-    ConfigChanged,
-    Frames,
-    LinkStolen,
-    SessionLetter,
-    Stop,
-    WriterReady,
-)
 from amqp10broker.tasks.mailbox import Bound, Mailbox
-from amqp10broker.tasks.session import READS_MAX, WRITES_MAX
+from amqp10broker.tasks.session import READS_MAX
 from amqp10broker.tasks.writer import Lane
 
 
@@ -46,7 +36,6 @@ class RunningChannel:
         "_clock",
         "_granted",
         "_held",
-        "_stopping",
         "credit",
         "inbox",
         "lane",
@@ -72,7 +61,6 @@ class RunningChannel:
         self.lane = lane
         self.on_wake: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
-        self._stopping = False
         self._held = 0
         self._granted: trio.Event | None = None
 
@@ -96,17 +84,18 @@ class RunningChannel:
         moment = service.context.moment
         try:
             # What the client sent before its close counts, also when a queue must answer first.
-            while not self._stopping or service.busy:
+            while not service.stopping or service.busy:
                 letters = await self.inbox.take_all()
                 moment.ms = self._clock.now_ms()
                 try:
                     for letter in letters:
-                        self._handle(letter)
+                        self._held += isinstance(letter, Frames)
+                        service.handle(letter)
                 except Amqp091Error as fault:
-                    self._write()  # what was handled before it is answered
+                    write(service, lane)  # what was handled before it is answered
                     fail(fault)
                     return
-                self._write()
+                write(service, lane)
                 post_mail(service.take_mail())
                 unwanted = service.take_unwanted()
                 if unwanted is not None:
@@ -130,28 +119,6 @@ class RunningChannel:
             if self._granted is not None:
                 self._granted.set()
 
-    def _handle(self, letter: SessionLetter) -> None:
-        match letter:
-            case list():
-                self.service.on_effects(letter)
-            case Decided():
-                self.service.on_decided(letter)
-            case Frames():
-                self._held += 1
-                self.service.receive(letter.items)
-            case WriterReady() | AlarmChanged():
-                return
-            case ConfigChanged():
-                self.service.on_config(letter.config)
-            case AccessChanged():
-                self.service.on_access_changed()
-            case Stop():
-                self._stopping = True
-            case LinkStolen():
-                raise AssertionError("a channel has no links")
-            case _:
-                assert_never(letter)
-
     def _give_way(self) -> None:
         """Let the reader go on, as far as what it gave is worked off."""
         if self._held and not self.service.waiting:
@@ -164,17 +131,3 @@ class RunningChannel:
             if self._granted is not None and not self.credit.blocked:
                 self._granted.set()
                 self._granted = None
-
-    def _write(self) -> None:
-        """Write answers, and deliveries as far as the writer's buffer allows."""
-        lane = self.lane
-        spent = 0
-        for _ in range(WRITES_MAX):
-            spent = self.service.pump(lane.room)
-            pieces = self.service.take_output()
-            if pieces:
-                lane.put(pieces, spent)
-            if not spent or lane.room <= 0:
-                break
-        if self.service.consuming.has_unsent and (spent or lane.room <= 0):
-            lane.want()

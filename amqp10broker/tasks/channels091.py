@@ -23,10 +23,10 @@ from amqp10broker.service.channels.circumstances import Circumstances
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, contents_of
 from amqp10broker.service.channels.status import channel_view
+from amqp10broker.service.mail import Frames, SessionLetter
 from amqp10broker.service.moment import Moment
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection_shell import ConnectionShell
-from amqp10broker.tasks.mail import Frames, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.parts import RunningParts
 from amqp10broker.tasks.surroundings import ConnectionSurroundings

@@ -20,10 +20,10 @@ from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.management.snapshot import ConnectionView
 from amqp10broker.security.login import Authentication, Challenge, Crowded, Failure, Peer, Step, Success
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection_lifecycle import ConnectionLifecycle, Speaker
 from amqp10broker.tasks.connection_log import ConnectionLog
-from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, Stop
 from amqp10broker.tasks.membership import Membership
 from amqp10broker.tasks.session import RunningSession
 from amqp10broker.tasks.socket_transport import Stream

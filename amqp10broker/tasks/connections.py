@@ -10,9 +10,9 @@ import trio
 from amqp10broker.catalog.catalog import Catalog
 from amqp10broker.management.snapshot import TotalsView
 from amqp10broker.service.counters import Totals, Whose
+from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.tasks.connection091 import Connection091
 from amqp10broker.tasks.connection10 import Connection10
-from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged
 from amqp10broker.tasks.surroundings import Surroundings
 
 Connection: TypeAlias = Connection10 | Connection091

@@ -11,8 +11,8 @@ from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
 from amqp10broker.queues.volatile import VolatileQueue
+from amqp10broker.service.mail import QueueLetter
 from amqp10broker.tasks.askers import Askers
-from amqp10broker.tasks.mail import QueueLetter
 
 
 class LetterBox(ABC):

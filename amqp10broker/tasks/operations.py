@@ -28,9 +28,9 @@ from amqp10broker.management.table import OPERATIONS
 from amqp10broker.queues.commands import ReplyTo, RequestRef
 from amqp10broker.queues.effects import Answer
 from amqp10broker.security.passwords import Passwords
+from amqp10broker.service.mail import SessionLetter
 from amqp10broker.tasks import login
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.node import BY_ADMIN_SOCKET, Administered, RunningNode
 

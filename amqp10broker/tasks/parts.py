@@ -13,8 +13,8 @@ import trio
 from amqp10broker.queues.commands import ReplyTo
 from amqp10broker.security.authorise import Access
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
 from amqp10broker.tasks.connection_shell import Around, ConnectionShell, PartT
-from amqp10broker.tasks.mail import AccessChanged, AlarmChanged, ConfigChanged, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.surroundings import ConnectionSurroundings
 from amqp10broker.tasks.writer import Lane

@@ -19,13 +19,13 @@ from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook, Progress
 from amqp10broker.service.at_least_once_dead_letters import DeadLetterTarget
+from amqp10broker.service.mail import QueueLetter
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.dead_letter_worker import AtLeastOnce, DeadLetterWorker
 from amqp10broker.tasks.keeping import Keeping
 from amqp10broker.tasks.letter_box import LetterBox
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.mail import QueueLetter
 from amqp10broker.tasks.mailbox import Mailbox
 
 if TYPE_CHECKING:

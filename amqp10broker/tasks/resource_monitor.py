@@ -20,10 +20,10 @@ from amqp10broker.config import Config
 from amqp10broker.config.records import CONFIG_SETTINGS
 from amqp10broker.errors import ConfigError
 from amqp10broker.management.snapshot import DiskView, MemoryView, ResourcesView, ResourceView
+from amqp10broker.service.mail import AlarmChanged
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.connections import Connections
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.mail import AlarmChanged
 from amqp10broker.tasks.meters import Meter
 from amqp10broker.tasks.resource_readings import ResourceReadings, disk_path, disk_setting
 from amqp10broker.tasks.tidying import Tidying

@@ -5,8 +5,8 @@ from __future__ import annotations
 import trio
 
 from amqp10broker.errors import NotAllowed
+from amqp10broker.service.mail import ACCESS_CHANGED
 from amqp10broker.tasks.connections import Connections
-from amqp10broker.tasks.mail import ACCESS_CHANGED
 
 
 class Rights:

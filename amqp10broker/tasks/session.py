@@ -3,33 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import assert_never
 
 from amqp10broker.amqp10.errors import AmqpError
-from amqp10broker.amqp10.session_state import SessionState
-from amqp10broker.catalog.proposing import Decided
+from amqp10broker.service.mail import Frames, SessionLetter
 from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.service.turns import write
 from amqp10broker.tasks.clock import WallClock
 from amqp10broker.tasks.letter_box import post_mail
-from amqp10broker.tasks.mail import (
-    AccessChanged,
-    AlarmChanged,
-    ConfigChanged,
-    Frames,
-    LinkStolen,
-    SessionLetter,
-    Stop,
-    WriterReady,
-)
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.writer import Lane
 
 READS_MAX = 4
 """Socket reads (64 KiB each at most) whose frames may wait for one session before the reader waits."""
-
-WRITES_MAX = 4
-"""Buffers of transfers that one session writes, while the socket takes them, before others have their
-turn."""
 
 
 class RunningSession:
@@ -44,7 +29,7 @@ class RunningSession:
         on_end: called when it is over, before what it holds goes back; likewise.
     """
 
-    __slots__ = ("_clock", "_stopping", "inbox", "lane", "on_end", "on_wake", "reads", "service")
+    __slots__ = ("_clock", "inbox", "lane", "on_end", "on_wake", "reads", "service")
 
     def __init__(
         self, service: BrokerSession, inbox: Mailbox[SessionLetter], lane: Lane, clock: WallClock
@@ -56,7 +41,6 @@ class RunningSession:
         self.lane = lane
         self.on_wake: Callable[[], None] | None = None
         self.on_end: Callable[[], None] | None = None
-        self._stopping = False
 
     async def run(self, fail: Callable[[AmqpError], None]) -> None:
         """Work until the session is over.
@@ -65,21 +49,22 @@ class RunningSession:
             fail: closes the connection with an error of its scope.
         """
         service = self.service
-        session = service.session
         lane = self.lane
         try:
-            self._send(0)  # the begin that answers the client's
-            while not self._stopping and session.state is not SessionState.UNMAPPED:
+            lane.put(service.take_output())  # the begin that answers the client's
+            while not service.over:
                 letters = await self.inbox.take_all()
                 service.moment.ms = self._clock.now_ms()
                 try:
                     for letter in letters:
-                        self._handle(letter)
+                        if isinstance(letter, Frames):
+                            self.reads.done()
+                        service.handle(letter)
                 except AmqpError as fault:
                     fail(fault)
                     return
-                self._write()
-                self._post()
+                write(service, lane)
+                post_mail(service.take_mail())
                 if self.on_wake is not None:
                     self.on_wake()
                 if lane.overfull:
@@ -92,50 +77,4 @@ class RunningSession:
             for letter in self.inbox.close():
                 if isinstance(letter, Frames):
                     self.reads.done()
-            self._post()
-
-    def _handle(self, letter: SessionLetter) -> None:
-        match letter:
-            case Frames():
-                self.reads.done()
-                self.service.receive(letter.items)
-            case list():
-                self.service.on_effects(letter)
-            case Decided():
-                self.service.on_decided(letter)
-            case WriterReady():
-                return
-            case AlarmChanged():
-                self.service.on_alarm(on=letter.on)
-            case ConfigChanged():
-                self.service.on_config(letter.config)
-            case AccessChanged():
-                self.service.on_access_changed()
-            case LinkStolen():
-                self.service.on_stolen(letter.link)
-            case Stop():
-                if letter.tell:
-                    self.service.end(letter.error)
-                self._stopping = True
-            case _:
-                assert_never(letter)
-
-    def _write(self) -> None:
-        """Write answers, and transfers as far as credit, window and the writer's buffer allow."""
-        lane = self.lane
-        spent = 0
-        for _ in range(WRITES_MAX):
-            spent = self.service.pump(lane.room)
-            self._send(spent)
-            if not spent or lane.room <= 0:
-                break
-        if self.service.session.has_pending and (spent or lane.room <= 0):
-            lane.want()
-
-    def _send(self, transfer_bytes: int) -> None:
-        pieces = self.service.session.take_output()
-        if pieces:
-            self.lane.put(pieces, transfer_bytes)
-
-    def _post(self) -> None:
-        post_mail(self.service.take_mail())
+            post_mail(service.take_mail())

@@ -14,13 +14,7 @@ from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.errors import RefusedError
 from amqp10broker.management.snapshot import SessionView
 from amqp10broker.service.context import SessionContext
-from amqp10broker.service.moment import Moment
-from amqp10broker.service.sessions.circumstances import Circumstances
-from amqp10broker.service.sessions.names import LinkNames
-from amqp10broker.service.sessions.session import BrokerSession
-from amqp10broker.service.sessions.status import session_view
-from amqp10broker.tasks.connection_shell import ConnectionShell
-from amqp10broker.tasks.mail import (
+from amqp10broker.service.mail import (
     AccessChanged,
     AlarmChanged,
     ConfigChanged,
@@ -29,6 +23,12 @@ from amqp10broker.tasks.mail import (
     SessionLetter,
     Stop,
 )
+from amqp10broker.service.moment import Moment
+from amqp10broker.service.sessions.circumstances import Circumstances
+from amqp10broker.service.sessions.names import LinkNames
+from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.service.sessions.status import session_view
+from amqp10broker.tasks.connection_shell import ConnectionShell
 from amqp10broker.tasks.mailbox import Bound, Mailbox
 from amqp10broker.tasks.parts import RunningParts
 from amqp10broker.tasks.session import RunningSession

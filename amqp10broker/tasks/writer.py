@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from amqp10broker.tasks.mail import WRITER_READY, SessionLetter
+from amqp10broker.service.mail import WRITER_READY, SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from amqp10broker.tasks.socket_transport import SocketTransport, Stream
 

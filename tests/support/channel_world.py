@@ -1,8 +1,9 @@
 """Channels of AMQP 0-9-1 without tasks, sockets and time: clients' bytes in, every answer out.
 
 `World` holds real `BrokerChannel`, `VirtualHost`, `ClassicQueue` and `VolatileQueue` objects and carries
-their letters as the tasks do (`tasks/connection091.py`, `tasks/channel.py`, `tasks/queue_task.py`). What may
-be under way in a running broker is a list here; the test says what moves next, or lets everything `rest`.
+their letters as the tasks do (`tasks/connection091.py`, `tasks/queue_task.py`); a channel's turn is the one
+of its task (`service/turns.py`). What may be under way in a running broker is a list here; the test says what
+moves next, or lets everything `rest`.
 
 What a client sends is encoded and read by the broker's own `FrameReader`. What a channel writes is decoded
 by it too, and in a `strict` world pamqp, an independent codec, must find the same methods.
@@ -11,7 +12,7 @@ by it too, and in a `strict` world pamqp, an independent codec, must find the sa
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Any, TypeVar
 from weakref import WeakValueDictionary
@@ -44,6 +45,8 @@ from amqp10broker.service.channels.channel import BrokerChannel, ChannelState
 from amqp10broker.service.channels.context import ChannelContext
 from amqp10broker.service.channels.credit_flow import CreditFlowSettings, Sender
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.mail import Frames, SessionLetter
+from amqp10broker.service.turns import write
 from tests.support.askers import new_asker
 from tests.support.client_log import ClientLog
 from tests.support.surroundings import make_catalog
@@ -328,6 +331,7 @@ class WorldChannel:
         inbox: answers of queues that the channel has not taken.
         credit: contents that the reader may give.
         got: what the client received since the last look.
+        room: bytes of deliveries that may be written in this turn.
     """
 
     def __init__(self, connection: WorldConnection, number: int) -> None:
@@ -337,7 +341,7 @@ class WorldChannel:
         self.letters: deque[Item] = deque()
         self.inbox: deque[list[Effect]] = deque()
         self.got: list[Got] = []
-        self.budget_bytes = BUDGET_BYTES
+        self.room = self.budget_bytes = BUDGET_BYTES
         self._reader = FrameReader(0)
         self._begin()
 
@@ -370,25 +374,32 @@ class WorldChannel:
     def take_letters(self, number: int = 1, *, answers_first: bool = True) -> None:
         """The channel gets some of what waits for it; `wake` ends its turn."""
         for _ in range(number):
+            letter: SessionLetter
             if self.inbox and (answers_first or not self.letters):
-                self._guarded(lambda: self.service.on_effects(self.inbox.popleft()))
+                letter = self.inbox.popleft()
             elif self.letters:
-                self._guarded(lambda: self.service.receive([self.letters.popleft()]))
+                letter = Frames([self.letters.popleft()])
             else:
                 return
+            try:
+                self.service.handle(letter)
+            except AmqpHardError as fault:
+                self.wake()
+                self.connection.fail(fault)
 
-    def _guarded(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except AmqpHardError as fault:
-            self.wake()
-            self.connection.fail(fault)
+    def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
+        """The client gets it: the channel is its own way to the writer, an `Outlet`."""
+        self.room -= transfer_bytes
+        self._read(b"".join(pieces))
+
+    def want(self) -> None:
+        """See `write_more`."""
 
     def wake(self, budget_bytes: int | None = None) -> int:
-        """The end of the channel's turn: pump, write, post."""
+        """The end of the channel's turn: write, post; returns the bytes of deliveries that were written."""
         service = self.service
-        spent = service.pump(self.budget_bytes if budget_bytes is None else budget_bytes)
-        self._read(b"".join(service.take_output()))
+        budget = self.room = self.budget_bytes if budget_bytes is None else budget_bytes
+        write(service, self)
         self._post(service.take_mail())
         unwanted = service.take_unwanted()
         if unwanted is not None:
@@ -397,11 +408,11 @@ class WorldChannel:
         self.credit.credit += granted
         if service.state is ChannelState.CLOSED and not self.letters and not self.inbox:
             self.stop()
-        return spent
+        return budget - self.room
 
     def write_more(self) -> bool:
         """The writer has room again; False if there was nothing to write."""
-        return bool(self.service.consuming.has_unsent and self.wake())
+        return bool(self.service.has_unsent and self.wake())
 
     def stop(self) -> None:
         """The channel's task ends, whatever the reason; another begins when frames come."""

@@ -34,13 +34,13 @@ from amqp10broker.queues.commands import (
     Verdict,
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Settled
+from amqp10broker.service.mail import SessionLetter
 from amqp10broker.storage.check import check_folder
 from amqp10broker.storage.folder import inspect_data_folder
 from amqp10broker.tasks import data as data_module
 from amqp10broker.tasks import keeping as keeping_module
 from amqp10broker.tasks.broker import Broker
 from amqp10broker.tasks.contents import Contents
-from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from tests.support.askers import asker_at
 from tests.support.declaring import declare

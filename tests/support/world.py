@@ -1,9 +1,10 @@
 """A broker without tasks, sockets and time: clients' raw frames in, every answer out, in exact order.
 
 `World` holds real `ClassicQueue`, `Catalog`, `Connection` and `BrokerSession` objects and carries their
-letters as the tasks do (`tasks/connection10.py`, `tasks/session.py`, `tasks/queue_task.py`), one at a time
-and always in the same order. What tasks leave to chance is a switch here: a queue can be *stalled* (letters
-to it wait), *muted* (its answers wait) or *withhold* its confirms, and a writer can be blocked.
+letters as the tasks do (`tasks/connection10.py`, `tasks/queue_task.py`), one at a time and always in the same
+order; a session's turn is the one of its task (`service/turns.py`). What tasks leave to chance is a switch
+here: a queue can be *stalled* (letters to it wait), *muted* (its answers wait) or *withhold* its confirms,
+and a writer can be blocked.
 
 Frames are encoded, cut into chunks as asked, and read by the broker's own `FrameReader`; what the
 broker writes is decoded from its bytes into lines (see `notation`).
@@ -37,7 +38,6 @@ from amqp10broker.amqp10.performatives import (
     Transfer,
     decode_composite,
 )
-from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.amqp10.types import Symbol
 from amqp10broker.catalog.catalog import VHOST
 from amqp10broker.catalog.queue import QueueSpec
@@ -72,10 +72,19 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.queues.figures import QueueFigures
 from amqp10broker.queues.outlook import UP_TO_DATE, Outlook, Progress
+from amqp10broker.service.mail import (
+    WRITER_READY,
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    LinkStolen,
+    SessionLetter,
+)
 from amqp10broker.service.sessions.circumstances import Circumstances
 from amqp10broker.service.sessions.names import LinkNames
 from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.status import session_view
+from amqp10broker.service.turns import write
 from tests.support.askers import new_asker
 from tests.support.declaring import declare, remove
 from tests.support.notation import body_bytes as make_body
@@ -203,12 +212,12 @@ class WorldQueue:
 
 
 class WorldSession:
-    """A session and its letters, moved as its task would."""
+    """A session and its letters; and its way to the writer, an `Outlet`."""
 
     def __init__(self, client: Client, service: BrokerSession, reply_to: ReplyTo) -> None:
         self.client = client
         self.service = service
-        self.letters: deque[Any] = deque([None])  # one wake to begin with: the begin is written
+        self.letters: deque[SessionLetter] = deque([WRITER_READY])  # to begin with: the begin is written
         self.over = False
         client.world.sessions[reply_to.id] = self
 
@@ -221,26 +230,31 @@ class WorldSession:
         self.letters.clear()
         try:
             for letter in letters:
-                if isinstance(letter, FramesReceived):
-                    service.receive(letter.items)
-                elif isinstance(letter, list):
-                    service.on_effects(letter)
-                elif callable(letter):
-                    letter(service)
+                service.handle(letter)
         except AmqpError as fault:
             self.client.engine.fail(fault)
             self.client.flush()
             self.stop()
             return True
-        room = 0 if self.client.blocked else WRITER_BYTES
-        spent = service.pump(room)
-        if service.session.has_pending and room - spent <= 0 and not self.client.blocked:
-            self.letters.append(None)  # the writer has sent it all and says so
-        self.send()
+        write(service, self)
         self.post()
-        if service.session.state is SessionState.UNMAPPED:
+        if service.over:
             self.stop()
         return True
+
+    @property
+    def room(self) -> int:
+        """All of it, or none: what is put is sent at once."""
+        return 0 if self.client.blocked else WRITER_BYTES
+
+    def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
+        """The client gets it, also one that does not read: what waits for it is no transfer."""
+        self.client.written(b"".join(pieces))
+
+    def want(self) -> None:
+        """The writer has sent it all and says so."""
+        if not self.client.blocked:
+            self.letters.append(WRITER_READY)
 
     def stop(self) -> None:
         """The session is over: what it has goes back."""
@@ -252,12 +266,6 @@ class WorldSession:
         self.post()
         if self.client.sessions.get(self.service.session.channel) is self:
             del self.client.sessions[self.service.session.channel]
-
-    def send(self) -> None:
-        """Write what the engine gives out."""
-        pieces = self.service.session.take_output()
-        if pieces:
-            self.client.written(b"".join(pieces))
 
     def post(self) -> None:
         """Post the letters to queues."""
@@ -441,7 +449,7 @@ class Client:
                 if event.ended:
                     self.sessions.pop(event.channel, None)
                 if session is not None and not session.over:
-                    session.letters.append(event)
+                    session.letters.append(Frames(event.items))
             case CloseReceived():
                 # The reader ends first, then the sessions, then the connection's own close.
                 self.stop()
@@ -460,7 +468,7 @@ class Client:
             container_id=self.container_id,
             new_id=self.world.new_id,
             names=self._link_names,
-            tell_stolen=lambda link: session.letters.append(lambda service: service.on_stolen(link)),
+            tell_stolen=lambda link: session.letters.append(LinkStolen(link)),
         )
         service = BrokerSession(
             event.channel,
@@ -637,14 +645,14 @@ class World:
         (self.alarms.add if on else self.alarms.discard)(name)
         if bool(self.alarms) is not before:
             for session in self.living_sessions():
-                session.letters.append(lambda service: service.on_alarm(on=on))
+                session.letters.append(AlarmChanged(on))
         self.settle()
 
     def configure(self, config: Config) -> None:
         """Replace the configuration; sessions hear of it, as from the broker."""
         self.config = config
         for session in self.living_sessions():
-            session.letters.append(lambda service: service.on_config(config))
+            session.letters.append(ConfigChanged(config))
         self.settle()
 
     def set_flow(self, name: str, value: int) -> None:
@@ -665,7 +673,7 @@ class World:
         client = self.clients[label]
         client.blocked = False
         for session in client.sessions.values():
-            session.letters.append(None)
+            session.letters.append(WRITER_READY)
         self.settle()
 
     def living_sessions(self) -> Iterable[WorldSession]:

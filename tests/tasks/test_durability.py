@@ -27,8 +27,8 @@ from amqp10broker.queues.commands import (
 )
 from amqp10broker.queues.effects import Confirmed, CreditReply, Deliver, Effect, Rejected, Unconfirmed
 from amqp10broker.queues.quorum.queue import QuorumQueue
+from amqp10broker.service.mail import SessionLetter
 from amqp10broker.tasks.broker import Broker
-from amqp10broker.tasks.mail import SessionLetter
 from amqp10broker.tasks.mailbox import Mailbox
 from tests.support.askers import asker_at
 from tests.support.declaring import declare, remove

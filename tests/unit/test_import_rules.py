@@ -35,7 +35,7 @@ rules = _load()
         ("amqp10/link.py", "from amqp10broker.queues import queue", "amqp10 may not import queues"),
         ("amqp10/link.py", "import amqp10broker.tasks.reader", "amqp10 may not import tasks"),
         ("queues/queue.py", "from amqp10broker.service import x", "queues may not import service"),
-        ("service/publisher.py", "from amqp10broker.tasks import mail", "service may not import tasks"),
+        ("service/publisher.py", "from amqp10broker.tasks import mailbox", "service may not import tasks"),
         ("spark/x.py", "from amqp10broker.amqp10.link import ReceiverLink", "spark may not import amqp10"),
         ("routing/router.py", "from amqp10broker import Config", "routing may not import __init__"),
         ("amqp10/link.py", "from .. import queues", "relative import"),

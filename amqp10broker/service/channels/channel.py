@@ -2,8 +2,7 @@
 
 Methods are handled strictly one after another. One that a queue must answer (purge, get, commit, ...), or
 that is decided later (declare, bind, ... where nodes must agree), makes the channel wait: what comes behind
-it is kept until the answer is there. A wake of the channel's task is: hand in everything that waits
-(`receive`, `on_effects`, `on_decided`), then `pump`, then take the output and the mail.
+it is kept until the answer is there. What a turn of it is: `service/turns.py`.
 """
 
 from __future__ import annotations
@@ -56,6 +55,16 @@ from amqp10broker.service.channels.modes import Modes
 from amqp10broker.service.channels.publishing import Publishing
 from amqp10broker.service.channels.subscribing import Subscribing
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.mail import (
+    AccessChanged,
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    LinkStolen,
+    SessionLetter,
+    Stop,
+    WriterReady,
+)
 
 T = TypeVar("T")
 
@@ -75,6 +84,7 @@ class BrokerChannel:
     Attributes:
         number: the channel's.
         state: open or not.
+        stopping: it was told to stop, and does when it is not `busy`.
         context: the broker around it.
         mail: letters to queues since the last `take_mail`, in order.
         publishing: contents of the client.
@@ -95,6 +105,7 @@ class BrokerChannel:
         """
         self.number = number
         self.state = ChannelState.CLOSED
+        self.stopping = False
         self.context = context
         self.mail: list[tuple[QueueHandle, Command]] = []
         self._out: list[bytes] = []
@@ -132,6 +143,28 @@ class BrokerChannel:
         return ClientCounters.sum_of([self._counters, *self.consuming.counted()])
 
     # --- letters in -------------------------------------------------------------------------------
+
+    def handle(self, letter: SessionLetter) -> None:
+        """See `service.turns`."""
+        match letter:
+            case list():
+                self.on_effects(letter)
+            case Decided():
+                self.on_decided(letter)
+            case Frames():
+                self.receive(letter.items)
+            case WriterReady() | AlarmChanged():
+                return
+            case ConfigChanged():
+                self.on_config(letter.config)
+            case AccessChanged():
+                self.on_access_changed()
+            case Stop():
+                self.stopping = True
+            case LinkStolen():
+                raise AssertionError("a channel has no links")
+            case _:
+                assert_never(letter)
 
     def receive(self, items: Sequence[object]) -> None:
         """Frames of the client.
@@ -204,6 +237,11 @@ class BrokerChannel:
     def post(self, handle: QueueHandle, command: Command) -> None:
         """Put one letter to a queue."""
         self.mail.append((handle, command))
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether deliveries wait to be written."""
+        return self.consuming.has_unsent
 
     def pump(self, budget_bytes: int) -> int:
         """Write confirms, and deliveries as the budget allows; returns the bytes of the latter."""

@@ -1,9 +1,8 @@
 """The broker's side of one AMQP 1.0 session. Pure: letters in, frames and letters out.
 
 Conducts the engine (`amqp10.session.Session`) and tells the owners of its links (`link_owner.py`) what
-happens on them: each `Publisher` and `Consumer`, and both ends of each pair of management links. A wake of
-the session's task is: hand in everything that waits (`receive`, `on_effects`, ...), then `pump`, then take
-`output` and `mail`.
+happens on them: each `Publisher` and `Consumer`, and both ends of each pair of management links. What a turn
+of it is: `service/turns.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +29,7 @@ from amqp10broker.amqp10.events import (
 from amqp10broker.amqp10.link import ReceiverLink, SenderLink
 from amqp10broker.amqp10.performatives import Begin
 from amqp10broker.amqp10.session import Session
+from amqp10broker.amqp10.session_state import SessionState
 from amqp10broker.amqp10.unfinished import Unfinished
 from amqp10broker.catalog.last_error import LastError
 from amqp10broker.catalog.proposing import Decided
@@ -55,6 +55,16 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.service.context import SessionContext
 from amqp10broker.service.counters import ClientCounters
+from amqp10broker.service.mail import (
+    AccessChanged,
+    AlarmChanged,
+    ConfigChanged,
+    Frames,
+    LinkStolen,
+    SessionLetter,
+    Stop,
+    WriterReady,
+)
 from amqp10broker.service.sessions.consumer import Consumer
 from amqp10broker.service.sessions.faults import log_fault, log_operation
 from amqp10broker.service.sessions.link_owner import LinkOwners
@@ -117,6 +127,7 @@ class BrokerSession:
         self.session.begin()
         self.window_ms = self.alarm_ms = self.moment.ms
         self._window_open = True
+        self._stopped = False
         self._note_window()
         self.mail: list[tuple[QueueHandle, Command]] = []
         self._owners = LinkOwners()
@@ -135,6 +146,32 @@ class BrokerSession:
         )
 
     # --- letters in -------------------------------------------------------------------------------
+
+    def handle(self, letter: SessionLetter) -> None:
+        """See `service.turns`."""
+        match letter:
+            case Frames():
+                self.receive(letter.items)
+            case list():
+                self.on_effects(letter)
+            case Decided():
+                self.on_decided(letter)
+            case WriterReady():
+                return
+            case AlarmChanged():
+                self.on_alarm(on=letter.on)
+            case ConfigChanged():
+                self.on_config(letter.config)
+            case AccessChanged():
+                self.on_access_changed()
+            case LinkStolen():
+                self.on_stolen(letter.link)
+            case Stop():
+                if letter.tell:
+                    self.end(letter.error)
+                self._stopped = True
+            case _:
+                assert_never(letter)
 
     def receive(self, items: Sequence[object]) -> None:
         """Frames of the client.
@@ -276,6 +313,20 @@ class BrokerSession:
                 self.links.on_queue_deleted(effect)
         self._note_window()
         return written
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether deliveries wait to be written."""
+        return self.session.has_pending
+
+    @property
+    def over(self) -> bool:
+        """Whether there is no more turn: the session has ended, or was told to stop."""
+        return self._stopped or self.session.state is SessionState.UNMAPPED
+
+    def take_output(self) -> Sequence[bytes | memoryview]:
+        """The bytes to write now, in pieces to be joined."""
+        return self.session.take_output()
 
     @property
     def consumers(self) -> Iterable[Consumer]:

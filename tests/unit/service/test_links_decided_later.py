@@ -46,7 +46,7 @@ class SlowScene(Scene):
     def decide(self) -> list[str]:
         """What waits longest is decided; what the client hears."""
         letter = self.slow.decide()
-        self.world.clients["C"].all_sessions[0].letters.append(lambda service: service.on_decided(letter))
+        self.world.clients["C"].all_sessions[0].letters.append(letter)
         self.world.settle()
         return self.world.take_trace()
 
@@ -253,8 +253,8 @@ def test_a_queue_that_is_gone_again_is_not_found() -> None:
     scene.do("C> ATTACH h=0 source=new")
     letter = scene.slow.decide()
     remove(scene.world.catalog, scene.world.vhost, "new")
-    scene.service.on_decided(letter)
-    scene.world.clients["C"].sessions[0].send()
+    scene.world.clients["C"].sessions[0].letters.append(letter)
+    scene.world.settle()
     assert scene.world.take_trace()[1] == detached(0, Condition.NOT_FOUND, "no queue 'new' in vhost '/'")
 
 

@@ -21,6 +21,7 @@ from amqp10broker.queues.effects import (
     Unconfirmed,
 )
 from amqp10broker.queues.effects import Rejected as Refused
+from amqp10broker.service.mail import ACCESS_CHANGED
 from tests.support.declaring import declare
 from tests.support.notation import message
 from tests.support.puppet import Puppet
@@ -409,7 +410,7 @@ def test_an_attach_that_the_queue_has_not_answered_ends_with_the_right_to_read()
     scene.receiver("/queues/q")
     scene.allow(".*", ".*", "")
     session = scene.world.clients["C"].sessions[0]
-    session.letters.append(lambda service: service.on_access_changed())
+    session.letters.append(ACCESS_CHANGED)
     scene.world.settle()
     assert [line.split()[1] for line in scene.world.take_trace()] == ["ATTACH", "DETACH"]
     assert [type(letter) for letter in queue.told()] == [Subscribe, Unsubscribe]

@@ -1,8 +1,8 @@
 """Every record one task may send another.
 
-To a session: `Frames` from the reader, lists of queue effects from queues, what is `Decided`, and the rest
-from the connection, its writer and the broker. To a queue: lists of `queues.commands`. What the
-writer gets is in `writer`. What crosses is not changed by either side afterwards.
+To a session or channel: `Frames` from the reader, lists of queue effects from queues, what is `Decided`, and
+the rest from the connection, its writer and the broker. To a queue: lists of `queues.commands`. What the
+writer gets is in `tasks/writer.py`. What crosses is not changed by either side afterwards.
 """
 
 from __future__ import annotations

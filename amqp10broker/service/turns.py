@@ -1,0 +1,64 @@
+"""A turn of a session or a channel: letters are handled, then is written what there is. No task in it.
+
+One turn of both is: `handle` each letter that waits, `write`, then post what `take_mail` gives to queues. A
+task does that as often as its mailbox has something; tests do it without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from amqp10broker.service.mail import SessionLetter
+
+WRITES_MAX: Final = 4
+"""Buffers of transfers that one session writes in a turn, while the socket takes them."""
+
+
+class Outlet(Protocol):
+    """The way of one session or channel to its connection's writer."""
+
+    @property
+    def room(self) -> int:
+        """Bytes of transfers or deliveries that may be made now."""
+
+    def put(self, pieces: Sequence[bytes | memoryview], transfer_bytes: int = 0) -> None:
+        """Write bytes, in pieces; so many of them are of transfers."""
+
+    def want(self) -> None:
+        """Ask for one `WriterReady` as soon as there is room."""
+
+
+class Turning(Protocol):
+    """A `BrokerSession` or a `BrokerChannel`."""
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether deliveries wait to be written."""
+
+    def handle(self, letter: SessionLetter) -> None:
+        """Handle one letter.
+
+        Raises:
+            AmqpError: the connection must be closed with it (`Amqp091Error` of a channel).
+        """
+
+    def pump(self, budget_bytes: int) -> int:
+        """Write deliveries as the budget allows, in bytes; returns the bytes of those that were written."""
+
+    def take_output(self) -> Sequence[bytes | memoryview]:
+        """The bytes to write now, in pieces to be joined."""
+
+
+def write(side: Turning, outlet: Outlet) -> None:
+    """Write answers, and deliveries as far as credit, window and the writer's buffer allow."""
+    spent = 0
+    for _ in range(WRITES_MAX):
+        spent = side.pump(outlet.room)
+        pieces = side.take_output()
+        if pieces:
+            outlet.put(pieces, spent)
+        if not spent or outlet.room <= 0:
+            break
+    if side.has_unsent and (spent or outlet.room <= 0):
+        outlet.want()
