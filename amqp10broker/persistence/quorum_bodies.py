@@ -38,7 +38,7 @@ class JournalBodies:
         self._noted: list[_Put | Sequence[int]] = []
         self._abandoned = False
         # What was put again while the past is repeated, and no record read so far has.
-        self._homeless: set[int] = set()
+        self._unplaced: set[int] = set()
         # Extents join what follows each other; here that is what was put one after the other.
         self._end = 0
 
@@ -59,7 +59,7 @@ class JournalBodies:
             self._noted.append(_Put(index, 1))
         elif index not in self._messages:
             self._messages.put_again(index, message)
-            self._homeless.add(index)
+            self._unplaced.add(index)
 
     def fetch(self, indexes: Sequence[int]) -> list[Message]:
         """See `BodyStore`."""
@@ -108,19 +108,19 @@ class JournalBodies:
             Runs (first, end) of messages that were put again, which no record has: append them.
         """
         place_of = {place.first: place for place in places}
-        homeless: dict[int, None] = {}
+        unplaced: dict[int, None] = {}
         for each in self._noted:
             if isinstance(each, _Put):
                 place = place_of.get(each.first)
                 if place is not None:
                     self._place(file, each.first, each.messages, place.length)
                 elif each.first in self._messages:
-                    homeless[each.first] = None
+                    unplaced[each.first] = None
             elif each:
                 for first, end in ranges_of(sorted(each)):
                     self._extents.remove(first, end)
         self._noted.clear()
-        return ranges_of(sorted(homeless))
+        return ranges_of(sorted(unplaced))
 
     def relocated(self, file: int, places: Sequence[Place]) -> None:
         """These messages are in this file from now on."""
@@ -136,7 +136,7 @@ class JournalBodies:
             if index in self._messages:
                 self._messages.drop([index])
             self._messages.put_again(index, message)
-            self._homeless.discard(index)
+            self._unplaced.discard(index)
         self._place(file, place.first, place.messages, place.length)
 
     def _place(self, file: int, first: int, messages: int, length: int) -> None:
@@ -152,10 +152,10 @@ class JournalBodies:
             run = next(extents[0].live_runs())
             yield run.start, min(run.stop, run.start + RELOCATED_MAX)
 
-    def homeless(self) -> list[tuple[int, int]]:
+    def unplaced(self) -> list[tuple[int, int]]:
         """Runs (first, end) of messages that recovery found in no record of their own: append them."""
-        runs = ranges_of(sorted(index for index in self._homeless if index in self._messages))
-        self._homeless.clear()
+        runs = ranges_of(sorted(index for index in self._unplaced if index in self._messages))
+        self._unplaced.clear()
         return runs
 
     def forget_from(self, index: int) -> None:

@@ -367,7 +367,7 @@ class QuorumStore:
         queue.replaying = False
         self._number, self._now_ms, self._next_index = self._applied, queue.now_ms, queue.next_index
         # The power went between the record of what a queue decided, and those of the messages it put again.
-        for first, end in self.bodies.homeless():
+        for first, end in self.bodies.unplaced():
             self._relocate(first, end)
         # Whoever of this node is there came before this start, whichever incarnation the folder says it is.
         commands: list[QuorumCommand] = [NodeGone(self._node, queue.latest_incarnation(self._node))]

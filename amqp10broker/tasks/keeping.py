@@ -225,9 +225,9 @@ class Keeping:
             DamagedFile: the broker must not start.
         """
         started_at = trio.current_time()
-        strangers = 0
+        of_deleted_queues = 0
         for batch in self.journal.recover():
-            strangers += self._hand_out(batch)
+            of_deleted_queues += self._hand_out(batch)
             await trio.lowlevel.checkpoint()
         found = self.journal.found
         assert found is not None
@@ -243,7 +243,7 @@ class Keeping:
             files=found.files,
             records=found.records,
             bytes=found.bytes,
-            of_deleted_queues=strangers,
+            of_deleted_queues=of_deleted_queues,
             seconds=round(trio.current_time() - started_at, 3),
             reserve_bytes=self.journal.room_bytes,
         )
@@ -257,7 +257,7 @@ class Keeping:
     def _hand_out(self, batch: Sequence[Record]) -> int:
         """Give records to the queues they belong to; how many belong to none."""
         kept: Kept | None = None
-        start = strangers = 0
+        start = of_deleted_queues = 0
         group = -1
         for index in range(len(batch) + 1):
             if index < len(batch) and batch[index].group == group:
@@ -265,12 +265,12 @@ class Keeping:
             if kept is not None:
                 kept.restore(batch[start:index])
             else:
-                strangers += index - start
+                of_deleted_queues += index - start
             if index < len(batch):
                 group = batch[index].group
                 kept = self._kept.get(group)
                 start = index
-        return strangers
+        return of_deleted_queues
 
     async def _clean_always(self) -> None:
         """Clean the journal whenever it pays."""

@@ -55,7 +55,7 @@ from amqp10broker.queues.effects import (
 )
 from amqp10broker.queues.quorum.command_codec import decode_commands, encode_commands
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
-from amqp10broker.queues.quorum.consumers import size_of
+from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.queue import QuorumQueue
 from amqp10broker.queues.quorum.ready import Ready
 from amqp10broker.queues.quorum.snapshot import decode_snapshot, encode_snapshot

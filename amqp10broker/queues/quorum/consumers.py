@@ -1,265 +1,413 @@
-"""The consumers of a quorum queue: what each holds, whose turn it is, which one is active.
-
-Without a single active consumer, those of the highest priority with credit take turns. With one, only
-it gets messages. A consumer of higher priority that comes later takes over when the active one has
-settled what it holds; until then that one is quiescing and gets nothing (docs/queue-features.md, section 8).
-"""
+"""How a quorum queue serves its consumers: subscriptions, credit, turns, settlement, time-outs."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from heapq import heapify, heappop, heappush
-from typing import Final
+from collections.abc import Callable, Sequence
 
-from amqp10broker.queues.commands import NO_BOUND, ConsumerRef
-from amqp10broker.queues.outlook import Part
-from amqp10broker.queues.turns import Ring
+from amqp10broker.amqp10.serial import MASK, limit_left
+from amqp10broker.message.message import Message
+from amqp10broker.queues.commands import (
+    Cancel,
+    ConsumerRef,
+    Credit,
+    GiveBack,
+    PeerId,
+    Settle,
+    Subscribe,
+    Unsubscribe,
+    Verdict,
+)
+from amqp10broker.queues.effects import ActiveChanged, CreditReply, QueueDeleted, Subscribed, TimedOut
+from amqp10broker.queues.outbox import Outbox
+from amqp10broker.queues.quorum.consumer import (
+    SIZE_BITS,
+    Activity,
+    Consumer,
+    Turns,
+    delivered_at,
+    size_of,
+)
+from amqp10broker.queues.quorum.messages import Messages
+from amqp10broker.queues.turns import turn_of, turn_within
 
-SIZE_BITS: Final = 32
-_SIZE_MASK: Final = (1 << SIZE_BITS) - 1
 
-_OLD_RANKS_MAX: Final = 64
-"""Ranks that do not hold any more, beside as many as there are consumers."""
-
-
-class Consumer:
-    """One consumer's part of the queue.
+class QuorumConsumers:
+    """The consumers of one queue.
 
     Attributes:
-        settled: deliveries count as accepted when they have reached the session.
-        counted: it is a consumer for counts and single activity, which a fetch of one message is not.
-        priority: of all with credit, those of the highest get messages.
-        timeout_ms: how long it may hold a delivery; None: as the queue's settings say.
-        name: for people.
-        number: grows with each that subscribes.
-        credit: deliveries it may have now.
-        room: bytes of contents it may have now; used up, there is no credit either.
-        delivery_count: deliveries it had, as `Credit` counts them; a drain jumps ahead.
-        handed_out: deliveries it had, all of them.
-        turn: deliveries it gets before the next consumer.
-        epoch: of its last `GiveBack`.
-        unsettled: index -> ``when it was delivered in ms << 32 | size``, in order of delivery; of a
-            settled consumer only what may still be on its way to the session.
-        cancelled: it gets no more, and holds what it has not settled.
-        silent: it let a delivery time out, and has not been heard of since. It gets nothing.
-        active: it is told that it is the single active consumer.
-        queued: it is in a queue of turns.
-        settled_ms: when it decided on deliveries last; None: it never did, as far as this process knows.
+        by_ref: all, in the order in which they came.
+        count: of those that may get messages, without fetches of one message.
+        turns: those that can take a message now.
+        timeout_at: no delivery is held for too long before, in ms; None: never.
+        unused_since: when the last consumer went or the last message was fetched, in ms.
+        made: consumers that ever were.
+        activity: which one is active, if only one is.
+        delivered_ms: when messages were handed out last, as far as this process knows.
     """
 
     __slots__ = (
-        "active",
-        "cancelled",
-        "counted",
-        "credit",
-        "delivery_count",
-        "epoch",
-        "handed_out",
-        "name",
-        "number",
-        "priority",
-        "queued",
-        "ref",
-        "room",
-        "settled",
-        "settled_ms",
-        "silent",
-        "timeout_ms",
-        "turn",
-        "unsettled",
+        "_messages",
+        "_name",
+        "_outbox",
+        "activity",
+        "by_ref",
+        "count",
+        "delivered_ms",
+        "made",
+        "timeout_at",
+        "turns",
+        "unused_since",
     )
 
-    def __init__(
-        self,
-        ref: ConsumerRef,
-        number: int,
-        *,
-        settled: bool,
-        counted: bool,
-        priority: int,
-        timeout_ms: int | None,
-        name: str = "",
+    def __init__(self, name: str, messages: Messages, outbox: Outbox, now_ms: int) -> None:
+        self._name = name
+        self._messages = messages
+        self._outbox = outbox
+        self.by_ref: dict[ConsumerRef, Consumer] = {}
+        self.count = 0
+        self.made = 0
+        self.turns = Turns()
+        self.activity = Activity(self.by_ref)
+        self.timeout_at: int | None = None
+        self.unused_since = now_ms
+        self.delivered_ms: int | None = None
+
+    def restore(
+        self, *, made: int, unused_since: int, turns: list[Consumer], holder: Consumer | None
     ) -> None:
-        self.ref = ref
-        self.number = number
-        self.settled = settled
-        self.counted = counted
-        self.priority = priority
-        self.timeout_ms = timeout_ms
-        self.name = name
-        self.credit = 0
-        self.room = NO_BOUND
-        self.delivery_count = 0
-        self.handed_out = 0
-        self.turn = 1
-        self.epoch = 0
-        self.unsettled: dict[int, int] = {}
-        self.cancelled = False
-        self.silent = False
-        self.active = False
-        self.queued = False
-        self.settled_ms: int | None = None
+        """Take over what a snapshot says. The consumers are in `by_ref` already."""
+        self.made = made
+        self.unused_since = unused_since
+        self.count = sum(1 for each in self.by_ref.values() if each.counted and not each.cancelled)
+        for consumer in turns:
+            self.turns.add(consumer)
+        self.activity = Activity(self.by_ref)
+        self.activity.holder = holder
+        self._find_timeout()
 
-    @property
-    def part(self) -> Part:
-        """What others may know of it."""
-        held = 0 if self.settled else len(self.unsettled)
-        held_ms = delivered_at(next(iter(self.unsettled.values()))) if held else 0
-        return Part(
-            self.ref,
-            self.credit,
-            self.priority,
-            held,
-            held_ms,
-            self.settled_ms,
-            silent=self.silent,
-            name=self.name,
+    def delete(self) -> None:
+        """The queue is gone: tell all of them."""
+        for consumer in self.by_ref.values():
+            self._outbox.flush(consumer)
+            self._outbox.tell(consumer.ref.reply_to, QueueDeleted(consumer.ref, self._name))
+        self._clear()
+
+    def lose(self, is_gone: Callable[[PeerId], bool]) -> None:
+        """Sessions are gone: what their consumers held comes back, as from lost connections.
+
+        An unused queue's time begins anew, although it may have lost no consumer: as long as the node was
+        away, nobody could use it.
+        """
+        lost = [each for each in self.by_ref.values() if is_gone(each.ref.reply_to)]
+        held = sorted(item for each in lost if not each.settled for item in each.unsettled.items())
+        # What went out settled may have arrived, and nobody asked for it twice.
+        self._messages.gone([key for each in lost if each.settled for key in each.unsettled])
+        for consumer in lost:
+            del self.by_ref[consumer.ref]
+            self.turns.remove(consumer)
+            self._outbox.withdraw(consumer)
+            if consumer.counted and not consumer.cancelled:
+                self.count -= 1
+        self._messages.decide(held, Verdict.REQUEUE_FAILED)
+        self.unused_since = self._messages.now_ms
+        self._find_timeout()
+        self.choose_active()
+        self.serve()
+
+    def _clear(self) -> None:
+        self.by_ref.clear()
+        self.count = 0
+        self.turns.clear()
+        self.activity = Activity(self.by_ref)
+        self.timeout_at = None
+
+    def single_active_changed(self) -> None:
+        """The queue has a single active consumer from now on, or has none any more."""
+        self.activity = Activity(self.by_ref)
+        for consumer in self.by_ref.values():
+            consumer.active = False
+            self._update_turn(consumer)
+        self.choose_active()
+
+    def subscribe(self, command: Subscribe) -> None:
+        """A consumer comes; the queue is there."""
+        ref = command.consumer
+        consumer = Consumer(
+            ref,
+            self.made,
+            settled=command.settled,
+            counted=command.counted,
+            priority=command.priority,
+            timeout_ms=command.timeout_ms,
+            name=command.name,
         )
-
-    @property
-    def busy(self) -> bool:
-        """It holds something that somebody has to decide on."""
-        return bool(self.unsettled) and not self.settled
-
-
-def size_of(held: int) -> int:
-    """The size in a value of `Consumer.unsettled`."""
-    return held & _SIZE_MASK
-
-
-def delivered_at(held: int) -> int:
-    """The time in ms in a value of `Consumer.unsettled`."""
-    return held >> SIZE_BITS
-
-
-class Turns:
-    """Consumers that can take a message now, by priority, each priority in turns."""
-
-    __slots__ = ("_by_priority",)
-
-    def __init__(self) -> None:
-        self._by_priority: dict[int, Ring[Consumer]] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_priority)
-
-    def credit(self) -> int:
-        """All that these consumers may have."""
-        return sum(each.credit for group in self._by_priority.values() for each in group)
-
-    def first(self) -> Ring[Consumer]:
-        """Those of the highest priority. There must be some."""
-        by_priority = self._by_priority
-        return by_priority[max(by_priority)] if len(by_priority) > 1 else next(iter(by_priority.values()))
-
-    def add(self, consumer: Consumer) -> None:
-        """It can take messages from now on; the others of its priority are first."""
-        if not consumer.queued:
-            consumer.queued = True
-            self._by_priority.setdefault(consumer.priority, Ring()).add(consumer)
-
-    def remove(self, consumer: Consumer) -> None:
-        """It cannot any more."""
-        if consumer.queued:
-            consumer.queued = False
-            group = self._by_priority[consumer.priority]
-            group.remove(consumer)
-            if not group:
-                del self._by_priority[consumer.priority]
-
-    def clear(self) -> None:
-        """None can."""
-        self._by_priority.clear()
-
-    def in_order(self) -> list[Consumer]:
-        """All of them, those of one priority in the order of their turns."""
-        return [each for _, group in sorted(self._by_priority.items()) for each in group]
-
-
-class Activity:
-    """Which consumer is the active one, of a queue that has only one.
-
-    The best to follow is kept in a heap: of thousands of consumers that come and go together, none is
-    compared with all the others.
-
-    Attributes:
-        holder: the active or quiescing consumer, None if nobody can be.
-    """
-
-    __slots__ = ("_all", "_changed", "_ranks", "holder")
-
-    def __init__(self, consumers: Mapping[ConsumerRef, Consumer]) -> None:
-        """Begin without an active one.
-
-        Args:
-            consumers: all of the queue, also those to come.
-        """
-        self.holder: Consumer | None = None
-        self._all = consumers
-        self._changed: list[Consumer] = []
-        self._ranks = [(*_rank(each), each) for each in consumers.values() if each.counted]
-        heapify(self._ranks)
-
-    def rank(self, consumer: Consumer) -> None:
-        """One that is not the holder is new, can be active again, or its credit is another.
-
-        Ranks that do not hold any more are thrown away when they come first, or when they are too many.
-        """
-        if consumer is self.holder or not consumer.counted:
+        self.made += 1
+        self.by_ref[ref] = consumer
+        if command.answer:
+            self._outbox.tell(ref.reply_to, Subscribed(ref))
+        if not command.counted:
+            self.unused_since = self._messages.now_ms
             return
-        heappush(self._ranks, (*_rank(consumer), consumer))
-        if len(self._ranks) > 2 * len(self._all) + _OLD_RANKS_MAX:
-            self._ranks = [(*_rank(each), each) for each in self._all.values() if self._is_able(each)]
-            heapify(self._ranks)
+        self.count += 1
+        if self._messages.settings.single_active_consumer:
+            self.activity.rank(consumer)
+            self.choose_active()
+            if not consumer.active:
+                self._outbox.tell(ref.reply_to, ActiveChanged(ref, active=False))
+            self.serve()
 
-    def choose(self) -> None:
-        """Look again who is to be active, after anything that may have changed it."""
-        holder = self.holder
-        best = self._best()
-        if holder is None or not self._is_able(holder):
-            if holder is not None:
-                self._set(holder, active=False)
-            self.holder = best
-            if best is not None:
-                self._set(best, active=True)
-        elif best is not None and best.priority > holder.priority:
-            # Quiescing first, so that messages stay in order from one to the other.
-            self._set(holder, active=False)
-            if not holder.busy:
-                self.holder = best
-                self._set(best, active=True)
-                self.rank(holder)
+    def cancel(self, command: Cancel) -> None:
+        """A consumer gets no more."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None or consumer.cancelled:
+            return
+        consumer.cancelled = True
+        consumer.credit = 0
+        if consumer.settled or not consumer.unsettled:
+            del self.by_ref[command.consumer]
+            self._messages.gone(list(consumer.unsettled))
+        self._end_of(consumer)
+
+    def unsubscribe(self, command: Unsubscribe) -> None:
+        """A consumer is gone."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None:
+            return
+        self._take_back(consumer, command.unsent, command.unsent_messages, command.seen)
+        del self.by_ref[command.consumer]
+        if consumer.settled:
+            self._messages.gone(list(consumer.unsettled))
         else:
-            self._set(holder, active=True)
+            self._messages.decide(list(consumer.unsettled.items()), command.verdict)
+        if not consumer.cancelled:
+            self._end_of(consumer)
+        self.serve()
 
-    def take_changed(self) -> list[Consumer]:
-        """Consumers whose `active` is not what it was at the last call."""
-        changed, self._changed = self._changed, []
-        return changed
+    def credit(self, command: Credit) -> None:
+        """A consumer may have more, or less."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None or consumer.cancelled:
+            return
+        if consumer.settled:
+            on_its_way = consumer.handed_out - command.seen
+            arrived = list(consumer.unsettled)[: len(consumer.unsettled) - on_its_way]
+            for key in arrived:
+                del consumer.unsettled[key]
+            self._messages.gone(arrived)
+        if not consumer.counted:
+            self.unused_since = self._messages.now_ms
+        credit = limit_left(command.delivery_count, command.credit, consumer.delivery_count)
+        consumer.turn = turn_within(credit)
+        consumer.credit = credit
+        consumer.room = command.room
+        self._rank(consumer)
+        self._heard_of(consumer)
+        self._update_turn(consumer)
+        self.serve()
+        if command.drain and consumer.credit:
+            consumer.delivery_count = (consumer.delivery_count + consumer.credit) & MASK
+            consumer.credit = 0
+            self._rank(consumer)
+            self.turns.remove(consumer)
+        self._outbox.flush(consumer)
+        reply = CreditReply(
+            consumer.ref,
+            consumer.delivery_count,
+            consumer.credit,
+            self._messages.ready.length,
+            command.drain,
+            consumer.epoch,
+        )
+        self._outbox.tell(consumer.ref.reply_to, reply)
 
-    def _best(self) -> Consumer | None:
-        """The able one of the highest rank; None if there is none but the holder."""
-        ranks = self._ranks
-        while ranks:
-            *rank, consumer = ranks[0]
-            if self._is_able(consumer) and tuple(rank) == _rank(consumer):
-                return consumer
-            heappop(ranks)
-        return None
+    def settle(self, command: Settle) -> None:
+        """A consumer decided on deliveries."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None:
+            return
+        consumer.settled_ms = self._messages.now_ms
+        pop = consumer.unsettled.pop
+        verdict = command.verdict
+        if verdict is Verdict.ACCEPT:
+            self._messages.gone([key for key in command.keys if pop(key, None) is not None])
+        else:
+            held = [(key, value) for key in command.keys if (value := pop(key, None)) is not None]
+            self._messages.decide(held, verdict, command.annotations)
+        self._heard_of(consumer)
+        if consumer.cancelled and not consumer.unsettled:
+            del self.by_ref[command.consumer]
+        self.serve()
 
-    def _is_able(self, consumer: Consumer) -> bool:
-        here = self._all.get(consumer.ref) is consumer
-        return here and consumer.counted and not consumer.cancelled and not consumer.silent
+    def give_back(self, command: GiveBack) -> None:
+        """A consumer has credit for less than it was given."""
+        consumer = self.by_ref.get(command.consumer)
+        if consumer is None:
+            return
+        self._take_back(consumer, command.keys, command.messages, command.seen)
+        consumer.delivery_count = command.delivery_count
+        consumer.epoch = command.epoch
+        consumer.credit = 0
+        self._rank(consumer)
+        self.turns.remove(consumer)
+        self._heard_of(consumer)
+        self.serve()
 
-    def _set(self, consumer: Consumer, *, active: bool) -> None:
-        if consumer.active != active:
-            consumer.active = active
-            if consumer in self._changed:
-                self._changed.remove(consumer)  # back to what it was told
+    def _take_back(
+        self, consumer: Consumer, keys: Sequence[int], messages: Sequence[Message], seen: int
+    ) -> None:
+        """Put deliveries that never reached the client back to their places, as they are."""
+        self._outbox.withdraw(consumer)
+        unsettled = consumer.unsettled
+        on_its_way = consumer.handed_out - seen
+        back = list(unsettled)[-on_its_way:] if on_its_way else []
+        consumer.handed_out = seen
+        back += [key for key in keys if key in unsettled]
+        if consumer.settled:
+            # What is trimmed is not here any more: the session's copy is all there is.
+            for key, message in zip(keys, messages, strict=True):
+                if key not in unsettled:
+                    self._messages.put_back_unknown(key, message)
+        if back:
+            back = list(dict.fromkeys(back))
+            self._messages.ready.put_back(back, [size_of(unsettled.pop(key)) for key in back])
+
+    def _end_of(self, consumer: Consumer) -> None:
+        """It gets no more: another may be the active one, and the queue may be unused from now on."""
+        self.turns.remove(consumer)
+        if consumer.counted:
+            self.count -= 1
+            self.unused_since = self._messages.now_ms
+            self.choose_active()
+            self.serve()
+
+    def serve(self) -> None:
+        """Hand out ready messages while any consumer can take one."""
+        turns, ready = self.turns, self._messages.ready
+        group = None
+        waiting = 0  # consumers whose turn in this round is still to come
+        while turns and (left := ready.length):
+            if group is not turns.first():
+                group = turns.first()
+                waiting = len(group)
+            consumer = group.first
+            count = turn_of(consumer, group, left, waiting)
+            self._hand_out(consumer, count)
+            if consumer.credit:
+                group.turn()
             else:
-                self._changed.append(consumer)
+                turns.remove(consumer)
+            waiting = waiting - 1 or len(group)
 
+    def _hand_out(self, consumer: Consumer, count: int) -> None:
+        ready = self._messages.ready
+        indexes: list[int] = []
+        sizes: list[int] = []
+        room = consumer.room
+        while len(indexes) < count and room > 0 and ready.length:
+            more, more_sizes = ready.take(count - len(indexes), self._messages.expired_at, room)
+            room -= sum(more_sizes)
+            if not more:
+                self._messages.expire()
+            elif indexes:
+                indexes += more
+                sizes += more_sizes
+            else:
+                indexes, sizes = more, more_sizes
+        count = len(indexes)
+        if not count:
+            return
+        consumer.room = room
+        consumer.credit = consumer.credit - count if room > 0 else 0
+        consumer.handed_out += count
+        consumer.delivery_count = (consumer.delivery_count + count) & MASK
+        self.delivered_ms = self._messages.now_ms
+        stamp = self._messages.now_ms << SIZE_BITS
+        consumer.unsettled.update(zip(indexes, [stamp | size for size in sizes], strict=True))
+        limit = self._timeout_of(consumer)
+        if limit is not None:
+            timeout_at = self._messages.now_ms + limit
+            if self.timeout_at is None or timeout_at < self.timeout_at:
+                self.timeout_at = timeout_at
+        if self._messages.replaying:
+            return
+        self._outbox.deliver(consumer, indexes, self._messages.read(indexes))
+        if self._messages.counts:
+            self._outbox.deliver_again(consumer)
 
-def _rank(consumer: Consumer) -> tuple[int, int, int]:
-    """The smallest is the best: of the highest priority, with the most credit, of the first that came."""
-    return -consumer.priority, -consumer.credit, consumer.number
+    def _update_turn(self, consumer: Consumer) -> None:
+        able = consumer.credit and not consumer.silent and not consumer.cancelled
+        if able and (consumer.active or not self._messages.settings.single_active_consumer):
+            self.turns.add(consumer)
+        else:
+            self.turns.remove(consumer)
+
+    def _heard_of(self, consumer: Consumer) -> None:
+        """The session of a consumer did something, so its client is alive; it may have settled its last."""
+        if consumer.silent:
+            consumer.silent = False
+            self._rank(consumer)
+            self.choose_active()
+            self._update_turn(consumer)
+        elif self.activity.holder is consumer and not consumer.active and not consumer.busy:
+            self.choose_active()
+
+    def _rank(self, consumer: Consumer) -> None:
+        if self._messages.settings.single_active_consumer:
+            self.activity.rank(consumer)
+
+    def choose_active(self) -> None:
+        """Look again who is the single active consumer."""
+        if not self._messages.settings.single_active_consumer:
+            return
+        activity = self.activity
+        activity.choose()
+        for consumer in activity.take_changed():
+            self._update_turn(consumer)
+            if consumer.ref in self.by_ref and not consumer.cancelled:
+                # What it was given while it was active is told before.
+                self._outbox.flush(consumer)
+                self._outbox.tell(consumer.ref.reply_to, ActiveChanged(consumer.ref, consumer.active))
+
+    def time_out(self) -> None:
+        """Take back what consumers hold for too long, and find out when this is due again."""
+        now = self._messages.now_ms
+        for consumer in list(self.by_ref.values()):
+            limit = self._timeout_of(consumer)
+            if limit is None:
+                continue
+            overdue: list[tuple[int, int]] = []
+            for key, value in consumer.unsettled.items():
+                if delivered_at(value) + limit > now:
+                    break
+                overdue.append((key, value))
+            if overdue:
+                self._take_from(consumer, overdue)
+        self._find_timeout()
+
+    def _find_timeout(self) -> None:
+        times = [
+            delivered_at(next(iter(consumer.unsettled.values()))) + limit
+            for consumer in self.by_ref.values()
+            if consumer.unsettled and (limit := self._timeout_of(consumer)) is not None
+        ]
+        self.timeout_at = min(times, default=None)
+
+    def _take_from(self, consumer: Consumer, overdue: list[tuple[int, int]]) -> None:
+        keys = [key for key, _ in overdue]
+        for key in keys:
+            del consumer.unsettled[key]
+        self._outbox.flush(consumer)
+        self._outbox.tell(consumer.ref.reply_to, TimedOut(consumer.ref, keys, self._name))
+        self._messages.decide(overdue, Verdict.REQUEUE)
+        consumer.silent = True
+        if consumer.cancelled and not consumer.unsettled:
+            del self.by_ref[consumer.ref]
+        self._update_turn(consumer)
+        self.choose_active()
+
+    def _timeout_of(self, consumer: Consumer) -> int | None:
+        """How long it may hold a delivery, in ms. A time of 0 is none, and what is settled is not held."""
+        timeout_ms = consumer.timeout_ms
+        if timeout_ms is None:
+            timeout_ms = self._messages.settings.consumer_timeout_ms
+        return timeout_ms if timeout_ms and not consumer.settled else None

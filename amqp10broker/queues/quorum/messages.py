@@ -1,6 +1,6 @@
 """The messages of a quorum queue: where each is, what happened to it, when it has to go.
 
-What consumers hold is their own business (`quorum_service`); it comes here when they are done with it.
+What consumers hold is their own business (`consumers`); it comes here when they are done with it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from amqp10broker.queues.commands import Verdict
 from amqp10broker.queues.counters import QueueCounters
 from amqp10broker.queues.effects import DeadLetters, Reason
 from amqp10broker.queues.quorum.bodies import BodyStore
-from amqp10broker.queues.quorum.consumers import size_of
+from amqp10broker.queues.quorum.consumer import size_of
 from amqp10broker.queues.quorum.dead_letters import Pending, at_least_once
 from amqp10broker.queues.quorum.lane import NEVER
 from amqp10broker.queues.quorum.ready import PRIORITY_NORMAL_MAX, Ready

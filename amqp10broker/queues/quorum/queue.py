@@ -7,8 +7,8 @@ written. So the log may be one journal on one node, or a replicated one whose en
 out when they are committed: all of them end in the same state.
 
 The state knows messages by index: each message that was ever published has one, growing. Where they wait
-is in `quorum_ready`, what they contain in a `BodyStore`, all else about them in `quorum_messages`, and
-who consumes them in `quorum_service`.
+is in `ready`, what they contain in a `BodyStore`, all else about them in `messages`, and
+who consumes them in `consumers`.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from amqp10broker.queues.machine import QueueMachine
 from amqp10broker.queues.outlook import Outlook
 from amqp10broker.queues.quorum.bodies import BodyStore, PagedBodies
 from amqp10broker.queues.quorum.commands import DlxSettle, NodeGone, QuorumCommand, SessionGone
+from amqp10broker.queues.quorum.consumers import QuorumConsumers
 from amqp10broker.queues.quorum.dead_letters import DeadMessage, at_least_once
 from amqp10broker.queues.quorum.messages import Messages
-from amqp10broker.queues.quorum.service import Service
 from amqp10broker.queues.settings import DEFAULTS, Overflow, QueueSettings
 
 _CONTENT: Final = itemgetter(1)
@@ -79,7 +79,7 @@ class QuorumQueue(QueueMachine):
         super().__init__(name)
         self._messages = Messages(settings, PagedBodies() if bodies is None else bodies, now_ms)
         self._messages.counters = self.counters
-        self._service = Service(name, self._messages, self._outbox, now_ms)
+        self._consumers = QuorumConsumers(name, self._messages, self._outbox, now_ms)
 
     # --- what others see --------------------------------------------------------------------------
 
@@ -132,12 +132,12 @@ class QuorumQueue(QueueMachine):
     @property
     def unsettled(self) -> int:
         """Messages handed out and not settled."""
-        return sum(len(each.unsettled) for each in self._service.by_ref.values() if not each.settled)
+        return sum(len(each.unsettled) for each in self._consumers.by_ref.values() if not each.settled)
 
     @property
     def consumers(self) -> int:
         """Links and AMQP 0-9-1 consumers that may get messages."""
-        return self._service.count
+        return self._consumers.count
 
     def figures(self) -> QueueFigures:
         """See `QueueMachine`. One that rejects, and was full, is so until it is down to 80 %."""
@@ -164,9 +164,9 @@ class QuorumQueue(QueueMachine):
 
     def outlook(self) -> Outlook:
         """See `QueueMachine`."""
-        messages, service = self._messages, self._service
-        holder = service.activity.holder
-        parts = {ref: each.part for ref, each in service.by_ref.items()}
+        messages, consumers = self._messages, self._consumers
+        holder = consumers.activity.holder
+        parts = {ref: each.part for ref, each in consumers.by_ref.items()}
         if holder is not None and not holder.active:
             parts[holder.ref] = holder.part._replace(quiescing=True)
         return Outlook(
@@ -177,7 +177,7 @@ class QuorumQueue(QueueMachine):
             None if holder is None else holder.ref,
             self.counters,
             messages.expired_ms,
-            service.delivered_ms,
+            consumers.delivered_ms,
             len(messages.pending),
             messages.ready.delayed,
             messages.ready.next_delayed,
@@ -185,9 +185,9 @@ class QuorumQueue(QueueMachine):
 
     def deadline(self) -> int | None:
         """See `QueueMachine`."""
-        times = [self._messages.ready.deadline(), self._service.timeout_at]
-        if self.settings.expires_ms is not None and not self._service.count and not self.deleted:
-            times.append(self._service.unused_since + self.settings.expires_ms)
+        times = [self._messages.ready.deadline(), self._consumers.timeout_at]
+        if self.settings.expires_ms is not None and not self._consumers.count and not self.deleted:
+            times.append(self._consumers.unused_since + self.settings.expires_ms)
         return min((when for when in times if when is not None), default=None)
 
     def take_dead_letters(self) -> list[DeadLetters]:
@@ -214,24 +214,24 @@ class QuorumQueue(QueueMachine):
         indexes += ready.normal.columns()[0]
         indexes += [entry[2] for entry in ready.delayed_entries()]
         indexes += self._messages.pending.entries
-        for consumer in self._service.by_ref.values():
+        for consumer in self._consumers.by_ref.values():
             indexes += consumer.unsettled
         return indexes
 
     def latest_incarnation(self, node: int) -> int:
         """The highest one of a node that anybody here belongs to; 0 if nobody does."""
-        sessions = [each.reply_to for each in self._service.by_ref]
+        sessions = [each.reply_to for each in self._consumers.by_ref]
         sessions += [each.reply_to for each in self._publishers]
         return max((each.incarnation for each in sessions if each.node == node), default=0)
 
     def has_copies_for(self, consumer: ConsumerRef) -> bool:
         """Whether whatever this consumer gives back is here: its deliveries are not settled at once."""
-        found = self._service.by_ref.get(consumer)
+        found = self._consumers.by_ref.get(consumer)
         return found is not None and not found.settled
 
-    def parts(self) -> tuple[Messages, Service, dict[PublisherRef, None]]:
+    def parts(self) -> tuple[Messages, QuorumConsumers, dict[PublisherRef, None]]:
         """All of the state, for snapshots."""
-        return self._messages, self._service, self._publishers
+        return self._messages, self._consumers, self._publishers
 
     # --- commands ---------------------------------------------------------------------------------
 
@@ -260,21 +260,21 @@ class QuorumQueue(QueueMachine):
             case Publish():
                 self._publish(command)
             case Settle():
-                self._service.settle(command)
+                self._consumers.settle(command)
                 if command.answer:
                     consumer = command.consumer
                     self._outbox.tell(consumer.reply_to, Settled(consumer, command.keys))
             case Credit():
-                self._service.credit(command)
+                self._consumers.credit(command)
             case GiveBack():
-                self._service.give_back(command)
+                self._consumers.give_back(command)
             case Subscribe():
                 if not self._is_gone_for(command.consumer):
-                    self._service.subscribe(command)
+                    self._consumers.subscribe(command)
             case Cancel():
-                self._service.cancel(command)
+                self._consumers.cancel(command)
             case Unsubscribe():
-                self._service.unsubscribe(command)
+                self._consumers.unsubscribe(command)
             case AttachPublisher():
                 self._attach(command)
             case DetachPublisher():
@@ -308,7 +308,7 @@ class QuorumQueue(QueueMachine):
             return
         sizes = list(map(len, map(_CONTENT, messages)))
         if self.settings.overflow is Overflow.REJECT_PUBLISH:
-            taken = self._messages.room_for(sizes, self._service.turns.credit())
+            taken = self._messages.room_for(sizes, self._consumers.turns.credit())
             if taken < len(messages):
                 self._messages.full = True
                 rejected = Rejected(publisher, ids[taken:], command.settled, self.name)
@@ -324,14 +324,14 @@ class QuorumQueue(QueueMachine):
         self._outbox.tell(publisher.reply_to, Confirmed(publisher, ids, command.settled))
         # What is published to live for 0 ms may still be delivered in this very millisecond.
         self._messages.expired_at = self._messages.now_ms - 1
-        self._service.serve()
+        self._consumers.serve()
         if self.settings.overflow is not Overflow.REJECT_PUBLISH:
             self._messages.drop_heads()
 
     def _lose(self, is_gone: Callable[[PeerId], bool]) -> None:
         for publisher in [each for each in self._publishers if is_gone(each.reply_to)]:
             del self._publishers[publisher]
-        self._service.lose(is_gone)
+        self._consumers.lose(is_gone)
 
     def _purge(self, command: Purge) -> None:
         waiting = self._messages.ready.clear()
@@ -339,22 +339,22 @@ class QuorumQueue(QueueMachine):
         self._messages.gone(waiting + self._messages.pending.clear())
 
     def _let_go(self) -> None:
-        self._service.delete()
+        self._consumers.delete()
         self._messages.clear()
 
     def _configure(self, settings: QueueSettings) -> None:
         before, self._messages.settings = self.settings, settings
         if self.deleted:
             return
-        messages, service = self._messages, self._service
+        messages, consumers = self._messages, self._consumers
         if not at_least_once(settings):
             messages.gone(messages.pending.clear())
         if settings.expires_ms != before.expires_ms:
-            service.unused_since = messages.now_ms
+            consumers.unused_since = messages.now_ms
         if settings.single_active_consumer != before.single_active_consumer:
-            service.single_active_changed()
-        service.time_out()
-        service.serve()
+            consumers.single_active_changed()
+        consumers.time_out()
+        consumers.serve()
         if settings.overflow is not Overflow.REJECT_PUBLISH:
             messages.drop_heads()
 
@@ -365,8 +365,8 @@ class QuorumQueue(QueueMachine):
         expires_ms = self.settings.expires_ms
         if (
             expires_ms is not None
-            and not self._service.count
-            and now >= self._service.unused_since + expires_ms
+            and not self._consumers.count
+            and now >= self._consumers.unused_since + expires_ms
         ):
             self._delete()
             return
@@ -376,7 +376,7 @@ class QuorumQueue(QueueMachine):
             due = self._messages.ready.take_due(now)
             if due:
                 self._messages.line_up_again([(index, size, expiry) for _, _, index, size, expiry in due])
-                self._service.serve()
-        if self._service.timeout_at is not None and now >= self._service.timeout_at:
-            self._service.time_out()
-            self._service.serve()
+                self._consumers.serve()
+        if self._consumers.timeout_at is not None and now >= self._consumers.timeout_at:
+            self._consumers.time_out()
+            self._consumers.serve()

@@ -27,7 +27,7 @@ from amqp10broker.queues.quorum.command_codec import (
     from_little_endian,
     little_endian,
 )
-from amqp10broker.queues.quorum.consumers import SIZE_BITS, Consumer, delivered_at, size_of
+from amqp10broker.queues.quorum.consumer import SIZE_BITS, Consumer, delivered_at, size_of
 from amqp10broker.queues.quorum.lane import Lane
 from amqp10broker.queues.quorum.queue import QuorumQueue
 
@@ -87,7 +87,7 @@ class _Reader:
 
 def encode_snapshot(queue: QuorumQueue) -> bytes:
     """The state of a queue that has not been deleted."""
-    messages, service, publishers = queue.parts()
+    messages, consumers, publishers = queue.parts()
     ready = messages.ready
     out = _Writer()
     for lane in (ready.returns, ready.high, ready.normal, ready.tail):
@@ -103,7 +103,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
     # Places are -1 or more, and arrays hold no sign.
     out.numbers(chain.from_iterable((index, place + 1) for index, place in places))
     out.numbers(chain.from_iterable(held_expiries))
-    for consumer in service.by_ref.values():
+    for consumer in consumers.by_ref.values():
         out.numbers(consumer.unsettled)
         out.numbers(delivered_at(value) for value in consumer.unsettled.values())
         out.numbers(size_of(value) for value in consumer.unsettled.values())
@@ -115,7 +115,7 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
     pending = messages.pending.entries
     out.numbers(pending)
     out.numbers(size for _, size in pending.values())
-    holder = service.activity.holder
+    holder = consumers.activity.holder
     state = {
         "format": _FORMAT,
         "now_ms": messages.now_ms,
@@ -126,10 +126,10 @@ def encode_snapshot(queue: QuorumQueue) -> bytes:
         "counts": [[acquired, failures, b64encode(notes).decode()] for acquired, failures, notes in kinds],
         "pending": [reason.value for reason, _ in pending.values()],
         "publishers": [[*ref.reply_to, ref.handle] for ref in publishers],
-        "consumers": [_consumer_fields(each) for each in service.by_ref.values()],
-        "consumers_made": service.made,
-        "unused_since": service.unused_since,
-        "turns": [each.number for each in service.turns.in_order()],
+        "consumers": [_consumer_fields(each) for each in consumers.by_ref.values()],
+        "consumers_made": consumers.made,
+        "unused_since": consumers.unused_since,
+        "turns": [each.number for each in consumers.turns.in_order()],
         "holder": None if holder is None else holder.number,
         "arrays": out.kinds,
     }
@@ -185,7 +185,7 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         )
     settings = decode_settings(state["settings"].encode())
     queue = QuorumQueue(name, settings=settings, now_ms=state["now_ms"], bodies=bodies)
-    messages, service, publishers = queue.parts()
+    messages, consumers, publishers = queue.parts()
     messages.next_index = state["next_index"]
     messages.full = state["full"]
     arrays = _Reader(state["arrays"], data, _LENGTH.size + length)
@@ -202,7 +202,7 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         consumer = _consumer(fields)
         values = zip(arrays.next(), arrays.next(), arrays.next(), strict=True)
         consumer.unsettled = {key: when << SIZE_BITS | size for key, when, size in values}
-        service.by_ref[consumer.ref] = consumer
+        consumers.by_ref[consumer.ref] = consumer
     kinds = [(acquired, failures, b64decode(notes)) for acquired, failures, notes in state["counts"]]
     messages.counts = {
         index: kinds[number] for index, number in zip(arrays.next(), arrays.next(), strict=True)
@@ -211,8 +211,8 @@ def decode_snapshot(name: str, data: bytes, bodies: BodyStore | None = None) -> 
         messages.pending.add(index, Reason(reason), size)
     for fields in state["publishers"]:
         publishers[PublisherRef(*_ref(fields))] = None
-    by_number = {consumer.number: consumer for consumer in service.by_ref.values()}
-    service.restore(
+    by_number = {consumer.number: consumer for consumer in consumers.by_ref.values()}
+    consumers.restore(
         made=state["consumers_made"],
         unused_since=state["unused_since"],
         turns=[by_number[number] for number in state["turns"]],
