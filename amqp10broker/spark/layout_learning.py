@@ -61,7 +61,7 @@ class Value:
 
 
 @dataclass(slots=True)
-class Block:
+class LayoutBlock:
     """Bytes at fixed distances from one another, up to a value that says its own length.
 
     Attributes:
@@ -93,7 +93,7 @@ class Layout:
         application: keys and values; None if the section is absent.
     """
 
-    blocks: list[Block] = field(default_factory=lambda: [Block()])
+    blocks: list[LayoutBlock] = field(default_factory=lambda: [LayoutBlock()])
     slots: int = 0
     utf8: list[int] = field(default_factory=list)
     ascii: list[int] = field(default_factory=list)
@@ -172,7 +172,7 @@ class _Learner:
         self._varying(width)
         self._block.var = (slot, width)
         self._pos += length
-        self._block = Block()
+        self._block = LayoutBlock()
         self.layout.blocks.append(self._block)
         return slot
 

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from amqp10broker.amqp10.codec import decode
 from amqp10broker.amqp10.errors import DecodeError
 from amqp10broker.spark.errors import SparkSourceError, UnreadableMessage
-from amqp10broker.spark.layout_learning import Block, Layout, Value, learn
+from amqp10broker.spark.layout_learning import Layout, LayoutBlock, Value, learn
 from amqp10broker.spark.message_row import MS_MAX, MS_MIN, OFFSET_MAX, MessageRow, read_row, text_of
 from amqp10broker.spark.schema import arrow_schema
 
@@ -210,7 +210,12 @@ class CompiledLayout:
 
     @staticmethod
     def _follow(
-        block: Block, window: Any, base: Any, good: Any, captures: dict[int, Capture], ends: dict[int, Any]
+        block: LayoutBlock,
+        window: Any,
+        base: Any,
+        good: Any,
+        captures: dict[int, Capture],
+        ends: dict[int, Any],
     ) -> Any:
         """Take a block's values, check where compounds end; returns where the next block begins."""
         for number, at, width in block.sizes:

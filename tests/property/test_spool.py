@@ -17,14 +17,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.queue.filler import Intake, recall
+from amqp10broker.spark.queue.filler import SegmentFiller, recall
 from amqp10broker.spark.queue.offsets import QueueOffsets
 from amqp10broker.spark.queue.segments import message_ids
-from amqp10broker.spark.queue.spool import Owner, open_spool
+from amqp10broker.spark.queue.spool import SpoolOwner, open_spool
 from tests.support.disks import PowerLoss, SimDisk
 
 PATH = "/spools/orders"
-OWNER = Owner("stream", "orders", "127.0.0.1:5672", "")
+OWNER = SpoolOwner("stream", "orders", "127.0.0.1:5672", "")
 WINDOW = 1_000_000
 
 
@@ -184,7 +184,7 @@ class QueueToSpark(RuleBasedStateMachine):
         seen = None
         if self.deduplicate:
             seen = recall(spool, WINDOW, lambda segment: message_ids(spool, segment))
-        query = QueueOffsets(spool, Intake(self.queue, spool, decode, seen, 3), seen, 4, None)
+        query = QueueOffsets(spool, SegmentFiller(self.queue, spool, decode, seen, 3), seen, 4, None)
         if self.initial is None:
             self.initial = query.initial()
         self.query = query

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from amqp10broker.spark.queue.deduplication import SeenIds, digest, unpack
 from amqp10broker.spark.queue.segments import segment_bytes
-from amqp10broker.spark.queue.spool import Spool, SpoolFile
+from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,11 +46,11 @@ class MessageSource(Protocol):
         """Nothing more will be asked for."""
 
 
-class Intake:
+class SegmentFiller:
     """A queue and the spool that its messages go to."""
 
     def __init__(
-        self, source: MessageSource, spool: Spool, decode: Decode, seen: SeenIds | None, batch_rows: int
+        self, source: MessageSource, spool: QueueSpool, decode: Decode, seen: SeenIds | None, batch_rows: int
     ) -> None:
         """Prepare.
 
@@ -159,7 +159,7 @@ class Intake:
         return True
 
 
-def recall(spool: Spool, window: int, ids_of: Callable[[SpoolFile], Sequence[str | None]]) -> SeenIds:
+def recall(spool: QueueSpool, window: int, ids_of: Callable[[SpoolFile], Sequence[str | None]]) -> SeenIds:
     """What a spool remembers of message-ids.
 
     Args:
@@ -188,7 +188,7 @@ def _digests(ids: Sequence[str | None]) -> list[bytes]:
     return [digest(each) for each in ids if each is not None]
 
 
-def _forget(spool: Spool, numbers: Sequence[int]) -> None:
+def _forget(spool: QueueSpool, numbers: Sequence[int]) -> None:
     """Remove the ids of these segments from the disk, as far as they are there by themselves."""
     for file in [file for file in spool.ids if file.number in numbers]:
         spool.remove_ids(file)

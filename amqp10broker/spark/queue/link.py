@@ -32,7 +32,7 @@ _LOG: Final = logging.getLogger("amqp10broker.spark")
 
 
 class QueueLink:
-    """A receiver for one queue that is connected when it is needed. The `MessageSource` of an `Intake`.
+    """A receiver for one queue that is connected when it is needed. The `MessageSource` of a `SegmentFiller`.
 
     Attributes:
         losses: grows when a connection ends otherwise than in order.

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from amqp10broker.spark.errors import SpoolError
 from amqp10broker.spark.queue.deduplication import SeenIds
-from amqp10broker.spark.queue.filler import Intake
-from amqp10broker.spark.queue.spool import Spool, SpoolFile
+from amqp10broker.spark.queue.filler import SegmentFiller
+from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile
 
 WAIT_S: Final = 0.2
 """How long an empty queue is waited for before a streaming query is told that there is nothing."""
@@ -38,19 +38,24 @@ class QueueOffsets:
     """
 
     def __init__(
-        self, spool: Spool, intake: Intake, seen: SeenIds | None, segment_rows: int, parts: int | None
+        self,
+        spool: QueueSpool,
+        filler: SegmentFiller,
+        seen: SeenIds | None,
+        segment_rows: int,
+        parts: int | None,
     ) -> None:
         """Take both over.
 
         Args:
             spool: open.
-            intake: puts messages into it.
-            seen: the message-ids that `intake` remembers; None if it does not.
+            filler: puts messages into it.
+            seen: the message-ids that `filler` remembers; None if it does not.
             segment_rows: of a segment, when no limit is asked for.
             parts: into so many a batch should be cut; None for one of each segment.
         """
         self.spool = spool
-        self._intake = intake
+        self._filler = filler
         self._seen = seen
         self._segment_rows = segment_rows
         self._parts = parts
@@ -92,12 +97,12 @@ class QueueOffsets:
             return self._offset(end)
         if rows_max is None:
             left = self._left if self._available_now else None
-            self._intake.take_all_of(self._segment_rows, left)
+            self._filler.take_all_of(self._segment_rows, left)
             self._left = 0
         elif not self._available_now:
-            self._intake.take(rows_max, WAIT_S)
+            self._filler.take(rows_max, WAIT_S)
         elif self._left is None or self._left > 0:
-            self._left = self._intake.take_of(rows_max, self._left)
+            self._left = self._filler.take_of(rows_max, self._left)
         newest = self.spool.newest
         return self._offset(newest) if newest > number else dict(start)
 
@@ -126,7 +131,7 @@ class QueueOffsets:
 
     def close(self) -> None:
         """Close the connection and let go of the spool."""
-        self._intake.close()
+        self._filler.close()
         self.spool.close()
 
     def _offset(self, number: int) -> Offset:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import InputPartition
 
 from amqp10broker.spark.errors import SpoolError
-from amqp10broker.spark.queue.spool import Spool, SpoolFile, check
+from amqp10broker.spark.queue.spool import QueueSpool, SpoolFile, check
 
 
 class SegmentPart(InputPartition):
@@ -49,7 +49,7 @@ def segment_bytes(rows: pa.RecordBatch, batch_rows: int) -> list[bytes]:
     return [stream.getvalue().to_pybytes()]
 
 
-def parts(spool: Spool, segments: Sequence[SpoolFile], min_partitions: int | None) -> list[SegmentPart]:
+def parts(spool: QueueSpool, segments: Sequence[SpoolFile], min_partitions: int | None) -> list[SegmentPart]:
     """What tasks shall read: a segment each, or less if more tasks are wanted and it has several batches.
 
     Args:
@@ -101,7 +101,7 @@ def read_part(part: SegmentPart) -> Iterator[pa.RecordBatch]:
         yield reader.get_batch(number)
 
 
-def message_ids(spool: Spool, segment: SpoolFile) -> list[str | None]:
+def message_ids(spool: QueueSpool, segment: SpoolFile) -> list[str | None]:
     """The message-ids of a segment, by row.
 
     Raises:

@@ -16,11 +16,11 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows, SupportsTri
 
 from amqp10broker.spark.options import QueueOptions
 from amqp10broker.spark.queue.deduplication import WINDOW, SeenIds
-from amqp10broker.spark.queue.filler import Intake, recall
+from amqp10broker.spark.queue.filler import SegmentFiller, recall
 from amqp10broker.spark.queue.link import QueueLink
 from amqp10broker.spark.queue.offsets import QueueOffsets
 from amqp10broker.spark.queue.segments import SegmentPart, message_ids, parts, read_part
-from amqp10broker.spark.queue.spool import Owner, Spool, open_spool
+from amqp10broker.spark.queue.spool import QueueSpool, SpoolOwner, open_spool
 from amqp10broker.spark.row_layouts import RowDecoder
 
 if TYPE_CHECKING:
@@ -48,11 +48,11 @@ class QueueReader(DataSourceReader):
         spool = _open(self._options, "batch")
         try:
             if spool.sealed is None:
-                intake = _intake(self._options, spool, _seen(self._options, spool))
+                filler = _filler(self._options, spool, _seen(self._options, spool))
                 try:
-                    intake.take_all_of(self._options.max_messages_per_trigger, None)
+                    filler.take_all_of(self._options.max_messages_per_trigger, None)
                 finally:
-                    intake.close()
+                    filler.close()
                 spool.seal()
             assert spool.sealed is not None
             return parts(spool, spool.between(0, spool.sealed), self._options.min_partitions)
@@ -133,25 +133,25 @@ class QueueStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except BaseException:
                 spool.close()
                 raise
-            intake = _intake(self._options, spool, seen)
+            filler = _filler(self._options, spool, seen)
             self._offsets = QueueOffsets(
-                spool, intake, seen, self._options.max_messages_per_trigger, self._options.min_partitions
+                spool, filler, seen, self._options.max_messages_per_trigger, self._options.min_partitions
             )
         return self._offsets
 
 
-def _open(options: QueueOptions, use: str) -> Spool:
+def _open(options: QueueOptions, use: str) -> QueueSpool:
     connection = options.connection
-    owner = Owner(use, options.queue, f"{connection.host}:{connection.port}", connection.vhost or "")
+    owner = SpoolOwner(use, options.queue, f"{connection.host}:{connection.port}", connection.vhost or "")
     return open_spool(options.spool_location, owner)
 
 
-def _seen(options: QueueOptions, spool: Spool) -> SeenIds | None:
+def _seen(options: QueueOptions, spool: QueueSpool) -> SeenIds | None:
     if not options.deduplicate:
         return None
     return recall(spool, WINDOW, lambda segment: message_ids(spool, segment))
 
 
-def _intake(options: QueueOptions, spool: Spool, seen: SeenIds | None) -> Intake:
+def _filler(options: QueueOptions, spool: QueueSpool, seen: SeenIds | None) -> SegmentFiller:
     decoder = RowDecoder(options.queue, of_stream=False)
-    return Intake(QueueLink(options), spool, decoder.batch, seen, options.arrow_batch_rows)
+    return SegmentFiller(QueueLink(options), spool, decoder.batch, seen, options.arrow_batch_rows)

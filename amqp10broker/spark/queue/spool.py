@@ -53,7 +53,7 @@ _ELSEWHERE: Final = "give each query a spoolLocation of its own"
 
 
 @dataclass(frozen=True, slots=True)
-class Owner:
+class SpoolOwner:
     """Whose messages a spool holds; another owner is refused.
 
     Attributes:
@@ -85,7 +85,7 @@ class SpoolFile:
         return f"{self.number:012d}.{self.count}.{self.crc:08x}.{self.kind}"
 
 
-class Spool:
+class QueueSpool:
     """An open spool, held by this process alone. Made by `open_spool`.
 
     Attributes:
@@ -96,7 +96,7 @@ class Spool:
         sealed: how many segments a batch query took in all; None while it is not complete.
     """
 
-    def __init__(self, path: str, disk: Disk, owner: Owner, lock: int) -> None:
+    def __init__(self, path: str, disk: Disk, owner: SpoolOwner, lock: int) -> None:
         self.path = path
         self.id = ""
         self.segments: list[SpoolFile] = []
@@ -266,7 +266,7 @@ class Spool:
         try:
             found: dict[str, Any] = json.loads(data)
             version, self.id, self.sealed = found["format"], found["id"], found["sealed"]
-            owner = Owner(found["use"], found["queue"], found["broker"], found["vhost"])
+            owner = SpoolOwner(found["use"], found["queue"], found["broker"], found["vhost"])
         except (ValueError, KeyError, TypeError) as error:
             raise SpoolError(
                 f"{path} is damaged: restore it from a copy, or take another spoolLocation; the segments "
@@ -321,8 +321,8 @@ class Spool:
 
 
 def open_spool(
-    location: str, owner: Owner, *, disk: Disk | None = None, lock_wait_s: float | None = None
-) -> Spool:
+    location: str, owner: SpoolOwner, *, disk: Disk | None = None, lock_wait_s: float | None = None
+) -> QueueSpool:
     """Take a spool for this process alone, and make it if it is not there.
 
     Args:
@@ -352,7 +352,7 @@ def open_spool(
             f"{path} holds other files and no spool: give a spoolLocation that is empty or not there"
         )
     lock = _lock(path, disk, LOCK_WAIT_S if lock_wait_s is None else lock_wait_s)
-    spool = Spool(path, disk, owner, lock)
+    spool = QueueSpool(path, disk, owner, lock)
     try:
         spool.load()
     except BaseException:
@@ -454,6 +454,6 @@ def _crc(pieces: Sequence[bytes]) -> int:
     return crc
 
 
-def _described(owner: Owner) -> str:
+def _described(owner: SpoolOwner) -> str:
     vhost = f", virtual host '{owner.vhost}'" if owner.vhost else ""
     return f"a {owner.use} query of queue '{owner.queue}' at {owner.broker}{vhost}"

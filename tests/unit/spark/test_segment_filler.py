@@ -9,13 +9,13 @@ import pytest
 
 from amqp10broker.spark.errors import SpoolError, UnreadableMessage
 from amqp10broker.spark.queue.deduplication import SeenIds
-from amqp10broker.spark.queue.filler import Intake, recall
+from amqp10broker.spark.queue.filler import SegmentFiller, recall
 from amqp10broker.spark.queue.offsets import QueueOffsets
 from amqp10broker.spark.queue.segments import message_ids, parts
-from amqp10broker.spark.queue.spool import Owner, Spool, open_spool
+from amqp10broker.spark.queue.spool import QueueSpool, SpoolOwner, open_spool
 from tests.support.disks import SimDisk
 
-OWNER = Owner("stream", "orders", "127.0.0.1:5672", "")
+OWNER = SpoolOwner("stream", "orders", "127.0.0.1:5672", "")
 
 
 class FakeQueue:
@@ -62,71 +62,71 @@ def disk() -> SimDisk:
 
 
 @pytest.fixture
-def spool(disk: SimDisk) -> Spool:
+def spool(disk: SimDisk) -> QueueSpool:
     return open_spool("/spools/orders", OWNER, disk=disk, lock_wait_s=0)
 
 
-def an_intake(queue: FakeQueue, spool: Spool, seen: SeenIds | None = None) -> Intake:
-    return Intake(queue, spool, decode, seen, 2)
+def a_filler(queue: FakeQueue, spool: QueueSpool, seen: SeenIds | None = None) -> SegmentFiller:
+    return SegmentFiller(queue, spool, decode, seen, 2)
 
 
-def held(spool: Spool) -> list[list[str | None]]:
+def held(spool: QueueSpool) -> list[list[str | None]]:
     return [message_ids(spool, segment) for segment in spool.segments]
 
 
-def test_messages_are_settled_when_their_segment_is_there(spool: Spool) -> None:
+def test_messages_are_settled_when_their_segment_is_there(spool: QueueSpool) -> None:
     queue = FakeQueue("a", "b", "c")
-    assert an_intake(queue, spool).take(2, 0.0)
+    assert a_filler(queue, spool).take(2, 0.0)
     assert queue.said == ["gave 2", "settled 2"]
     assert held(spool) == [["a", "b"]]
 
 
-def test_an_empty_queue_makes_no_segment(spool: Spool) -> None:
+def test_an_empty_queue_makes_no_segment(spool: QueueSpool) -> None:
     queue = FakeQueue()
-    assert not an_intake(queue, spool).take(2, 0.0)
+    assert not a_filler(queue, spool).take(2, 0.0)
     assert queue.said == ["gave 0"]
     assert spool.newest == 0
 
 
-def test_what_cannot_be_stored_goes_back(spool: Spool) -> None:
+def test_what_cannot_be_stored_goes_back(spool: QueueSpool) -> None:
     """A message that cannot be read must not take others along."""
     queue = FakeQueue("a", "bad")
     with pytest.raises(UnreadableMessage):
-        an_intake(queue, spool).take(5, 0.0)
+        a_filler(queue, spool).take(5, 0.0)
     assert queue.said == ["gave 2", "took back 2"]
     assert queue.ready == ["a", "bad"]
     assert spool.newest == 0
 
 
-def test_nothing_is_taken_without_room(spool: Spool, disk: SimDisk) -> None:
+def test_nothing_is_taken_without_room(spool: QueueSpool, disk: SimDisk) -> None:
     disk.free = 10_000_000
     queue = FakeQueue("a")
     with pytest.raises(SpoolError, match="has 10 MB left, and a segment may need 83"):
-        an_intake(queue, spool).take(5, 0.0)
+        a_filler(queue, spool).take(5, 0.0)
     assert queue.said == []
 
 
-def test_duplicates_alone_are_settled_and_the_next_ones_taken(spool: Spool) -> None:
+def test_duplicates_alone_are_settled_and_the_next_ones_taken(spool: QueueSpool) -> None:
     queue = FakeQueue("a", "b", "b", "a", "c")
-    intake = an_intake(queue, spool, SeenIds())
-    assert intake.take(2, 0.0)
-    assert intake.take(2, 0.0)
+    filler = a_filler(queue, spool, SeenIds())
+    assert filler.take(2, 0.0)
+    assert filler.take(2, 0.0)
     assert queue.said == ["gave 2", "settled 2"] * 2 + ["gave 1", "settled 1"]
     assert held(spool) == [["a", "b"], ["c"]]
 
 
-def test_no_more_than_was_there_at_first(spool: Spool) -> None:
+def test_no_more_than_was_there_at_first(spool: QueueSpool) -> None:
     queue = FakeQueue("a", "b", "c")
-    intake = an_intake(queue, spool)
-    left = intake.take_of(2, None)
+    filler = a_filler(queue, spool)
+    left = filler.take_of(2, None)
     queue.ready += ["late", "later"]
     assert left == 1
-    assert intake.take_of(2, left) == 0
+    assert filler.take_of(2, left) == 0
     assert held(spool) == [["a", "b"], ["c"]]
 
 
 @pytest.mark.parametrize("found_out", ["when settling", "at the next receive"])
-def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: Spool, found_out: str) -> None:
+def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: QueueSpool, found_out: str) -> None:
     """A connection is lost: the first message comes again, and still the last one is taken."""
 
     class Losing(FakeQueue):
@@ -145,41 +145,41 @@ def test_what_comes_again_does_not_take_the_place_of_the_rest(spool: Spool, foun
                 self.losses += 1
                 self.ready = ["a", *self.ready]
 
-    intake = an_intake(Losing("a", "b", "c"), spool)
-    intake.take_all_of(1, None)
+    filler = a_filler(Losing("a", "b", "c"), spool)
+    filler.take_all_of(1, None)
     assert held(spool) == [["a"], ["a"], ["b"], ["c"]]
 
 
-def test_without_a_count_until_the_queue_is_found_empty(spool: Spool) -> None:
+def test_without_a_count_until_the_queue_is_found_empty(spool: QueueSpool) -> None:
     queue = FakeQueue("a", "b", "c", known=False)
-    an_intake(queue, spool).take_all_of(2, None)
+    a_filler(queue, spool).take_all_of(2, None)
     assert held(spool) == [["a", "b"], ["c"]]
     assert queue.said[-1] == "gave 0"
 
 
-def test_others_that_take_messages_do_not_keep_it_waiting(spool: Spool) -> None:
+def test_others_that_take_messages_do_not_keep_it_waiting(spool: QueueSpool) -> None:
     """The count may promise what another consumer gets."""
     queue = FakeQueue("a", "b", "c")
-    intake = an_intake(queue, spool)
-    left = intake.take_of(1, None)
+    filler = a_filler(queue, spool)
+    left = filler.take_of(1, None)
     queue.ready.clear()
     assert left == 2
-    assert intake.take_of(1, left) == 0
+    assert filler.take_of(1, left) == 0
 
 
-def test_recall_takes_in_segments_and_ids_of_removed_ones(spool: Spool, disk: SimDisk) -> None:
+def test_recall_takes_in_segments_and_ids_of_removed_ones(spool: QueueSpool, disk: SimDisk) -> None:
     seen = SeenIds()
-    intake = an_intake(FakeQueue("a", "b", "c", "d"), spool, seen)
-    intake.take_all_of(2, None)
+    filler = a_filler(FakeQueue("a", "b", "c", "d"), spool, seen)
+    filler.take_all_of(2, None)
     spool.remove_through(1, lambda segment: seen.of(segment.number))
     again = open_spool("/spools/orders", OWNER, disk=disk.after_kill(), lock_wait_s=0)
     found = recall(again, 100, lambda segment: message_ids(again, segment))
     assert found.fresh(["a", "d", "e"]) == [2]
 
 
-def test_recall_forgets_beyond_the_window_also_on_the_disk(spool: Spool) -> None:
+def test_recall_forgets_beyond_the_window_also_on_the_disk(spool: QueueSpool) -> None:
     seen = SeenIds()
-    an_intake(FakeQueue(*"abcdef"), spool, seen).take_all_of(2, None)
+    a_filler(FakeQueue(*"abcdef"), spool, seen).take_all_of(2, None)
     spool.remove_through(2, lambda segment: seen.of(segment.number))
     assert [file.number for file in spool.ids] == [1, 2]
     found = recall(spool, 4, lambda segment: message_ids(spool, segment))
@@ -187,10 +187,10 @@ def test_recall_forgets_beyond_the_window_also_on_the_disk(spool: Spool) -> None
     assert found.fresh(["a", "c", "e"]) == [0]
 
 
-def test_recall_drops_ids_of_a_segment_that_is_still_there(spool: Spool, disk: SimDisk) -> None:
+def test_recall_drops_ids_of_a_segment_that_is_still_there(spool: QueueSpool, disk: SimDisk) -> None:
     """A crash came between writing them and removing the segment."""
     seen = SeenIds()
-    an_intake(FakeQueue("a", "b"), spool, seen).take_all_of(1, None)
+    a_filler(FakeQueue("a", "b"), spool, seen).take_all_of(1, None)
     number = len(disk.calls) + 6  # create, write, sync, rename, open and sync the folder, then unlink
     disk.fail[number] = 5
     with pytest.raises(SpoolError, match="cannot remove"):
@@ -202,20 +202,20 @@ def test_recall_drops_ids_of_a_segment_that_is_still_there(spool: Spool, disk: S
     assert len(found) == 2
 
 
-def test_segments_are_divided_where_more_tasks_are_wanted(spool: Spool) -> None:
+def test_segments_are_divided_where_more_tasks_are_wanted(spool: QueueSpool) -> None:
     """By record batches, of two rows here; a segment of one batch is not divided."""
     queue = FakeQueue(*"abcdefg")
-    an_intake(queue, spool).take_all_of(6, None)
+    a_filler(queue, spool).take_all_of(6, None)
     whole = parts(spool, spool.segments, None)
     assert [(part.first, part.stop) for part in whole] == [(0, None), (0, None)]
     divided = parts(spool, spool.segments, 4)
     assert [(part.first, part.stop) for part in divided] == [(0, 1), (1, 2), (2, 3), (0, None)]
 
 
-def test_offsets_name_spool_and_segment(spool: Spool) -> None:
+def test_offsets_name_spool_and_segment(spool: QueueSpool) -> None:
     """An offset of another spool, or beyond what is there, is refused."""
     queue = FakeQueue("a", "b", "c")
-    offsets = QueueOffsets(spool, an_intake(queue, spool), None, 10, None)
+    offsets = QueueOffsets(spool, a_filler(queue, spool), None, 10, None)
     start = offsets.initial()
     assert start == {"spool": spool.id, "segment": 0}
     end = offsets.latest(start, 2)
@@ -229,11 +229,11 @@ def test_offsets_name_spool_and_segment(spool: Spool) -> None:
     assert queue.said[-1] == "closed"
 
 
-def test_a_batch_is_cut_as_it_was_when_it_was_planned(spool: Spool) -> None:
+def test_a_batch_is_cut_as_it_was_when_it_was_planned(spool: QueueSpool) -> None:
     """Whatever the option says when it is repeated; without a new batch, the offset is the old one."""
 
     def offsets(wanted: int | None) -> QueueOffsets:
-        return QueueOffsets(spool, an_intake(queue, spool), None, 10, wanted)
+        return QueueOffsets(spool, a_filler(queue, spool), None, 10, wanted)
 
     queue = FakeQueue(*"abcdefgh")
     start = offsets(4).initial()

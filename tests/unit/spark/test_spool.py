@@ -9,11 +9,11 @@ from collections.abc import Callable
 import pytest
 
 from amqp10broker.spark.errors import OptionError, SpoolError
-from amqp10broker.spark.queue.spool import Owner, Spool, local_path, open_spool
+from amqp10broker.spark.queue.spool import QueueSpool, SpoolOwner, local_path, open_spool
 from amqp10broker.storage.disk import OsDisk
 from tests.support.disks import PowerLoss, SimDisk
 
-OWNER = Owner("stream", "orders", "127.0.0.1:5672", "")
+OWNER = SpoolOwner("stream", "orders", "127.0.0.1:5672", "")
 PATH = "/spools/orders"
 
 
@@ -24,11 +24,11 @@ def a_disk(seed: int = 0) -> SimDisk:
     return disk
 
 
-def opened(disk: SimDisk, owner: Owner = OWNER, path: str = PATH) -> Spool:
+def opened(disk: SimDisk, owner: SpoolOwner = OWNER, path: str = PATH) -> QueueSpool:
     return open_spool(path, owner, disk=disk, lock_wait_s=0)
 
 
-def contents(spool: Spool) -> dict[int, bytes]:
+def contents(spool: QueueSpool) -> dict[int, bytes]:
     return {segment.number: spool.read(segment) for segment in spool.segments}
 
 
@@ -103,13 +103,13 @@ def test_one_process_has_a_spool() -> None:
 @pytest.mark.parametrize(
     "other",
     [
-        Owner("stream", "invoices", "127.0.0.1:5672", ""),
-        Owner("stream", "orders", "10.0.0.1:5672", ""),
-        Owner("stream", "orders", "127.0.0.1:5672", "shop"),
-        Owner("batch", "orders", "127.0.0.1:5672", ""),
+        SpoolOwner("stream", "invoices", "127.0.0.1:5672", ""),
+        SpoolOwner("stream", "orders", "10.0.0.1:5672", ""),
+        SpoolOwner("stream", "orders", "127.0.0.1:5672", "shop"),
+        SpoolOwner("batch", "orders", "127.0.0.1:5672", ""),
     ],
 )
-def test_the_spool_of_somebody_else_is_refused(other: Owner) -> None:
+def test_the_spool_of_somebody_else_is_refused(other: SpoolOwner) -> None:
     disk = a_disk()
     opened(disk).close()
     with pytest.raises(
