@@ -34,19 +34,13 @@ from amqp10broker.catalog.queue import DeclaredQueue, QueueSpec
 from amqp10broker.catalog.vhost import VirtualHost
 from amqp10broker.config import Config
 from amqp10broker.errors import BrokerError
-from amqp10broker.management.snapshot import (
-    BrokerView,
-    ExchangeView,
-    FlowView,
-    NodeView,
-    QueueView,
-    document,
-)
+from amqp10broker.management.snapshot import BrokerView, FlowView, NodeView, document
 from amqp10broker.queues.volatile import VolatileQueue
 from amqp10broker.security.login import Peer
 from amqp10broker.security.passwords import Passwords
 from amqp10broker.service.mail import ConfigChanged
-from amqp10broker.service.survey import EVERYTHING, Selection, Survey
+from amqp10broker.service.overview import overview
+from amqp10broker.service.survey import EVERYTHING, Selection
 from amqp10broker.tasks.admin import serve_admin
 from amqp10broker.tasks.askers import Askers
 from amqp10broker.tasks.bootstrap import bootstrap, bootstrap_folder, tell_idle_patterns
@@ -381,24 +375,9 @@ class Broker:
         Args:
             selection: what of connections and queues.
         """
-        survey = Survey(selection, len(self.connections))
-        for connection in self.connections.values():
-            if selection.wants(connection.number, connection.user):
-                survey.add(connection.view())
-        queues = survey.queues(map(_queue_view, self.catalog))
-        return BrokerView(
-            broker=self._node_view(),
-            totals=self.connections.totals(),
-            exchanges=tuple(
-                ExchangeView(exchange.name, vhost.name, exchange.counted())
-                for vhost in self.catalog.vhosts.values()
-                for exchange in vhost.topology
-                if exchange.published
-            ),
-            summary=survey.summary(queues),
-            waiting=survey.waiting(),
-            connections=survey.connections(),
-            queues=tuple(queues[: selection.limit]),
+        connections = self.connections
+        return overview(
+            self._node_view(), connections.totals(), connections.values(), self.catalog, selection
         )
 
     def _node_view(self) -> NodeView:
@@ -420,16 +399,3 @@ class Broker:
             recording_failed=self.recordings.failed,
             traces=self.tracing.views(),
         )
-
-
-def _queue_view(queue: DeclaredQueue) -> QueueView:
-    return QueueView(
-        name=queue.name,
-        vhost=queue.vhost,
-        type=queue.type,
-        durable=queue.durable,
-        figures=queue.handle.figures(),
-        dead_lettered=dict(queue.handle.counters.dead_lettered),
-        counters=queue.counted(),
-        last_error=queue.last_error,
-    )
