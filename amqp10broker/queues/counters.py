@@ -2,7 +2,7 @@
 
 What the queue did with them is counted by its machine, once a batch. What consumers got is not: a queue takes
 back what was handed out and not sent. Each consumer counts what it has written, and what its client decided;
-a queue's numbers are the sum of those of its consumers, made when somebody looks (docs/adr/0038).
+a queue's numbers are the sum of those of its consumers, made when somebody looks (docs/adr/0043).
 """
 
 from __future__ import annotations

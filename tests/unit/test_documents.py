@@ -70,6 +70,12 @@ def test_the_index_names_every_page() -> None:
     assert sorted(page.name for page in pages - named) == []
 
 
+def test_each_decision_has_a_number_of_its_own() -> None:
+    """Two changes at once may take the same one; whoever lands second takes the next."""
+    numbers = [page.name[:4] for page in (REPOSITORY / "docs" / "adr").glob("[0-9]*.md")]
+    assert sorted(numbers) == sorted(set(numbers))
+
+
 def test_the_readme_can_be_read_in_a_few_minutes() -> None:
     """What is longer stands in docs/."""
     assert len((REPOSITORY / "README.md").read_text(encoding="utf-8").splitlines()) <= 140
