@@ -159,11 +159,8 @@ class BulkReceiver:
         Raises:
             ClientError: the link or what it stands on has ended.
         """
-        end = self.end
         try:
-            self._client.wait(
-                WaitFor(until or (lambda: bool(end.payloads)), lambda: end.failure, timeout_s, "message")
-            )
+            self.wait_for("message", timeout_s, until or (lambda: bool(self.end.payloads)))
         except TimedOutError:
             return False
         return True

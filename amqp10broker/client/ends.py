@@ -307,11 +307,6 @@ class ReceiverEnd(LinkEnd):
         """Messages that wait at the broker, as of its last flow; None if it never said."""
         return self.link.peer_available
 
-    @property
-    def credit_limit(self) -> int:
-        """What the credit is topped up to; 0 when it is granted by hand."""
-        return self._credit_limit
-
     def set_credit_limit(self, credit_limit: int) -> None:
         """Change what the credit is topped up to; more is granted at once, less by and by."""
         self._credit_limit = credit_limit
