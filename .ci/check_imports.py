@@ -54,6 +54,7 @@ ROOMS: Final[Mapping[str, Room]] = {
         "errors", may_use=("os",),
         why="files: blocking calls behind the protocol Disk, so that a test's disk can fail and lose power",
     ),
+    "raft": _room("errors", why="one member of one Raft group: no disk, no queue, no node, no other group"),
     "message": _room("amqp10", "amqp091", "errors", why="the container that protocols publish into"),
     "routing": _room("errors", why="addresses, exchanges, bindings to queue names; no queue state"),
     "queues": _room(

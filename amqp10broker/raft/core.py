@@ -1,0 +1,602 @@
+"""One member of a Raft group: roles, elections, following, and what is to be done.
+
+The member is told the time and draws its chances from what it was given; it does nothing by itself. A wake of
+the shell gives it all that has come (`step`, `propose`, `persisted`, `tick`, ...) and then asks once what is
+to be done (`ready`). Storage is asynchronous: many wakes may lie between a `Ready` and its `persisted`. What
+others may hear only when something is durable is kept here until then, so the shell cannot send it too early.
+
+Who is alive is the node's knowledge (`suspect`, `heard`), not the group's: there are no heartbeats of groups,
+and a group in which nothing happens has no deadline. What the room relies on for that:
+
+- suspicion is mutual: a node that cannot be heard by another one is suspected there, even if it hears it;
+- a node that has started anew is suspected, and then heard, also if nobody noticed that it was away;
+- a node that has no such member (any more), or whose member has stopped, is suspected by this group.
+
+Rules are those of the paper (figure 2), with pre-vote (the dissertation, section 9.6), check-quorum (6.2),
+single-server changes (chapter 4), leadership transfer (3.10), reads by a round of heartbeats (6.4), and the
+leader's write beside its followers' (10.2.1).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Final, assert_never
+
+from amqp10broker.raft.config import Change, Configuration
+from amqp10broker.raft.entries import Hard, LogStore, Point, Snapshot, Stored
+from amqp10broker.raft.errors import NotLeader
+from amqp10broker.raft.leader import Leadership
+from amqp10broker.raft.member import Member
+from amqp10broker.raft.messages import (
+    Append,
+    AppendAnswer,
+    Heartbeat,
+    HeartbeatAnswer,
+    InstallSnapshot,
+    Message,
+    PreVote,
+    PreVoteAnswer,
+    TimeoutNow,
+    Vote,
+    VoteAnswer,
+)
+from amqp10broker.raft.ready import Ready, Role, Status
+from amqp10broker.raft.votes import Tally
+
+ELECTION_MS: Final = 50
+"""The least time between losing the leader, or an attempt, and the next attempt."""
+ELECTION_SPREAD_MS: Final = 300
+"""As much as this is added at random; twice as much after each attempt in vain."""
+PATIENCE_MAX: Final = 4
+"""How often it is doubled: an attempt each 5 s at most."""
+
+
+class Raft:
+    """One member of one group.
+
+    Args:
+        me: its id in the group, 1 to 2**64 - 1.
+        stored: what the disk has of it.
+        store: where durable entries are read.
+        now_ms: milliseconds of a clock that never runs back; the same in all calls.
+        chance: gives numbers from 0 to below 1.
+    """
+
+    __slots__ = (
+        "_after",
+        "_chance",
+        "_due",
+        "_hard_due",
+        "_late",
+        "_leader",
+        "_leading",
+        "_member",
+        "_owed",
+        "_patience",
+        "_role",
+        "_snapshot",
+        "_tally",
+        "_token",
+        "_told_commit",
+        "_told_status",
+    )
+
+    def __init__(
+        self, me: int, stored: Stored, store: LogStore, *, now_ms: int, chance: Callable[[], float]
+    ) -> None:
+        self._member = Member(me, stored, store)
+        self._chance = chance
+        self._hard_due = False
+        self._role = Role.FOLLOWER
+        self._leader: int | None = None
+        self._leading: Leadership | None = None
+        self._tally: Tally | None = None
+        self._token = 0
+        self._patience = 0
+        self._due: int | None = None
+        self._owed: tuple[int, int] | None = None
+        self._snapshot: Snapshot | None = None
+        self._late: list[Message] = []
+        self._after: deque[tuple[int, Message]] | None = None
+        self._told_commit = stored.point.index
+        self._told_status: Status | None = None
+        self._await_election(now_ms)
+
+    # -- looking
+
+    @property
+    def status(self) -> Status:
+        """Who it is, and whom it follows."""
+        opened = self._leading is not None and self._leading.open
+        return Status(self._role, self._member.term, self._leader, opened)
+
+    @property
+    def hard(self) -> Hard:
+        """Term, vote and commit, as they are now."""
+        return self._member.hard
+
+    @property
+    def config(self) -> Configuration:
+        """The members, by the newest configuration in the log."""
+        return self._member.configs.latest
+
+    @property
+    def last(self) -> int:
+        """Index of the last entry in the log."""
+        return self._member.log.last
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` is due, in ms; None: nothing is awaited, and the group costs nothing."""
+        return self._due if self._leading is None else self._leading.deadline
+
+    def matches(self) -> dict[int, int]:
+        """Up to where the log of each other member is known to be ours, durably; empty if not the leader."""
+        return {} if self._leading is None else {to: peer.match for to, peer in self._leading.peers.items()}
+
+    def point(self, index: int) -> Point:
+        """What a snapshot of the state at this index must carry.
+
+        Args:
+            index: of an entry that was applied; not before the last `compact`, and not while a snapshot of
+                the leader's is being written.
+        """
+        term = self._member.log.term(index)
+        assert term is not None, index
+        return Point(index, term, self._member.configs.at(index))
+
+    # -- what people want
+
+    def propose(self, payloads: Sequence[bytes]) -> int:
+        """Append commands to the log.
+
+        Args:
+            payloads: one an entry, at least one.
+
+        Returns:
+            The index of the first. It is committed when an entry of this index *and this term* is applied.
+
+        Raises:
+            NotLeader: ask its `leader`.
+            NotReady: it leads, and has committed nothing of its term, or is handing over; try again.
+            Full: 64 MiB are not committed; wait until some are.
+        """
+        return self._must_lead().propose(payloads)
+
+    def change(self, change: Change, now_ms: int) -> int:
+        """Begin a change of members; it is in force at once, and holds when it is committed.
+
+        Returns:
+            The index of its entry.
+
+        Raises:
+            NotLeader, NotReady: as `propose`.
+            ChangeRefused: the last change is not committed, or this one cannot be.
+        """
+        return self._must_lead().change(change, now_ms)
+
+    def transfer(self, to: int, now_ms: int) -> None:
+        """Hand the leadership over; nothing is proposed meanwhile, 2 s at most.
+
+        Raises:
+            NotLeader, NotReady: as `propose`.
+            ChangeRefused: `to` is no other voter that can be reached.
+        """
+        self._must_lead().transfer_to(to, now_ms)
+
+    def read(self, token: int) -> None:
+        """Ask for an index from which on a read sees all that was committed when this was called.
+
+        Args:
+            token: comes back in `Ready.reads`, unless the leadership ends before.
+
+        Raises:
+            NotLeader, NotReady: as `propose`; a transfer does not matter.
+        """
+        self._must_lead().read(token)
+
+    def _must_lead(self) -> Leadership:
+        if self._leading is None:
+            raise NotLeader(self._leader)
+        return self._leading
+
+    # -- what the node knows
+
+    def campaign(self, now_ms: int) -> None:
+        """Ask for pre-votes now: of a group that is new, and has its leader by agreement."""
+        if self._leading is None:
+            self._ask_for_pre_votes(now_ms)
+
+    def suspect(self, peer: int, now_ms: int) -> None:
+        """The node of another member cannot be reached, or cannot reach this one."""
+        member = self._member
+        member.suspected |= {peer}
+        if self._leading is not None:
+            self._leading.suspect(peer, now_ms)
+        elif self._leader == peer:
+            self._patience = 0
+            self._lose_leader(now_ms)
+
+    def heard(self, peer: int, now_ms: int) -> None:
+        """The node of a suspected member can be reached again."""
+        member = self._member
+        member.suspected -= {peer}
+        if self._leading is not None:
+            self._leading.heard(peer, now_ms)
+        elif self._leader is None:
+            # More can be won now than when the time was last drawn.
+            self._patience = 0
+            self._await_election(now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Time has come to `deadline`. Earlier calls do nothing."""
+        if self._leading is not None:
+            if not self._leading.tick(now_ms):
+                self._follow(self._member.term, None, now_ms)
+        elif self._due is not None and self._due <= now_ms:
+            self._ask_for_pre_votes(now_ms)
+
+    # -- what the disk says
+
+    def persisted(self, ticket: int, now_ms: int) -> None:
+        """What this ticket and earlier ones stand for is durable.
+
+        Args:
+            ticket: of a `Ready`; tickets become durable in their order.
+        """
+        member = self._member
+        member.log.persist(ticket)
+        after = self._after
+        while after and after[0][0] <= member.log.persisted:
+            message = after.popleft()[1]
+            if message.term != member.term:
+                continue
+            if message.to == member.me:
+                self.step(message, now_ms)
+            else:
+                member.outbox.append(message)
+        if not after:
+            self._after = None
+        if self._leading is not None:
+            self._leading.advance()
+
+    def snapshot_done(self, to: int, index: int | None) -> None:
+        """A state was sent to a member of `Ready.snapshots_to`.
+
+        Args:
+            to: the member.
+            index: of the snapshot; None: it did not arrive.
+        """
+        if self._leading is not None:
+            self._leading.snapshot_done(to, index)
+
+    def compact(self, index: int) -> None:
+        """A snapshot at this index is durable: entries up to it will not be asked for.
+
+        Args:
+            index: not above what `Ready.commit` has said.
+        """
+        assert index <= self._told_commit, (index, self._told_commit)
+        self._member.configs.compact(index)
+        self._member.log.compact(index)
+
+    # -- messages
+
+    def step(self, message: Message, now_ms: int) -> None:
+        """A message from another member. What is stale, or another's, is dropped."""
+        member = self._member
+        if message.to != member.me:
+            return
+        if message.term != member.term and not isinstance(message, PreVote | PreVoteAnswer):
+            if message.term < member.term:
+                self._refuse_old_term(message)
+                return
+            self._follow(message.term, None, now_ms)
+        match message:
+            case Append():
+                self._on_append(message, now_ms)
+            case AppendAnswer():
+                if self._leading is not None:
+                    self._leading.on_append_answer(message)
+            case Heartbeat():
+                self._hear_leader(message.sender, now_ms)
+                answer = HeartbeatAnswer(member.me, message.sender, member.term, message.round)
+                member.outbox.append(answer)
+            case HeartbeatAnswer():
+                if self._leading is not None:
+                    self._leading.on_heartbeat_answer(message.sender, message.round)
+            case PreVote():
+                self._on_pre_vote(message, now_ms)
+            case PreVoteAnswer():
+                self._on_pre_vote_answer(message, now_ms)
+            case Vote():
+                self._on_vote(message, now_ms)
+            case VoteAnswer():
+                self._on_vote_answer(message, now_ms)
+            case TimeoutNow():
+                self._on_timeout_now(now_ms)
+            case InstallSnapshot():
+                self._on_snapshot(message, now_ms)
+            case _:
+                assert_never(message)
+
+    def _refuse_old_term(self, message: Message) -> None:
+        """Who leads, or stands for election, in an old term is told the new one; others are not answered.
+
+        Else a leader whose follower has a newer term, and cannot win with it, would never reach it again.
+        """
+        member = self._member
+        match message:
+            case Append() | Heartbeat() | TimeoutNow() | InstallSnapshot():
+                member.outbox.append(HeartbeatAnswer(member.me, message.sender, member.term, 0))
+            case Vote():
+                member.outbox.append(VoteAnswer(member.me, message.sender, member.term, False))
+            case _:
+                pass
+
+    # -- terms, and who leads
+
+    def _follow(self, term: int, leader: int | None, now_ms: int) -> None:
+        member = self._member
+        if term > member.term:
+            member.term = term
+            member.vote = None
+            self._hard_due = True
+        self._role = Role.FOLLOWER
+        self._leading = None
+        self._tally = None
+        self._owed = None
+        self._leader = leader
+        self._due = None
+        if leader is None:
+            self._await_election(now_ms)
+
+    def _hear_leader(self, sender: int, now_ms: int) -> None:
+        """The leader of this term has spoken."""
+        assert self._leading is None, f"two leaders in term {self._member.term}"
+        if self._leader == sender:
+            return
+        if sender in self._member.suspected:
+            # Its words may be old. It is followed when its node is heard again; until then time runs on.
+            if self._role is not Role.FOLLOWER:
+                self._follow(self._member.term, None, now_ms)
+            return
+        self._patience = 0
+        self._follow(self._member.term, sender, now_ms)
+
+    def _lose_leader(self, now_ms: int) -> None:
+        self._leader = None
+        self._await_election(now_ms)
+
+    def _await_election(self, now_ms: int) -> None:
+        """Draw a time at which to stand for election; none, if there is nobody to ask."""
+        member = self._member
+        config = member.configs.latest
+        alone = all(voter in member.suspected for voter in config.voters if voter != member.me)
+        learner = member.me in config.learners and not member.may_campaign
+        if learner or (alone and not member.reaches_majority):
+            self._due = None
+            return
+        spread = ELECTION_SPREAD_MS << self._patience
+        self._due = now_ms + ELECTION_MS + int(self._chance() * spread)
+
+    # -- elections
+
+    def _ask_for_pre_votes(self, now_ms: int) -> None:
+        member = self._member
+        self._await_election(now_ms)
+        if self._due is None:
+            return
+        self._patience = min(self._patience + 1, PATIENCE_MAX)
+        self._leader = None
+        self._token = int(self._chance() * (1 << 53))
+        log = member.log
+        for voter in member.configs.latest.voters:
+            if voter != member.me:
+                question = PreVote(member.me, voter, member.term, log.last, log.last_term, self._token)
+                member.outbox.append(question)
+        if not member.may_campaign:
+            # One that was removed asks as well, and counts no answers: it may have led, and those that follow
+            # it still must hear that it does not.
+            self._role = Role.FOLLOWER
+            return
+        self._role = Role.PRE_CANDIDATE
+        self._tally = Tally(member.configs.latest)
+        self._count_pre_vote(member.me, granted=True, now_ms=now_ms)
+
+    def _count_pre_vote(self, sender: int, *, granted: bool, now_ms: int) -> None:
+        assert self._tally is not None
+        self._tally.count(sender, granted=granted)
+        if self._tally.won:
+            self._stand(now_ms)
+
+    def _stand(self, now_ms: int) -> None:
+        """Begin a term, and ask for votes when the own one is durable.
+
+        Not before: a member that is elected by others, sends entries, crashes and has forgotten its term
+        could be elected again in the same term by the same voters, with other entries.
+        """
+        member = self._member
+        member.term += 1
+        member.vote = member.me
+        self._hard_due = True
+        self._role = Role.CANDIDATE
+        self._leader = None
+        self._owed = None
+        self._tally = Tally(member.configs.latest)
+        self._await_election(now_ms)
+        self._late.append(VoteAnswer(member.me, member.me, member.term, True))
+        log = member.log
+        for voter in member.configs.latest.voters:
+            if voter != member.me:
+                self._late.append(Vote(member.me, voter, member.term, log.last, log.last_term))
+
+    def _on_pre_vote(self, question: PreVote, now_ms: int) -> None:
+        """Granted by a member that knows no leader, whatever the configuration says of either."""
+        member = self._member
+        if self._leader == question.sender and question.term >= member.term:
+            self._lose_leader(now_ms)  # it has just said that it does not lead
+        granted = (
+            self._leader is None
+            and question.term >= member.term
+            and member.log.up_to_date(question.last_index, question.last_term)
+        )
+        answer = PreVoteAnswer(member.me, question.sender, member.term, question.token, granted)
+        member.outbox.append(answer)
+        if self._leading is not None:
+            self._leading.on_lost(question.sender)
+
+    def _on_pre_vote_answer(self, answer: PreVoteAnswer, now_ms: int) -> None:
+        if answer.term > self._member.term:
+            self._follow(answer.term, None, now_ms)
+        elif self._role is Role.PRE_CANDIDATE and answer.token == self._token:
+            self._count_pre_vote(answer.sender, granted=answer.granted, now_ms=now_ms)
+
+    def _on_vote(self, request: Vote, now_ms: int) -> None:
+        """One vote a term, for a log as new as ours (the paper, section 5.4.1), to any member."""
+        member = self._member
+        granted = member.vote in (None, request.sender) and member.log.up_to_date(
+            request.last_index, request.last_term
+        )
+        answer = VoteAnswer(member.me, request.sender, member.term, granted)
+        if not granted:
+            member.outbox.append(answer)
+            return
+        if member.vote is None:
+            member.vote = request.sender
+            self._hard_due = True
+        if self._leader is None:
+            self._role = Role.FOLLOWER if self._role is Role.PRE_CANDIDATE else self._role
+            self._await_election(now_ms)  # time for the one it voted for
+        self._late.append(answer)
+
+    def _on_vote_answer(self, answer: VoteAnswer, now_ms: int) -> None:
+        if self._role is not Role.CANDIDATE:
+            return
+        assert self._tally is not None
+        self._tally.count(answer.sender, granted=answer.granted)
+        if self._tally.won:
+            self._lead(now_ms)
+        elif self._tally.lost:
+            self._role = Role.FOLLOWER
+
+    def _lead(self, now_ms: int) -> None:
+        self._role = Role.LEADER
+        self._leader = self._member.me
+        self._tally = None
+        self._due = None
+        self._patience = 0
+        self._leading = Leadership(self._member, now_ms)
+
+    def _on_timeout_now(self, now_ms: int) -> None:
+        """The leader wants this member to lead: no pre-vote, which those who hear the leader would refuse."""
+        if self._member.may_campaign and self._leading is None:
+            self._stand(now_ms)
+
+    # -- following
+
+    def _on_append(self, append: Append, now_ms: int) -> None:
+        self._hear_leader(append.sender, now_ms)
+        member = self._member
+        log = member.log
+        if append.prev_index < member.commit:
+            self._owe(append.sender, member.commit)  # what is committed agrees
+        elif log.term(append.prev_index) == append.prev_term:
+            self._take(append, now_ms)
+        else:
+            match = max(log.agreement(append.prev_index, append.prev_term), member.commit)
+            member.outbox.append(
+                AppendAnswer(
+                    member.me, append.sender, member.term, match, member.commit,
+                    append.prev_index, log.term(match) or 0,
+                )
+            )  # fmt: skip
+
+    def _take(self, append: Append, now_ms: int) -> None:
+        """Entries that fit: what contradicts them goes, what is there already stays (the paper, figure 2)."""
+        member = self._member
+        log = member.log
+        before = member.configs.index
+        first = log.conflict(append.runs)
+        if first is not None:
+            if first <= log.last:
+                member.truncate(first)
+            for run in append.runs:
+                if run.last >= first:
+                    member.append(run.since(first))
+        match = append.runs[-1].last if append.runs else append.prev_index
+        member.commit = max(member.commit, min(append.commit, match))
+        self._owe(append.sender, match)
+        if member.configs.index != before and self._leader is None:
+            self._await_election(now_ms)  # it may have become a voter, or have been one
+
+    def _on_snapshot(self, message: InstallSnapshot, now_ms: int) -> None:
+        self._hear_leader(message.sender, now_ms)
+        member = self._member
+        snapshot = message.snapshot
+        point = snapshot.point
+        if point.index > member.commit:
+            member.commit = point.index
+            # With the same entry at that index the log is right, and may go on behind it.
+            if member.log.term(point.index) != point.term:
+                member.log.restore(point, self._told_commit)
+                member.configs.restore(point.index, point.config)
+                self._snapshot = snapshot
+        self._owe(message.sender, member.commit)
+
+    def _owe(self, leader: int, match: int) -> None:
+        """Tell the leader, when it is durable, that the logs agree up to here: once a wake is enough."""
+        self._owed = (leader, match if self._owed is None else max(match, self._owed[1]))
+
+    # -- what is to be done
+
+    def ready(self, now_ms: int) -> Ready | None:
+        """What is to be done since the last call; None: nothing. Ask once after all that a wake brought."""
+        member = self._member
+        log = member.log
+        needing: tuple[int, ...] = ()
+        reads: tuple[tuple[int, int], ...] = ()
+        if self._leading is not None:
+            reads = self._leading.answered_reads()
+            needing = self._leading.replicate(now_ms)
+        hard = member.hard if self._hard_due else None
+        snapshot = self._snapshot
+        runs = log.hand_out()
+        ticket = None
+        if hard is not None or snapshot is not None or runs:
+            self._hard_due = False
+            self._snapshot = None
+            ticket = log.issue()
+        if self._owed is not None:
+            leader, match = self._owed
+            self._owed = None
+            self._late.append(AppendAnswer(member.me, leader, member.term, match, member.commit))
+        if self._late:
+            self._keep_back()
+        commit = min(member.commit, log.stable)
+        if commit > self._told_commit:
+            self._told_commit = commit
+        else:
+            commit = 0
+        status: Status | None = self.status
+        if status == self._told_status:
+            status = None
+        else:
+            self._told_status = status
+        messages = member.outbox
+        if not (messages or ticket or commit or reads or needing or status):
+            return None
+        member.outbox = []
+        return Ready(ticket, hard, snapshot, runs, messages, commit or None, reads, needing, status)
+
+    def _keep_back(self) -> None:
+        """What others may hear when all that was handed out is durable waits for the last ticket."""
+        log = self._member.log
+        late, self._late = self._late, []
+        if log.ticket <= log.persisted:
+            self._member.outbox.extend(late)
+            return
+        if self._after is None:
+            self._after = deque()
+        self._after.extend((log.ticket, message) for message in late)

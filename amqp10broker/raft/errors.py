@@ -1,0 +1,47 @@
+"""What a member refuses, and what it cannot read::
+
+RaftError
+|-- NotLeader        ask the leader, if one is known
+|-- NotReady         it leads, and takes nothing now: try again
+|-- Full             too much is waiting to be committed: try again when something is
+|-- ChangeRefused    a change of members, or a transfer, that cannot be begun now, or at all
+`-- BadBytes         these bytes are no message and no record of this room
+"""
+
+from __future__ import annotations
+
+from amqp10broker.errors import BrokerError
+
+
+class RaftError(BrokerError):
+    """Any error of this room that is not a fault in its own code."""
+
+
+class NotLeader(RaftError):
+    """Another member leads, or none.
+
+    Args:
+        leader: the member to ask; None if none is known.
+    """
+
+    def __init__(self, leader: int | None) -> None:
+        super().__init__(
+            "this member does not lead; " + (f"ask member {leader}" if leader else "none is known")
+        )
+        self.leader = leader
+
+
+class NotReady(RaftError):
+    """This member leads, and takes no proposals for the moment; the message says why."""
+
+
+class Full(RaftError):
+    """What is proposed and not committed has reached its bound; grant no credit until some is committed."""
+
+
+class ChangeRefused(RaftError):
+    """A change of members or a transfer cannot be begun; the message says why."""
+
+
+class BadBytes(RaftError):
+    """These bytes cannot be read; the message says what was expected."""

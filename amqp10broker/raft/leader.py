@@ -1,0 +1,379 @@
+"""What a member does and knows only while it leads.
+
+It is made when an election is won and dropped with the leadership, so a follower carries none of it. What it
+wants sent goes into the member's outbox; appends are made once a wake (`replicate`), whatever was proposed
+and answered in between.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from amqp10broker.raft.codec import encode_config
+from amqp10broker.raft.config import Change, Promote, changed
+from amqp10broker.raft.entries import Kind, run_of
+from amqp10broker.raft.errors import ChangeRefused, Full, NotReady
+from amqp10broker.raft.member import Member
+from amqp10broker.raft.messages import Append, AppendAnswer, Heartbeat, TimeoutNow
+from amqp10broker.raft.progress import MESSAGE_BYTES, Flow, Progress
+
+RETRY_MS: Final = 300
+"""After this time without an answer, what was sent counts as lost."""
+SUSPICION_MS: Final = 1000
+"""How long a leader goes on without a majority. Its node has waited as long before it suspected."""
+TRANSFER_MS: Final = 2000
+"""How long a transfer may take; then the leader goes on as leader."""
+UNCOMMITTED_BYTES_MAX: Final = 64 << 20
+"""Payloads proposed and not committed; a leader without majority must not fill its memory."""
+
+
+@dataclass(slots=True)
+class Transfer:
+    """The leadership is being handed over."""
+
+    to: int
+    due: int
+    told: bool = False
+
+
+class Leadership:
+    """One term as leader.
+
+    Args:
+        member: whose.
+        now_ms: when it was elected.
+    """
+
+    __slots__ = (
+        "_member",
+        "_proposed",
+        "_proposed_bytes",
+        "_reads",
+        "_round",
+        "_round_sent",
+        "first",
+        "peers",
+        "quorum_due",
+        "retry_due",
+        "transfer",
+    )
+
+    def __init__(self, member: Member, now_ms: int) -> None:
+        self._member = member
+        log = member.log
+        self.first = log.last + 1
+        """Index of the first entry of its term."""
+        self.peers = {
+            peer: Progress(log.last + 1, alive=peer not in member.suspected)
+            for peer in member.configs.latest.members
+            if peer != member.me
+        }
+        self.retry_due: int | None = None
+        self.quorum_due: int | None = None
+        self.transfer: Transfer | None = None
+        self._reads: list[tuple[int, int, int]] = []
+        self._round = self._round_sent = 0
+        self._proposed: deque[tuple[int, int]] | None = None
+        self._proposed_bytes = 0
+        # An entry of the own term, for nothing older is committed by counting (the paper, section 5.4.2).
+        member.append(run_of(self.first, member.term, Kind.EMPTY, (b"",)))
+        self.check_quorum(now_ms)
+
+    @property
+    def open(self) -> bool:
+        """An entry of its own term is committed."""
+        return self._member.commit >= self.first
+
+    @property
+    def leaving(self) -> bool:
+        """It has been removed, and that is committed: it leads only until another does."""
+        configs = self._member.configs
+        return not self._member.votes and configs.index <= self._member.commit
+
+    @property
+    def deadline(self) -> int | None:
+        """When `tick` is due; None if nothing is under way."""
+        transfer = self.transfer
+        dues = (self.retry_due, self.quorum_due, None if transfer is None else transfer.due)
+        return min((due for due in dues if due is not None), default=None)
+
+    # -- what is asked of a leader
+
+    def propose(self, payloads: Sequence[bytes]) -> int:
+        """Append commands; the index of the first."""
+        self._must_take()
+        member = self._member
+        run = run_of(member.log.last + 1, member.term, Kind.COMMAND, tuple(payloads))
+        if self._proposed_bytes and self._proposed_bytes + run.size > UNCOMMITTED_BYTES_MAX:
+            raise Full(f"{self._proposed_bytes} bytes are proposed and not committed")
+        member.append(run)
+        if self._proposed is None:
+            self._proposed = deque()
+        self._proposed.append((run.last, run.size))
+        self._proposed_bytes += run.size
+        return run.first
+
+    def change(self, change: Change, now_ms: int) -> int:
+        """Append a configuration, which is in force at once; its index."""
+        self._must_take()
+        member = self._member
+        if member.configs.index > member.commit:
+            raise ChangeRefused("the last change is not committed; wait for it")
+        config = changed(member.configs.latest, change)
+        if isinstance(change, Promote) and self.peers[change.member].match < member.commit:
+            raise ChangeRefused(f"{change.member} has not caught up; wait for it")
+        run = run_of(member.log.last + 1, member.term, Kind.CONFIG, (encode_config(config),))
+        member.append(run)
+        wanted = set(config.members) - {member.me}
+        for peer in self.peers.keys() - wanted:
+            del self.peers[peer]
+        for peer in sorted(wanted - self.peers.keys()):
+            self.peers[peer] = Progress(run.first, alive=peer not in member.suspected)
+        self.check_quorum(now_ms)
+        return run.first
+
+    def transfer_to(self, to: int, now_ms: int) -> None:
+        """Take no more proposals, and have `to` elected when it has everything."""
+        self._must_take()
+        member = self._member
+        if to == member.me:
+            raise ChangeRefused(f"{to} is the leader")
+        if to not in member.configs.latest.voters:
+            raise ChangeRefused(f"{to} is no voter")
+        if to in member.suspected:
+            raise ChangeRefused(f"{to} cannot be reached")
+        self.transfer = Transfer(to, now_ms + TRANSFER_MS)
+
+    def read(self, token: int) -> None:
+        """Answer when a majority has said that this is still the leader (the dissertation, section 6.4)."""
+        if not self.open:
+            raise NotReady("nothing of this leader's term is committed yet")
+        # A round that has been sent may have been answered before this read was asked for.
+        self._round = self._round_sent + 1
+        self._reads.append((token, self._member.commit, self._round))
+
+    def _must_take(self) -> None:
+        if not self.open:
+            raise NotReady("nothing of this leader's term is committed yet")
+        if self.transfer is not None or self.leaving:
+            raise NotReady("the leadership is being handed over")
+
+    # -- answers
+
+    def on_append_answer(self, answer: AppendAnswer) -> None:
+        """A follower has more, or does not agree."""
+        peer = self.peers.get(answer.sender)
+        if peer is None:
+            return
+        member = self._member
+        peer.active = True
+        peer.commit = answer.commit
+        if answer.rejected is not None:
+            peer.rejected(answer.rejected, member.log.agreement(answer.match, answer.match_term))
+            return
+        news = peer.accepted(answer.match)
+        if peer.flow is Flow.PROBE or (peer.flow is Flow.SNAPSHOT and peer.match >= member.log.base):
+            peer.replicate()
+        if news:
+            self.advance()
+
+    def on_heartbeat_answer(self, sender: int, round_: int) -> None:
+        """A follower still follows."""
+        peer = self.peers.get(sender)
+        if peer is not None:
+            peer.active = True
+            peer.round = max(peer.round, round_)
+
+    def on_lost(self, sender: int) -> None:
+        """A follower does not know who leads: tell it."""
+        peer = self.peers.get(sender)
+        if peer is not None and peer.alive and peer.flow is not Flow.SNAPSHOT:
+            peer.probe()
+
+    def snapshot_done(self, to: int, index: int | None) -> None:
+        """The shell has sent a state, or could not."""
+        peer = self.peers.get(to)
+        if peer is not None and peer.flow is Flow.SNAPSHOT:
+            peer.probe(bare=True)
+            if index is None:
+                peer.waiting = True  # until the timer, so that what fails at once is not tried at once
+            else:
+                peer.next = max(peer.next, index + 1)
+
+    # -- what the node knows
+
+    def suspect(self, peer: int, now_ms: int) -> None:
+        """A follower's node cannot be reached."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            progress.alive = False
+            progress.probe()
+        self.check_quorum(now_ms)
+
+    def heard(self, peer: int, now_ms: int) -> None:
+        """A follower's node can be reached again."""
+        progress = self.peers.get(peer)
+        if progress is not None:
+            progress.alive = True
+            progress.probe()
+            progress.commit = progress.commit_sent = -1
+        self.check_quorum(now_ms)
+
+    def check_quorum(self, now_ms: int) -> None:
+        """Without a majority the leadership ends in a while (the dissertation, section 6.2)."""
+        if self._member.reaches_majority:
+            self.quorum_due = None
+        elif self.quorum_due is None:
+            self.quorum_due = now_ms + SUSPICION_MS
+
+    def tick(self, now_ms: int) -> bool:
+        """What is due is done. False: the leadership ends, for want of a majority."""
+        if self.quorum_due is not None and self.quorum_due <= now_ms:
+            return False
+        if self.transfer is not None and self.transfer.due <= now_ms:
+            self.transfer = None
+        if self.retry_due is not None and self.retry_due <= now_ms:
+            self.retry_due = None
+            self._retry()
+        return True
+
+    # -- commit and what is sent
+
+    def advance(self) -> None:
+        """Commit what a majority of the voters has durably (the paper, section 5.4.2)."""
+        member = self._member
+        log = member.log
+        voters = member.configs.latest.voters
+        matches = sorted(log.stable if voter == member.me else self.peers[voter].match for voter in voters)
+        index = matches[(len(matches) - 1) // 2]
+        if index <= member.commit or log.term(index) != member.term:
+            return
+        member.commit = index
+        proposed = self._proposed
+        while proposed and proposed[0][0] <= index:
+            self._proposed_bytes -= proposed.popleft()[1]
+        if not proposed:
+            self._proposed = None
+        if self.leaving:
+            self._pass_on()
+
+    def replicate(self, now_ms: int) -> tuple[int, ...]:
+        """Send what followers lack.
+
+        Returns:
+            Members who need a state.
+        """
+        member = self._member
+        needing: list[int] = []
+        settled = not self._reads and not self.leaving
+        for to, peer in self.peers.items():
+            if not peer.alive:
+                continue
+            if peer.flow is Flow.PROBE:
+                self._probe(to, peer, needing)
+            elif peer.flow is Flow.REPLICATE:
+                self._stream(to, peer, needing)
+            if peer.match < member.log.last or peer.commit < member.commit:
+                settled = False
+        self._tell_target()
+        self._send_round()
+        if settled:
+            self.retry_due = None
+        elif self.retry_due is None:
+            self.retry_due = now_ms + RETRY_MS
+        return tuple(needing)
+
+    def answered_reads(self) -> tuple[tuple[int, int], ...]:
+        """(token, index) of reads for which a majority has answered; each is said once."""
+        if not self._reads:
+            return ()
+        member = self._member
+        voters = member.configs.latest.voters
+        rounds = sorted(self._round if voter == member.me else self.peers[voter].round for voter in voters)
+        confirmed = rounds[(len(rounds) - 1) // 2]
+        done = tuple((token, index) for token, index, round_ in self._reads if round_ <= confirmed)
+        if done:
+            self._reads = [read for read in self._reads if read[2] > confirmed]
+        return done
+
+    def _probe(self, to: int, peer: Progress, needing: list[int]) -> None:
+        if peer.waiting:
+            return
+        append = self._append(to, peer, 0 if peer.bare else MESSAGE_BYTES, needing)
+        if append is not None:
+            peer.waiting = True
+            peer.bare = False
+            peer.commit_sent = append.commit
+            self._member.outbox.append(append)
+
+    def _stream(self, to: int, peer: Progress, needing: list[int]) -> None:
+        member = self._member
+        while peer.next <= member.log.last and peer.may_send:
+            append = self._append(to, peer, MESSAGE_BYTES, needing)
+            if append is None:
+                return
+            peer.sent(append.runs[-1].last, sum(run.size for run in append.runs))
+            peer.commit_sent = append.commit
+            member.outbox.append(append)
+        if peer.commit_sent < member.commit and peer.may_send:
+            append = self._append(to, peer, 0, needing)
+            if append is not None:
+                peer.commit_sent = append.commit
+                member.outbox.append(append)
+
+    def _append(self, to: int, peer: Progress, size: int, needing: list[int]) -> Append | None:
+        """What comes next for a follower; None if it is in the snapshot only. Size 0: no entries."""
+        member = self._member
+        log = member.log
+        prev = peer.next - 1
+        term = log.term(prev)
+        if term is None:
+            peer.needs_snapshot()
+            needing.append(to)
+            return None
+        runs = log.entries(peer.next, size) if size and prev < log.last else ()
+        return Append(member.me, to, member.term, prev, term, member.commit, runs)
+
+    def _tell_target(self) -> None:
+        """The target of a transfer has everything: it may stand for election."""
+        transfer = self.transfer
+        if transfer is None or transfer.told:
+            return
+        peer = self.peers.get(transfer.to)
+        if peer is not None and peer.match == self._member.log.last:
+            transfer.told = True
+            self._member.outbox.append(TimeoutNow(self._member.me, transfer.to, self._member.term))
+
+    def _send_round(self) -> None:
+        if self._round_sent == self._round:
+            return
+        self._round_sent = self._round
+        member = self._member
+        for voter in member.configs.latest.voters:
+            if voter != member.me:
+                member.outbox.append(Heartbeat(member.me, voter, member.term, self._round))
+
+    def _retry(self) -> None:
+        member = self._member
+        for peer in self.peers.values():
+            if peer.alive and (peer.match < member.log.last or peer.commit < member.commit):
+                if peer.active:
+                    peer.active = False
+                else:
+                    peer.retry()
+        if self._reads:
+            self._round += 1  # an answer to a newer round answers the older ones
+        if self.leaving:
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        """A removed leader has a voter that has everything stand for election, until one leads."""
+        member = self._member
+        for voter in member.configs.latest.voters:
+            peer = self.peers[voter]
+            if peer.alive and peer.match == member.log.last:
+                member.outbox.append(TimeoutNow(member.me, voter, member.term))
+                return

@@ -1,0 +1,214 @@
+"""The log as the core sees it: terms of all entries, and those entries that are not durable yet.
+
+Terms are kept as stretches, so that a log of a million entries of three terms takes three pairs. Payloads are
+kept until they are durable; afterwards they are read from the store.
+
+What is written is numbered by *tickets*. A ticket says: all that the log held when it was handed out is
+durable. A truncation makes that untrue for what was cut off, also if the same index and term come again later
+(the log may have been otherwise in between, on the disk, too): so it lowers what older tickets may say.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Sequence
+
+from amqp10broker.raft.entries import LogStore, Point, Run, Stored
+
+
+class LogView:
+    """The log of one member.
+
+    Attributes:
+        base: index of the last entry that a snapshot covers; its term is known, and nothing before it.
+        last: index of the last entry; `base` if there is none.
+        stable: up to here the log is durable as it is.
+        ticket: the last one that was handed out; 0 if none.
+        persisted: the last one that is durable.
+    """
+
+    __slots__ = (
+        "_handed",
+        "_store",
+        "_terms",
+        "_tickets",
+        "_unstable",
+        "base",
+        "last",
+        "persisted",
+        "stable",
+        "ticket",
+    )
+
+    def __init__(self, stored: Stored, store: LogStore) -> None:
+        point = stored.point
+        self.base = point.index
+        self.last = self.stable = self._handed = stored.last
+        self.ticket = self.persisted = 0
+        self._store = store
+        self._terms = [(point.index, point.term)]
+        for first, term in stored.terms:
+            if term != self._terms[-1][1]:
+                self._terms.append((first, term))
+        self._unstable: list[Run] = []
+        self._tickets: deque[tuple[int, int]] | None = None
+
+    @property
+    def last_term(self) -> int:
+        """The term of the last entry."""
+        return self._terms[-1][1]
+
+    def term(self, index: int) -> int | None:
+        """The term of an entry; None if it is not there, or only in a snapshot."""
+        if not self.base <= index <= self.last:
+            return None
+        terms = self._terms
+        if index >= terms[-1][0]:
+            return terms[-1][1]
+        return terms[bisect_right(terms, index, key=_first) - 1][1]
+
+    def up_to_date(self, last_index: int, last_term: int) -> bool:
+        """A log that ends so has all that this one may have to keep (the paper, section 5.4.1)."""
+        return (last_term, last_index) >= (self.last_term, self.last)
+
+    def agreement(self, index: int, term: int) -> int:
+        """The largest index up to `index` at which no entry has a term above `term`.
+
+        Where two logs do not agree at an index, they cannot agree behind what this says of the one for the
+        other's term. It skips a term at a time (the paper, end of section 5.3).
+        """
+        index = min(index, self.last)
+        for first, of in reversed(self._terms):
+            if first <= index:
+                if of <= term:
+                    return index
+                index = first - 1
+        return min(index, self.base)
+
+    def conflict(self, runs: Iterable[Run]) -> int | None:
+        """The first index of these consecutive entries at which the log has another entry, or none.
+
+        Args:
+            runs: the entry in front of them is in the log, as it is in theirs.
+
+        Returns:
+            None if the log has them all.
+        """
+        for run in runs:
+            if self.term(run.first) != run.term:
+                return run.first
+            end = self._end_of_term(run.first)
+            if end < run.last:
+                return end + 1
+        return None
+
+    def append(self, run: Run) -> None:
+        """Entries behind the last."""
+        assert run.first == self.last + 1, (run.first, self.last)
+        if run.term != self._terms[-1][1]:
+            self._terms.append((run.first, run.term))
+        self._unstable.append(run)
+        self.last = run.last
+
+    def truncate(self, first: int) -> None:
+        """Entries from this index on are no part of the log."""
+        assert first > self.base, (first, self.base)
+        last = first - 1
+        while self._terms[-1][0] > last:
+            self._terms.pop()
+        self._unstable = [run.until(last) for run in self._unstable if run.first <= last]
+        self.last = last
+        self._handed = min(self._handed, last)
+        self._lower(last)
+
+    def entries(self, first: int, size: int) -> tuple[Run, ...]:
+        """Entries from `first` on, about `size` bytes of payloads, and one at least if there is one.
+
+        Args:
+            first: behind `base`, and at most one behind `last`.
+        """
+        if first <= self.stable:
+            return _some(self._store.read(first, self.stable, size), first, size)
+        return _some(self._unstable, first, size)
+
+    def hand_out(self) -> tuple[Run, ...]:
+        """Entries that are to be written and were not handed out yet."""
+        if self._handed == self.last:
+            return ()
+        first = self._handed + 1
+        self._handed = self.last
+        return tuple(run.since(first) for run in self._unstable if run.last >= first)
+
+    def issue(self) -> int:
+        """A ticket for what was handed out so far."""
+        self.ticket += 1
+        if self._tickets is None:
+            self._tickets = deque()
+        self._tickets.append((self.ticket, self._handed))
+        return self.ticket
+
+    def persist(self, ticket: int) -> None:
+        """What this ticket and earlier ones stand for is durable."""
+        assert ticket <= self.ticket, f"ticket {ticket} was not handed out"
+        self.persisted = max(self.persisted, ticket)
+        tickets = self._tickets
+        while tickets and tickets[0][0] <= ticket:
+            self.stable = max(self.stable, tickets.popleft()[1])
+        if not tickets:
+            self._tickets = None
+        unstable = self._unstable
+        if unstable and unstable[0].first <= self.stable:
+            self._unstable = [run.since(self.stable + 1) for run in unstable if run.last > self.stable]
+
+    def compact(self, index: int) -> None:
+        """A snapshot covers entries up to this one, which is durable."""
+        assert self.base <= index <= self.stable, (self.base, index, self.stable)
+        term = self.term(index)
+        assert term is not None
+        self._terms = [(index, term), *(each for each in self._terms if each[0] > index)]
+        self.base = index
+
+    def restore(self, point: Point, stable: int) -> None:
+        """A snapshot takes the place of the whole log.
+
+        Args:
+            point: the snapshot's.
+            stable: what is durable until the snapshot is: not more than was said to be committed.
+        """
+        self._terms = [(point.index, point.term)]
+        self._unstable = []
+        self.base = self.last = self._handed = point.index
+        self._lower(stable)
+
+    def _lower(self, last: int) -> None:
+        """Nothing behind `last` is durable as it is, whatever older tickets stood for."""
+        self.stable = min(self.stable, last)
+        if self._tickets:
+            self._tickets = deque((ticket, min(until, last)) for ticket, until in self._tickets)
+
+    def _end_of_term(self, index: int) -> int:
+        """The last index of the stretch of equal terms that this one is in."""
+        behind = bisect_right(self._terms, index, key=_first)
+        return self._terms[behind][0] - 1 if behind < len(self._terms) else self.last
+
+
+def _first(stretch: tuple[int, int]) -> int:
+    return stretch[0]
+
+
+def _some(runs: Sequence[Run], first: int, size: int) -> tuple[Run, ...]:
+    """The entries of `runs` from `first` on that `size` bytes hold, and one at least."""
+    taken: list[Run] = []
+    for run in runs:
+        if run.last < first:
+            continue
+        wanted = run.since(first)
+        part = wanted.within(size)
+        if taken and part.size > size:
+            break
+        taken.append(part)
+        size -= part.size
+        if part is not wanted or size <= 0:
+            break
+    return tuple(taken)

@@ -1,0 +1,75 @@
+"""What a member knows, whatever its role is."""
+
+from __future__ import annotations
+
+from amqp10broker.raft.codec import decode_config
+from amqp10broker.raft.config import ConfigLog
+from amqp10broker.raft.entries import Hard, Kind, LogStore, Run, Stored
+from amqp10broker.raft.log_view import LogView
+from amqp10broker.raft.messages import Message
+
+
+class Member:
+    """The state that a leader and its followers have alike (the paper, figure 2).
+
+    Attributes:
+        me: its id.
+        term: the newest it has heard of.
+        vote: for whom it voted in that term.
+        commit: up to here the log is committed, as far as it knows.
+        log: its log.
+        configs: what the log says of members.
+        suspected: members whose node cannot be reached, or cannot reach this one.
+        outbox: messages that may go at once.
+    """
+
+    __slots__ = ("commit", "configs", "log", "me", "outbox", "suspected", "term", "vote")
+
+    def __init__(self, me: int, stored: Stored, store: LogStore) -> None:
+        self.me = me
+        self.term = stored.hard.term
+        self.vote = stored.hard.vote
+        # A hint may be ahead of the entries: nothing orders the two within one write.
+        self.commit = max(min(stored.hard.commit, stored.last), stored.point.index)
+        self.log = LogView(stored, store)
+        self.configs = ConfigLog(stored.point.index, stored.point.config, stored.configs)
+        self.suspected: frozenset[int] = frozenset()
+        self.outbox: list[Message] = []
+
+    @property
+    def hard(self) -> Hard:
+        """What the disk must know."""
+        return Hard(self.term, self.vote, self.commit)
+
+    @property
+    def votes(self) -> bool:
+        """It is a voter by the newest configuration."""
+        return self.me in self.configs.latest.voters
+
+    @property
+    def may_campaign(self) -> bool:
+        """It may stand for election.
+
+        A member whose removal is not known to be committed may: the others may not be able to win without it
+        (the dissertation, section 4.2.2). It counts itself for nothing then.
+        """
+        return self.votes or self.me in self.configs.at(self.commit).voters
+
+    @property
+    def reaches_majority(self) -> bool:
+        """As far as its node knows."""
+        config = self.configs.latest
+        return sum(voter not in self.suspected for voter in config.voters) >= config.majority
+
+    def append(self, run: Run) -> None:
+        """Entries behind the last; a configuration is in force from here on."""
+        self.log.append(run)
+        if run.kind is Kind.CONFIG:
+            for index, payload in enumerate(run.payloads, run.first):
+                self.configs.append(index, decode_config(payload))
+
+    def truncate(self, first: int) -> None:
+        """Entries from this index on are another leader's, and were never committed."""
+        assert first > self.commit, (first, self.commit)
+        self.log.truncate(first)
+        self.configs.truncate(first)

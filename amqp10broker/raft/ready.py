@@ -1,0 +1,59 @@
+"""What a member wants done, as one record a wake."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from amqp10broker.raft.entries import Hard, Run, Snapshot
+from amqp10broker.raft.messages import Message
+
+
+class Role(enum.Enum):
+    """What a member is in its term."""
+
+    FOLLOWER = "follower"
+    PRE_CANDIDATE = "pre-candidate"
+    CANDIDATE = "candidate"
+    LEADER = "leader"
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """Who a member is, and whom it follows."""
+
+    role: Role
+    term: int
+    leader: int | None
+    """As far as it is known; itself, if it leads."""
+    open: bool
+    """It leads, and an entry of its own term is committed: it takes proposals, and what is applied from
+    then on may be told."""
+
+
+@dataclass(slots=True)
+class Ready:
+    """What is to be done now. Handed out once; all but `messages` in the order of the fields.
+
+    Not to be told to anybody before `Raft.persisted` has heard of the ticket is already kept back: what is in
+    `messages` may go at once, and may be lost, doubled and reordered.
+    """
+
+    ticket: int | None
+    """Of what is to be written: `hard`, `snapshot`, `entries`, all or nothing, behind what earlier tickets
+    hold. None: nothing is to be written."""
+    hard: Hard | None
+    snapshot: Snapshot | None
+    """Takes the place of the whole log. The machine takes the state when it is durable."""
+    entries: tuple[Run, ...]
+    """The first may have an index that is in the log: it replaces that entry, and all behind it go."""
+    messages: list[Message]
+    commit: int | None
+    """Entries up to this index may be applied; they are durable here. None: no more than before."""
+    reads: tuple[tuple[int, int], ...]
+    """(token, index) of reads that may be answered from a state that has applied `index`."""
+    snapshots_to: tuple[int, ...]
+    """Members who need a state: send each an `InstallSnapshot` by a way of its own, and call
+    `Raft.snapshot_done` in any case."""
+    status: Status | None
+    """If it has changed. Reads that are not answered when a member stops leading never will be."""

@@ -1,0 +1,585 @@
+"""The rules of the consensus core, one test a rule.
+
+Members are played by the commands of interaction scripts (`tests.support.raft_script`); `play` gives what
+came of the last one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from amqp10broker.raft import leader, progress
+from amqp10broker.raft.entries import Kind, run_of
+from amqp10broker.raft.errors import Full, NotLeader, NotReady
+from amqp10broker.raft.messages import Append, AppendAnswer, PreVote, PreVoteAnswer, TimeoutNow, Vote
+from amqp10broker.raft.ready import Role
+from tests.support.raft_room import the_room
+from tests.support.raft_script import ScriptRunner
+
+LEADING = """
+group 1 2 3
+time-out 1
+run
+"""
+
+
+class Stage(ScriptRunner):
+    """A group in some state."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(the_room())
+        self.play(text)
+
+    def play(self, text: str) -> list[str]:
+        """What came of the last command."""
+        out: list[str] = []
+        for line in text.strip().splitlines():
+            out = self.output(line.strip())
+            assert not [each for each in out if "BROKEN" in each], (line, out)
+        return out
+
+    def raft(self, me: int) -> Any:
+        """A member."""
+        return self.group.nodes[me].raft
+
+    def sent(self, kind: type[Any]) -> list[Any]:
+        """What of a kind is on its way."""
+        return [message for message in self.group.network if isinstance(message, kind)]
+
+
+# -- what is to be done, and tickets
+
+
+def test_what_is_to_be_done_is_said_once() -> None:
+    """A second question without anything in between has no answer."""
+    stage = Stage(LEADING)
+    member = stage.raft(1)
+    member.propose([b"a"])
+    assert member.ready(0).entries == (run_of(3, 1, Kind.COMMAND, (b"a",)),)
+    assert member.ready(0) is None
+
+
+def test_writes_may_be_under_way_side_by_side() -> None:
+    """Each has a ticket; a later one stands for the earlier ones, too."""
+    stage = Stage(LEADING)
+    member = stage.raft(1)
+    member.propose([b"a"])
+    first = member.ready(0).ticket
+    member.propose([b"b"])
+    second = member.ready(0).ticket
+    assert second == first + 1
+    stage.play("drop 1 *")
+    member.persisted(second, 0)
+    assert member.matches() == {2: 2, 3: 2}
+    member.step(AppendAnswer(2, 1, 1, 4, 2), 0)
+    assert member.ready(0).commit == 4
+
+
+def test_a_ticket_that_was_not_handed_out_is_a_fault_of_the_shell() -> None:
+    """It would say of nothing that it is durable."""
+    with pytest.raises(AssertionError, match="ticket 9 was not handed out"):
+        Stage("group 1").raft(1).persisted(9, 0)
+
+
+def test_a_leader_sends_while_it_writes() -> None:
+    """Appends wait for nothing (the dissertation, section 10.2.1)."""
+    assert Stage(LEADING).play("propose 1 a") == [
+        "1 writes 3/1 a",
+        "-> 1 to 2 Append term 1, behind 2/1, commit 2: 3/1 a",
+        "-> 1 to 3 Append term 1, behind 2/1, commit 2: 3/1 a",
+    ]
+
+
+def test_an_append_is_answered_when_it_is_durable() -> None:
+    """And not before."""
+    stage = Stage(LEADING)
+    assert stage.play("propose 1 a\ndeliver 1 2") == [
+        "<- 1 to 2 Append term 1, behind 2/1, commit 2: 3/1 a",
+        "2 writes 3/1 a",
+    ]
+    assert stage.play("durable 2") == ["-> 2 to 1 AppendAnswer term 1, has 3, commit 2"]
+
+
+def test_an_answer_waits_for_earlier_writes_too() -> None:
+    """The entries were written by a message before; this one writes nothing, and is answered as late."""
+    stage = Stage(LEADING)
+    stage.play("propose 1 a\nkeep 1 2")
+    assert stage.play("deliver 1 2")[1:] == []
+    assert stage.play("durable 2") == ["-> 2 to 1 AppendAnswer term 1, has 3, commit 2"] * 2
+
+
+def test_appends_of_one_wake_have_one_answer() -> None:
+    """What a follower owes its leader is one number."""
+    stage = Stage(LEADING)
+    member = stage.raft(2)
+    for index in (3, 4):
+        member.step(Append(1, 2, 1, index - 1, 1, 2, (run_of(index, 1, Kind.COMMAND, (b"x",)),)), 0)
+    member.persisted(member.ready(0).ticket, 0)
+    assert [message.match for message in member.ready(0).messages] == [4]
+
+
+def test_a_vote_is_answered_when_it_is_durable() -> None:
+    """A member that forgets it in a crash would vote twice."""
+    stage = Stage("group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1")
+    assert stage.play("deliver 1 2")[-1] == "2 writes term 1, vote 1"
+    assert stage.play("durable 2") == ["-> 2 to 1 VoteAnswer term 1, yes"]
+
+
+def test_votes_are_asked_for_when_the_own_one_is_durable() -> None:
+    """A candidate that forgets its term could be elected in it twice."""
+    stage = Stage("group 1 2 3\ntime-out 1\ndeliver 1 2")
+    assert stage.play("deliver 2 1")[-1] == "1 writes term 1, vote 1"
+    assert stage.sent(Vote) == []
+    assert stage.play("durable 1") == [f"-> 1 to {to} Vote term 1, log 1/0" for to in (2, 3)]
+
+
+def test_a_refused_vote_waits_for_nothing() -> None:
+    """It promises nothing."""
+    stage = Stage(LEADING)
+    stage.raft(2).step(Vote(3, 2, 1, 9, 9), 0)
+    assert [message.granted for message in stage.raft(2).ready(0).messages] == [False]
+
+
+# -- commit
+
+
+def test_a_leader_counts_itself_when_its_write_is_durable() -> None:
+    """One follower and a write under way are no majority of three."""
+    stage = Stage(LEADING)
+    assert stage.play("propose 1 a\ndeliver 1 2\ndurable 2\ndeliver 2 1")[1:] == []
+    assert stage.play("durable 1")[0] == "1 applies up to 3"
+
+
+def test_followers_can_commit_without_the_leaders_disk() -> None:
+    """Two of three are a majority; the leader applies what is durable at its own place."""
+    stage = Stage(LEADING)
+    stage.play("propose 1 a\ndeliver 1 *\ndurable 2\ndurable 3\ndeliver * 1")
+    assert stage.raft(1).hard.commit == 3
+    assert stage.group.nodes[1].applied == 2
+    assert stage.play("durable 1") == ["1 applies up to 3"]
+
+
+def test_a_new_leader_appends_an_empty_entry_and_commits_with_it() -> None:
+    """What is older is not committed by counting (the paper, section 5.4.2)."""
+    stage = Stage(LEADING)
+    stage.play("propose 1 a\ndeliver 1 2\ndurable 2\ndrop * *\ncrash 1\npart 1 2 3\ntime-out 2\ndeliver * *")
+    stage.play("deliver * *\ndurable 2\ndeliver * *\ndurable 3\ndeliver * *")
+    assert stage.raft(2).status.role is Role.LEADER
+    assert stage.raft(2).last == 4
+    assert stage.raft(2).hard.commit == 2
+    stage.play("run")
+    assert stage.raft(2).hard.commit == 4
+
+
+def test_nothing_is_taken_before_an_entry_of_the_own_term_is_committed() -> None:
+    """No proposal, change of members, transfer or read: it may not know what is committed."""
+    stage = Stage(
+        "group 1 2 3\ntime-out 1\ndeliver 1 2\ndeliver 2 1\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1"
+    )
+    assert stage.raft(1).status.role is Role.LEADER
+    assert not stage.raft(1).status.open
+    for command in ("propose 1 a", "change 1 add 4", "transfer 1 2", "read 1 7"):
+        assert stage.play(command) == ["refused: NotReady: nothing of this leader's term is committed yet"]
+    stage.play("run")
+    assert stage.raft(1).status.open
+    assert stage.play("propose 1 a")[0] == "1 writes 3/1 a"
+
+
+def test_a_follower_says_who_leads() -> None:
+    """So that the proposer asks there."""
+    with pytest.raises(NotLeader, match="ask member 1") as refused:
+        Stage(LEADING).raft(2).propose([b"a"])
+    assert refused.value.leader == 1
+
+
+def test_a_commit_index_counts_up_to_what_the_message_shows_to_match() -> None:
+    """Behind that the follower may have other entries (the paper, figure 2)."""
+    stage = Stage("group 1 2 3\nlog 2: 1 1 1")
+    stage.raft(2).step(Append(1, 2, 2, 2, 1, 4), 0)
+    assert stage.raft(2).hard.commit == 2
+
+
+def test_one_member_is_a_majority_of_one() -> None:
+    """No message, no wait but for the disk; a single node runs the same code."""
+    stage = Stage("group 1")
+    assert stage.play("time-out 1") == ["1 is candidate in term 1", "1 writes term 1, vote 1"]
+    assert stage.play("durable 1") == ["1 is leader in term 1, leader 1", "1 writes 2/1 empty"]
+    assert stage.play("durable 1") == ["1 is leader in term 1, leader 1, open", "1 applies up to 2"]
+    assert stage.play("propose 1 a") == ["1 writes 3/1 a"]
+    assert stage.play("durable 1") == ["1 applies up to 3"]
+    assert stage.play("read 1 5") == ["1 answers read 5 at 3"]
+    assert stage.raft(1).deadline is None
+
+
+# -- elections
+
+
+def test_a_pre_vote_changes_nobodys_term_and_writes_nothing() -> None:
+    """A member that cannot win disturbs nobody (the dissertation, section 9.6)."""
+    stage = Stage(LEADING)
+    stage.play("suspect 3 1\ntime-out 3\ndeliver 3 2\ndeliver 2 3")
+    assert {stage.raft(me).status.term for me in (1, 2, 3)} == {1}
+    assert not any(node.disk.writes for node in stage.group.nodes.values())
+
+
+def test_a_pre_vote_is_granted_by_a_member_without_leader_only() -> None:
+    """One that hears the leader refuses; one that suspects it as well grants."""
+    stage = Stage(LEADING)
+    stage.play("suspect 3 1\ntime-out 3")
+    assert stage.play("deliver 3 2")[-1] == "-> 2 to 3 PreVoteAnswer term 1, no"
+    stage.play("drop * *\nsuspect 2 1\ntime-out 3")
+    assert stage.play("deliver 3 2")[-1] == "-> 2 to 3 PreVoteAnswer term 1, yes"
+
+
+def test_a_leader_that_is_asked_for_a_pre_vote_makes_itself_known() -> None:
+    """Two messages end a false suspicion; nothing else would tell a member of an idle group."""
+    stage = Stage(LEADING)
+    stage.play("suspect 3 1\nhear 3 1\ntime-out 3")
+    assert stage.play("deliver 3 1")[1:] == [
+        "-> 1 to 3 PreVoteAnswer term 1, no",
+        "-> 1 to 3 Append term 1, behind 2/1, commit 2",
+    ]
+    assert stage.play("deliver 1 3")[-2:] == [
+        "3 is follower in term 1, leader 1",
+        "-> 3 to 1 AppendAnswer term 1, has 2, commit 2",
+    ]
+    assert stage.raft(3).deadline is None
+
+
+def test_a_pre_candidate_falls_back_when_it_hears_a_leader() -> None:
+    """Answers that come later do not count."""
+    stage = Stage(LEADING)
+    stage.play(
+        "suspect 2 1\nsuspect 3 1\ntime-out 3\ndeliver 3 2\nhear 3 1\ndeliver 3 1\ndeliver 1 3\ndeliver 2 3"
+    )
+    assert stage.raft(3).status.role is Role.FOLLOWER
+    assert stage.raft(3).status.leader == 1
+
+
+def test_a_pre_candidate_of_an_old_term_takes_the_new_one() -> None:
+    """It is refused until it has it."""
+    stage = Stage("group 1 2 3\nhard 2: 5 0 1\ntime-out 1")
+    assert stage.play("deliver 1 2")[-1] == "-> 2 to 1 PreVoteAnswer term 5, no"
+    assert stage.play("deliver 2 1")[1:] == ["1 is follower in term 5", "1 writes term 5, vote none"]
+
+
+def test_an_answer_to_an_earlier_question_does_not_count() -> None:
+    """Each round of pre-votes has a token."""
+    stage = Stage("group 1 2 3\ntime-out 1\nkeep 1 2")
+    (old,) = stage.sent(PreVoteAnswer)
+    stage.play("drop * *\ntime-out 1")
+    stage.raft(1).step(old, 0)
+    assert stage.raft(1).status.role is Role.PRE_CANDIDATE
+    (new, _) = stage.sent(PreVote)
+    stage.raft(1).step(PreVoteAnswer(2, 1, 0, new.token, True), 0)
+    assert stage.raft(1).status.role is Role.CANDIDATE
+
+
+def test_an_election_in_vain_is_followed_by_another_later() -> None:
+    """A round has a time-out, which grows: attempts of many members do not meet for ever."""
+    stage = Stage("group 1 2 3")
+    waits = []
+    for _ in range(40):
+        stage.play("time-out 1\ndrop * *")
+        waits.append(stage.raft(1).deadline - stage.group.now)
+    assert min(waits) >= 50
+    assert 350 < max(waits) <= 50 + 300 * 16
+
+
+def test_a_member_that_can_ask_nobody_awaits_nothing() -> None:
+    """Ten thousand groups without majority cost nothing; it begins when another node is heard."""
+    stage = Stage("group 1 2 3\npart 1 2 3\ntime-out 1")
+    assert stage.raft(1).deadline is None
+    stage.play("hear 1 3")
+    assert stage.raft(1).deadline is not None
+
+
+@pytest.mark.parametrize(
+    ("index", "term", "answer"), [(9, 2, "no"), (3, 3, "no"), (4, 3, "yes"), (2, 4, "yes")]
+)
+def test_a_vote_is_for_a_log_that_is_as_new(index: int, term: int, answer: str) -> None:
+    """The term of the last entry first, then the length (the paper, section 5.4.1); for pre-votes as well."""
+    stage = Stage("group 1 2 3\nlog 2: 1 1 3\nhard 2: 5 0 1")
+    stage.raft(2).step(PreVote(1, 2, 5, index, term, 1), 0)
+    assert [message.granted for message in stage.raft(2).ready(0).messages] == [answer == "yes"]
+    stage.raft(2).step(Vote(1, 2, 6, index, term), 0)
+    assert (stage.raft(2).hard.vote == 1) == (answer == "yes")
+
+
+def test_one_vote_a_term_over_crashes() -> None:
+    """The same candidate gets it again, another does not."""
+    stage = Stage("group 1 2 3\nhard 2: 4 3 1")
+    stage.raft(2).step(Vote(1, 2, 4, 9, 9), 0)
+    stage.raft(2).step(Vote(3, 2, 4, 9, 9), 0)
+    answers = {message.to: message.granted for message in stage.raft(2).ready(0).messages}
+    assert answers == {1: False, 3: True}
+
+
+def test_a_vote_request_is_answered_whatever_the_configuration_says() -> None:
+    """A member that refused strangers would lock a group whose newest configuration it has not."""
+    stage = Stage("group 1 2 3\nadd 9")
+    stage.raft(2).step(Vote(77, 2, 1, 5, 1), 0)
+    assert stage.raft(2).hard.vote == 77
+    stage.raft(9).step(Vote(1, 9, 1, 5, 1), 0)
+    assert stage.raft(9).hard.vote == 1
+
+
+def test_a_learner_never_stands_for_election() -> None:
+    """Not by time, not when it is told to, not when its node wants it."""
+    stage = Stage(LEADING + "add 4\nchange 1 add 4\nrun")
+    assert stage.raft(4).config.learners == (4,)
+    stage.play("suspect 4 1\ntime-out 4\ncampaign 4")
+    stage.raft(4).step(TimeoutNow(1, 4, 1), 0)
+    assert stage.raft(4).status.role is Role.FOLLOWER
+    assert stage.raft(4).deadline is None
+
+
+def test_a_removed_member_never_stands_for_election() -> None:
+    """It asks, so that others hear that it does not lead; no answer makes it a candidate."""
+    stage = Stage(LEADING + "change 1 remove 3\nrun")
+    stage.raft(3).step(
+        Append(
+            1, 3, 1, 2, 1, 3, (run_of(3, 1, Kind.CONFIG, (stage.room.encode_config(stage.raft(1).config),)),)
+        ),
+        0,
+    )
+    stage.play("suspect 3 1\nsuspect 2 1\ntime-out 3\ndeliver 3 2\ndeliver 2 3")
+    stage.raft(3).step(TimeoutNow(1, 3, 1), 0)
+    assert stage.raft(3).status.role is Role.FOLLOWER
+
+
+def test_a_leader_without_majority_steps_down() -> None:
+    """After the node's suspicion it waits as long again, and then forgets who leads."""
+    stage = Stage(LEADING + "suspect 1 2")
+    assert stage.raft(1).deadline is None
+    stage.play("suspect 1 3")
+    assert stage.raft(1).deadline == stage.group.now + leader.SUSPICION_MS
+    assert stage.play("time-out 1") == ["1 is follower in term 1"]
+    assert stage.raft(1).deadline is None
+
+
+def test_a_leader_that_hears_a_majority_again_goes_on() -> None:
+    """In time."""
+    stage = Stage(LEADING + "suspect 1 2\nsuspect 1 3\nhear 1 2\nrun\nwait 5000")
+    assert stage.raft(1).status.open
+
+
+def test_a_member_that_has_a_newer_term_and_cannot_win_frees_itself() -> None:
+    """It tells the leader of the old term, which steps down: else entries would never reach that member."""
+    stage = Stage(LEADING + "hard 3: 7 3 2\nsuspect 1 3\nhear 1 3")
+    assert stage.play("deliver 1 3")[-1] == "-> 3 to 1 HeartbeatAnswer term 7, round 0"
+    assert stage.play("deliver 3 1")[1:] == ["1 is follower in term 7", "1 writes term 7, vote none"]
+
+
+# -- appends
+
+
+def test_a_probe_is_one_message_until_it_is_answered() -> None:
+    """The leader does not know yet where the logs agree."""
+    stage = Stage(LEADING + "suspect 1 3\nhear 1 3")
+    assert stage.play("propose 1 a\npropose 1 b")[1:] == [
+        "-> 1 to 2 Append term 1, behind 3/1, commit 2: 4/1 b"
+    ]
+    assert stage.play("deliver 1 3\ndeliver 3 1")[-1] == (
+        "-> 1 to 3 Append term 1, behind 2/1, commit 2: 3/1 a, 4/1 b"
+    )
+
+
+def test_a_follower_gets_a_window_of_messages() -> None:
+    """256 under way; the next when one is answered."""
+    stage = Stage(LEADING)
+    for number in range(progress.WINDOW_MESSAGES + 5):
+        stage.play(f"propose 1 {number}")
+    assert len([message for message in stage.sent(Append) if message.to == 2]) == progress.WINDOW_MESSAGES
+    first = stage.sent(Append)[0]
+    stage.play("drop * *")
+    stage.raft(1).step(AppendAnswer(2, 1, 1, first.runs[-1].last, 2), 0)
+    (append,) = [message for message in stage.raft(1).ready(0).messages if message.to == 2]
+    assert [run.payloads for run in append.runs] == [(b"256",), (b"257",), (b"258",), (b"259",), (b"260",)]
+
+
+def test_a_follower_gets_a_window_of_bytes() -> None:
+    """8 MiB under way, in messages of 1 MiB."""
+    stage = Stage(LEADING)
+    stage.raft(1).propose([b"x" * (1 << 18)] * 60)
+    stage.group.nodes[1].turn()
+    sizes = [sum(run.size for run in m.runs) for m in stage.sent(Append) if m.to == 2]
+    assert sizes == [progress.MESSAGE_BYTES] * 8
+
+
+def test_an_entry_that_is_larger_than_a_message_goes_alone() -> None:
+    """It is never cut here."""
+    stage = Stage(LEADING)
+    stage.raft(1).propose([b"a", b"x" * (2 << 20), b"b"])
+    stage.group.nodes[1].turn()
+    counts = [[len(run.payloads) for run in m.runs] for m in stage.sent(Append) if m.to == 2]
+    assert counts == [[1], [1], [1]]
+
+
+def test_a_refused_append_says_where_the_logs_may_agree() -> None:
+    """The last entry of no newer term, so that a term is one round (the paper, figure 7: follower f)."""
+    stage = Stage("group 1 2 3\nlog 2: 1 1 1 2 2 2 3 3 3 3 3\nhard 2: 7 0 1")
+    stage.raft(2).step(Append(1, 2, 8, 11, 6, 1), 0)
+    (answer,) = stage.raft(2).ready(0).messages
+    assert (answer.rejected, answer.match, answer.match_term) == (11, 11, 3)
+    stage.raft(2).step(Append(1, 2, 8, 4, 1, 1), 0)
+    assert stage.raft(2).hard.term == 8
+
+
+def test_entries_that_are_there_are_not_written_again() -> None:
+    """A message that comes twice, or late and short, cuts nothing off (the paper, figure 2)."""
+    stage = Stage(LEADING + "propose 1 a b c\nrun")
+    stage.raft(2).step(Append(1, 2, 1, 2, 1, 2, (run_of(3, 1, Kind.COMMAND, (b"a",)),)), 0)
+    ready = stage.raft(2).ready(0)
+    assert ready.entries == ()
+    assert stage.raft(2).last == 5
+
+
+def test_what_was_lost_is_sent_again() -> None:
+    """When nothing was heard for two looks of the timer; without entries, until the follower answers."""
+    stage = Stage(
+        LEADING + "propose 1 a\ndurable 1\ndeliver 1 2\ndrop 1 3\ndurable 2\ndeliver 2 1\ndrop 1 3\nrun"
+    )
+    assert stage.play("wait 299") == []
+    assert stage.play("wait 400") == ["-> 1 to 3 Append term 1, behind 2/1, commit 3"]
+    stage.play("run")
+    assert stage.group.nodes[3].applied == 3
+    assert stage.raft(1).deadline is None
+
+
+def test_nothing_is_sent_to_who_is_suspected() -> None:
+    """And no time runs for it; when its node is heard it is probed at once."""
+    stage = Stage(LEADING + "part 1 3\npropose 1 a\nrun")
+    assert stage.raft(1).deadline is None
+    assert "-> 1 to 3 Append term 1, behind 2/1, commit 3: 3/1 a" in stage.play("join 1 3")
+    stage.play("run")
+    assert stage.group.nodes[3].applied == 3
+
+
+def test_what_is_not_committed_is_bounded() -> None:
+    """A leader without majority must not fill its memory; one proposal is always taken."""
+    stage = Stage(LEADING)
+    member = stage.raft(1)
+    size = leader.UNCOMMITTED_BYTES_MAX
+    member.propose([b"x" * (size + 1)])
+    with pytest.raises(Full, match=f"{size + 1} bytes are proposed and not committed"):
+        member.propose([b"a"])
+    stage.group.nodes[1].turn()
+    stage.play("quiet\nrun\nloud")
+    assert stage.play("propose 1 a")[0] == "1 writes 4/1 a"
+
+
+def test_an_idle_group_has_no_deadline() -> None:
+    """No member, when all that are reached have the same commit."""
+    stage = Stage(LEADING + "propose 1 a\nrun")
+    assert [node.raft.deadline for node in stage.group.up()] == [None] * 3
+    assert [node.raft.ready(0) for node in stage.group.up()] == [None] * 3
+
+
+# -- members, transfer, reads, snapshots
+
+
+def test_a_change_waits_for_the_one_before() -> None:
+    """Two at once could have two majorities (the dissertation, section 4.1)."""
+    stage = Stage(LEADING + "change 1 add 4")
+    assert stage.play("change 1 add 5") == [
+        "refused: ChangeRefused: the last change is not committed; wait for it"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ("add 2", "2 is a member already"),
+        ("promote 2", "2 is no learner; add it first"),
+        ("remove 7", "7 is no member"),
+        ("promote 4", "4 has not caught up; wait for it"),
+    ],
+)
+def test_a_change_that_cannot_be_is_refused(change: str, why: str) -> None:
+    """And nothing has begun."""
+    stage = Stage(LEADING + "change 1 add 4\ndurable 1\ndeliver 1 2\ndurable 2\ndeliver 2 1")
+    assert stage.play(f"change 1 {change}") == [f"refused: ChangeRefused: {why}"]
+
+
+def test_the_last_voter_stays() -> None:
+    """A group without voters has no majority."""
+    stage = Stage("group 1\ntime-out 1\nrun")
+    assert stage.play("change 1 remove 1") == ["refused: ChangeRefused: 1 is the last voter"]
+
+
+def test_a_configuration_is_in_force_when_it_is_in_the_log() -> None:
+    """And no longer when it is cut off."""
+    stage = Stage(LEADING + "change 1 add 4\ndeliver 1 2")
+    assert stage.raft(2).config.learners == (4,)
+    stage.raft(2).step(Append(3, 2, 2, 2, 1, 2, (run_of(3, 2, Kind.EMPTY, (b"",)),)), 0)
+    assert stage.raft(2).config.learners == ()
+
+
+def test_nothing_is_proposed_while_the_leadership_is_handed_over() -> None:
+    """For 2 s at most; then the leader goes on."""
+    stage = Stage(LEADING + "propose 1 a")
+    stage.play("transfer 1 2")
+    assert stage.sent(TimeoutNow) == []  # it has not everything
+    with pytest.raises(NotReady, match="handed over"):
+        stage.raft(1).propose([b"b"])
+    stage.play("drop * *\nwait 2000")
+    assert stage.play("propose 1 b")[0] == "1 writes 4/1 b"
+
+
+@pytest.mark.parametrize(
+    ("to", "why"), [(1, "1 is the leader"), (9, "9 is no voter"), (3, "3 cannot be reached")]
+)
+def test_a_transfer_goes_to_another_voter_that_is_reached(to: int, why: str) -> None:
+    """Else nothing has begun."""
+    stage = Stage(LEADING + "suspect 1 3")
+    assert stage.play(f"transfer 1 {to}") == [f"refused: ChangeRefused: {why}"]
+
+
+def test_a_read_asks_a_majority_whether_they_still_follow() -> None:
+    """Its index is the commit of the moment when it was asked for (the dissertation, section 6.4)."""
+    stage = Stage(LEADING)
+    assert stage.play("read 1 7") == [f"-> 1 to {to} Heartbeat term 1, round 1" for to in (2, 3)]
+    stage.play("propose 1 a\ndeliver 1 2\ndeliver 2 1")
+    assert stage.group.answered == {7: 2}
+
+
+def test_a_read_does_not_join_a_round_that_is_under_way() -> None:
+    """Its answers may be older than the read."""
+    stage = Stage(LEADING + "read 1 7\ndeliver 1 2\nread 1 8")
+    assert stage.play("deliver 2 1")[-1] == "1 answers read 7 at 2"
+    assert stage.group.answered == {7: 2}
+
+
+def test_a_follower_whose_entries_are_gone_gets_a_snapshot() -> None:
+    """With the configuration at its index; then it goes on by entries."""
+    stage = Stage(LEADING + "part 1 3\npropose 1 a\nrun\ncompact 1\npropose 1 b\nrun")
+    assert "1 sends a snapshot to 3" in stage.play("join 1 3")
+    stage.play("run")
+    assert stage.group.nodes[3].disk.point.index == 3
+    assert stage.group.nodes[3].applied == 4
+    assert stage.raft(1).deadline is None
+
+
+def test_a_snapshot_that_could_not_be_sent_is_asked_for_again() -> None:
+    """After a while."""
+    stage = Stage(LEADING)
+    member = stage.raft(1)
+    stage.play("part 1 3\npropose 1 a\nrun\ncompact 1")
+    member.heard(3, stage.group.now)
+    assert member.ready(stage.group.now).snapshots_to == (3,)
+    member.snapshot_done(3, None)
+    assert member.ready(stage.group.now) is None
+    for _ in range(2):
+        stage.group.now = member.deadline
+        member.tick(stage.group.now)
+        ready = member.ready(stage.group.now)
+    assert ready.snapshots_to == (3,)
+
+
+def test_a_snapshot_cannot_cover_what_is_not_applied() -> None:
+    """It would take away what the others may need."""
+    with pytest.raises(AssertionError):
+        Stage(LEADING).raft(1).compact(3)
