@@ -54,7 +54,7 @@ _COMMON: Final[dict[str, dict[str, tuple[Any, ...]]]] = {
     },
     "recording flow events": {
         "record": (Path, "make each measured run a run of the recording in this folder (needs pyarrow)"),
-        "record_every": (50, "milliseconds between two looks of the broker at its links; 0: at every wake"),
+        "record_every": (50, "milliseconds between two looks of the broker at its links"),
     },
     "the broker started here": {
         "max_link_credit": (int, "default 1000; as in the article: the broker's own"),

@@ -176,7 +176,7 @@ class RecordedRun:
             publishers=sum(len(one.addresses) for one in publish),
             consumers=sum(len(one.addresses) for one in consume),
             rate_limit_per_s=rates or None,
-            sample_ms=self.recording.every_ms or None,
+            sample_ms=self.recording.every_ms,
             events_dropped=recorded.dropped + ((broker.events_dropped if broker else None) or 0),
             broker_version=broker.broker_version if broker else None,
             python_version=(broker.python_version if broker else None) or platform.python_version(),

@@ -1,7 +1,7 @@
 """What does recording flow events cost the broker?
 
-One broker and one load, and windows of measuring in which the broker records nothing, at intervals, or at
-each wake of its sessions. Recording is switched while the load goes on, and each window that records is
+One broker and one load, and windows of measuring in which the broker records nothing, or at intervals.
+Recording is switched while the load goes on, and each window that records is
 compared with the two beside it that do not: nothing else changes between them, so that a percent can be
 seen on a machine whose speed drifts by ten.
 """
@@ -31,7 +31,7 @@ from benchmarks.results import Outcome, Row
 from benchmarks.spec import Settle
 
 OFF: Final = -1
-EVERY_MS: Final[dict[int, str]] = {OFF: "off", 50: "every 50 ms", 10: "every 10 ms", 0: "each wake"}
+EVERY_MS: Final[dict[int, str]] = {OFF: "off", 50: "every 50 ms", 10: "every 10 ms"}
 COLUMNS: Final = (
     "rate_per_s",
     "cpu_us",

@@ -83,10 +83,9 @@ def _status(arguments: argparse.Namespace) -> int:
 
 
 def _sentence(recording: Mapping[str, Any]) -> str:
-    every = recording["every_ms"]
     return (
         f"to {recording['folder']}, run {recording['run_id']}, "
-        f"{f'every {every} ms' if every else 'at each wake'}: {counted(recording['events'], 'event')}, "
+        f"every {recording['every_ms']} ms: {counted(recording['events'], 'event')}, "
         f"{recording['events_written']} in complete files, {recording['events_dropped']} dropped; observing "
         f"takes {recording['processor_percent']:g} % of a processor, {recording['cost_percent']:g} % of what "
         "the broker uses"

@@ -290,11 +290,7 @@ class Config:
         None, "folder to record flow events into, made if it is not there; needs pyarrow (extra 'record')"
     )
     record_every: int = number(
-        50,
-        10,
-        1_000,
-        "ms between two looks at everything while flow events are recorded",
-        zero_means="after each wake of each session: exact, for benchmarks",
+        50, 10, 1_000, "ms between two looks at everything while flow events are recorded"
     )
     record_run: str | None = text(
         None,

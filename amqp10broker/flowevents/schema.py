@@ -205,7 +205,7 @@ RUN_FIELDS: Final[tuple[tuple[str, str], ...]] = (
     ("consumers", "int32"),
     ("rate_limit_per_s", "double"),  # null: as fast as it goes
     ("durable", "bool"),
-    ("sample_ms", "int64"),  # null: every wake of every session
+    ("sample_ms", "int64"),  # null: every wake of every session, in recordings before 2026-11-23
     ("events_dropped", "int64"),  # null while it runs
     ("broker_version", "string"),
     ("python_version", "string"),

@@ -403,7 +403,7 @@ class RecordingView:
     Attributes:
         folder: where it is.
         run_id: of the present run.
-        every_ms: milliseconds between two looks, 0: after each wake.
+        every_ms: milliseconds between two looks.
         began_ns: when the run began, by the wall clock.
         looks: how often everything was looked at.
         processor_percent: what observing takes of one processor.

@@ -1,4 +1,4 @@
-"""Records flow events while the broker runs: hands what `looking` has seen to the helper process.
+"""Records flow events while the broker runs: hands what `flow_sampler` has seen to the helper process.
 
 A look takes its time from everybody. It is never repeated before 50 times as long has passed as it took, with
 the probes before it: so recording at intervals costs 2 % of a processor at most, with however many links.
@@ -31,15 +31,13 @@ from amqp10broker.recording.names import check_run_name, numbered
 from amqp10broker.recording.runs import Run, new_run_id
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connections import Connection, Occupied
+from amqp10broker.tasks.flow_sampler import FlowSampler
 from amqp10broker.tasks.log import Log
-from amqp10broker.tasks.looking import Looks
 from amqp10broker.tasks.recorder_process import END, EVENTS, NOTE, RUN, RecorderProcess
 from amqp10broker.tasks.session import RunningSession
 
 _log = Log("amqp10broker.recorder")
 
-EVERY_WAKE_LOOK_MS: Final = 50
-"""Between looks at connections, queues and the process when sessions are observed at each wake."""
 LOOK_SHARE: Final = 50
 """After a look, so many times as long passes as it took."""
 FEED_S: Final = 0.1
@@ -58,7 +56,7 @@ class Recording:
 
     Attributes:
         folder: the recording, absolute.
-        every_ms: between looks; 0: at each wake.
+        every_ms: between looks.
         run_id: name of the runs: the first one that the folder has of it is called so, the next ones
             ``NAME-2``, ``NAME-3``, whoever records them. None makes up a name for each run.
     """
@@ -117,10 +115,7 @@ class Recorder:
         self._stopping = trio.Event()
         self._links: list[LinkName] = []
         self._links_named = 0
-        self._looks = Looks(
-            *(surroundings, self._ring.add, self.crash, self._name_queue, self._name_link),
-            each_wake=not recording.every_ms,
-        )
+        self._looks = FlowSampler(surroundings, self._ring.add, self.crash, self._name_queue, self._name_link)
 
     # --- life -------------------------------------------------------------------------------------
 
@@ -300,7 +295,7 @@ class Recorder:
             max_link_credit=config.flow.max_link_credit,
             max_incoming_window=config.flow.max_incoming_window,
             max_queue_credit=config.flow.max_queue_credit,
-            sample_ms=self.recording.every_ms or None,
+            sample_ms=self.recording.every_ms,
             broker_version=__version__,
             python_version=platform.python_version(),
             machine=machine_text(),
@@ -318,13 +313,11 @@ class Recorder:
     # --- looking ----------------------------------------------------------------------------------
 
     async def _look_again(self) -> None:
-        every_ms, looks = self.recording.every_ms, self._looks
-        every_s = (every_ms or EVERY_WAKE_LOOK_MS) / 1000
+        looks = self._looks
+        every_s = self.recording.every_ms / 1000
         before_ns = looks.cost_ns
         while True:
             began = trio.current_time()
-            if not every_ms:
-                before_ns = looks.cost_ns  # what observing wakes costs is no reason to look less often
             await looks.look_in_turns()
             self._tell_protocols()
             # With what the probes since the last look have taken.

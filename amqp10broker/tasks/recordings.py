@@ -69,7 +69,7 @@ class Recordings:
 
         Args:
             folder: the recording, made if it is not there.
-            every_ms: milliseconds between two looks, 10 to 1000; 0: after each wake.
+            every_ms: milliseconds between two looks, 10 to 1000.
             run_id: name of its runs, with a number if the folder has one of that name; None makes one up.
 
         Returns:

@@ -2,14 +2,13 @@
 
 An observer looks at one thing's counters and at why it waits, compares with what it saw last, and gives an
 event of the difference. Nothing in the things themselves knows that it is observed, so a broker that does
-not record pays nothing. When somebody looks is decided in the living room (`tasks.recorder`): after each
-wake of a session's task, which gives an exact time line, or every few milliseconds.
+not record pays nothing. When somebody looks is decided in the living room (`tasks.flow_sampler`).
 
 ===========  ============================================================================================
-`trail`      what was seen last of one thing, and the events that follow
+`samples`    what a look finds, of each link, channel and consumer of either protocol
+`trail`      what was seen last of one of them, and the events that follow
 `latency`    how long deliveries wait for a confirm, or to be settled
-`sessions`   sessions of AMQP 1.0
-`channels`   channels of AMQP 0-9-1
+`observer`   a session or channel
 `others`     connections, queues, the process
 ===========  ============================================================================================
 

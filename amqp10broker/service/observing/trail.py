@@ -8,6 +8,11 @@ UINT_MAX: Final = 0xFFFF_FFFF
 QUIET_NS: Final = 1_000_000_000
 """A link of which nothing changes has an event of its own so often, not at each observation."""
 
+State = tuple[int, int, int, int, int]
+"""Number of the `Reason` why a link waits; link_credit, incoming_window, queue_credit, queue_depth."""
+
+NOTHING: Final[State] = (0, 0, 0, 0, 0)
+
 
 class Emit(Protocol):
     """Takes one event, never waiting: `flowevents.ring.Ring.add`."""
@@ -44,108 +49,50 @@ class Trail:
     """One link (AMQP 0-9-1: channel or consumer) as it was seen last.
 
     Attributes:
+        kind: of its events.
+        where: its connection, channel and handle.
         turn: of the observation that saw it last; its observer tells by it which are gone.
     """
 
-    __slots__ = (
-        "_count",
-        "_depth",
-        "_incoming_window",
-        "_link_credit",
-        "_queue_credit",
-        "_reason",
-        "_since_ns",
-        "channel",
-        "connection",
-        "handle",
-        "kind",
-        "turn",
-    )
+    __slots__ = ("_count", "_since_ns", "_state", "kind", "turn", "where")
 
-    def __init__(
-        self, kind: int, connection: int, channel: int, handle: int, *, now_ns: int, count: int
-    ) -> None:
+    def __init__(self, kind: int, where: tuple[int, int, int], now_ns: int, count: int) -> None:
         """Begin.
 
         Args:
-            kind: of its events.
-            connection: number.
-            channel: number.
-            handle: of the link.
+            kind: see the attribute.
+            where: see the attribute.
             now_ns: the present, by a clock that never goes back.
             count: deliveries so far that are not to be told.
         """
         self.kind = kind
-        self.connection = connection
-        self.channel = channel
-        self.handle = handle
+        self.where = where
         self.turn = 0
         self._since_ns = now_ns
         self._count = count
-        self._reason = 0
-        self._link_credit = 0
-        self._incoming_window = 0
-        self._queue_credit = 0
-        self._depth = 0
+        self._state = NOTHING
 
     def see(
-        self,
-        emit: Emit,
-        now_ns: int,
-        ts_ns: int,
-        count: int,
-        reason: int,
-        link_credit: int,
-        incoming_window: int,
-        queue_credit: int,
-        depth: int,
-        *,
-        whole: bool = False,
+        self, emit: Emit, now_ns: int, ts_ns: int, count: int, state: State, *, whole: bool = False
     ) -> None:
-        """Compare, and emit an event if something moved.
+        """Compare, and emit an event if something moved: with the state that held until now.
 
         Args:
             emit: takes the event.
             now_ns: the present, by a clock that never goes back.
             ts_ns: the same by the wall clock.
             count: deliveries so far, modulo 2**32.
-            reason: why it waits, from now on.
-            link_credit, incoming_window, queue_credit, depth: as they are now.
+            state: what holds from now on.
             whole: emit although nothing moved, so that the elapsed time is told up to now.
         """
         n = (count - self._count) & UINT_MAX
         elapsed = now_ns - self._since_ns
-        if (
-            n == 0
-            and reason == self._reason
-            and link_credit == self._link_credit
-            and queue_credit == self._queue_credit
-            and depth == self._depth
-            and incoming_window == self._incoming_window
-            and elapsed < QUIET_NS
-            and not (whole and elapsed)
-        ):
+        if n == 0 and state == self._state and elapsed < QUIET_NS and not (whole and elapsed):
             return
         if n or elapsed:
+            reason, link_credit, window, queue_credit, depth = self._state
             emit(
-                ts_ns,
-                self.kind,
-                self._reason,
-                self.connection,
-                self.channel,
-                self.handle,
-                self._link_credit,
-                self._incoming_window,
-                self._queue_credit,
-                n,
-                0,
-                elapsed,
-                self._depth,
+                *(ts_ns, self.kind, reason, *self.where, link_credit, window, queue_credit),
+                *(n, 0, elapsed, depth),
             )
-        self._since_ns = now_ns
-        self._count = count
-        self._reason = reason
-        self._link_credit = link_credit
-        self._incoming_window = incoming_window
-        self._queue_credit = queue_credit
-        self._depth = depth
+        self._since_ns, self._count, self._state = now_ns, count, state

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections import Counter
+from operator import itemgetter
+from typing import Any, Final
 
 from amqp10broker.management.snapshot import LinkView, SessionView
 from amqp10broker.queues.counters import CONSUMING
@@ -14,6 +16,8 @@ from amqp10broker.service.sessions.session import BrokerSession
 from amqp10broker.service.sessions.why_consumer import why_consumer_waits
 from amqp10broker.service.sessions.why_publisher import why_publisher_waits
 
+_LINK: Final = itemgetter(0)
+
 
 def session_view(broker_session: BrokerSession, around: Circumstances) -> SessionView:
     """One session; it is only read.
@@ -24,7 +28,10 @@ def session_view(broker_session: BrokerSession, around: Circumstances) -> Sessio
     """
     session = broker_session.session
     consumers = list(broker_session.consumers)
-    links = [_consumer_view(broker_session, consumer, around) for consumer in consumers]
+    unsettled = Counter(map(_LINK, session.outbound.unsettled.values()))
+    links = [
+        _consumer_view(broker_session, consumer, around, unsettled[consumer.link]) for consumer in consumers
+    ]
     links += [_publisher_view(broker_session, publisher, around) for publisher in broker_session.publishers]
     return SessionView(
         channel=session.channel,
@@ -41,10 +48,11 @@ def session_view(broker_session: BrokerSession, around: Circumstances) -> Sessio
     )
 
 
-def _consumer_view(broker_session: BrokerSession, consumer: Consumer, around: Circumstances) -> LinkView:
+def _consumer_view(
+    broker_session: BrokerSession, consumer: Consumer, around: Circumstances, unsettled: int
+) -> LinkView:
     link = consumer.link
     waiting = why_consumer_waits(broker_session, consumer, around)
-    unsettled = sum(1 for owner, _ in broker_session.session.outbound.unsettled.values() if owner is link)
     return LinkView(
         name=link.name,
         handle=link.remote_handle,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ from amqp10broker.amqp091.methods import (
 from amqp10broker.catalog.queue_kind import QUORUM
 from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
 from amqp10broker.service.channels.circumstances import Circumstances
-from amqp10broker.service.observing.channels import ChannelObserver
-from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX
+from amqp10broker.service.observing.observer import PROBE_WAKES_MAX, Observer
+from amqp10broker.service.observing.samples import channel_samples
 from tests.support.channel_world import World, WorldChannel
 from tests.support.declaring import declare
 from tests.support.watching import Seen, reasons, total
@@ -41,13 +42,17 @@ class Watched:
         self.seen = Seen()
         self.observer = self.observe_anew()
         self.around = Circumstances()
-        self.latencies = True
+        self.probing = False
 
-    def observe_anew(self, *, new: bool = True) -> ChannelObserver:
+    def observe_anew(self) -> Observer:
         """Another observer."""
-        return ChannelObserver(
-            self.channel.service, 7, self.seen.add, self.seen.now_ns, new=new, on_link=self.seen.link
-        )
+        samples = partial(channel_samples, self.channel.service)
+        return Observer(samples, 7, 1, self.seen.add, self.seen.link)
+
+    def probe(self) -> None:
+        """Time deliveries from now on."""
+        self.probing = True
+        self.observer.begin_probe()
 
     def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
         """Time passes, and the observer looks."""
@@ -55,10 +60,11 @@ class Watched:
         self.observer.observe(
             self.seen.now_ns,
             self.seen.now_ns + S,
-            around=self.around._replace(reader_credit=self.channel.credit.credit),
-            latencies=self.latencies,
+            self.around._replace(reader_credit=self.channel.credit.credit),
             whole=whole,
         )
+        if self.probing:
+            self.observer.probe(self.seen.now_ns, self.seen.now_ns + S)
 
     def publish(self, count: int) -> None:
         """Messages for q, and a look."""
@@ -80,13 +86,13 @@ def test_what_is_published_is_counted_once() -> None:
     assert total(watched.seen.take(), Kind.LINK_IN) == 1
 
 
-def test_who_moves_is_named_once_with_its_beginning() -> None:
+def test_who_moves_is_named_once_when_it_is_seen_first() -> None:
     """What is published when there is something of it, each consumer when it is seen first."""
     watched = Watched()
-    began = watched.seen.now_ns
     watched.look()
     assert watched.seen.links == []
     watched.publish(3)
+    began = watched.seen.now_ns
     watched.publish(3)
     watched.channel.say(BasicConsume("q", "tag"))
     watched.look()
@@ -154,6 +160,8 @@ def test_a_channel_that_is_not_read_says_why() -> None:
 def test_confirms_are_timed() -> None:
     watched = Watched()
     watched.channel.say(ConfirmSelect())
+    watched.publish(1)
+    watched.probe()
     watched.world.box("q").stalled = True
     watched.publish(4)
     watched.publish(2)
@@ -167,17 +175,20 @@ def test_confirms_are_timed() -> None:
 def test_without_confirms_nothing_is_timed() -> None:
     watched = Watched()
     watched.publish(4)
-    watched.look()
+    watched.probe()
+    watched.publish(4)
     assert watched.seen.take(Kind.CONFIRM) == []
 
 
 def test_deliveries_are_counted_and_their_settling_is_timed() -> None:
     """What is acknowledged, and not what basic.get fetched."""
     watched = Watched()
-    watched.channel.publish("q", *[b"x"] * 6)
+    watched.channel.publish("q", b"x")
     watched.channel.say(BasicGet("q", True))
     watched.channel.consume("q", "c")
     watched.look()
+    watched.probe()
+    watched.publish(5)
     watched.look()
     watched.channel.say(BasicAck(4, True))
     watched.look()
@@ -228,7 +239,8 @@ def test_what_was_there_counts_from_now() -> None:
     watched = Watched()
     watched.channel.publish("q", b"x", b"x")
     watched.channel.consume("q", "c")
-    watched.observer = watched.observe_anew(new=False)
+    watched.observer = watched.observe_anew()
+    watched.observer.begin(watched.seen.now_ns, watched.around)
     watched.look(after_ns=0)
     assert watched.seen.take() == []
     watched.publish(1)
@@ -305,7 +317,6 @@ def test_a_consumer_that_is_not_the_active_one() -> None:
 def test_a_probe_times_what_comes_next() -> None:
     """Publishing and consuming, no more wakes than it may; then it says that it is done."""
     watched = Watched()
-    watched.latencies = False
     watched.channel.say(ConfirmSelect())
     watched.channel.consume("q", "c")
     watched.publish(2)
@@ -328,7 +339,6 @@ def test_a_probe_times_what_comes_next() -> None:
 def test_a_probe_times_nothing_that_nobody_answers() -> None:
     """Publishing without confirms, and consuming without acknowledgements: it is done at once."""
     watched = Watched()
-    watched.latencies = False
     watched.channel.consume("q", "c", no_ack=True)
     watched.publish(2)
     watched.observer.begin_probe()
@@ -338,11 +348,10 @@ def test_a_probe_times_nothing_that_nobody_answers() -> None:
 
 
 def test_what_was_published_before_confirms_is_not_timed() -> None:
-    """Also when it is observed together with what came behind."""
     watched = Watched()
     watched.publish(2)
-    watched.channel.publish("q", b"x")
     watched.channel.say(ConfirmSelect())
+    watched.probe()
     watched.publish(4)
     assert [event.n for event in watched.seen.take(Kind.CONFIRM)] == [4]
 
@@ -350,6 +359,8 @@ def test_what_was_published_before_confirms_is_not_timed() -> None:
 def test_a_probe_ends_with_the_channel() -> None:
     watched = Watched()
     watched.publish(2)
+    watched.channel.say(ConfirmSelect())
     watched.observer.begin_probe()
     watched.channel.service._reset()
+    watched.look()
     assert watched.observer.probe(watched.seen.now_ns, S) is False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from amqp10broker.flowevents.schema import Kind, Reason
-from amqp10broker.service.observing.latency import ENTRIES_MAX, Latency
+from amqp10broker.service.observing.latency import Latency
 from amqp10broker.service.observing.others import ConnectionObserver, ProcessObserver, QueueObserver
 from tests.support.watching import Seen, reasons, total
 
@@ -61,25 +61,10 @@ def test_the_process() -> None:
     assert (event.kind, event.bytes, event.n, event.value_ns) == (Kind.PROCESS, 4096, 30, 50)
 
 
-def test_a_latency_keeps_a_bounded_number_of_entries() -> None:
-    """Beyond, what comes counts with the last: nothing is lost."""
-    seen = Seen()
-    latency = Latency(Kind.CONFIRM, 1, 2, 3)
-    wakes = ENTRIES_MAX + 100
-    for came in range(1, wakes + 1):
-        latency.see(seen.add, came, S, came, 0)
-    latency.see(seen.add, wakes, S, wakes, wakes)
-    events = seen.take()
-    assert len(events) == ENTRIES_MAX
-    assert total(events, Kind.CONFIRM) == wakes
-    assert events[-1].n == 101
-
-
 def test_counts_may_wrap() -> None:
     """Delivery-counts are numbers modulo 2**32."""
     seen = Seen()
-    latency = Latency(Kind.CONFIRM, 1, 2, 3)
-    latency.begin(2**32 - 2, 2**32 - 3)
-    latency.see(seen.add, 10, S, 3, 2**32 - 3)
-    latency.see(seen.add, 15, S, 3, 3)
+    latency = Latency(Kind.CONFIRM, (1, 2, 3), 2**32 - 2, 2**32 - 3)
+    latency.see(seen.add, 10, S, 3, 2**32 - 3, taking=True)
+    latency.see(seen.add, 15, S, 3, 3, taking=True)
     assert [(event.n, event.value_ns) for event in seen.take()] == [(5, 5)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ import pytest
 from amqp10broker.catalog.queue import QueueSpec
 from amqp10broker.flowevents.schema import Kind, Reason
 from amqp10broker.queues.effects import TimedOut
-from amqp10broker.service.observing.sessions import PROBE_WAKES_MAX, SessionObserver
+from amqp10broker.service.observing.observer import PROBE_WAKES_MAX, Observer
+from amqp10broker.service.observing.samples import session_samples
 from amqp10broker.service.sessions.circumstances import Circumstances
 from tests.support.clocked_queue import ClockedQueue
 from tests.support.declaring import declare
@@ -29,11 +31,18 @@ class Watched:
             self.scene.do("C> END", begin)
         self.client = self.scene.world.clients["C"]
         self.seen = Seen()
+        self.probing = False
+        self.observe_anew()
+
+    def observe_anew(self) -> None:
+        """With another observer, the session that there is now."""
         self.service = self.client.sessions[0].service
-        self.observer = SessionObserver(
-            self.service, 7, self.seen.add, self.seen.now_ns, new=True, on_link=self.seen.link
-        )
-        self.latencies = True
+        self.observer = Observer(partial(session_samples, self.service), 7, 0, self.seen.add, self.seen.link)
+
+    def probe(self) -> None:
+        """Time deliveries from now on."""
+        self.probing = True
+        self.observer.begin_probe()
 
     def look(self, *, after_ns: int = 1_000_000, whole: bool = False) -> None:
         """Time passes, and the observer looks."""
@@ -43,9 +52,10 @@ class Watched:
             now_ns,
             now_ns + S,
             Circumstances(writer_blocked=self.client.blocked),
-            latencies=self.latencies,
             whole=whole,
         )
+        if self.probing:
+            self.observer.probe(now_ns, now_ns + S)
 
     def do(self, *lines: str) -> None:
         """Each line, and a look behind it."""
@@ -99,9 +109,8 @@ def test_a_link_that_has_begun_since_is_told_whole() -> None:
 def test_a_link_that_was_there_counts_from_now() -> None:
     watched = Watched("q")
     watched.scene.do("C> ATTACH h=0 target=/queues/q", "C> TRANSFER h=0 did=0..19")
-    watched.observer = SessionObserver(
-        watched.service, 7, watched.seen.add, watched.seen.now_ns, new=False, on_link=watched.seen.link
-    )
+    watched.observe_anew()
+    watched.observer.begin(watched.seen.now_ns, Circumstances())
     watched.look(after_ns=0)
     assert watched.seen.take() == []
     watched.do("C> TRANSFER h=0 did=20..21")
@@ -186,10 +195,7 @@ def test_why_a_consumer_waits_is_told(reason: Reason) -> None:
     watched = Watched("q")
     for line in REASONS[reason]:
         watched.scene.do(line)
-    watched.service = watched.client.sessions[0].service
-    watched.observer = SessionObserver(
-        watched.service, 7, watched.seen.add, 0, new=True, on_link=watched.seen.link
-    )
+    watched.observe_anew()
     watched.look(after_ns=0)
     watched.look(after_ns=5, whole=True)
     watched.look(after_ns=7, whole=True)
@@ -268,6 +274,7 @@ def test_confirms_are_timed() -> None:
     """So many came then, so many are confirmed now."""
     watched = Watched("q")
     watched.do("C> ATTACH h=0 target=/queues/q", "withhold q")
+    watched.probe()
     watched.do("C> TRANSFER h=0 did=0..4", "C> TRANSFER h=0 did=5..9", "confirm q 3", "confirm q 4")
     events = watched.seen.take(Kind.CONFIRM)
     assert [(event.n, event.value_ns) for event in events] == [
@@ -279,7 +286,9 @@ def test_confirms_are_timed() -> None:
 def test_settling_is_timed() -> None:
     watched = Watched("q")
     watched.scene.do("publish q 5")
-    watched.do("C> ATTACH h=1 source=/queues/q", "C> FLOW h=1 dc=0 cr=5", "count q")
+    watched.do("C> ATTACH h=1 source=/queues/q")
+    watched.probe()
+    watched.do("C> FLOW h=1 dc=0 cr=5", "count q")
     watched.do("C> DISPOSITION role=receiver first=0 last=3 settled=true state=accepted")
     events = watched.seen.take(Kind.SETTLE)
     assert [(event.n, event.value_ns) for event in events] == [(4, 2_000_000)]
@@ -300,7 +309,6 @@ def test_a_link_that_is_sent_settled_has_nothing_to_time() -> None:
 def test_a_probe_times_what_comes_next() -> None:
     """Not what was under way, and no more wakes than it may; then it says that it is done."""
     watched = Watched("q")
-    watched.latencies = False
     watched.do("C> ATTACH h=0 target=/queues/q", "withhold q", "C> TRANSFER h=0 did=0..4")
     watched.seen.take()
     watched.observer.begin_probe()

@@ -1,9 +1,7 @@
 """Looks at all sessions, channels, connections and queues of a broker, and has flow events made of it.
 
-Who looks when: to observe each wake, a session's task calls its observer at the end of each, which gives an
-exact time line; what does not wake is seen by the looks. Without that, everything is seen by looks alone, and
-beside them a few wakes of a session are *probed* after each look, so that there are samples of the latencies
-of confirming and settling, too.
+Everything is seen by looks, some milliseconds apart. Beside them a few wakes of a session or channel are
+*probed* after each look, so that there are samples of the latencies of confirming and settling, too.
 """
 
 from __future__ import annotations
@@ -11,20 +9,22 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 import trio
 
 from amqp10broker.catalog.queue import DeclaredQueue
 from amqp10broker.recording.link_names import LinkName
+from amqp10broker.service.observing.observer import Observer
 from amqp10broker.service.observing.others import ConnectionObserver, ProcessObserver, QueueObserver
+from amqp10broker.service.observing.samples import Sample, channel_samples, session_samples
 from amqp10broker.service.observing.trail import Emit
 from amqp10broker.tasks.channel import RunningChannel
 from amqp10broker.tasks.connection10 import Connection10
 from amqp10broker.tasks.connections import Connection, Occupied
+from amqp10broker.tasks.flow_probe import FlowProbe
 from amqp10broker.tasks.meters import rss_bytes
 from amqp10broker.tasks.session import RunningSession
-from amqp10broker.tasks.watching import Watch, watch_channel, watch_session
 
 PROBES_MAX: Final = 4
 """Sessions and channels that are probed after one look."""
@@ -35,7 +35,7 @@ MEMORY_NS: Final = 1_000_000_000
 """How often memory is measured: reading it takes as long as a dozen links."""
 
 
-class Looks:
+class FlowSampler:
     """See the module.
 
     Attributes:
@@ -52,8 +52,6 @@ class Looks:
         on_crash: Callable[[Exception], None],
         on_queue: Callable[[int, DeclaredQueue], None],
         on_link: Callable[[LinkName], None],
-        *,
-        each_wake: bool,
     ) -> None:
         """Look at nothing yet.
 
@@ -62,20 +60,18 @@ class Looks:
             emit: takes events.
             on_crash: told of a fault of ours.
             on_queue: told of each queue and its number, when it is seen first.
-            on_link: told of each link, channel that may publish, and consumer, when it is seen first.
-            each_wake: observe sessions and channels after each wake.
+            on_link: told of each link, channel that publishes, and consumer, when it is seen first.
         """
         self._surroundings = surroundings
         self._emit = emit
         self._on_crash = on_crash
         self._on_queue = on_queue
         self._on_link = on_link
-        self._each_wake = each_wake
         self.count = 0
         self.cost_ns = 0
         self.protocols: set[str] = set()
         self._offset_ns = time.time_ns() - time.monotonic_ns()
-        self._watches: dict[RunningSession | RunningChannel, Watch] = {}
+        self._probes: dict[RunningSession | RunningChannel, FlowProbe] = {}
         self._connections: dict[Connection, ConnectionObserver] = {}
         self._queues: dict[DeclaredQueue, QueueObserver] = {}
         self._queue_number = 0
@@ -88,10 +84,16 @@ class Looks:
         now_ns, _ = self._set_times()
         self._process = ProcessObserver(self._emit, now_ns, processor_ns=time.process_time_ns())
         for connection in self._surroundings.connections.values():
-            self._connections[connection] = self._connection_observer(connection, now_ns, new=False)
+            line = connection.line
+            self._connections[connection] = ConnectionObserver(
+                *(connection.number, self._emit, now_ns),
+                bytes_in=line.bytes_received,
+                bytes_out=line.writer.bytes_sent,
+            )
             for running in connection.parts.values():
-                if running not in self._watches:
-                    self._watch(connection, running, now_ns, new=False)
+                if running not in self._probes:
+                    probe = self._see_first(connection, running)
+                    probe.begin(now_ns)
         self.look()
 
     def look(self, *, whole: bool = False) -> None:
@@ -139,20 +141,19 @@ class Looks:
         if now_ns - self._measured_ns >= MEMORY_NS:
             self._measured_ns, self._rss_bytes = now_ns, rss_bytes()
         self._process.observe(now_ns, ts_ns, rss_bytes=self._rss_bytes, processor_ns=time.process_time_ns())
-        if not self._each_wake:
-            self._probe(now_ns)
+        self._probe(now_ns)
 
     def join(self, connection: Connection, running: RunningSession | RunningChannel) -> None:
         """A session or a channel begins, of which everything counts."""
         try:
-            self._watch(connection, running, self.times()[0], new=True)
+            self._see_first(connection, running)
         except Exception as error:
             self._on_crash(error)
 
     def detach(self) -> None:
         """Leave everybody alone."""
-        for watch in self._watches.values():
-            watch.detach()
+        for probe in self._probes.values():
+            probe.detach()
 
     def times(self) -> tuple[int, int]:
         """The present by a clock that never goes back, and by the wall clock as of the last look."""
@@ -179,15 +180,13 @@ class Looks:
         self.protocols.add(_protocol_of(connection))
         observer = self._connections.get(connection)
         if observer is None:
-            observer = self._connection_observer(connection, now_ns, new=True)
+            observer = ConnectionObserver(connection.number, self._emit, now_ns, bytes_in=0, bytes_out=0)
             self._connections[connection] = observer
         _observe_bytes(observer, connection, now_ns, ts_ns, whole=whole)
         for running in connection.parts.values():
-            watch = self._watches.get(running)
-            if watch is None:
-                watch = self._watch(connection, running, now_ns, new=True)
-            watch.turn = self.count
-            watch.look(now_ns, ts_ns, whole=whole)
+            probe = self._probes.get(running) or self._see_first(connection, running)
+            probe.turn = self.count
+            probe.look(now_ns, ts_ns, whole=whole)
 
     def _look_at_the_rest(self, *, whole: bool) -> None:
         """Connections that are gone, and sessions and channels that their connections know no more."""
@@ -197,38 +196,29 @@ class Looks:
             for connection in [each for each in self._connections if each.number not in connections]:
                 self.protocols.add(_protocol_of(connection))
                 _observe_bytes(self._connections.pop(connection), connection, now_ns, ts_ns, whole=True)
-        for running, watch in list(self._watches.items()):
-            if watch.over:
-                del self._watches[running]
-            elif watch.turn != self.count:
+        for running, probe in list(self._probes.items()):
+            if probe.over:
+                del self._probes[running]
+            elif probe.turn != self.count:
                 # What it was sent before its end is still being worked off.
-                watch.look(now_ns, ts_ns, whole=whole)
+                probe.look(now_ns, ts_ns, whole=whole)
 
-    def _watch(
-        self,
-        connection: Connection,
-        running: RunningSession | RunningChannel,
-        now_ns: int,
-        *,
-        new: bool,
-    ) -> Watch:
-        emit, each_wake = self._emit, self._each_wake
-        on_link = partial(self._name_link, connection)
+    def _see_first(self, connection: Connection, running: RunningSession | RunningChannel) -> FlowProbe:
         self.protocols.add(_protocol_of(connection))  # it may be gone before the next look
+        samples: Callable[[Any], Iterator[Sample]]
+        around: Callable[[], object]
         if isinstance(connection, Connection10):
             assert isinstance(running, RunningSession)
-            watch = watch_session(
-                *(self, connection, running, emit, now_ns), new=new, latencies=each_wake, on_link=on_link
-            )
+            samples, around = partial(session_samples, running.service), partial(connection.around, running)
+            number = running.service.session.channel
         else:
             assert isinstance(running, RunningChannel)
-            watch = watch_channel(
-                *(self, connection, running, emit, now_ns), new=new, latencies=each_wake, on_link=on_link
-            )
-        self._watches[running] = watch
-        if each_wake:
-            watch.attach()
-        return watch
+            samples, around = partial(channel_samples, running.service), partial(connection.around, running)
+            number = running.service.number
+        on_link = partial(self._name_link, connection)
+        observer = Observer(samples, connection.number, number, self._emit, on_link)
+        probe = self._probes[running] = FlowProbe(self, running, observer, around)
+        return probe
 
     def _name_link(
         self,
@@ -249,20 +239,10 @@ class Looks:
 
         Others had their turn since these were looked at: some are over by now, and have nothing left to see.
         """
-        watches = [watch for watch in self._watches.values() if not watch.over]
-        first = self.count * PROBES_MAX % len(watches) if len(watches) > PROBES_MAX else 0
-        for watch in [*watches[first:], *watches[:first]][:PROBES_MAX]:
-            watch.probe(now_ns)
-
-    def _connection_observer(self, connection: Connection, now_ns: int, *, new: bool) -> ConnectionObserver:
-        line = connection.line
-        return ConnectionObserver(
-            connection.number,
-            self._emit,
-            now_ns,
-            bytes_in=0 if new else line.bytes_received,
-            bytes_out=0 if new else line.writer.bytes_sent,
-        )
+        probes = [probe for probe in self._probes.values() if not probe.over]
+        first = self.count * PROBES_MAX % len(probes) if len(probes) > PROBES_MAX else 0
+        for probe in [*probes[first:], *probes[:first]][:PROBES_MAX]:
+            probe.probe(now_ns)
 
     # --- queues -----------------------------------------------------------------------------------
 

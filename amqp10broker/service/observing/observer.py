@@ -1,0 +1,142 @@
+"""Observes one session or channel: compares samples of its parts, and times some of their deliveries."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Final
+
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE
+from amqp10broker.service.observing.latency import Latency
+from amqp10broker.service.observing.samples import LATER, Sample, first_count, is_answered, progress
+from amqp10broker.service.observing.trail import NOTHING, Emit, OnLink, Trail
+
+PROBE_WAKES_MAX: Final = 4
+"""Wakes with deliveries whose times one probe takes."""
+PROBE_PARTS_MAX: Final = 4
+"""Links or consumers of one session or channel that are probed at a time; all of them in turn."""
+
+
+class Observer:
+    """Sees one session or channel."""
+
+    __slots__ = (
+        "_channel",
+        "_connection",
+        "_emit",
+        "_handles",
+        "_on_link",
+        "_parts",
+        "_probe_left",
+        "_probed",
+        "_samples",
+        "_turn",
+    )
+
+    def __init__(
+        self,
+        samples: Callable[[Any], Iterable[Sample]],
+        connection: int,
+        channel: int,
+        emit: Emit,
+        on_link: OnLink,
+    ) -> None:
+        """See it for the first time.
+
+        Args:
+            samples: of all its parts, in the circumstances given.
+            connection: number of its connection.
+            channel: its own.
+            emit: takes events.
+            on_link: told of each part when it is seen first.
+        """
+        self._samples = samples
+        self._connection = connection
+        self._channel = channel
+        self._emit = emit
+        self._on_link = on_link
+        self._parts: dict[Any, Trail] = {}
+        self._handles = CHANNEL_HANDLE
+        self._turn = 0
+        self._probe_left = 0
+        self._probed: list[tuple[Any, Latency]] = []
+
+    def begin(self, now_ns: int, around: Any) -> None:
+        """What is there counts from now on; what comes later counts whole.
+
+        Args:
+            now_ns: the present, by a clock that never goes back.
+            around: what the connection does for it.
+        """
+        for sample in self._samples(around):
+            self._see_first(sample, now_ns, progress(sample.part)[0])
+
+    def observe(self, now_ns: int, ts_ns: int, around: Any, *, whole: bool = False) -> None:
+        """Emit what has happened since the last time.
+
+        Args:
+            now_ns: the present, by a clock that never goes back.
+            ts_ns: the same by the wall clock.
+            around: what the connection does for it.
+            whole: tell the elapsed time up to now although nothing has moved.
+        """
+        emit, parts = self._emit, self._parts
+        self._turn = turn = self._turn + 1
+        seen = 0
+        for sample in self._samples(around):
+            trail = parts.get(sample.part)
+            if trail is None:
+                trail = self._see_first(sample, now_ns, first_count(sample.part))
+            trail.turn = turn
+            seen += 1
+            trail.see(emit, now_ns, ts_ns, sample.deliveries, sample.state, whole=whole)
+        if seen < len(parts):
+            self._forget_gone(now_ns, ts_ns)
+
+    def finish(self, now_ns: int, ts_ns: int) -> None:
+        """It is over: emit what its parts have done since the last time."""
+        self._turn += 1
+        self._forget_gone(now_ns, ts_ns)
+
+    def _see_first(self, sample: Sample, now_ns: int, count: int) -> Trail:
+        handle = sample.handle
+        if handle is None:
+            self._handles += 1
+            handle = self._handles
+        self._on_link(now_ns, sample.kind, self._channel, handle, sample.name, sample.address)
+        where = self._connection, self._channel, handle
+        trail = self._parts[sample.part] = Trail(sample.kind, where, now_ns, count)
+        return trail
+
+    def _forget_gone(self, now_ns: int, ts_ns: int) -> None:
+        turn = self._turn
+        for part in [part for part, trail in self._parts.items() if trail.turn != turn]:
+            trail = self._parts.pop(part)
+            trail.see(self._emit, now_ns, ts_ns, progress(part)[0], NOTHING, whole=True)
+        self._probed = [each for each in self._probed if each[0] in self._parts]
+
+    # --- probes -----------------------------------------------------------------------------------
+
+    def begin_probe(self) -> None:
+        """Time the deliveries of the next wakes, by `probe`, until their times are known."""
+        parts = [each for each in self._parts.items() if is_answered(each[0])]
+        if len(parts) > PROBE_PARTS_MAX:
+            first = self._turn * PROBE_PARTS_MAX % len(parts)
+            parts = [*parts[first:], *parts[:first]][:PROBE_PARTS_MAX]
+        self._probe_left = PROBE_WAKES_MAX
+        self._probed = [
+            (part, Latency(LATER[trail.kind], trail.where, *progress(part))) for part, trail in parts
+        ]
+
+    def probe(self, now_ns: int, ts_ns: int) -> bool:
+        """After a wake: time deliveries and nothing else.
+
+        Returns:
+            Whether to go on; when not, `begin_probe` begins the next one.
+        """
+        taking = self._probe_left > 0
+        came = waits = False
+        for part, latency in self._probed:
+            came = latency.see(self._emit, now_ns, ts_ns, *progress(part), taking=taking) or came
+            waits = waits or taking or latency.waits
+        self._probe_left -= came and taking
+        return waits

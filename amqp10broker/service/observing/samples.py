@@ -1,0 +1,152 @@
+"""What a look at a session or a channel finds: one sample of each link, and of each consumer.
+
+The same state that `status` shows, read by the same rules (`why_publisher`, `why_consumer`, `channels.why`),
+without the sentences: a look comes twenty times a second, and what is shown costs many times as much
+(docs/adr/0045).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final, NamedTuple
+
+from amqp10broker.amqp10.credit import INITIAL_DELIVERY_COUNT
+from amqp10broker.flowevents.schema import CHANNEL_HANDLE, Kind, Reason
+from amqp10broker.service.channels.channel import BrokerChannel
+from amqp10broker.service.channels.circumstances import Circumstances as ChannelCircumstances
+from amqp10broker.service.channels.consumer import Consumer as ChannelConsumer
+from amqp10broker.service.channels.publishing import Publishing
+from amqp10broker.service.channels.why import channel_wait
+from amqp10broker.service.channels.why import consumer_wait as channel_consumer_wait
+from amqp10broker.service.observing.trail import UINT_MAX, State
+from amqp10broker.service.sessions.circumstances import Circumstances
+from amqp10broker.service.sessions.consumer import Consumer
+from amqp10broker.service.sessions.publisher import Publisher
+from amqp10broker.service.sessions.session import BrokerSession
+from amqp10broker.service.sessions.why_consumer import consumer_wait
+from amqp10broker.service.sessions.why_publisher import publisher_wait
+from amqp10broker.service.waits import Wait
+
+NUMBERS: Final[dict[Wait | None, int]] = {
+    None: int(Reason.NONE),
+    **{wait: int(Reason[wait.name]) for wait in Wait},
+}
+"""The numbers that flow events have for why something waits."""
+
+LATER: Final[dict[int, int]] = {Kind.LINK_IN: Kind.CONFIRM, Kind.LINK_OUT: Kind.SETTLE}
+"""What the latencies of a kind of link are."""
+
+
+class Sample(NamedTuple):
+    """A link, or what stands for one in AMQP 0-9-1: what is published on a channel, or a consumer."""
+
+    part: Any
+    """What it is of; see `progress`."""
+    kind: Kind
+    """`LINK_IN` or `LINK_OUT`."""
+    handle: int | None
+    """None: its observer gives it the next one."""
+    name: str
+    address: str
+    deliveries: int
+    """So far, modulo 2**32."""
+    state: State
+
+
+def session_samples(session: BrokerSession, around: Circumstances) -> Iterator[Sample]:
+    """The links of a session of AMQP 1.0."""
+    window = session.session.incoming.advertised
+    for publisher in session.publishers:
+        link, credit = publisher.link, publisher.link.credit
+        reason = NUMBERS[publisher_wait(session, publisher, around)]
+        depth = 0 if publisher.queue is None else publisher.queue.handle.ready
+        state = reason, credit.link_credit, window, credit.outstanding, depth
+        address = publisher.address or ""
+        yield Sample(
+            publisher,
+            Kind.LINK_IN,
+            _handle(link.remote_handle),
+            link.name,
+            address,
+            credit.delivery_count,
+            state,
+        )
+    window = session.session.outgoing.remote_incoming_window
+    for consumer in session.consumers:
+        link_out = consumer.link
+        reason = NUMBERS[consumer_wait(session, consumer, around)]
+        state = reason, link_out.credit.link_credit, window, consumer.credit.left, consumer.ready
+        handle = _handle(link_out.remote_handle)
+        yield Sample(consumer, Kind.LINK_OUT, handle, link_out.name, consumer.address, consumer.sent, state)
+
+
+def _handle(handle: int | None) -> int:
+    """Nobody allows a session 2**31 links; if somebody does, their handles must not look like AMQP 0-9-1."""
+    return (handle or 0) % CHANNEL_HANDLE
+
+
+def channel_samples(channel: BrokerChannel, around: ChannelCircumstances) -> Iterator[Sample]:
+    """What is published on a channel, if anything was or seems to come, and its consumers."""
+    publishing = channel.publishing
+    published = publishing.published
+    if published or publishing.confirming or around.holds_reader or around.blocked_ms is not None:
+        # Without confirmation: of the client, or if it wants none, of the queues.
+        unconfirmed = publishing.waiting if publishing.confirming else publishing.unconfirmed
+        reason = NUMBERS[channel_wait(channel, around)]
+        state = reason, max(0, around.reader_credit), 0, unconfirmed, 0
+        yield Sample(publishing, Kind.LINK_IN, CHANNEL_HANDLE, "", "", published, state)
+    for consumer in channel.consuming.consumers.values():
+        reason = NUMBERS[channel_consumer_wait(channel, consumer, around)]
+        terms, credit, queue = consumer.terms, consumer.credit, consumer.queue
+        left = max(0, terms.prefetch - consumer.holds) if terms.prefetch else 0
+        state = reason, left, 0, max(0, credit.granted), queue.handle.ready
+        yield Sample(consumer, Kind.LINK_OUT, None, terms.tag, queue.name, credit.written, state)
+
+
+# --- what is known of parts, also when they are gone ----------------------------------------------
+
+
+def progress(part: object) -> tuple[int, int]:
+    """Deliveries that have come (or went), and those that are done: both modulo 2**32."""
+    return _PROGRESS[type(part)](part)
+
+
+def first_count(part: object) -> int:
+    """The count of a part without deliveries."""
+    if not isinstance(part, Publisher):
+        return 0
+    attach = part.link.remote_attach
+    given = attach.initial_delivery_count if attach is not None else None
+    return INITIAL_DELIVERY_COUNT if given is None else given
+
+
+def is_answered(part: object) -> bool:
+    """Whether there is something to time: what is sent settled is done at once."""
+    return _IS_ANSWERED[type(part)](part)
+
+
+def _publisher(part: Publisher) -> tuple[int, int]:
+    credit = part.link.credit
+    return credit.delivery_count, (credit.delivery_count - credit.outstanding) & UINT_MAX
+
+
+def _publishing(part: Publishing) -> tuple[int, int]:
+    return part.published, part.published - part.waiting
+
+
+def _channel_consumer(part: ChannelConsumer) -> tuple[int, int]:
+    return part.credit.written, part.credit.written - part.unacked
+
+
+_PROGRESS: Final[dict[type, Callable[[Any], tuple[int, int]]]] = {
+    Publisher: _publisher,
+    Consumer: lambda part: (part.sent, part.settled),
+    Publishing: _publishing,
+    ChannelConsumer: _channel_consumer,
+}
+_IS_ANSWERED: Final[dict[type, Callable[[Any], bool]]] = {
+    Publisher: lambda part: True,
+    Consumer: lambda part: not part.link.settled,
+    Publishing: lambda part: part.confirming,
+    ChannelConsumer: lambda part: not part.terms.no_ack,
+}
