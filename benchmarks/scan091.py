@@ -50,6 +50,10 @@ _ACK_CODE: Final = _code(BasicAck)
 _ACKS: Final = frozenset({_ACK_CODE, _code(BasicNack)})
 _CARRY_CONTENT: Final = frozenset(map(_code, (BasicPublish, BasicReturn, BasicDeliver)))
 _LAYOUTS_MAX: Final = 64
+_VAIN_MAX: Final = 8
+"""After so many layouts in a row that no other message had, messages are read one by one ..."""
+_VAIN_PAUSE: Final = 64
+"""... so many of them, before the next is learned: headers may all differ (x-stream-offset)."""
 # A message of which so much has come, and still not all, is read frame by frame: waiting for the rest
 # might wait for more than the buffer holds.
 WAIT_BYTES: Final = 64 * 1024
@@ -177,6 +181,7 @@ class Scanner091:
         self._alike_in_size = alike_in_size
         self._layouts: dict[tuple[bytes, bytes], _Layout] = {}
         self._partials: dict[int, _Partial] = {}
+        self._vain = 0
 
     def scan(self, data: bytearray, position: int, end: int) -> int:
         """Handle every whole frame between `position` and `end`.
@@ -233,11 +238,17 @@ class Scanner091:
         layout = self._layouts.get(key)
         count = layout.pattern.run_length(data, position, end) if layout is not None else 0
         if layout is None or count == 0:
+            self._vain += 1
+            if _VAIN_MAX < self._vain < _VAIN_MAX + _VAIN_PAUSE:
+                return self._one(data, position, behind, body_at, after)
+            self._vain = min(self._vain, _VAIN_MAX)
             if len(self._layouts) >= _LAYOUTS_MAX:
                 self._layouts.clear()
             layout = _Layout(bytes(data[position:after]), behind - position, body_at - position)
             self._layouts[key] = layout
             count = layout.pattern.run_length(data, position, end)
+        else:
+            self._vain = 0
         whole = stride = layout.pattern.stride
         first = 0
         if layout.tag_at >= 0:
@@ -252,10 +263,21 @@ class Scanner091:
             if more:
                 count += more
                 stride = 0
+        if count > 1:
+            self._vain = 0
         (channel,) = _CHANNEL(data, position + 1)
         body_bytes = whole - layout.body_at - 1 if after > body_at else 0
         self._handler.on_contents(Contents(channel, layout.method, first, count, body_bytes, body_at, stride))
         return behind
+
+    def _one(self, data: bytearray, position: int, behind: int, body_at: int, after: int) -> int:
+        """Handle one whole message by itself; return the offset behind it."""
+        (channel,) = _CHANNEL(data, position + 1)
+        method = _method_at(data, position, behind)
+        tag = method.delivery_tag if isinstance(method, BasicDeliver) else 0
+        body_bytes = max(0, after - body_at - 1)
+        self._handler.on_contents(Contents(channel, method, tag, 1, body_bytes, body_at, after - position))
+        return after
 
     def _piece(self, kind: int, channel: int, data: bytearray, position: int, size: int) -> None:
         """Take a content header or body frame of a message that came in pieces."""

@@ -11,6 +11,7 @@ from pamqp import body, commands, frame, header
 
 from amqp10broker.amqp091.framing import HEARTBEAT
 from amqp10broker.amqp091.methods import BasicDeliver, BasicPublish, ConnectionBlocked, Method
+from benchmarks import scan091
 from benchmarks.errors import WireError
 from benchmarks.scan091 import WAIT_BYTES, Contents, Scanner091
 
@@ -105,6 +106,29 @@ def test_messages_of_different_sizes_are_one_run_for_whoever_does_not_look_into_
     found = scan(data, alike_in_size=False)
     assert found.runs == [6, 1, 1, 1]
     assert [event[2] for event in found.events] == [1, 2, 3, 4, 5, 6, 8, 9, 10]
+
+
+def test_headers_that_never_repeat_are_soon_not_learned_any_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deliveries of a stream carry their offset: learning each would cost the load more than the broker."""
+    learned: list[bytes] = []
+    learn = scan091._Layout.__init__
+
+    def counted(self: scan091._Layout, whole: bytes, header_at: int, body_at: int) -> None:
+        learned.append(whole)
+        learn(self, whole, header_at, body_at)
+
+    monkeypatch.setattr(scan091._Layout, "__init__", counted)
+    data = b""
+    for tag in range(1, 1001):
+        headers = commands.Basic.Properties(headers={"x-stream-offset": tag})
+        parts: list[Any] = [commands.Basic.Deliver("c", tag, False, "", "q")]
+        parts += [header.ContentHeader(0, 5, headers), body.ContentBody(b"%05d" % tag)]
+        data += b"".join(frame.marshal(one, 1) for one in parts)
+    alike = [(tag, b"alike") for tag in range(1001, 1401)]
+    found = scan(data + b"".join(delivery(tag, text) for tag, text in alike))
+    assert found.events == expected(*((tag, b"%05d" % tag) for tag in range(1, 1001)), *alike)
+    assert len(learned) < 40
+    assert max(found.runs) > 300
 
 
 def test_an_empty_body_has_no_frame() -> None:
